@@ -1,0 +1,28 @@
+"""Why a record was not learnt: the one enumeration that metrics, headers, ledger and docs share.
+
+Owns nothing and runs anywhere. A new reason is added here and nowhere else; `docs/guarantees.md` lists them and a
+test holds the two together.
+"""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a record was set aside. The value is what stands in headers, metrics and the ledger."""
+
+    MALFORMED = "malformed"
+    """The bytes are not what the format says: no JSON object, the wrong number of bytes."""
+    EMPTY = "empty"
+    """The record has no value (a tombstone) or an empty one."""
+    MISSING = "missing"
+    """A field that the schema asks for is absent or null, and has no `missing` value."""
+    WRONG_TYPE = "wrong_type"
+    """A field holds another type than the schema says: text for a number, 1.0 for an integer."""
+    WRONG_SHAPE = "wrong_shape"
+    """A field holds another number of elements than the schema says."""
+    OUT_OF_RANGE = "out_of_range"
+    """A number does not fit the field's dtype."""
+    NOT_FINITE = "not_finite"
+    """A field holds NaN or an infinity."""
+    UPDATE_NOT_FINITE = "update_not_finite"
+    """The record decodes, yet a training step with it gives a loss or gradient that is not finite."""

@@ -1,0 +1,59 @@
+"""What travels from Kafka to the decoders: chunks, the records of one partition from one poll, as columns.
+
+Owns the shared types of the left side; runs anywhere; imports neither aiokafka nor TensorFlow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Partition(NamedTuple):
+    """A partition of a topic. Sorts by topic, then number."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Partition":
+        """Read `topic:number`, the form that `str` writes."""
+        topic, _, number = text.rpartition(":")
+        if not topic or not number.isdigit():
+            raise ValueError(f"{text!r} is not a partition; write topic:number, as in clicks:0")
+        return cls(topic, int(number))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The records of one partition from one poll. It covers every offset of [start, end), present or not."""
+
+    partition: Partition
+    incarnation: int
+    start: int
+    """The first offset that it covers: where the partition's chunk before it ended."""
+    end: int
+    """One past the last offset that it covers; gaps at the end (control records) are inside."""
+    offsets: Int64s
+    timestamps: Int64s
+    """Milliseconds since 1970, as Kafka has them."""
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers]
+    nbytes: int
+    """What it holds in memory, roughly: values, keys and a constant a record."""
+    fetched_at: float
+    """Monotonic clock, when the poll returned."""
+    lost: int = 0
+    """Offsets inside [start, end) that Kafka's retention removed before they were read."""
+
+    def __len__(self) -> int:
+        return len(self.values)

@@ -1,0 +1,58 @@
+"""What a record holds: the one source for decoding, the dataset's `output_signature` and the docs.
+
+Owns the description only; runs anywhere; TensorFlow is not imported here.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+DType = Literal[
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool", "string"
+]
+DTYPES: tuple[str, ...] = get_args(DType)
+Column = npt.NDArray[np.generic]
+"""One field's values, the rows first. Strings are object arrays of `bytes`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a record."""
+
+    name: str
+    """The model's name for it: an input, an output, or the role itself (`weight`, `event_time`)."""
+    source: str
+    """The record's name for it."""
+    dtype: DType
+    shape: tuple[int, ...] = ()
+    missing: bool | int | float | str | None = None
+    """Stands in where the record lacks the field or holds null; None refuses such a record."""
+
+    @property
+    def numpy_dtype(self) -> np.dtype[np.generic]:
+        """The dtype of its column."""
+        return np.dtype(object) if self.dtype == "string" else np.dtype(self.dtype)
+
+    @property
+    def size(self) -> int:
+        """How many elements one row holds."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """All the fields of a record, by role."""
+
+    features: tuple[Field, ...]
+    labels: tuple[Field, ...] = ()
+    weight: Field | None = None
+    event_time: Field | None = None
+    """An int64 of milliseconds since 1970."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """Every field, features first: the order of a raw record's bytes."""
+        extra = tuple(field for field in (self.weight, self.event_time) if field is not None)
+        return self.features + self.labels + extra

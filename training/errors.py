@@ -1,0 +1,50 @@
+"""The errors of training. All are `consumers.errors.MillraceError`s, so each has an exit code and names its way out.
+
+    MillraceError
+    ├── ConfigError
+    │   ├── ModelError           the user's model file or model does not fit
+    │   └── UncapturedStateError the model holds state that no checkpoint could bring back
+    ├── CheckpointError (exit 1)     a save failed; training goes on, the save is tried again
+    ├── CorruptError (exit 4)        what is on disk is not what was written
+    ├── OtherModelError (exit 2)     a checkpoint of another model
+    ├── FolderBusyError (exit 4)     another trainer holds the folder
+    └── PassedError (exit 4)         another trainer took over: this one must end
+"""
+
+from consumers.errors import ConfigError, MillraceError
+
+
+class ModelError(ConfigError):
+    """The user's model cannot be loaded, built or trained as it is."""
+
+
+class UncapturedStateError(ConfigError):
+    """The model holds state that a checkpoint could not bring back."""
+
+
+class CheckpointError(MillraceError, OSError):
+    """A checkpoint could not be written. Nothing was committed; the next save tries again."""
+
+    retriable = True
+
+
+class CorruptError(MillraceError, ValueError):
+    """What is on disk is not what was written."""
+
+    exit_code = 4
+
+
+class OtherModelError(ConfigError):
+    """A checkpoint of another model: names and shapes differ."""
+
+
+class FolderBusyError(MillraceError, RuntimeError):
+    """Another trainer holds the folder."""
+
+    exit_code = 4
+
+
+class PassedError(MillraceError, RuntimeError):
+    """Another trainer has taken over with a greater term; this one must end and publish nothing."""
+
+    exit_code = 4
