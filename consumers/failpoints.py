@@ -1,0 +1,135 @@
+"""Failpoints: named instants at which a test makes the process die, stop, wait or fail.
+
+Owns the list of names and what is armed; runs on whichever thread passes the point. Nothing is armed unless the
+environment says so when this module is imported, and a point that is not armed costs one look into an empty dict.
+
+    MILLRACE_FAILPOINTS="save.before_manifest=kill:after=3, commit.before=sleep:0.5:once"
+
+Actions: `kill` (SIGKILL to itself), `stop` (SIGSTOP to itself), `raise` (FailpointError), `full` (the OSError of a full
+disk), `sleep:SECONDS`. `:after=N` lets the first N hits pass; `:once` acts a single time. Each action writes a line to
+standard error first, so that a run can prove that its faults have hit.
+"""
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from consumers.errors import ConfigError
+
+VARIABLE = "MILLRACE_FAILPOINTS"
+
+NAMES: Mapping[str, str] = {
+    "start.before_zero": "positions are resolved, number 0 is not published",
+    "start.after_zero": "number 0 is durable, nothing was fetched",
+    "restore.before": "a checkpoint is chosen, nothing is loaded",
+    "restore.after": "the state is back, nothing was fetched",
+    "call.before": "a block has arrived, its call has not begun",
+    "call.after": "a call has returned, the ledger has not moved",
+    "call.settled": "the ledger has moved",
+    "save.before_data": "the state is copied, nothing is written",
+    "save.after_data": "every file is written and synced, under a temporary name",
+    "save.before_manifest": "dead letters are acknowledged and the term is checked; no manifest yet",
+    "save.after_manifest": "the manifest is synced, still under a temporary name",
+    "save.after_rename": "the checkpoint is durable, nobody was told",
+    "save.before_prune": "everybody was told, nothing is pruned",
+    "commit.before": "a checkpoint is durable, its positions are not committed",
+    "commit.after": "its positions are committed",
+    "rewind.before_order": "the stream has stopped, the order is not published",
+    "rewind.after_order": "the order is durable, nothing was loaded",
+    "rewind.after_restore": "the ordered state is loaded, nothing was sought",
+}
+"""Every point there is, and what is true when it is passed."""
+
+
+class FailpointError(RuntimeError):
+    """An armed failpoint raised; in a test it stands for a crash."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fault:
+    action: str
+    seconds: float = 0.0
+    after: int = 0
+    once: bool = False
+    hits: int = 0
+    spent: bool = False
+
+
+_armed: dict[str, _Fault] = {}
+_lock = threading.Lock()
+_fired: Counter[str] = Counter()
+
+
+def failpoint(name: str) -> None:
+    """Pass the point `name`: nothing happens unless it is armed."""
+    if _armed:
+        _pass(name)
+
+
+def arm(text: str) -> None:
+    """Arm exactly what `text` says, in the form of the environment variable; an empty one disarms everything."""
+    faults = dict(_parse(entry.strip()) for entry in text.split(",") if entry.strip())
+    with _lock:
+        _armed.clear()
+        _armed.update(faults)
+
+
+def fired() -> Mapping[str, int]:
+    """How often each point has acted in this process."""
+    with _lock:
+        return dict(_fired)
+
+
+def _pass(name: str) -> None:
+    with _lock:
+        fault = _armed.get(name)
+        if fault is None or fault.spent:
+            return
+        fault.hits += 1
+        if fault.hits <= fault.after:
+            return
+        fault.spent = fault.once
+        _fired[name] += 1
+    os.write(2, f"failpoint {name}: {fault.action}\n".encode())
+    _act(name, fault)
+
+
+def _act(name: str, fault: _Fault) -> None:
+    match fault.action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "sleep":
+            time.sleep(fault.seconds)
+        case "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        case _:
+            raise FailpointError(name)
+
+
+def _parse(entry: str) -> tuple[str, _Fault]:
+    name, _, rest = entry.partition("=")
+    action, *options = rest.split(":")
+    if name not in NAMES or action not in {"kill", "stop", "raise", "full", "sleep"}:
+        raise ConfigError(f"{VARIABLE}: {entry!r} is no failpoint; write name=kill|stop|raise|full|sleep:SECONDS")
+    fault = _Fault(action=action)
+    try:
+        if action == "sleep":
+            fault.seconds = float(options.pop(0))
+        for option in options:
+            if option == "once":
+                fault.once = True
+            else:
+                fault.after = int(option.removeprefix("after="))
+    except (IndexError, ValueError) as error:
+        raise ConfigError(f"{VARIABLE}: {entry!r}: options are :after=N and :once, seconds are a number") from error
+    return name, fault
+
+
+arm(os.environ.get(VARIABLE, ""))
