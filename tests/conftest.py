@@ -1,0 +1,175 @@
+"""What every test may ask for: a broker for the session, topics of its own, records in them, and waiting."""
+
+import asyncio
+import os
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from app.local_broker import LocalBroker
+from app.local_broker.probe import ready_cluster
+from app.local_broker.properties import HOST, SINGLE_NODE
+from app.local_broker.server import free_port
+
+T = TypeVar("T")
+Value = bytes | None | tuple[int, bytes | None]
+_IMAGE = "apache/kafka:4.1.0"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the broker, so that `-m 'not broker'` leaves it out."""
+    for item in items:
+        if "broker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.broker)
+
+
+class WaitFor(Protocol):
+    """Wait for a condition and give what it answered."""
+
+    def __call__(self, condition: Callable[[], T], timeout: float = 20.0) -> T: ...
+
+
+class MakeTopic(Protocol):
+    """Create a topic; `retention_ms=1000` means Kafka's `retention.ms`."""
+
+    def __call__(self, partitions: int = 1, **config: object) -> str: ...
+
+
+class Produce(Protocol):
+    """Write values, bare ones to partition 0, and give the partition and offset of each."""
+
+    def __call__(
+        self, topic: str, values: Sequence[Value], *, timestamps: Sequence[int] | None = None
+    ) -> list[tuple[int, int]]: ...
+
+
+def _wait_for(condition: Callable[[], T], timeout: float = 20.0) -> T:
+    end = time.monotonic() + timeout
+    while not (answer := condition()):
+        if time.monotonic() >= end:
+            raise AssertionError(f"still {answer!r} after {timeout} s")
+        time.sleep(0.01)
+    return answer
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> WaitFor:
+    """Wait for a condition under a finite timeout."""
+    return _wait_for
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The session's Kafka: an address from outside, else a container, else a local broker without either."""
+    given = os.environ.get("MILLRACE_TEST_BOOTSTRAP")
+    if given:
+        yield given
+    elif _docker_answers():
+        yield from _container()
+    else:
+        with LocalBroker(tmp_path_factory.mktemp("broker")) as local:
+            yield local.bootstrap_servers
+
+
+def _docker_answers() -> bool:
+    if "DOCKER_HOST" not in os.environ and not Path("/var/run/docker.sock").exists():
+        return False
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=2)
+        try:
+            return bool(client.ping())
+        finally:
+            client.close()
+    except DockerException:
+        return False
+
+
+def _container() -> Iterator[str]:
+    """Kafka's own image, listening inside on the port that it has outside: brokers call themselves by it too."""
+    from testcontainers.core.container import DockerContainer
+
+    port = free_port()
+    settings = {
+        **{key: value for key, value in SINGLE_NODE.items() if key != "log.dirs"},
+        "listeners": f"PLAINTEXT://:{port},CONTROLLER://:9093",
+        "advertised.listeners": f"PLAINTEXT://localhost:{port}",
+        "controller.quorum.voters": "1@localhost:9093",
+    }
+    container = DockerContainer(_IMAGE).with_bind_ports(port, port)
+    for key, value in settings.items():
+        container.with_env(f"KAFKA_{key.upper().replace('.', '_')}", value)
+    with container:
+        _wait_for(lambda: ready_cluster(HOST, port), timeout=60)
+        yield f"{HOST}:{port}"
+
+
+@pytest.fixture
+def topic(broker: str) -> MakeTopic:
+    """A factory of topics that no other test has."""
+    from app.local_broker.topics import create_topic
+
+    def make(partitions: int = 1, **config: object) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        create_topic(broker, name, partitions, {key.replace("_", "."): str(value) for key, value in config.items()})
+        return name
+
+    return make
+
+
+@pytest.fixture
+def produce(broker: str) -> Produce:
+    """A writer of records, which returns when the broker has them."""
+
+    def write(topic: str, values: Sequence[Value], *, timestamps: Sequence[int] | None = None) -> list[tuple[int, int]]:
+        with ThreadPoolExecutor(1) as pool:  # so that it works inside a running event loop too
+            return pool.submit(asyncio.run, _send(broker, topic, values, timestamps)).result(timeout=120)
+
+    return write
+
+
+async def _send(
+    bootstrap_servers: str, topic: str, values: Sequence[Value], timestamps: Sequence[int] | None
+) -> list[tuple[int, int]]:
+    from aiokafka import AIOKafkaProducer
+
+    by_partition: dict[int, list[int]] = defaultdict(list)
+    for index, value in enumerate(values):
+        by_partition[value[0] if isinstance(value, tuple) else 0].append(index)
+    written = [(-1, -1)] * len(values)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap_servers, max_batch_size=512 * 1024) as producer:
+        for partition, indices in by_partition.items():
+            for batch in _batches(producer, values, timestamps, indices):
+                builder, members = batch
+                sent = await (await producer.send_batch(builder, topic, partition=partition))
+                for place, index in enumerate(members):
+                    written[index] = (partition, sent.offset + place)
+    return written
+
+
+def _batches(
+    producer: Any, values: Sequence[Value], timestamps: Sequence[int] | None, indices: Sequence[int]
+) -> Iterator[tuple[Any, list[int]]]:
+    builder, members = producer.create_batch(), list[int]()
+    for index in indices:
+        value = values[index]
+        record = {
+            "key": None,
+            "value": value[1] if isinstance(value, tuple) else value,
+            "timestamp": timestamps[index] if timestamps is not None else None,
+        }
+        if builder.append(**record) is None:
+            yield builder, members
+            builder, members = producer.create_batch(), []
+            builder.append(**record)
+        members.append(index)
+    if members:
+        yield builder, members
