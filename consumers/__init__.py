@@ -1,1 +1,11 @@
-"""consumers."""
+"""consumers: from Kafka to the hand-off, and the types that travel on from there.
+
+Owns everything that speaks to Kafka. The names here cost nothing to import; `consumers.kafka_source` and
+`consumers.dead_letters` load the client library.
+"""
+
+from consumers.handoff import Handoff, HandoffStatistics
+from consumers.reasons import Reason
+from consumers.records import Chunk, Partition
+
+__all__ = ["Chunk", "Handoff", "HandoffStatistics", "Partition", "Reason"]

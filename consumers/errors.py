@@ -5,7 +5,16 @@
     ├── UnreachableError (ConnectionError)   nobody answers, or not yet: exit 3, retriable
     ├── TopicMissingError (LookupError)      exit 3
     ├── DataLossError (RuntimeError)  going on would lose or repeat records: exit 4
+    ├── SourceError (RuntimeError)    Kafka refuses for good: authorization, a corrupt log
+    ├── DeadLettersFull (TimeoutError)       the dead-letter topic takes nothing, retriable
     └── HandoffBroken (RuntimeError)  the other end of the hand-off failed
+
+    HandoffSignal                 the other states of a hand-off: no errors, nobody reads their text
+    ├── HandoffEmpty (TimeoutError)   nothing arrived in time, or the receiver was woken
+    ├── HandoffEnded (EOFError)       all was sent, and all of it received
+    └── HandoffClosed (BrokenPipeError)      the receiver has left
+
+    DeadLettersStopped            the caller gave up, or the dead letters were stopped
 
 Every text says what, which value, and what to do. `exit_code` is what the command line ends with.
 """
@@ -43,5 +52,39 @@ class DataLossError(MillraceError, RuntimeError):
     exit_code = 4
 
 
+class SourceError(MillraceError, RuntimeError):
+    """Kafka refuses for good, and asking again would not help."""
+
+
+class DeadLettersFull(MillraceError, TimeoutError):  # noqa: N818 - named for the state of the dead letters
+    """The dead-letter topic has acknowledged nothing for so long that the backlog is full."""
+
+    retriable = True
+
+
 class HandoffBroken(MillraceError, RuntimeError):  # noqa: N818 - named for the state of the hand-off
     """The sending end of a hand-off failed; `__cause__` holds why."""
+
+    def __init__(self, text: str, *, exit_code: int = 1) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class HandoffSignal(Exception):  # noqa: N818 - a state of the hand-off, no error
+    """A state of the hand-off that its user acts upon."""
+
+
+class HandoffEmpty(HandoffSignal, TimeoutError):  # noqa: N818 - a state of the hand-off, no error
+    """Nothing arrived in time, or the receiver was woken."""
+
+
+class HandoffEnded(HandoffSignal, EOFError):  # noqa: N818 - a state of the hand-off, no error
+    """All was sent, and nothing is left that the receiver would take."""
+
+
+class HandoffClosed(HandoffSignal, BrokenPipeError):  # noqa: N818 - a state of the hand-off, no error
+    """The receiver has left: nothing more is taken."""
+
+
+class DeadLettersStopped(Exception):  # noqa: N818 - a state of the dead letters, no error
+    """The caller gave up waiting for room, or the dead letters were stopped. The letter was not taken."""

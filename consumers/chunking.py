@@ -1,0 +1,102 @@
+"""Chunks out of what a poll returned: the hot path of the consumer's loop, well below 0.4 µs a record.
+
+Owns nothing; runs on the consumer's loop; knows of a record only its attributes, so that the client library stays
+behind its door.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Protocol
+
+import numpy as np
+
+from consumers.records import Chunk, Headers, Partition
+
+_RECORD_BYTES = 128
+"""What a record weighs besides its key, value and headers: two bytes objects, list slots, offset, timestamp."""
+_CHUNK_BYTES = 512
+"""What a chunk weighs without records, so that empty ones are bounded as well."""
+
+_NO_NUMBERS = np.empty(0, np.int64)
+_NO_NUMBERS.setflags(write=False)
+
+
+class FetchedRecord(Protocol):
+    """A record as the client library hands it out."""
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Untouched."""
+
+    @property
+    def value(self) -> bytes | None:
+        """Untouched."""
+
+    @property
+    def headers(self) -> Headers:
+        """Untouched."""
+
+
+def records_between(records: Sequence[FetchedRecord], start: int, until: int | None) -> Sequence[FetchedRecord]:
+    """The records of [start, until). Both ends are nearly always the records' own."""
+    offset = attrgetter("offset")
+    if records and records[0].offset < start:
+        records = records[bisect_left(records, start, key=offset) :]
+    if until is not None and records and records[-1].offset >= until:
+        records = records[: bisect_left(records, until, key=offset)]
+    return records
+
+
+def chunk_of(
+    records: Sequence[FetchedRecord], partition: Partition, incarnation: int, *, start: int, end: int, fetched_at: float
+) -> Chunk:
+    """The records as columns."""
+    keys = [record.key for record in records]
+    values = [record.value for record in records]
+    headers = [record.headers for record in records]
+    nbytes = _CHUNK_BYTES + _RECORD_BYTES * len(values)
+    nbytes += sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
+    if any(headers):
+        nbytes += sum(len(name) + len(value or b"") + _RECORD_BYTES for some in headers for name, value in some)
+    return Chunk(
+        partition=partition,
+        incarnation=incarnation,
+        start=start,
+        end=end,
+        offsets=np.array([record.offset for record in records], np.int64),
+        timestamps=np.array([record.timestamp for record in records], np.int64),
+        keys=keys,
+        values=values,
+        headers=headers,
+        nbytes=nbytes,
+        fetched_at=fetched_at,
+    )
+
+
+def empty_chunk(
+    partition: Partition, incarnation: int, *, start: int, end: int, fetched_at: float, lost: int = 0
+) -> Chunk:
+    """A chunk that only moves the position: gaps at the end of the log, or what retention removed."""
+    return Chunk(
+        partition=partition,
+        incarnation=incarnation,
+        start=start,
+        end=end,
+        offsets=_NO_NUMBERS,
+        timestamps=_NO_NUMBERS,
+        keys=(),
+        values=(),
+        headers=(),
+        nbytes=_CHUNK_BYTES,
+        fetched_at=fetched_at,
+        lost=lost,
+    )

@@ -1,0 +1,282 @@
+"""The door to aiokafka's consumer: our partitions in, its records out, and its errors as ours.
+
+Owns the connections. Everything runs on the consumer's loop, and nothing here waits longer than a request may take.
+Two clients, so that trouble in the group (strangers, a coordinator that moves) cannot touch the fetching:
+`KafkaClient` reads without a group, `GroupCommits` holds the group's commits and never fetches.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import collect_hosts, create_conn
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    CorruptRecordException,
+    KafkaConnectionError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
+)
+from aiokafka.protocol.metadata import MetadataRequest
+
+from consumers.chunking import FetchedRecord
+from consumers.errors import ConfigError, SourceError, TopicMissingError, UnreachableError
+from consumers.kafka_options import KafkaOptions
+from consumers.records import Partition
+
+_RETRY_S = 0.25
+_LOGIN_ERRORS = (AuthenticationFailedError, AuthenticationMethodNotSupported, UnsupportedSaslMechanismError)
+_MISSING, _UNAUTHORIZED = 3, 29
+"""Kafka's error codes for a topic in a metadata response."""
+
+
+class OffsetGoneError(Exception):
+    """Kafka has no such offset in the partition, before its first or past its last."""
+
+    def __init__(self, partition: Partition, offset: int) -> None:
+        super().__init__(f"{partition} has no offset {offset}")
+        self.partition = partition
+        self.offset = offset
+
+
+class PollError(Exception):
+    """A poll failed in a way that may pass. What it had begun to read is lost: seek again before the next poll."""
+
+
+class KafkaClient:
+    """Reads the partitions of the topics, at positions that are always given, never Kafka's own choice."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._consumer = AIOKafkaConsumer(
+            **options.client_settings(),
+            group_id=None,
+            auto_offset_reset="none",
+            enable_auto_commit=False,
+            isolation_level=options.isolation_level,
+            fetch_max_wait_ms=options.fetch_wait_ms,
+            fetch_max_bytes=options.fetch_total_bytes,
+            max_partition_fetch_bytes=options.fetch_bytes,
+        )
+        self._client: AIOKafkaClient = self._consumer._client  # noqa: SLF001 - metadata has no public way
+        self.cluster_id: str | None = None
+
+    async def connect(self, deadline_s: float) -> None:
+        """Connect, and see that the topics are there and the leaders of their partitions answer."""
+        step = "the bootstrap servers"
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._bootstrap()
+                step = "the brokers that the bootstrap servers name (their advertised.listeners)"
+                await self._look_at_topics()
+                await self.ends(self.partitions())
+        except TimeoutError:
+            raise UnreachableError(
+                f"{step} did not answer within {deadline_s:g} s: is the broker at {self._options.servers} up, and "
+                "reachable from here? Check kafka.bootstrap_servers and kafka.security_protocol"
+            ) from None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        with contextlib.suppress(KafkaError):
+            await self._consumer.stop()
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the topics that Kafka last told us of."""
+        numbers = {topic: self._client.cluster.partitions_for_topic(topic) or () for topic in self._options.topics}
+        return tuple(sorted(Partition(topic, number) for topic in numbers for number in numbers[topic]))
+
+    async def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The first offset that each partition still has."""
+        async with _answers(self._options):
+            found = await self._consumer.beginning_offsets(_theirs(partitions))
+        return _ours(found)
+
+    async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Where each partition ends: for read_committed before the first open transaction."""
+        async with _answers(self._options):
+            found = await self._consumer.end_offsets(_theirs(partitions))
+        return _ours(found)
+
+    async def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int | None]:
+        """The first offset of each partition at or after a time, None where there is none."""
+        async with _answers(self._options):
+            found = await self._consumer.offsets_for_times(dict.fromkeys(_theirs(partitions), timestamp_ms))
+        return {Partition(*theirs): None if place is None else place.offset for theirs, place in found.items()}
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read these partitions from these positions; what was fetched for an earlier assignment is dropped."""
+        self._consumer.assign(_theirs(positions))
+        self._client.set_topics(self._options.topics)  # the assignment has left only its own
+        for partition, position in positions.items():
+            self.seek(partition, position)
+
+    def seek(self, partition: Partition, position: int) -> None:
+        """Go on from there."""
+        self._consumer.seek(TopicPartition(*partition), position)
+
+    async def position(self, partition: Partition) -> int:
+        """The next offset to be fetched; past records by as many control records as follow them."""
+        return int(await self._consumer.position(TopicPartition(*partition)))
+
+    async def poll(
+        self, partitions: Iterable[Partition], timeout_ms: int
+    ) -> Mapping[Partition, Sequence[FetchedRecord]]:
+        """Records of these partitions, as soon as there are any."""
+        try:
+            found = await self._consumer.getmany(
+                *_theirs(partitions), timeout_ms=timeout_ms, max_records=self._options.chunk_records
+            )
+        except OffsetOutOfRangeError as error:
+            (theirs, offset), *_ = error.args[0].items()
+            raise OffsetGoneError(Partition(*theirs), offset) from None
+        except (TopicAuthorizationFailedError, RecordTooLargeError) as error:
+            raise SourceError(_fatal_text(error)) from error
+        except KafkaError as error:
+            if error.retriable or isinstance(error, CorruptRecordException):
+                raise PollError(str(error)) from error
+            raise SourceError(f"fetching from Kafka failed: {error}; see the broker's log") from error
+        return {Partition(*theirs): records for theirs, records in found.items()}
+
+    async def _bootstrap(self) -> None:
+        while True:
+            try:
+                await self._consumer.start()
+            except KafkaConnectionError:
+                await self._refuse_login_errors()
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _refuse_login_errors(self) -> None:
+        """The client library only logs why it could not connect: ask once more, and end at once if it is the login."""
+        settings = self._options.client_settings()
+        del settings["bootstrap_servers"], settings["metadata_max_age_ms"]
+        for host, port, _ in collect_hosts(list(self._options.bootstrap_servers)):
+            try:
+                connection = await create_conn(host, port, **settings)
+            except _LOGIN_ERRORS as error:
+                raise ConfigError(
+                    f"{host}:{port} refuses the login ({type(error).__name__}): check kafka.sasl_mechanism, "
+                    "kafka.sasl_username and the password"
+                ) from None
+            except (OSError, KafkaError):
+                continue
+            connection.close()
+
+    async def _look_at_topics(self) -> None:
+        topics = self._options.topics
+        request = MetadataRequest(list(topics), allow_auto_topic_creation=False)
+        while True:
+            try:
+                answer = await self._client.send(self._client.get_random_node(), request)
+                break
+            except KafkaError:
+                await asyncio.sleep(_RETRY_S)
+        self.cluster_id = getattr(answer, "cluster_id", None)
+        for code, topic, *_ in answer.topics:
+            if code == _MISSING:
+                raise TopicMissingError(missing_topic(topic, self._options.servers))
+            if code == _UNAUTHORIZED:
+                raise SourceError(f"Kafka does not let us see topic {topic}: grant Describe and Read to the user")
+        while not all(self._client.cluster.partitions_for_topic(topic) for topic in topics):
+            await self._client.set_topics(topics)
+
+
+class GroupCommits:
+    """The commits of the group id. Its consumer is never polled: assigned, sought and paused, it only commits."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._consumer = AIOKafkaConsumer(
+            **options.client_settings(), group_id=options.group_id, auto_offset_reset="none", enable_auto_commit=False
+        )
+        self._lock = asyncio.Lock()
+
+    async def connect(self) -> None:
+        """Connect; the group's coordinator is looked for later, with the first commit."""
+        try:
+            await self._consumer.start()
+        except KafkaError as error:
+            raise UnreachableError(f"the broker at {self._options.servers} went away: {error}") from error
+
+    async def close(self) -> None:
+        """Close all connections."""
+        with contextlib.suppress(KafkaError):
+            await self._consumer.stop()
+
+    async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
+        """What stands committed, None where nothing does."""
+        found: dict[Partition, int | None] = {}
+        async with _answers(self._options):
+            for partition in partitions:
+                found[partition] = await self._consumer.committed(TopicPartition(*partition))
+        return found
+
+    async def commit(self, positions: Mapping[Partition, int]) -> str | None:
+        """Commit, in the order of the calls. None when Kafka took it, else the name of what it refused it with."""
+        offsets = {TopicPartition(*partition): offset for partition, offset in positions.items()}
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._options.commit_timeout_ms / 1000):
+                    self._cover(offsets)
+                    await self._consumer.commit(offsets)
+            except Exception as error:  # noqa: BLE001 - a commit that fails, however, stops nothing
+                return type(error).__name__
+        return None
+
+    def _cover(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Only what is assigned can be committed; paused at a position of ours, it is not fetched."""
+        assigned = self._consumer.assignment()
+        if assigned.issuperset(offsets):
+            return
+        self._consumer.assign(sorted(assigned.union(offsets)))
+        for theirs in self._consumer.assignment():
+            self._consumer.seek(theirs, offsets.get(theirs, 0))
+            self._consumer.pause(theirs)
+
+
+def missing_topic(topic: str, servers: str) -> str:
+    """What to say when a topic is not there."""
+    return (
+        f"topic {topic} is not at {servers}; create it: "
+        f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
+    )
+
+
+def _theirs(partitions: Iterable[Partition]) -> list[TopicPartition]:
+    return [TopicPartition(*partition) for partition in partitions]
+
+
+def _ours(found: Mapping[TopicPartition, int]) -> dict[Partition, int]:
+    return {Partition(*theirs): offset for theirs, offset in found.items()}
+
+
+def _fatal_text(error: KafkaError) -> str:
+    if isinstance(error, RecordTooLargeError):
+        return "a record is larger than one fetch may be: raise kafka's fetch size above the topic's max.message.bytes"
+    return f"Kafka does not let us read ({error}): grant Read on the topic to the user"
+
+
+@contextlib.asynccontextmanager
+async def _answers(options: KafkaOptions) -> AsyncIterator[None]:
+    """Bound a question to Kafka, and say in our words that it was not answered."""
+    try:
+        async with asyncio.timeout(options.request_timeout_ms / 1000):
+            yield
+    except (TimeoutError, KafkaConnectionError) as error:
+        raise UnreachableError(
+            f"the broker at {options.servers} does not answer ({type(error).__name__}): is it up?"
+        ) from error
+    except UnknownTopicOrPartitionError as error:
+        raise TopicMissingError(f"{error} at {options.servers}: was the topic deleted?") from error
+    except KafkaError as error:
+        text = f"Kafka refuses: {error}"
+        raise (UnreachableError(text) if error.retriable else SourceError(text)) from error
