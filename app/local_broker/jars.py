@@ -33,7 +33,7 @@ def kafka_jars(repository: str | None = None) -> Path:
     MILLRACE_MAVEN_REPOSITORY, else Maven Central.
     """
     cache = _cache_folder()
-    jars = cache / f"kafka-{KAFKA_VERSION}"
+    jars = _jars_in(cache)
     if jars.is_dir():
         return jars
     cache.mkdir(parents=True, exist_ok=True)
@@ -41,6 +41,15 @@ def kafka_jars(repository: str | None = None) -> Path:
         if not jars.is_dir():
             _fill(jars, repository or os.environ.get(REPOSITORY_VARIABLE))
     return jars
+
+
+def in_cache() -> bool:
+    """Whether this user has the jars, so that none need be downloaded."""
+    return _jars_in(_cache_folder()).is_dir()
+
+
+def _jars_in(cache: Path) -> Path:
+    return cache / f"kafka-{KAFKA_VERSION}"
 
 
 def _cache_folder() -> Path:

@@ -108,6 +108,13 @@ class LocalBroker:
 
         create_topic(self.bootstrap_servers, name, partitions, config)
 
+    def last_words(self, code: int | None = None) -> str:
+        """Give the last line of its log that begins a message, and where the log is."""
+        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        said = next((line for line in reversed(lines) if not line.startswith(("\t", " "))), "it said nothing")
+        ended = "" if code is None else f"exit code {code}; "
+        return f"{said.strip()} ({ended}all of it in {self._log})"
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -189,7 +196,7 @@ class LocalBroker:
         tool = JavaProgram(jars=jars, main="kafka.tools.StorageTool", arguments=arguments, folder=self._folder)
         code = tool.run(self._log, _FORMAT_S)
         if code != 0:
-            raise LocalBrokerError(f"Kafka cannot prepare {self._folder / 'data'}: {self._last_words(code)}")
+            raise LocalBrokerError(f"Kafka cannot prepare {self._folder / 'data'}: {self.last_words(code)}")
 
     def _wait_until_ready(self, deadline: float) -> None:
         assert self._process is not None
@@ -197,17 +204,11 @@ class LocalBroker:
         settled = wait_until(lambda: not process.alive() or ready_cluster(HOST, self._port) == cluster, deadline)
         if not process.alive():
             code = process.child.returncode if process.child is not None else None
-            raise LocalBrokerError(f"the broker ended while it started: {self._last_words(code)}")
+            raise LocalBrokerError(f"the broker ended while it started: {self.last_words(code)}")
         if not settled:
             raise LocalBrokerError(
-                f"the broker on {self.bootstrap_servers} does not serve within {deadline:.0f} s: "
-                f"{self._last_words(None)}"
+                f"the broker on {self.bootstrap_servers} does not serve within {deadline:.0f} s: {self.last_words()}"
             )
-
-    def _last_words(self, code: int | None) -> str:
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        said = next((line for line in reversed(lines) if not line.startswith(("\t", " "))), "it said nothing")
-        return f"{said.strip()} (exit code {code}; all of it in {self._log})"
 
     def _cluster_id(self) -> str | None:
         if not self._formatted.exists():

@@ -25,6 +25,26 @@ def create_topic(
         pool.submit(asyncio.run, _create(bootstrap_servers, name, partitions, dict(config or {}))).result()
 
 
+def partitions_of(bootstrap_servers: str, name: str) -> int:
+    """Tell how many partitions a topic has; 0 where there is no such topic."""
+    with ThreadPoolExecutor(1, thread_name_prefix="look-for-topic") as pool:
+        return pool.submit(asyncio.run, _count(bootstrap_servers, name)).result()
+
+
+async def _count(bootstrap_servers: str, name: str) -> int:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        await admin.start()
+        (topic,) = await admin.describe_topics([name])
+    except KafkaError as error:
+        raise UnreachableError(
+            f"no Kafka answers at {bootstrap_servers}; is it running there? `millrace local broker` starts one"
+        ) from error
+    finally:
+        await admin.close()
+    return len(topic["partitions"])
+
+
 async def _create(bootstrap_servers: str, name: str, partitions: int, config: dict[str, str]) -> None:
     end = time.monotonic() + _WITHIN_S
     while True:

@@ -1,0 +1,5 @@
+"""The command line. Importing it loads typer and nothing else that is slow: each command imports what it needs."""
+
+from app.cli.application import main
+
+__all__ = ["main"]

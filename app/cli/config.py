@@ -1,0 +1,49 @@
+"""`millrace config`: what the settings come to, and what they may be."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+config = typer.Typer(help="Show what the settings come to, and what they may be.", no_args_is_help=True)
+
+
+@config.command()
+def show(
+    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Print every effective value with its origin, secrets masked."""
+    from app.settings import load
+    from app.settings.masking import masked
+
+    loaded = load(file)
+    values = masked(loaded.settings.model_dump(mode="json"))
+    if as_json:
+        typer.echo(json.dumps({"settings": values, "origins": dict(loaded.origins)}, indent=2))
+        return
+    for line in _table(values, dict(loaded.origins)):
+        typer.echo(line)
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of a config file."""
+    from app.settings.json_schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+def _table(values: dict[str, object], origins: dict[str, str]) -> list[str]:
+    from app.settings.loading import leaves
+    from app.settings.spelling import dotted, flow
+
+    rows = [(dotted(key), flow(value)) for key, value in leaves(values)]
+    widths = [min(max(len(row[column]) for row in rows), 44) for column in (0, 1)]
+    return [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {_origin(key, origins)}" for key, value in rows]
+
+
+def _origin(key: str, origins: dict[str, str]) -> str:
+    """A key's origin; of one that stands for several, masked together, the first's."""
+    return origins.get(key) or next((origin for name, origin in origins.items() if name.startswith(key)), "default")

@@ -1,0 +1,47 @@
+"""How every command ends: the one place where an error becomes a line and an exit code.
+
+0 well; 1 failed; 2 usage or configuration; 3 unreachable; 4 refused because data would be lost or repeated; 130 after
+Ctrl-C. An error that a user can mend is one line on stderr. A reader that closes the pipe early (`| head`) gets 1 and
+silence. Any other error is a defect of ours, and keeps its traceback.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+INTERRUPTED = 130
+
+
+def ending(command: Callable[[], object]) -> int:
+    """Run a command to its end and give the exit code."""
+    try:
+        code = _code_of(command)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        return 1
+    return code
+
+
+def _code_of(command: Callable[[], object]) -> int:
+    try:
+        command()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as leaving:  # typer's own way to end, usage errors included
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except Exception as error:
+        from consumers.errors import MillraceError  # the stages are slow to import, and --help needs none
+
+        if not isinstance(error, MillraceError):
+            raise
+        print(f"millrace: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere, so that the interpreter's last flush has nothing to complain about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
