@@ -1,14 +1,17 @@
 """The errors of training. All are `consumers.errors.MillraceError`s, so each has an exit code and names its way out.
 
-    MillraceError
-    ├── ConfigError
-    │   ├── ModelError           the user's model file or model does not fit
-    │   └── UncapturedStateError the model holds state that no checkpoint could bring back
-    ├── CheckpointError (exit 1)     a save failed; training goes on, the save is tried again
-    ├── CorruptError (exit 4)        what is on disk is not what was written
-    ├── OtherModelError (exit 2)     a checkpoint of another model
-    ├── FolderBusyError (exit 4)     another trainer holds the folder
-    └── PassedError (exit 4)         another trainer took over: this one must end
+MillraceError
+├── ConfigError
+│   ├── ModelError           the user's model file or model does not fit
+│   └── UncapturedStateError the model holds state that no checkpoint could bring back
+├── CheckpointError (exit 1)     a save failed; training goes on, the save is tried again
+├── CorruptError (exit 4)        what is on disk is not what was written
+│   └── AllCorruptError          no checkpoint that may be loaded verifies; nothing starts afresh unasked
+├── NewerFormatError (exit 4)    a later version wrote it; this one neither reads nor deletes it
+├── MissingCheckpointError (exit 2)  no checkpoint has that number
+├── OtherModelError (exit 2)     a checkpoint of another model
+├── FolderBusyError (exit 4)     another trainer holds the folder
+└── PassedError (exit 4)         another trainer took over: this one must end
 """
 
 from consumers.errors import ConfigError, MillraceError
@@ -32,6 +35,22 @@ class CorruptError(MillraceError, ValueError):
     """What is on disk is not what was written."""
 
     exit_code = 4
+
+
+class AllCorruptError(CorruptError):
+    """There are checkpoints, and none that may be loaded verifies. Nothing starts afresh unless told to."""
+
+
+class NewerFormatError(MillraceError, ValueError):
+    """A later version of millrace wrote it: this one neither reads nor deletes it."""
+
+    exit_code = 4
+
+
+class MissingCheckpointError(MillraceError, LookupError):
+    """No checkpoint has that number."""
+
+    exit_code = 2
 
 
 class OtherModelError(ConfigError):

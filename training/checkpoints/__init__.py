@@ -1,1 +1,26 @@
-"""training/checkpoints."""
+"""Checkpoints: the durable state of one name, with one writer, a number that only grows, and a parent each."""
+
+from training.checkpoints.folder import Folder
+from training.checkpoints.inspection import Condition, Inspection
+from training.checkpoints.lease import LeaseOptions, Writer
+from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
+from training.checkpoints.parts import Part, PartState
+from training.checkpoints.store import CheckpointStore, StoreOptions
+from training.checkpoints.writer import CheckpointWriter, WriterStatistics
+
+__all__ = [
+    "CheckpointStore",
+    "CheckpointWriter",
+    "Condition",
+    "Folder",
+    "Inspection",
+    "LeaseOptions",
+    "Manifest",
+    "Part",
+    "PartState",
+    "SaveOrder",
+    "SaveReason",
+    "StoreOptions",
+    "Writer",
+    "WriterStatistics",
+]

@@ -1,0 +1,124 @@
+"""Durable files: written, hashed and synced in one go; read and verified as the same bytes.
+
+Owns how bytes reach the disk; runs on the checkpoint writer's thread, and on whichever reads. Full disks and other
+failures are plain OSErrors here. Nothing is left open.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from training.errors import CheckpointError, CorruptError
+
+Bytes = bytes | memoryview
+_PIECE = 1 << 20
+_CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a file must hold."""
+
+    size: int
+    sha256: str
+
+
+def write_durably(path: Path, chunks: Iterable[Bytes]) -> FileFacts:
+    """Write a new file, hash what is written, and sync it. Its entry in the folder is synced by `sync_folder`."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for chunk in chunks:
+            digest.update(chunk)
+            size += file.write(chunk)
+        file.flush()
+        _sync(file.fileno())
+    return FileFacts(size, digest.hexdigest())
+
+
+def replace_durably(path: Path, raw: bytes) -> None:
+    """Write a small file under its name in one step: readers see the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    write_durably(temporary, [raw])
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def link_durably(source: Path, expected: FileFacts, target: Path) -> FileFacts:
+    """Give a file that was verified a second name, or a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        with source.open("rb") as file:
+            copied = write_durably(target, iter(lambda: file.read(_PIECE), b""))
+        if copied != expected:
+            raise CorruptError(f"{source} changed while it was copied; see `millrace checkpoints verify`") from error
+    return expected
+
+
+def read_verified(path: Path, expected: FileFacts) -> bytes:
+    """Read a file whole and give back the very bytes that were verified."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CorruptError(f"{path} cannot be read: {error.strerror}") from error
+    if len(raw) != expected.size:
+        raise CorruptError(f"{path} holds {len(raw)} bytes instead of {expected.size}")
+    if hashlib.sha256(raw).hexdigest() != expected.sha256:
+        raise CorruptError(f"{path} is not what was written: its SHA-256 differs")
+    return raw
+
+
+def complaint(path: Path, expected: FileFacts, *, deep: bool) -> str | None:
+    """What is wrong with a file, in words, or None. Only a deep look reads its contents."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.size:
+                return f"{path.name} holds {size} bytes instead of {expected.size}"
+            if deep and _hash(file) != expected.sha256:
+                return f"{path.name} is not what was written: its SHA-256 differs"
+    except FileNotFoundError:
+        return f"{path.name} is missing"
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
+    return None
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _sync(handle)
+    finally:
+        os.close(handle)
+
+
+def require_space(path: Path, needed: int) -> None:
+    """Raise CheckpointError unless the file system of `path` has this many bytes for us."""
+    free = shutil.disk_usage(path).free
+    if free < needed:
+        raise CheckpointError(
+            f"a checkpoint needs {needed:,} bytes and {path} has {free:,} free: "
+            "make room, keep fewer checkpoints (checkpoints.keep), or move checkpoints.path"
+        )
+
+
+def _hash(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(handle: int) -> None:
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is None:
+        os.fsync(handle)
+    else:  # macOS: fsync alone leaves the bytes in the drive's cache
+        fcntl.fcntl(handle, full_sync)

@@ -1,0 +1,143 @@
+"""The folder of one name: what lies where, and which names are ours.
+
+    <checkpoints.path>/<name>/
+        checkpoints/0000000042/     manifest.json, one or two files a part, and an empty file whose name is the lineage
+        checkpoints/.saving-0000000043-0000000007/      being written by term 7; torn if nobody writes it
+        checkpoints/.removing-0000000017/               being pruned
+        terms/0000000007.json       which writer began when, and after which number
+        lock.0000000007             held by the writer of term 7, which touches it every 2 s
+
+The lineage stands twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty
+file whose name is all there is to it. No damage to contents can take it away, so the way back along the parents is
+known even when a manifest is unreadable. Owns names only; runs anywhere. What bears another name is left alone.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.errors import ConfigError
+from training.checkpoints.files import sync_folder
+
+_NUMBER = re.compile(r"(\d{10,})")
+_LOCK = re.compile(r"lock\.(\d{10,})")
+_TERM = re.compile(r"(\d{10,})\.json")
+_SAVING = re.compile(r"\.saving-(\d{10,})-(\d{10,})")
+_REMOVING = re.compile(r"\.removing-(\d{10,})")
+_LINEAGE = re.compile(r"parent-(none|\d{10,})\.term-(\d{10,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a checkpoint comes from, as the name of its empty file says."""
+
+    parent: int | None
+    term: int
+
+    @property
+    def file_name(self) -> str:
+        """The name of the empty file."""
+        return f"parent-{'none' if self.parent is None else _digits(self.parent)}.term-{_digits(self.term)}"
+
+    @classmethod
+    def read(cls, path: Path) -> "Lineage | None":
+        """The lineage of the checkpoint in this folder; None where no name says it, or several do."""
+        found = [match for name in _names(path) if (match := _LINEAGE.fullmatch(name))]
+        if len(found) != 1:
+            return None
+        parent, term = found[0].groups()
+        return cls(None if parent == "none" else int(parent), int(term))
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Paths below one root. Every one of them is made of whole numbers, so none leads out of it."""
+
+    root: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.root / "checkpoints"
+
+    @property
+    def terms(self) -> Path:
+        """Where the records of terms are."""
+        return self.root / "terms"
+
+    def checkpoint(self, number: int) -> Path:
+        """The folder of a published checkpoint."""
+        return self.checkpoints / _digits(number)
+
+    def saving(self, number: int, term: int) -> Path:
+        """The folder of a checkpoint that is being written."""
+        return self.checkpoints / f".saving-{_digits(number)}-{_digits(term)}"
+
+    def removing(self, number: int) -> Path:
+        """The folder of a checkpoint that is being pruned."""
+        return self.checkpoints / f".removing-{_digits(number)}"
+
+    def lock(self, term: int) -> Path:
+        """The lock file of a term."""
+        return self.root / f"lock.{_digits(term)}"
+
+    def term(self, term: int) -> Path:
+        """The record of a term."""
+        return self.terms / f"{_digits(term)}.json"
+
+    def create(self) -> None:
+        """Make the folders, durably; ConfigError where they cannot be."""
+        try:
+            for path in (self.checkpoints, self.terms):
+                path.mkdir(parents=True, exist_ok=True)
+            for path in (self.root, self.root.parent):
+                sync_folder(path)
+        except OSError as error:
+            raise ConfigError(f"checkpoints.path: cannot write to {self.root}: {error.strerror}") from error
+
+    def numbers(self) -> list[int]:
+        """The numbers of all published checkpoints, of any kind, ascending."""
+        return sorted(_numbered(self.checkpoints, _NUMBER))
+
+    def temporaries(self) -> list[tuple[Path, int | None]]:
+        """What was left half written (with the term of its writer) or half removed."""
+        found: list[tuple[Path, int | None]] = []
+        for name in sorted(_names(self.checkpoints)):
+            if saving := _SAVING.fullmatch(name):
+                found.append((self.checkpoints / name, int(saving[2])))
+            elif _REMOVING.fullmatch(name):
+                found.append((self.checkpoints / name, None))
+        return found
+
+    def unknown(self) -> list[str]:
+        """Names among the checkpoints that are not ours."""
+        ours = (_NUMBER, _SAVING, _REMOVING)
+        return sorted(name for name in _names(self.checkpoints) if not any(p.fullmatch(name) for p in ours))
+
+    def locks(self) -> list[int]:
+        """The terms that have a lock file, ascending."""
+        return sorted(_numbered(self.root, _LOCK))
+
+    def recorded_terms(self) -> list[int]:
+        """The terms that have a record, ascending."""
+        return sorted(_numbered(self.terms, _TERM))
+
+    def highest_term(self) -> int:
+        """The greatest term that anybody has claimed; 0 when nobody has."""
+        return max([0, *self.locks(), *self.recorded_terms()])
+
+
+def _digits(number: int) -> str:
+    return f"{number:010d}"
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return [entry.name for entry in path.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _numbered(path: Path, pattern: re.Pattern[str]) -> list[int]:
+    matches = (pattern.fullmatch(name) for name in _names(path))
+    return [int(match[1]) for match in matches if match and match[1] == _digits(int(match[1]))]

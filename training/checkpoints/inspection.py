@@ -1,0 +1,90 @@
+"""One checkpoint, looked at: is it what was written, may it be loaded, where does it come from.
+
+Owns the verdict on a single folder; runs wherever somebody reads. Changes nothing on disk.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from training.checkpoints.files import complaint
+from training.checkpoints.folder import Folder, Lineage
+from training.checkpoints.manifest import FILE_NAME, Manifest, read_manifest
+from training.checkpoints.terms import Terms
+from training.errors import CorruptError, NewerFormatError
+
+
+class Condition(StrEnum):
+    """What a folder among the checkpoints is."""
+
+    GOOD = "good"
+    """All that was looked at is what was written."""
+    CORRUPT = "corrupt"
+    """Something is not what was written. Never loaded, never pruned."""
+    FENCED = "fenced"
+    """Published by a writer after a later one had begun. Never loaded, never pruned."""
+    NEWER = "newer"
+    """Written by a later version of millrace. Never loaded, never pruned."""
+    TEMPORARY = "temporary"
+    """Half written or half removed: torn, unless its writer is at it."""
+    UNKNOWN = "unknown"
+    """Not ours. Left alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What was found under one name."""
+
+    name: str
+    condition: Condition
+    number: int | None = None
+    manifest: Manifest | None = None
+    """As far as it can be trusted: its seal holds and it is that of this number."""
+    lineage: Lineage | None = None
+    """From the manifest, or else from the empty file's name."""
+    problems: tuple[str, ...] = field(default=())
+    """What is wrong, one sentence each."""
+    deep: bool = False
+    """Whether the contents of all files were read and hashed, rather than only their sizes compared."""
+
+    @property
+    def verified(self) -> bool:
+        """Whether it may be loaded."""
+        return self.deep and self.condition is Condition.GOOD
+
+
+def inspect(folder: Folder, number: int, terms: Terms, *, deep: bool) -> Inspection:
+    """Look at the checkpoint with this number."""
+    path = folder.checkpoint(number)
+    manifest, lineage, problems = None, Lineage.read(path), []
+    condition = Condition.GOOD
+    try:
+        manifest = read_manifest(path, number)
+    except NewerFormatError as error:
+        condition, problems = Condition.NEWER, [str(error)]
+    except CorruptError as error:
+        condition, problems = Condition.CORRUPT, [str(error)]
+    if manifest is not None:
+        problems = _problems(path, manifest, lineage, deep=deep)
+        lineage = Lineage(manifest.parent, manifest.term)
+        condition = Condition.CORRUPT if problems else Condition.GOOD
+    if lineage is not None and terms.fences(lineage.term, number):
+        condition = Condition.FENCED
+        problems = [f"term {lineage.term} published it after a greater term had begun", *problems]
+    return Inspection(
+        name=path.name,
+        condition=condition,
+        number=number,
+        manifest=manifest,
+        lineage=lineage,
+        problems=tuple(problems),
+        deep=deep,
+    )
+
+
+def _problems(path: Path, manifest: Manifest, named: Lineage | None, *, deep: bool) -> list[str]:
+    problems = []
+    if named != Lineage(manifest.parent, manifest.term):
+        problems.append(f"the file that names its parent is missing, or says other than {FILE_NAME}")
+    complaints = (complaint(path / name, facts, deep=deep) for name, facts in sorted(manifest.files.items()))
+    return problems + [text for text in complaints if text is not None]

@@ -1,0 +1,240 @@
+"""The one writer of a folder: a lock that dies with its process, a lease that shows life, a term that only grows.
+
+Owns `lock.<term>`: held by flock, and touched every 2 s by the daemon thread "lease" (touching needs no space, so a
+full disk costs nobody the folder). Its contents say who holds it. The thread ends with `release`, or when it finds that
+a greater term was claimed: then it says so once through `on_passed`, at the latest one renewal after the process runs
+again.
+
+How a folder is taken:
+1. The newest lock is free: its writer is dead. Take over at once.
+2. It is held, and is touched while we watch: refuse, naming the holder.
+3. It is held, and nobody touches it for 10 s of our own clock: its process is stopped. Take over; no clocks of
+   different machines are compared.
+Taking over means creating the next lock file, which only one process can do, locking it, and looking again whether it
+is the newest. Lock files of smaller terms may be removed, the newest never is.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from consumers.errors import ConfigError
+from training.checkpoints.folder import Folder
+from training.checkpoints.terms import begin
+from training.errors import FolderBusyError, PassedError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOptions:
+    """How life is shown and judged."""
+
+    renew_every: float = 2.0
+    """Seconds between touches."""
+    stale_after: float = 10.0
+    """A held lock that was not touched for so many seconds belongs to a stopped process."""
+    poll_every: float = 0.1
+    """Seconds between looks while watching somebody else's lock."""
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+
+def _nobody(_error: PassedError) -> None:
+    """Nobody wants to know."""
+
+
+class Writer:
+    """The right to write into a folder, until it is released or passed."""
+
+    def __init__(self, folder: Folder, term: int, lock: int) -> None:
+        self.folder = folder
+        self.term = term
+        self._lock = lock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def acquire(
+        cls,
+        folder: Folder,
+        holder: str,
+        *,
+        options: LeaseOptions | None = None,
+        on_passed: Callable[[PassedError], None] = _nobody,
+    ) -> "Writer":
+        """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
+
+        `holder` is a word about us for whoever finds the folder busy. `on_passed` is called on the lease's thread.
+        """
+        options = options or LeaseOptions()
+        folder.create()
+        facts = {"holder": holder, "pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
+        try:
+            writer = cls(folder, *_Contest(folder, facts, options).win())
+            writer._live(options, on_passed)
+            writer._begin(facts)
+        except OSError as error:
+            raise ConfigError(f"checkpoints.path: cannot write to {folder.root}: {error.strerror}") from error
+        log.info("writing to %s with term %d", folder.root, writer.term)
+        return writer
+
+    def check(self) -> None:
+        """Raise PassedError when somebody has begun a greater term."""
+        newest = self.folder.highest_term()
+        if newest > self.term:
+            raise PassedError(
+                f"{describe_holder(self.folder, newest)} took over {self.folder.root} with term {newest} while this "
+                f"process (term {self.term}) showed no life: this one ends, and publishes nothing"
+            )
+
+    def touch(self) -> None:
+        """Show life."""
+        os.utime(self.folder.lock(self.term))
+
+    def release(self) -> None:
+        """Give the folder back: the next writer takes over at once."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _live(self, options: LeaseOptions, on_passed: Callable[[PassedError], None]) -> None:
+        args = (self, options, self._stop, on_passed)
+        self._thread = threading.Thread(target=_keep_alive, args=args, name="lease", daemon=True)
+        self._thread.start()
+
+    def _begin(self, facts: dict[str, Any]) -> None:
+        try:
+            begin(self.folder, self.term, facts)
+            _remove_locks_before(self.folder, self.term)
+        except BaseException:
+            self.release()
+            raise
+
+
+@dataclass(slots=True)
+class _Contest:
+    """One attempt to become the writer."""
+
+    folder: Folder
+    facts: dict[str, Any]
+    options: LeaseOptions
+    watched: tuple[int, int] | None = None
+    since: float = field(default=0.0)
+
+    def win(self) -> tuple[int, int]:
+        """The term and the handle of its lock."""
+        while True:
+            newest = max([0, *self.folder.locks()])
+            predecessor = _lock_file(self.folder, newest) if newest else None
+            try:
+                if newest == 0 or predecessor is not None or self._is_stale(newest):
+                    claimed = _claim(self.folder, self.facts)
+                    if claimed is not None:
+                        return claimed
+                else:
+                    self.options.pause(self.options.poll_every)
+            finally:
+                if predecessor is not None:
+                    os.close(predecessor)
+
+    def _is_stale(self, term: int) -> bool:
+        """Watch a lock that is held; FolderBusyError as soon as it is touched."""
+        now, seen = self.options.clock(), (term, _touched_at(self.folder, term))
+        if self.watched is not None and self.watched[0] == term and self.watched != seen:
+            raise FolderBusyError(
+                f"{self.folder.root} is held by {describe_holder(self.folder, term)}, term {term}: "
+                "stop that trainer first, or give this one another name or checkpoints.path"
+            )
+        if self.watched != seen:
+            self.watched, self.since = seen, now
+        return now - self.since > self.options.stale_after
+
+
+def describe_holder(folder: Folder, term: int) -> str:
+    """Who holds a term, in words."""
+    try:
+        facts = json.loads(folder.lock(term).read_bytes())
+        return f"{facts['holder']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "an unknown process"
+
+
+def _claim(folder: Folder, facts: dict[str, Any]) -> tuple[int, int] | None:
+    """Create and lock the next lock file; None when somebody else was first."""
+    term = folder.highest_term() + 1
+    try:
+        handle = os.open(folder.lock(term), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        return None
+    if not _locked(handle) or folder.highest_term() != term:
+        os.close(handle)
+        return None
+    os.write(handle, json.dumps({**facts, "term": term}).encode())
+    return term, handle
+
+
+def _lock_file(folder: Folder, term: int) -> int | None:
+    """Lock an existing lock file whose writer is dead; None when it is held, or gone."""
+    try:
+        handle = os.open(folder.lock(term), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    if _locked(handle):
+        return handle
+    os.close(handle)
+    return None
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _touched_at(folder: Folder, term: int) -> int:
+    """When a lock was touched; opened first, so that a network file system asks its server."""
+    try:
+        with folder.lock(term).open("rb") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _remove_locks_before(folder: Folder, term: int) -> None:
+    for older in folder.locks():
+        if older < term:
+            folder.lock(older).unlink(missing_ok=True)
+
+
+def _keep_alive(
+    writer: Writer, options: LeaseOptions, stop: threading.Event, on_passed: Callable[[PassedError], None]
+) -> None:
+    """Touch the lock until told to stop or passed. A failing disk is waited out."""
+    while not stop.wait(options.renew_every):
+        try:
+            writer.check()
+            writer.touch()
+        except PassedError as error:
+            log.error("%s", error)  # noqa: TRY400 - one line, as for every error that names its way out
+            on_passed(error)
+            return
+        except OSError as error:
+            log.warning("the lease on %s was not renewed: %s", writer.folder.root, error)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,145 @@
+"""The manifest: what a checkpoint is, which files it has, and where it comes from.
+
+Owns the format, version 1; runs anywhere. Fields are only ever added within a version, and a reader ignores those that
+it does not know. The seal is the same in all versions (see `sealed`), so a manifest whose seal holds and whose `format`
+is greater was written by a later millrace: it is refused by name, and never deleted.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from consumers.records import Partition
+from training.checkpoints.files import FileFacts
+from training.checkpoints.sealed import seal, spelt_as_sealed, unseal
+from training.errors import CorruptError, NewerFormatError
+
+FORMAT = 1
+FILE_NAME = "manifest.json"
+_PART_FILE = re.compile(r"[a-z][a-z0-9_-]{0,63}\.(safetensors|json)")
+
+
+class SaveReason(StrEnum):
+    """Why a checkpoint was published."""
+
+    START = "start"
+    """The beginning: initial weights and resolved start positions."""
+    INTERVAL = "interval"
+    STEPS = "steps"
+    DEMAND = "demand"
+    """Somebody asked for it."""
+    STOP = "stop"
+    """The last one before an orderly end."""
+    REWIND = "rewind"
+    """An order to go on from an older checkpoint."""
+    SKIP = "skip"
+    """An order to cut a range out of history."""
+    JOIN = "join"
+    """An order to take partitions in."""
+    FORK = "fork"
+    """The beginning of a model that comes from another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveOrder:
+    """What the one who saves says about a checkpoint."""
+
+    reason: SaveReason
+    parent: int | None
+    """The checkpoint that the state in memory comes from; None for a beginning."""
+    step: int
+    incarnation: int
+    positions: Mapping[Partition, int]
+    """The next offset of each partition."""
+    ordered_by: str | None = None
+    note: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Hashes of config and model, versions, cluster id: whatever JSON can hold, and no secret."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Live metrics of that moment, for keeping the best; finite ones only."""
+    variables: Mapping[str, Any] | None = None
+    """A table of the variables (shapes, dtypes), for people and for comparing models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What stands in `manifest.json`."""
+
+    number: int
+    parent: int | None
+    ancestors: tuple[int, ...]
+    """The parent, its parent, and so on, nearest first: those that were on disk. Outlives their pruning."""
+    term: int
+    incarnation: int
+    step: int
+    reason: str
+    """A SaveReason, or one that a later version has added."""
+    ordered_by: str | None
+    note: str | None
+    created_at: str
+    """ISO 8601, UTC, by the writer's clock."""
+    files: Mapping[str, FileFacts]
+    positions: Mapping[str, int]
+    """By `topic:partition`."""
+    provenance: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    variables: Mapping[str, Any] | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files; linked ones count here and in the checkpoint that they come from."""
+        return sum(facts.size for facts in self.files.values())
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of its parts."""
+        return tuple(sorted({name.partition(".")[0] for name in self.files}))
+
+    @property
+    def created(self) -> datetime:
+        """When it was written."""
+        return datetime.fromisoformat(self.created_at)
+
+    def render(self) -> bytes:
+        """The bytes that stand on disk."""
+        return seal({"format": FORMAT, **asdict(self)})
+
+
+def read_manifest(folder: Path, number: int) -> Manifest:
+    """The manifest in this folder, which must be that of `number`. CorruptError or NewerFormatError otherwise."""
+    path = folder / FILE_NAME
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CorruptError(f"{FILE_NAME} cannot be read: {error.strerror}") from error
+    try:
+        body = unseal(raw)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{FILE_NAME} is not what was written: {error}") from error
+    if isinstance(body.get("format"), int) and body["format"] > FORMAT:
+        raise NewerFormatError(
+            f"{path} has format {body['format']}, and this millrace reads up to {FORMAT}: run the version that wrote it"
+        )
+    if not spelt_as_sealed(raw):
+        raise CorruptError(f"{FILE_NAME} is not what was written: its spelling differs")
+    manifest = _parse(body)
+    if manifest.number != number:
+        raise CorruptError(f"{FILE_NAME} is that of checkpoint {manifest.number}")
+    return manifest
+
+
+def _parse(body: Mapping[str, Any]) -> Manifest:
+    try:
+        files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in body["files"].items()}
+        known = {name: body[name] for name in Manifest.__dataclass_fields__ if name not in {"files", "ancestors"}}
+        manifest = Manifest(**known, files=files, ancestors=tuple(body["ancestors"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptError(f"{FILE_NAME} lacks or misspells a field: {error}") from error
+    strange = [name for name in files if not _PART_FILE.fullmatch(name)]
+    if strange:
+        raise CorruptError(f"{FILE_NAME} names a file that no part could have: {strange[0]!r}")
+    return manifest

@@ -1,0 +1,62 @@
+"""The files of the parts: arrays in `<part>.safetensors`, facts in `<part>.json`.
+
+Owns the translation between a PartState and its files; runs on the checkpoint writer's thread and on whichever loads.
+A part's arrays are fetched when its file is written and let go with it, so only one part is ever in memory twice.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from training.checkpoints.files import FileFacts, read_verified, require_space, write_durably
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.parts import LazyArray, PartState, checked_name
+from training.checkpoints.publication import FileSource
+from training.checkpoints.tensors import decode, encode
+from training.errors import UncapturedStateError
+
+_ARRAYS = "safetensors"
+_FACTS = "json"
+
+
+def part_sources(parts: Mapping[str, PartState]) -> dict[str, FileSource]:
+    """What writes the files of these parts, by file name."""
+    sources: dict[str, FileSource] = {}
+    for name, state in sorted(parts.items()):
+        checked_name(name)
+        if state.arrays:
+            sources[f"{name}.{_ARRAYS}"] = partial(_write_arrays, name, state.arrays)
+        if state.facts or not state.arrays:
+            sources[f"{name}.{_FACTS}"] = partial(_write_facts, name, state.facts)
+    return sources
+
+
+def read_parts(folder: Path, manifest: Manifest) -> dict[str, PartState]:
+    """All parts of a checkpoint, out of bytes that were verified after they were read."""
+    return {name: _read_part(folder, manifest, name) for name in manifest.parts}
+
+
+def _read_part(folder: Path, manifest: Manifest, name: str) -> PartState:
+    arrays, facts = f"{name}.{_ARRAYS}", f"{name}.{_FACTS}"
+    return PartState(
+        arrays=decode(read_verified(folder / arrays, manifest.files[arrays])) if arrays in manifest.files else {},
+        facts=json.loads(read_verified(folder / facts, manifest.files[facts])) if facts in manifest.files else {},
+    )
+
+
+def _write_arrays(part: str, arrays: Mapping[str, LazyArray], path: Path) -> FileFacts:
+    pieces = encode(part, arrays)
+    require_space(path.parent, sum(len(piece) for piece in pieces))
+    return write_durably(path, pieces)
+
+
+def _write_facts(part: str, facts: Mapping[str, Any], path: Path) -> FileFacts:
+    try:
+        text = json.dumps(facts, sort_keys=True, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UncapturedStateError(
+            f"the facts of the part {part!r} are not JSON ({error}): keep numbers that may be infinite in its arrays"
+        ) from error
+    return write_durably(path, [text.encode()])

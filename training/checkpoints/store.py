@@ -1,0 +1,262 @@
+"""The store: checkpoints on disk, published in order, verified before anything is loaded, pruned by policy.
+
+Owns the `checkpoints` folder of one name. Publishing and pruning need the Writer and run on one thread, the checkpoint
+writer's; reading needs nothing and runs on any. A full disk fails a save and nothing else. Holds nothing open, so it
+ends with its last user.
+
+Numbers only grow: the next is one more than the highest that is on disk, of any kind, or that a term remembers.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from threading import Lock
+
+from consumers.errors import DataLossError
+from consumers.failpoints import failpoint
+from training.checkpoints.chain import newest_verified
+from training.checkpoints.files import link_durably, require_space, sync_folder
+from training.checkpoints.folder import Folder
+from training.checkpoints.inspection import Condition, Inspection, inspect
+from training.checkpoints.lease import Writer
+from training.checkpoints.manifest import Manifest, SaveOrder, read_manifest
+from training.checkpoints.part_files import part_sources, read_parts
+from training.checkpoints.parts import PartState
+from training.checkpoints.policies import KeepLast, KeepPolicy
+from training.checkpoints.publication import Draft, FileSource, publish_draft, wall_clock
+from training.checkpoints.terms import Terms
+from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError
+
+log = logging.getLogger(__name__)
+
+
+def _acknowledged(_order: SaveOrder) -> None:
+    """Nothing is waited for."""
+
+
+def _untold(_manifest: Manifest) -> None:
+    """Nobody is told."""
+
+
+def _open() -> None:
+    """Nothing cancels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """What the store is told by those who wire it."""
+
+    keep: KeepPolicy = field(default_factory=lambda: KeepLast(5))
+    before_manifest: Callable[[SaveOrder], None] = _acknowledged
+    """Returns when the dead letters before the order's positions are acknowledged; CheckpointError fails the save."""
+    on_durable: Callable[[Manifest], None] = _untold
+    """Told of each checkpoint that is durable: its positions may be committed."""
+    now: Callable[[], datetime] = wall_clock
+
+
+class CheckpointStore:
+    """All checkpoints of one name."""
+
+    def __init__(self, folder: Folder, writer: Writer | None = None, options: StoreOptions | None = None) -> None:
+        self.folder = folder
+        self._writer = writer
+        self._options = options or StoreOptions()
+        self._publishing = Lock()
+        self._verified: dict[int, Manifest] = {}
+        if writer is not None:
+            self._clean(writer.term)
+
+    def publish(
+        self,
+        order: SaveOrder,
+        parts: Mapping[str, PartState],
+        *,
+        start_over: bool = False,
+        gate: Callable[[], None] = _open,
+    ) -> Manifest:
+        """Write a checkpoint, and return when it is durable.
+
+        `order.parent` is None for a beginning, which needs `start_over` where checkpoints exist. `gate` is called last
+        before the manifest; what it raises ends the save.
+        """
+        with self._publishing:
+            if order.parent is None and not start_over:
+                self._require_empty()
+            return self._publish(order, part_sources(parts), gate)
+
+    def publish_linked(
+        self,
+        target: int,
+        replaced: Mapping[str, PartState],
+        order: SaveOrder,
+        *,
+        gate: Callable[[], None] = _open,
+    ) -> Manifest:
+        """Publish an older checkpoint again as a child of itself, some parts replaced, the others linked.
+
+        The target is verified first. This is how a rewind or a skip is ordered.
+        """
+        with self._publishing:
+            found = self.verify(target)
+            if found.manifest is None or not found.verified:
+                raise CorruptError(f"checkpoint {target} is {found.condition}: {'; '.join(found.problems)}")
+            linked = {
+                name: facts for name, facts in found.manifest.files.items() if name.partition(".")[0] not in replaced
+            }
+            source = self.folder.checkpoint(target)
+            links = {name: partial(link_durably, source / name, facts) for name, facts in linked.items()}
+            return self._publish(_inherit(order, found.manifest), {**links, **part_sources(replaced)}, gate)
+
+    def newest(self) -> Manifest | None:
+        """The checkpoint to go on from, all of its bytes verified; None where nothing was ever published.
+
+        Falls back along the parents, each step logged. AllCorruptError when the way ends, NewerFormatError when a later
+        version wrote it.
+        """
+        terms = Terms.read(self.folder)
+        return newest_verified(self.folder, terms, lambda number: self._look(number, terms))
+
+    def verify(self, number: int) -> Inspection:
+        """Read and hash everything of one checkpoint."""
+        self._require(number)
+        return self._look(number, Terms.read(self.folder))
+
+    def manifest(self, number: int) -> Manifest:
+        """The manifest of one checkpoint; its other files are not looked at."""
+        self._require(number)
+        return read_manifest(self.folder.checkpoint(number), number)
+
+    def load(self, number: int) -> dict[str, PartState]:
+        """All parts of one checkpoint, out of the very bytes that were verified. Never of a fenced or damaged one."""
+        self._require(number)
+        found = inspect(self.folder, number, Terms.read(self.folder), deep=False)
+        if found.condition is Condition.NEWER:
+            raise NewerFormatError(found.problems[0])
+        if found.manifest is None or found.condition is not Condition.GOOD:
+            raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}")
+        return read_parts(self.folder.checkpoint(number), found.manifest)
+
+    def listing(self, *, deep: bool = False) -> list[Inspection]:
+        """Everything in the folder, the greatest number first, then what is half written, half removed, or not ours.
+
+        Only a deep listing reads the contents of all files.
+        """
+        terms = Terms.read(self.folder)
+        numbered = [inspect(self.folder, number, terms, deep=deep) for number in reversed(self.folder.numbers())]
+        temporary = [
+            Inspection(name=path.name, condition=Condition.TEMPORARY, problems=("torn, unless its writer is at it",))
+            for path, _ in self.folder.temporaries()
+        ]
+        return numbered + temporary + [Inspection(name=n, condition=Condition.UNKNOWN) for n in self.folder.unknown()]
+
+    def require_space(self, needed: int) -> None:
+        """Raise CheckpointError unless there is room for this many bytes."""
+        require_space(self.folder.checkpoints, needed)
+
+    def _publish(self, order: SaveOrder, files: Mapping[str, FileSource], gate: Callable[[], None]) -> Manifest:
+        writer = self._require_writer()
+        writer.check()
+        draft = Draft(
+            number=max([Terms.read(self.folder).published, *self.folder.numbers()]) + 1,
+            order=order,
+            ancestors=self._ancestors(order.parent),
+            files=files,
+            created=self._options.now(),
+        )
+        manifest = publish_draft(writer, draft, self._options.before_manifest, gate)  # (1) to (4)
+        self._verified[manifest.number] = manifest
+        log.info("checkpoint %d is durable: step %d, %s", manifest.number, manifest.step, manifest.reason)
+        self._tell(manifest)  # (5)
+        failpoint("save.before_prune")
+        self._prune(manifest)  # (6)
+        return manifest
+
+    def _tell(self, manifest: Manifest) -> None:
+        try:
+            self._options.on_durable(manifest)
+        except Exception:  # whoever listens, the checkpoint is durable all the same
+            log.exception("checkpoint %d is durable, and what was to follow failed", manifest.number)
+
+    def _prune(self, newest: Manifest) -> None:
+        """Remove what no policy keeps. A failure leaves more than is wanted, and the next save tries again."""
+        terms = Terms.read(self.folder)
+        looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
+        good = [look.manifest for look in looks if look.condition is Condition.GOOD and look.manifest is not None]
+        kept = self._options.keep.keep(good) | self._always_kept(newest, good, terms)
+        for manifest in good:
+            if manifest.number not in kept:
+                self._require_writer().check()  # one that was passed while it slept must not prune by an old view
+                self._remove(manifest.number)
+
+    def _always_kept(self, newest: Manifest, good: list[Manifest], terms: Terms) -> set[int]:
+        """The newest, the nearest ancestor to fall back to, and the beginnings."""
+        present = {manifest.number for manifest in good}
+        ancestors = (number for number in newest.ancestors if number in present)
+        fallback = next((n for n in ancestors if n in self._verified or self._look(n, terms).verified), None)
+        beginnings = {manifest.number for manifest in good if manifest.parent is None}
+        return beginnings | {newest.number} | ({fallback} if fallback is not None else set())
+
+    def _remove(self, number: int) -> None:
+        doomed = self.folder.removing(number)
+        try:
+            self.folder.checkpoint(number).rename(doomed)
+            self._verified.pop(number, None)
+            sync_folder(self.folder.checkpoints)
+            shutil.rmtree(doomed)
+        except OSError as error:
+            log.warning("checkpoint %d was not pruned: %s", number, error)
+
+    def _clean(self, term: int) -> None:
+        """Remove what dead or passed writers left half done."""
+        for path, its_term in self.folder.temporaries():
+            if its_term is None or its_term <= term:
+                log.info("removing %s, left by a writer that ended in the middle", path)
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _look(self, number: int, terms: Terms) -> Inspection:
+        found = inspect(self.folder, number, terms, deep=True)
+        if found.verified and found.manifest is not None:
+            self._verified[number] = found.manifest
+        else:
+            self._verified.pop(number, None)
+        return found
+
+    def _ancestors(self, parent: int | None) -> tuple[int, ...]:
+        if parent is None:
+            return ()
+        present = set(self.folder.numbers())
+        known = self._verified.get(parent) or self.manifest(parent)
+        return (parent, *(number for number in known.ancestors if number in present))
+
+    def _require_empty(self) -> None:
+        terms = Terms.read(self.folder)
+        looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
+        if any(look.condition is not Condition.FENCED for look in looks):
+            raise DataLossError(
+                f"{self.folder.checkpoints} holds checkpoints, and a new beginning would forget what they have learnt: "
+                "go on from the newest, or order a new beginning explicitly"
+            )
+
+    def _require(self, number: int) -> None:
+        if number not in self.folder.numbers():
+            there = ", ".join(map(str, self.folder.numbers()[-5:])) or "none"
+            raise MissingCheckpointError(f"no checkpoint has the number {number}; the newest there are: {there}")
+
+    def _require_writer(self) -> Writer:
+        if self._writer is None:
+            raise CheckpointError(f"{self.folder.root} was opened for reading only: acquire a Writer to publish")
+        return self._writer
+
+
+def _inherit(order: SaveOrder, target: Manifest) -> SaveOrder:
+    """The order as a child of its target, with the target's words about the state where it has none of its own."""
+    return replace(
+        order,
+        parent=target.number,
+        provenance=order.provenance or target.provenance,
+        metrics=order.metrics or target.metrics,
+        variables=target.variables if order.variables is None else order.variables,
+    )

@@ -1,0 +1,206 @@
+"""The thread that writes, so that the trainer's thread only copies.
+
+Owns the daemon thread "checkpoint-writer", which alone publishes. It takes one save at a time: a second one is refused
+while the first is running, and the caller asks `busy` before it copies anything. It ends with `close`, which waits for
+the running save as long as it is told to, and says whether it had to leave it behind.
+
+A save can be cancelled until right before its manifest; from there on it takes as long as a rename does, and is waited
+for.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Protocol
+
+from training.checkpoints.manifest import Manifest, SaveOrder
+from training.checkpoints.parts import PartState
+from training.checkpoints.store import CheckpointStore
+from training.errors import CheckpointError, PassedError
+
+log = logging.getLogger(__name__)
+_RENAME_S = 30.0
+"""How long the few steps after the gate may take before the disk counts as hung."""
+
+
+class _Publish(Protocol):
+    """Publishes a checkpoint, given the gate to pass before its manifest."""
+
+    def __call__(self, *, gate: Callable[[], None]) -> Manifest: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterStatistics:
+    """What the checkpoint writer has done."""
+
+    busy: bool = False
+    """Whether a save is running."""
+    saved: int = 0
+    """Saves that became durable."""
+    failed: int = 0
+    """Saves that did not; several in a row mean that the disk is full or gone."""
+    cancelled: int = 0
+    """Saves that a later order ended."""
+    last: Manifest | None = None
+    """The last one that became durable."""
+    last_seconds: float | None = None
+    """How long it took to write."""
+    last_error: str | None = None
+    """Why the last save failed; None once one has succeeded."""
+    as_of: float = 0.0
+    """Monotonic clock."""
+
+
+class _Gate:
+    """The point of no return of one save: either it was cancelled before, or it is passed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._passed = False
+        self.cancelled = False
+
+    def __call__(self) -> None:
+        with self._lock:
+            if self.cancelled:
+                raise CheckpointError("the save was cancelled by a later order; nothing of it was published")
+            self._passed = True
+
+    def cancel(self) -> bool:
+        """Cancel the save, unless it is too late."""
+        with self._lock:
+            self.cancelled = not self._passed
+            return self.cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    """What is known of a save from outside. It holds no snapshot, whose memory ends with the writing."""
+
+    gate: _Gate = field(default_factory=_Gate)
+    future: Future[Manifest] = field(default_factory=Future)
+
+
+_Jobs = SimpleQueue[tuple[_Publish, _Save] | None]
+
+
+class CheckpointWriter:
+    """Publishes snapshots, one at a time, in a thread of its own."""
+
+    def __init__(self, store: CheckpointStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._current: _Save | None = None
+        self._closed = False
+        self._jobs: _Jobs = SimpleQueue()
+        self._account = _Account(clock)
+        self._thread = threading.Thread(
+            target=_write, args=(self._jobs, self._account), name="checkpoint-writer", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is running that nobody has cancelled."""
+        save = self._current
+        return save is not None and not save.future.done() and not save.gate.cancelled
+
+    def submit(self, order: SaveOrder, parts: Mapping[str, PartState], *, start_over: bool = False) -> Future[Manifest]:
+        """Have a snapshot published. CheckpointError while another save is running."""
+        return self._submit(partial(self._store.publish, order, parts, start_over=start_over))
+
+    def submit_linked(self, target: int, replaced: Mapping[str, PartState], order: SaveOrder) -> Future[Manifest]:
+        """Have an older checkpoint published again, some parts replaced. CheckpointError while a save is running."""
+        return self._submit(partial(self._store.publish_linked, target, replaced, order))
+
+    def cancel_or_settle(self, deadline_s: float) -> Manifest | None:
+        """Give the running save this long to become durable, then cancel it.
+
+        Afterwards nothing that was submitted before will be published. Gives the manifest of a save that became
+        durable; None where there was none, or it failed, or it was cancelled.
+        """
+        save = self._current
+        if save is None:
+            return None
+        wait([save.future], timeout=deadline_s)
+        if not save.future.done() and save.gate.cancel():
+            return None
+        wait([save.future], timeout=_RENAME_S)
+        if not save.future.done():
+            raise CheckpointError(f"the running save hangs in its last step for {_RENAME_S:g} s: look at the disk")
+        error = save.future.exception()
+        if isinstance(error, PassedError):
+            raise error
+        return save.future.result() if error is None else None
+
+    def close(self, deadline_s: float) -> bool:
+        """End the thread after the running save. False when it was still writing at the deadline, and was left."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(None)
+        self._thread.join(deadline_s)
+        if self._thread.is_alive():
+            log.warning("the running save did not end within %g s and is left behind unfinished", deadline_s)
+        return not self._thread.is_alive()
+
+    def statistics(self) -> WriterStatistics:
+        """What it has done so far."""
+        return self._account.statistics(busy=self.busy)
+
+    def _submit(self, publish: _Publish) -> Future[Manifest]:
+        with self._lock:
+            if self._closed or self.busy:
+                state = "closed" if self._closed else "still writing the save before"
+                raise CheckpointError(f"the checkpoint writer is {state}: nothing was copied, nothing is saved")
+            save = self._current = _Save()
+            self._jobs.put((publish, save))
+        return save.future
+
+
+class _Account:
+    """Counts what the thread did."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._facts = WriterStatistics()
+
+    def statistics(self, *, busy: bool) -> WriterStatistics:
+        with self._lock:
+            return replace(self._facts, busy=busy, as_of=self.clock())
+
+    def succeeded(self, manifest: Manifest, seconds: float) -> None:
+        with self._lock:
+            saved = self._facts.saved + 1
+            self._facts = replace(self._facts, saved=saved, last=manifest, last_seconds=seconds, last_error=None)
+
+    def failed(self, error: Exception, *, cancelled: bool) -> None:
+        with self._lock:
+            if cancelled:
+                self._facts = replace(self._facts, cancelled=self._facts.cancelled + 1)
+            else:
+                self._facts = replace(self._facts, failed=self._facts.failed + 1, last_error=str(error))
+
+
+def _write(jobs: _Jobs, account: _Account) -> None:
+    """The thread's body: publish what comes until told to end."""
+    while (job := jobs.get()) is not None:
+        _run(*job, account)
+        del job  # the snapshot's memory is free while the next one is waited for
+
+
+def _run(publish: _Publish, save: _Save, account: _Account) -> None:
+    began = account.clock()
+    try:
+        manifest = publish(gate=save.gate)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who waits for the save
+        account.failed(error, cancelled=save.gate.cancelled)
+        save.future.set_exception(error)
+    else:
+        account.succeeded(manifest, account.clock() - began)
+        save.future.set_result(manifest)
