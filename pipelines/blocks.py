@@ -5,6 +5,7 @@ Owns the shared types between assemble, dataset and training; runs anywhere; Ten
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,13 @@ class Span:
         return parts == self.end - self.start
 
 
+class Turn(NamedTuple):
+    """Where a strict rotation stands: whose rows come next, and how many of its share have been taken."""
+
+    partition: Partition
+    taken: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFacts:
     """What the ledger, the journal and the metrics know of a block: a few bytes, never its rows."""
@@ -57,6 +65,8 @@ class BlockFacts:
     oldest_ms: int
     newest_ms: int
     """Event times of its rows, milliseconds since 1970; 0 where it has no rows."""
+    turn: Turn | None = None
+    """Where the rotation stands after it, in deterministic mode; a checkpoint keeps it and a restart hands it back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +87,5 @@ class Block:
 
     facts: BlockFacts
     rows: BlockRows
+    nbytes: int = 0
+    """What it holds in memory, roughly."""

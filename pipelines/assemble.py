@@ -1,0 +1,181 @@
+"""assemble: decoded chunks in, blocks out: what one call takes.
+
+Owns the rows between decoding and the dataset: the block that is being filled and the chunks that wait for it. Pure:
+no thread and no clock of its own, the feed calls it on the generator's thread and says what time it is. It has no
+bound itself; the feed stops adding when its bytes are too many. It ends when it is dropped, or at its limit.
+
+A block closes when it is full, when `max_wait` has run out since its oldest chunk was fetched, when it is flushed, and
+at the limit. Where it closes, a chunk is split between two rows; the next block goes on from there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from consumers.errors import ConfigError
+from consumers.records import Partition
+from pipelines.blocks import Block
+from pipelines.decode import Decoded
+from pipelines.filling import Closing, OpenBlock
+from pipelines.schema import Schema
+from pipelines.slices import Remainder, SkipRange
+from pipelines.turns import Arrival, Rotation, RotationOptions, Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssembleOptions:
+    """How blocks are made."""
+
+    batch_size: int
+    """B: rows of one step."""
+    batches_per_call: int
+    """K: batches of one call, at most; a shuffle over more rows than that raises it."""
+    max_wait_s: float | None = None
+    """From fetch to block, at most; None waits until the block is full."""
+    shuffle: int = 0
+    """Over how many rows, at least, a block permutes them; 0 keeps their order."""
+    seed: int = 0
+    limit: int | None = None
+    """Rows to take in all; None for no limit."""
+    rotation: RotationOptions | None = None
+    """Strict rotation over the partitions, for deterministic mode; None takes rows as they arrive."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        for name in ("batch_size", "batches_per_call"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: {getattr(self, name)} is too few; make it 1 or more")
+        if self.shuffle < 0 or (self.limit is not None and self.limit < 1):
+            raise ConfigError(f"shuffle {self.shuffle} must not be negative, the limit {self.limit} at least 1")
+        if self.rotation is not None and self.max_wait_s is not None:
+            raise ConfigError(
+                f"max_wait: {self.max_wait_s} s would make blocks depend on time; deterministic mode needs null"
+            )
+
+    @property
+    def capacity(self) -> int:
+        """Rows of a full block: K batches, or as many more as the shuffle asks for."""
+        return self.batch_size * max(self.batches_per_call, -(-self.shuffle // self.batch_size))
+
+
+class Assembler:
+    """Makes the blocks of one incarnation."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        options: AssembleOptions,
+        partitions: Sequence[Partition],
+        incarnation: int,
+        skips: Sequence[SkipRange] = (),
+    ) -> None:
+        self.incarnation = incarnation
+        self.dropped = 0
+        """Offsets of chunks of older incarnations, which are not learnt from."""
+        self.held_rows = 0
+        """Rows added and not yet taken."""
+        self._schema, self._options, self._skips = schema, options, tuple(skips)
+        self._table = {partition: index for index, partition in enumerate(sorted(partitions))}
+        self._turns: Turns = Arrival() if options.rotation is None else Rotation(partitions, options.rotation)
+        self._reached: dict[Partition, int] = {}
+        self._waiting_bytes = 0
+        self._blocks = 0
+        self._left = options.limit
+        self._open = self._new_block()
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The table: a partition's place in it is what blocks hold. Partitions seen later come last."""
+        return tuple(self._table)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the open block and the chunks that wait hold in memory, roughly."""
+        return self._waiting_bytes + self._open.nbytes
+
+    @property
+    def finished(self) -> bool:
+        """Whether the limit's last row has been taken."""
+        return self._left == 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the open block has all the rows that it can take."""
+        return self._open.room == 0 and not self.finished
+
+    def add(self, decoded: Decoded) -> None:
+        """Take a decoded chunk; it goes on where its partition's chunk before ended."""
+        if decoded.incarnation < self.incarnation:
+            self.dropped += decoded.end - decoded.start
+            return
+        reached = self._reached.get(decoded.partition, decoded.start)
+        if decoded.incarnation != self.incarnation or decoded.start != reached:
+            raise ValueError(
+                f"a chunk of {decoded.partition} from {decoded.start} of incarnation {decoded.incarnation} does not "
+                f"follow {reached} of incarnation {self.incarnation}"
+            )
+        remainder = Remainder(decoded, self._skips)
+        self._turns.add(remainder)
+        self._reached[decoded.partition] = decoded.end
+        self._table.setdefault(decoded.partition, len(self._table))
+        self.held_rows += remainder.rows
+        self._waiting_bytes += decoded.nbytes
+        self._fill()
+
+    def deadline(self) -> float | None:
+        """When the open block must close at the latest, on the clock of `fetched_at`; None if nothing presses."""
+        if self._options.max_wait_s is None or not self._open.covers:
+            return None
+        return self._open.fetched_at + self._options.max_wait_s
+
+    def ready(self, now: float) -> bool:
+        """Whether a block is there to be taken."""
+        deadline = self.deadline()
+        return self.full or (deadline is not None and now >= deadline)
+
+    def wanted(self) -> Partition | None:
+        """The partition that the rotation waits for; None if it has what it needs."""
+        return None if self.full or self.finished else self._turns.wanted()
+
+    @property
+    def rotates(self) -> bool:
+        """Whether rows come in strict rotation, so that it matters which partition is fetched."""
+        return self._options.rotation is not None
+
+    def waiting(self, partition: Partition) -> int:
+        """How many of its chunks wait for a place in a block."""
+        return self._turns.waiting(partition)
+
+    def take(self, now: float, *, flush: bool = False) -> Block | None:
+        """Close and give the open block if it is ready; a flush closes whatever there is, as nothing more will come."""
+        if flush:
+            self._fill(flush=True)
+        if not (self.ready(now) or (flush and self._open.covers)):
+            return None
+        closing = Closing(
+            number=self._blocks,
+            incarnation=self.incarnation,
+            seed=self._options.seed,
+            shuffle=self._options.shuffle > 0,
+            turn=self._turns.turn,
+        )
+        block = self._open.close(closing)
+        self._blocks += 1
+        self.held_rows -= block.facts.rows
+        if self._left is not None:
+            self._left -= block.facts.rows
+        self._open = self._new_block()
+        self._fill(flush=flush)
+        return block
+
+    def _new_block(self) -> OpenBlock:
+        capacity = self._options.capacity if self._left is None else min(self._options.capacity, self._left)
+        return OpenBlock(self._schema, self._options.batch_size, capacity)
+
+    def _fill(self, *, flush: bool = False) -> None:
+        while self._open.room and (turn := self._turns.next(flush=flush)):
+            remainder, share = turn
+            rows = min(remainder.rows, share, self._open.room)
+            self._open.add(self._table[remainder.decoded.partition], remainder.cut(rows))
+            if remainder.exhausted:
+                self._waiting_bytes -= remainder.decoded.nbytes
+            self._turns.took(rows)

@@ -1,0 +1,176 @@
+"""Filling a block: the arrays of one call, written slice by slice, closed into shapes that never change.
+
+Owns the open block's arrays and the counts of its spans; they are allocated once and handed over when it closes.
+Pure; the assembler calls it on the feed's thread.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import Block, BlockFacts, BlockRows, Span, Turn
+from pipelines.schema import Column, Schema
+from pipelines.slices import Slice
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The span of one partition while its block is open."""
+
+    index: int
+    start: int
+    end: int
+    learnt: int = 0
+    first_row: int | None = None
+    set_aside: Counter[Reason] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    gaps: int = 0
+    lost: int = 0
+
+    def add(self, piece: Slice) -> None:
+        if piece.start != self.end:
+            raise ValueError(f"offsets {self.end} to {piece.start} are missing before a slice of a block")
+        if piece.rows and self.first_row is None:
+            self.first_row = int(piece.decoded.offsets[piece.first])
+        self.end = piece.end
+        self.learnt += piece.rows
+        self.set_aside.update(piece.set_aside)
+        self.skipped.update(piece.skipped)
+        self.gaps += piece.gaps
+        self.lost += piece.lost
+
+    def span(self, partition: Partition) -> Span:
+        return Span(
+            partition=partition,
+            index=self.index,
+            start=self.start,
+            end=self.end,
+            learnt=self.learnt,
+            set_aside=dict(self.set_aside),
+            skipped=dict(self.skipped),
+            gaps=self.gaps,
+            lost=self.lost,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """What the assembler knows of a block when it closes."""
+
+    number: int
+    incarnation: int
+    seed: int
+    shuffle: bool
+    turn: Turn | None
+
+
+class OpenBlock:
+    """A block that still takes rows."""
+
+    def __init__(self, schema: Schema, batch_size: int, capacity: int) -> None:
+        self.capacity = capacity
+        self.rows = 0
+        self.nbytes = 0
+        """Its share of the memory of the chunks that it was filled from."""
+        self.fetched_at = math.inf
+        self._batch_size = batch_size
+        size = -(-capacity // batch_size) * batch_size
+        self._features = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.features}
+        self._labels = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.labels}
+        self._weights = np.empty(size, np.float32)
+        self._offsets = np.empty(size, np.int64)
+        self._partitions = np.empty(size, np.int32)
+        self._event_times = np.empty(size, np.int64)
+        self._tallies: dict[Partition, _Tally] = {}
+
+    @property
+    def room(self) -> int:
+        """How many rows it can still take."""
+        return self.capacity - self.rows
+
+    @property
+    def covers(self) -> bool:
+        """Whether it covers any offset yet."""
+        return bool(self._tallies)
+
+    def add(self, index: int, piece: Slice) -> None:
+        """Copy a slice's rows in, and count its offsets. `index` is the partition's place in the table."""
+        decoded = piece.decoded
+        if decoded.partition not in self._tallies:
+            self._tallies[decoded.partition] = _Tally(index=index, start=piece.start, end=piece.start)
+        self._tallies[decoded.partition].add(piece)
+        self.fetched_at = min(self.fetched_at, decoded.fetched_at)
+        if piece.rows:
+            self._copy(index, piece)
+
+    def _copy(self, index: int, piece: Slice) -> None:
+        decoded, taken = piece.decoded, slice(piece.first, piece.last)
+        here = slice(self.rows, self.rows + piece.rows)
+        for name, array in self._features.items():
+            array[here] = decoded.features[name][taken]
+        for name, array in self._labels.items():
+            array[here] = decoded.labels[name][taken]
+        self._weights[here] = 1.0 if decoded.weights is None else decoded.weights[taken]
+        self._offsets[here] = decoded.offsets[taken]
+        self._partitions[here] = index
+        self._event_times[here] = decoded.event_times[taken]
+        self.rows += piece.rows
+        self.nbytes += decoded.nbytes * piece.rows // len(decoded.offsets)
+
+    def close(self, closing: Closing) -> Block:
+        """Permute, fill up the last batch with absent rows, shape to [k, B, ...]. It takes no rows afterwards."""
+        batches = -(-self.rows // self._batch_size)
+        seed = self._seed(closing.seed)
+        order = np.random.Generator(np.random.PCG64(seed)).permutation(self.rows) if closing.shuffle else None
+        times = self._event_times[: self.rows]
+        facts = BlockFacts(
+            number=closing.number,
+            incarnation=closing.incarnation,
+            spans=tuple(
+                tally.span(partition) for partition, tally in sorted(self._tallies.items(), key=lambda at: at[1].index)
+            ),
+            batches=batches,
+            rows=self.rows,
+            seed=seed,
+            fetched_at=self.fetched_at,
+            oldest_ms=int(times.min()) if self.rows else 0,
+            newest_ms=int(times.max()) if self.rows else 0,
+            turn=closing.turn,
+        )
+        return Block(facts, self._shaped(batches, order), self.nbytes)
+
+    def _seed(self, seed: int) -> int:
+        """Of the first row's offset by partition, so the same rows shuffle alike however they were cut from chunks."""
+        firsts = [f"{at} {tally.first_row}" for at, tally in self._tallies.items() if tally.learnt]
+        text = "\n".join([str(seed), *sorted(firsts)])
+        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+    def _shaped(self, batches: int, order: npt.NDArray[np.int64] | None) -> BlockRows:
+        kept = [*self._features.values(), *self._labels.values()]
+        for array in (*kept, self._weights, self._offsets, self._partitions, self._event_times):
+            self._arrange(array, batches, order)
+        size, shape = batches * self._batch_size, (batches, self._batch_size)
+        absent = slice(self.rows, size)
+        self._weights[absent], self._offsets[absent], self._partitions[absent] = 0.0, -1, -1
+        return BlockRows(
+            features={name: array[:size].reshape(*shape, *array.shape[1:]) for name, array in self._features.items()},
+            labels={name: array[:size].reshape(*shape, *array.shape[1:]) for name, array in self._labels.items()},
+            weights=self._weights[:size].reshape(shape),
+            offsets=self._offsets[:size].reshape(shape),
+            partitions=self._partitions[:size].reshape(shape),
+            event_times=self._event_times[:size].reshape(shape),
+        )
+
+    def _arrange(self, array: Column, batches: int, order: npt.NDArray[np.int64] | None) -> None:
+        """Permute the present rows in place, and put copies of them where rows are absent."""
+        if order is not None:
+            array[: self.rows] = array[: self.rows].take(order, axis=0)
+        absent = np.arange(self.rows, batches * self._batch_size)
+        if absent.size:
+            array[self.rows : absent[-1] + 1] = array[absent % self.rows]

@@ -1,0 +1,150 @@
+"""Slices: the rows of a decoded chunk together with the contiguous range of offsets that they settle.
+
+Owns the arithmetic of ranges: which offsets travel with which row, what a skip cuts out, what is a gap. Pure; runs
+anywhere.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.reasons import Reason
+from consumers.records import Int64s, Partition
+from pipelines.decode import Decoded
+
+T = TypeVar("T", bound=str)
+
+
+class SkipRange(Protocol):
+    """Offsets [start, end) of a partition that an order cut out of history."""
+
+    @property
+    def order(self) -> str:
+        """The order's name, as it is counted."""
+
+    @property
+    def partition(self) -> Partition:
+        """Whose offsets."""
+
+    @property
+    def start(self) -> int:
+        """The first offset cut out."""
+
+    @property
+    def end(self) -> int:
+        """One past the last."""
+
+
+def within(skips: Sequence[SkipRange], partition: Partition, offsets: Int64s) -> npt.NDArray[np.int64]:
+    """By offset: which of the skips cuts it out, the first that does; -1 where none does."""
+    which = np.full(len(offsets), -1, dtype=np.int64)
+    for index, skip in enumerate(skips):
+        if skip.partition == partition:
+            which[(which < 0) & (offsets >= skip.start) & (offsets < skip.end)] = index
+    return which
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Rows [first, last) of a decoded chunk, and the offsets [start, end) that they settle."""
+
+    decoded: Decoded
+    first: int
+    last: int
+    start: int
+    end: int
+    set_aside: Mapping[Reason, int]
+    skipped: Mapping[str, int]
+    gaps: int
+    lost: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return self.last - self.first
+
+
+class Remainder:
+    """What is left of a decoded chunk when slices are cut from its front.
+
+    A slice up to row j settles the offsets up to that row's. What lies before the next row (refused, skipped, gaps)
+    travels with the next slice; the slice that holds the last row reaches to the chunk's end.
+    """
+
+    def __init__(self, decoded: Decoded, skips: Sequence[SkipRange] = ()) -> None:
+        self.decoded, cut = _cut_out(decoded, skips) if skips else (decoded, [])
+        self.start = decoded.start
+        self._first = 0
+        self._refused = deque((refused.offset, refused.reason) for refused in self.decoded.refused)
+        self._skipped = deque(cut)
+        self._lost = decoded.lost
+
+    @property
+    def rows(self) -> int:
+        """How many rows are left."""
+        return len(self.decoded.offsets) - self._first
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all of its offsets have been cut off."""
+        return self.start == self.decoded.end and not self.rows
+
+    def cut(self, rows: int) -> Slice:
+        """Cut off the next rows with their offsets; 0 only where no row is left, for the offsets that remain."""
+        first, last = self._first, self._first + rows
+        if not 0 <= rows <= self.rows or (rows == 0 and self.rows):
+            raise ValueError(f"cannot cut {rows} rows off a chunk of which {self.rows} are left")
+        whole = last == len(self.decoded.offsets)
+        end = self.decoded.end if whole else int(self.decoded.offsets[last - 1]) + 1
+        set_aside = _count_below(self._refused, end)
+        skipped = _count_below(self._skipped, end)
+        empty = end - self.start - rows - set_aside.total() - skipped.total()
+        lost = min(self._lost, empty)
+        piece = Slice(
+            decoded=self.decoded,
+            first=first,
+            last=last,
+            start=self.start,
+            end=end,
+            set_aside=set_aside,
+            skipped=skipped,
+            gaps=empty - lost,
+            lost=lost,
+        )
+        self._first, self.start, self._lost = last, end, self._lost - lost
+        return piece
+
+
+def _count_below(events: deque[tuple[int, T]], end: int) -> Counter[T]:
+    counts: Counter[T] = Counter()
+    while events and events[0][0] < end:
+        counts[events.popleft()[1]] += 1
+    return counts
+
+
+def _cut_out(decoded: Decoded, skips: Sequence[SkipRange]) -> tuple[Decoded, list[tuple[int, str]]]:
+    """The chunk without the records that a skip covers, and those records as (offset, order)."""
+    rows = within(skips, decoded.partition, decoded.offsets)
+    refused_at = np.array([refused.offset for refused in decoded.refused], dtype=np.int64)
+    refused = within(skips, decoded.partition, refused_at)
+    if (rows < 0).all() and (refused < 0).all():
+        return decoded, []
+    which, at = np.concatenate([rows, refused]), np.concatenate([decoded.offsets, refused_at])
+    cut = sorted((int(offset), skips[index].order) for offset, index in zip(at, which, strict=True) if index >= 0)
+    kept = _only(decoded, np.flatnonzero(rows < 0))
+    return replace(kept, refused=tuple(decoded.refused[index] for index in np.flatnonzero(refused < 0))), cut
+
+
+def _only(decoded: Decoded, rows: Int64s) -> Decoded:
+    return replace(
+        decoded,
+        offsets=decoded.offsets[rows],
+        event_times=decoded.event_times[rows],
+        features={name: column[rows] for name, column in decoded.features.items()},
+        labels={name: column[rows] for name, column in decoded.labels.items()},
+        weights=None if decoded.weights is None else decoded.weights[rows],
+    )
