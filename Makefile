@@ -1,0 +1,56 @@
+# The one list of recipes. CI calls these and nothing else; `make` alone explains them.
+
+# Python 3.11 to 3.13; the first of these that runs. Choose another with `make PYTHON=… venv`.
+PYTHON ?= $(firstword $(foreach candidate,python3.11 python3.12 python3.13 python3 python,\
+	$(shell $(candidate) -c 'import sys; (3,11) <= sys.version_info < (3,14) and print("$(candidate)")' 2>/dev/null)))
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+COMPILE := $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help venv check format-check lint types layers house test fmt lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(READY) ## Create .venv with everything locked; again when the lock or pyproject.toml changes
+
+$(READY): requirements/dev.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 on PATH; name one: make PYTHON=/path/to/python $@" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+check: format-check lint types layers house ## Everything that reads the code without running it
+
+format-check: $(READY)
+	$(BIN)/ruff format --check --quiet .
+
+lint: $(READY)
+	$(BIN)/ruff check --quiet .
+
+types: $(READY)
+	$(BIN)/mypy
+
+layers: $(READY)
+	$(BIN)/lint-imports --no-logo
+
+house: $(READY)
+	$(BIN)/python -m pytest -q tests/house
+
+test: $(READY) ## All tests, with a Kafka of their own
+	$(BIN)/python -m pytest
+
+fmt: $(READY) ## Format, and mend what ruff can mend
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format .
+
+lock: $(READY) ## Resolve the requirements anew, with hashes
+	$(COMPILE) --extra local --group dev -o requirements/dev.lock
+	$(COMPILE) -o requirements/run.lock
+
+clean: ## Remove what the recipes made, .venv included
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

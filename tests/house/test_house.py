@@ -1,0 +1,174 @@
+"""The house rules that no linter knows: sizes, cycles, doors, names."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("consumers", "pipelines", "training", "app")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+MOST_LINES = 400
+MOST_LINES_IN_A_FUNCTION = 60
+MOST_PARAMETERS = 7
+READS_THE_ENVIRONMENT = re.compile(r"^app/(settings|local_broker)(/|\.py$)|/failpoints\.py$")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Found:
+    """A function and where it stands."""
+
+    where: str
+    node: Function
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _functions() -> Iterator[Found]:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, Function):
+                yield Found(f"{_name(path)}:{node.lineno} {node.name}", node)
+
+
+def _lines(function: Function) -> int:
+    """Count the lines of the body, its docstring left out."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def _parameters(function: Function) -> int:
+    given = function.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    return sum(parameter.arg not in ("self", "cls") for parameter in every)
+
+
+def _is_command(found: Found) -> bool:
+    """Whether typer makes its parameters into options: many are no burden to a caller."""
+    decorators = {ast.unparse(decorator).partition("(")[0] for decorator in found.node.decorator_list}
+    return found.where.startswith("app/cli/") and any(name.endswith((".command", ".callback")) for name in decorators)
+
+
+def test_there_is_something_to_judge() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(PACKAGES)
+    assert len(list(_functions())) > 50
+
+
+def test_no_module_is_long() -> None:
+    lengths = {_name(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_no_function_is_long() -> None:
+    lengths = {found.where: _lines(found.node) for found in _functions()}
+    assert {where: lines for where, lines in lengths.items() if lines > MOST_LINES_IN_A_FUNCTION} == {}
+
+
+def test_no_function_takes_many_parameters() -> None:
+    counts = {found.where: _parameters(found.node) for found in _functions() if not _is_command(found)}
+    assert {where: count for where, count in counts.items() if count > MOST_PARAMETERS} == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [_name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+def test_no_import_goes_round_in_a_circle() -> None:
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    circles = [
+        sorted({module, imported})
+        for module in graph.modules
+        for imported in graph.find_modules_directly_imported_by(module)
+        if graph.chain_exists(imported, module)
+    ]
+    assert circles == []
+
+
+def test_the_environment_is_read_behind_its_doors_alone() -> None:
+    readers = [
+        f"{_name(path)}: {ast.unparse(node)}"
+        for path in MODULES
+        if not READS_THE_ENVIRONMENT.search(_name(path))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _reads_the_environment(node)
+    ]
+    assert readers == []
+
+
+def _reads_the_environment(node: ast.AST) -> bool:
+    names = {"environ", "environb", "getenv", "getenvb"}
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "os" and any(alias.name in names for alias in node.names)
+    return isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) == "os"
+
+
+def _python(code: str, *arguments: str, cwd: Path) -> str:
+    """Run code in a fresh interpreter that sees the source tree, and nothing of the current folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_name_of_a_package_is_ours_even_beside_a_users_own(package: str, tmp_path: Path) -> None:
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    found = _python(f"import {package}; print({package}.__file__)", cwd=tmp_path)
+    assert Path(found) == ROOT / package / "__init__.py"
+
+
+@pytest.mark.parametrize("module", ["consumers", "pipelines", "pipelines.decoders", "pipelines.decoders.json"])
+def test_what_is_left_of_the_dataset_loads_no_tensorflow(module: str, tmp_path: Path) -> None:
+    code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    assert _python(code, cwd=tmp_path) == "[]"
+
+
+def test_help_answers(tmp_path: Path) -> None:
+    assert "Usage: millrace" in _python("from app.cli import main; main()", "--help", cwd=tmp_path)
+
+
+def _texts_of_the_project() -> Iterator[Path]:
+    """Give what is, or would be, committed; in a copy without git, what lies in the folders of the project."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        yield from (ROOT / name.decode() for name in listed.stdout.split(b"\0") if name)
+    else:
+        for folder in (*PACKAGES, "tests", "bench", "docs", "examples", "k8s"):
+            yield from (path for path in (ROOT / folder).rglob("*") if path.suffix != ".pyc")
+
+
+def test_no_text_names_a_place_on_somebodys_machine() -> None:
+    someones_folder = re.compile(r"(?<![\w.}/-])/(?:home|Users|root|work)/\w+")
+    texts = [path for path in _texts_of_the_project() if path.is_file()]
+    assert len(texts) > 20
+    named = {
+        _name(path): match.group()
+        for path in texts
+        if (match := someones_folder.search(path.read_text(errors="ignore"))) is not None
+    }
+    assert named == {}
