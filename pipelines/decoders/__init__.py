@@ -1,1 +1,32 @@
-"""pipelines/decoders."""
+"""Decoders: bytes of records to columns, one module a format.
+
+`make_decoder` is the door. A format's module, and what it depends on, is imported when that format is asked for.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import cast
+
+from consumers.errors import ConfigError
+from pipelines.decoders.protocol import DecodedValues, Decoder, Refusal
+from pipelines.schema import Schema
+
+__all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
+
+FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "json": "pipelines.decoders.json:JsonDecoder",
+        "raw": "pipelines.decoders.raw:RawDecoder",
+    }
+)
+"""Each format's name, and where its decoder is."""
+
+
+def make_decoder(format: str, schema: Schema) -> Decoder:  # noqa: A002 - the setting's own name
+    """The decoder of a format. ConfigError where there is none, or where it cannot decode the schema."""
+    if format not in FORMATS:
+        raise ConfigError(f"records.format: {format!r} is not a format; use one of {', '.join(FORMATS)}")
+    module, _, name = FORMATS[format].partition(":")
+    decoder = cast("Callable[[Schema], Decoder]", getattr(import_module(module), name))
+    return decoder(schema)

@@ -1,0 +1,203 @@
+"""Decode: chunks in, columns under the model's names out, in the order in which the chunks were submitted.
+
+Owns a few threads, and the chunks and results that are between `submit` and `next`. `submit` never waits: whoever
+submits bounds what is in flight, by `statistics()`. `next` hands out results in order on the caller's thread, after
+the dead letters' callback has had each refused record, in order too. A chunk whose decoding raised is never passed
+over: `next` raises the same again until `discard`. Ends with `close`, which waits for the chunks being decoded and
+drops their results.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.reasons import Reason
+from consumers.records import Chunk, Int64s, Partition
+from pipelines.decoders.protocol import Decoder
+from pipelines.schema import Column, Field
+
+_OBJECT_BYTES = 40
+"""What a short `bytes` weighs beside its contents, and its reference in the column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record that could not be decoded."""
+
+    offset: int
+    reason: Reason
+    field: str | None = None
+    """The record's name of the field at fault, where it is one field's fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A chunk as columns: one row for each record that decodes, one verdict for each that does not."""
+
+    partition: Partition
+    incarnation: int
+    start: int
+    end: int
+    fetched_at: float
+    lost: int
+    offsets: Int64s
+    """Of the rows; ascending."""
+    event_times: Int64s
+    """Milliseconds since 1970: the schema's event time, else Kafka's timestamp."""
+    features: Mapping[str, Column]
+    labels: Mapping[str, Column]
+    weights: npt.NDArray[np.float32] | None
+    """None where the schema has no weight: every row counts 1."""
+    refused: tuple[Refused, ...]
+    """Ascending by offset."""
+    nbytes: int
+    """What its columns hold in memory, roughly."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
+    """Decode a chunk and put its columns under the model's names. A function of the chunk alone."""
+    schema, decoded = decoder.schema, decoder.decode(chunk.values)
+    kept, columns = decoded.kept, decoded.columns
+    refused = [(refusal.index, refusal.reason, refusal.field) for refusal in decoded.refused]
+    weights = None
+    if schema.weight is not None:
+        weights, good = _weights(columns[schema.weight.source])
+        if not good.all():
+            refused += [(int(index), Reason.OUT_OF_RANGE, schema.weight.source) for index in kept[~good]]
+            kept, weights = kept[good], weights[good]
+            columns = {source: column[good] for source, column in columns.items()}
+    offsets = chunk.offsets[kept]
+    times = chunk.timestamps[kept] if schema.event_time is None else columns[schema.event_time.source]
+    return Decoded(
+        partition=chunk.partition,
+        incarnation=chunk.incarnation,
+        start=chunk.start,
+        end=chunk.end,
+        fetched_at=chunk.fetched_at,
+        lost=chunk.lost,
+        offsets=offsets,
+        event_times=times.astype(np.int64, copy=False),
+        features=_named(schema.features, columns),
+        labels=_named(schema.labels, columns),
+        weights=weights,
+        refused=tuple(Refused(int(chunk.offsets[index]), reason, field) for index, reason, field in sorted(refused)),
+        nbytes=sum(map(_nbytes, columns.values())) + 2 * offsets.nbytes,
+    )
+
+
+def _weights(column: Column) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """As float32, and which of them can weigh a record: finite, not negative."""
+    with np.errstate(over="ignore"):
+        weights = column.astype(np.float32)
+    return weights, np.isfinite(weights) & (weights >= 0)
+
+
+def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str, Column]:
+    return {field.name: columns[field.source] for field in fields}
+
+
+def _nbytes(column: Column) -> int:
+    if column.dtype != object:
+        return column.nbytes
+    strings: list[bytes] = column.ravel().tolist()
+    return column.nbytes + _OBJECT_BYTES * len(strings) + sum(map(len, strings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStatistics:
+    """What a decode pool holds just now."""
+
+    chunks: int
+    """Submitted, and not yet handed out."""
+    records: int
+    """In those chunks."""
+    nbytes: int
+    """What those chunks hold in memory, undecoded; a decoded one is counted as it was, until it is handed out."""
+
+
+class DecodePool:
+    """Decodes chunks on several threads and hands them out in the order of submission, on one thread."""
+
+    def __init__(
+        self, decoder: Decoder, *, threads: int, on_refused: Callable[[Chunk, Refused], None] | None = None
+    ) -> None:
+        self._decoder = decoder
+        self._on_refused = on_refused
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[Chunk, Future[Decoded]]] = deque()
+        self._closed = False
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+
+    @property
+    def in_flight(self) -> int:
+        """How many chunks were submitted and not yet handed out."""
+        return len(self._queue)
+
+    def statistics(self) -> DecodeStatistics:
+        """What it holds just now."""
+        with self._changed:
+            chunks = [chunk for chunk, _ in self._queue]
+        return DecodeStatistics(
+            chunks=len(chunks), records=sum(map(len, chunks)), nbytes=sum(chunk.nbytes for chunk in chunks)
+        )
+
+    def submit(self, chunk: Chunk) -> None:
+        """Take a chunk; never waits. RuntimeError after `close`."""
+        with self._changed:
+            future = self._executor.submit(decode_chunk, chunk, self._decoder)
+            self._queue.append((chunk, future))
+        future.add_done_callback(self._wake)
+
+    def next(self, timeout: float | None) -> Decoded:
+        """The next chunk in order of submission; TimeoutError when it is not there in time.
+
+        Raises what the decoding or the callback raised, and again on the next call: nothing is passed over.
+        """
+        while True:
+            with self._changed:
+                if not self._changed.wait_for(self._ready, timeout):
+                    raise TimeoutError("no decoded chunk in time")
+                if self._closed:
+                    raise RuntimeError("the decode pool is closed")
+                head = self._queue[0]
+            chunk, future = head
+            decoded = future.result()
+            if self._on_refused is not None:
+                for refused in decoded.refused:
+                    self._on_refused(chunk, refused)
+            with self._changed:
+                if self._queue and self._queue[0] is head:
+                    self._queue.popleft()
+                    return decoded
+
+    def discard(self) -> int:
+        """Drop all that was submitted and not handed out; says how many records that were."""
+        with self._changed:
+            dropped = list(self._queue)
+            self._queue.clear()
+        for _, future in dropped:
+            future.cancel()
+        return sum(len(chunk) for chunk, _ in dropped)
+
+    def close(self) -> None:
+        """Discard, and wait for the threads to end. A waiting `next` raises RuntimeError. Twice is once."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.discard()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _ready(self) -> bool:
+        return self._closed or (bool(self._queue) and self._queue[0][1].done())
+
+    def _wake(self, _: Future[Decoded]) -> None:
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,222 @@
+"""JSON records: one UTF-8 object a record, parsed a chunk at a time by pyarrow, off the GIL.
+
+Runs on the decode pool's threads and holds no state. `docs/formats.md` has the table of verdicts.
+
+The parser reads a stream of objects and knows nothing of records, so counting rows proves nothing: `{"id":0}{"id":1}`,
+an empty value and `{"id":2}` are three rows of three records. That each row is exactly one record, and the right one,
+is shown for every chunk:
+
+1. *Frame.* Every record that reaches the parser begins with `{`, ends with `}` and holds no NUL byte, which would end
+   the parser's text there and hide what follows (`json_framing`). A newline is put after each.
+2. *A seam lies between two values.* Take the newline after a record that another follows. It is not inside a string:
+   the parser refuses a raw control character there. The byte before it is then the token `}`, which ends an object.
+   Were that object inside another or inside a list, a `,`, `]` or `}` would have to follow; what follows is `{`, which
+   the parser refuses. So no value is open at a seam, and every record is one or more whole values.
+3. *Count.* The parser read all of the text, as no NUL ended it early, and one value makes one row. If n records make
+   n rows, each record is one value, an object since it begins with `{`, and row i is record i.
+
+Where the parser refuses the text or the rows are not n, the chunk is halved, and the halves go to the *same* parser,
+down to single records: a record is refused if and only if its own bytes, alone, do not make one row. A record that
+makes one row alone makes the same row in any text of such records: the parser carries nothing from one object to the
+next (the types are given, fields that nobody asked for are skipped unread, and a byte order mark is skipped at the
+start only, where a `{` stands).
+
+UTF-8 is checked apart, since the parser does not; a seam is ASCII, so joined text is UTF-8 if and only if each record
+is. Depth costs the parser memory, not stack. A `null` between two objects makes the parser read before the beginning
+of its stack, so the frame sorts it out. A record may repeat fields that the schema does not name, and not those that
+it does.
+
+Refused records are found without halving where that is cheaper: the parser names the row that it stops at, or, where
+they are many, `json_faults` looks into each. Both only point. A record is refused on the word of the parser about its
+bytes alone, or where the parser is certain to say the same: text that is no JSON, or a value of a type that the
+parser was not told to read. `Refusal`s come from `diagnose` in either case, so the verdict is the same too.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.json as pj
+
+from consumers.records import Int64s
+from pipelines.decoders.json_columns import REASONS, Faults, Show, arrow_type, read_column
+from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason
+from pipelines.decoders.json_framing import LARGEST, framed, joined
+from pipelines.decoders.protocol import DecodedValues, Refusal
+from pipelines.decoders.sources import default_of, distinct_fields, empty_column
+from pipelines.schema import Column, Schema
+
+_MOST_ROWS = 50_000
+"""The parser refuses more than 100,000 rows at once."""
+_SPARSE = 24
+"""Where one record in so many is refused, looking into all of them costs less than parsing on after each."""
+_STOPPED_AT = re.compile(r" in row (\d+)$")
+
+
+class _Stop(NamedTuple):
+    """The parser refuses a text."""
+
+    row: int | None
+    """Where it says that it stopped; believed by nobody."""
+
+
+class _Group(NamedTuple):
+    """Framed records."""
+
+    records: Sequence[bytes]
+    indices: Int64s
+    """Of the records, in the values handed in; ascending."""
+
+
+class _Rows(NamedTuple):
+    """Records of which each is known to be one row of the table."""
+
+    indices: Int64s
+    records: Sequence[bytes]
+    table: pa.Table
+
+
+class JsonDecoder:
+    """Decodes JSON objects."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._fields = {field.source: field for field in distinct_fields(schema)}
+        self._defaults = {source: default_of(field) for source, field in self._fields.items()}
+        self._parsed = pj.ParseOptions(
+            explicit_schema=pa.schema([(source, arrow_type(field)) for source, field in self._fields.items()]),
+            unexpected_field_behavior="ignore",
+        )
+
+    @property
+    def schema(self) -> Schema:
+        """What it decodes by."""
+        return self._schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode any number of values, none included."""
+        records, indices, text, refused = framed(values)
+        kept: list[Int64s] = []
+        pieces: list[dict[str, Column]] = []
+        for settled in self._settle(_Group(records, indices), text):
+            if isinstance(settled, Refusal):
+                refused.append(settled)
+                continue
+            piece_kept, columns, piece_refused = self._columns(settled)
+            kept.append(piece_kept)
+            pieces.append(columns)
+            refused += piece_refused
+        refused.sort(key=lambda refusal: refusal.index)
+        if len(pieces) == 1:
+            return DecodedValues(kept[0], pieces[0], tuple(refused))
+        none = {source: empty_column(field.dtype, (0, *field.shape)) for source, field in self._fields.items()}
+        return DecodedValues(
+            np.concatenate([np.empty(0, np.int64), *kept]),
+            {source: np.concatenate([none[source], *(piece[source] for piece in pieces)]) for source in self._fields},
+            tuple(refused),
+        )
+
+    def _settle(self, group: _Group, text: bytes, *, looked: bool = False) -> Iterator[_Rows | Refusal]:
+        """Rows of the records that parse, verdicts on those that don't; the rows in order."""
+        if not group.records:
+            return
+        if len(group.records) > 1 and (len(group.records) > _MOST_ROWS or len(text) > LARGEST):
+            yield from self._halves(group, looked=looked)
+            return
+        parsed = self._parse(group.records, text)
+        if isinstance(parsed, pa.Table):
+            yield _Rows(group.indices, group.records, parsed)
+        elif len(group.records) == 1:
+            fault = diagnose(group.records[0], self._fields)
+            yield Refusal(int(group.indices[0]), fault.reason, fault.field)
+        elif looked:
+            yield from self._halves(group, looked=True)
+        else:
+            yield from self._sift(group, parsed)
+
+    def _halves(self, group: _Group, *, looked: bool) -> Iterator[_Rows | Refusal]:
+        middle = len(group.records) // 2
+        for half in (slice(middle), slice(middle, None)):
+            part = _Group(group.records[half], group.indices[half])
+            yield from self._settle(part, joined(part.records), looked=looked)
+
+    def _sift(self, group: _Group, stop: _Stop) -> Iterator[_Rows | Refusal]:
+        """Refuse the suspects that the parser refuses, and settle the rest."""
+        stops = self._stops(group.records, stop)
+        everyone = stops is None
+        rest = np.ones(len(group.records), dtype=bool)
+        for at in range(len(group.records)) if stops is None else stops:
+            record = group.records[at]
+            fault = diagnose(record, self._fields)
+            asked = fault.sure is Sure.LIKELY or (fault.sure is Sure.UNKNOWN and not everyone)
+            if fault.sure is Sure.CERTAIN or (asked and isinstance(self._parse([record], joined([record])), _Stop)):
+                yield Refusal(int(group.indices[at]), fault.reason, fault.field)
+                rest[at] = False
+        left = [group.records[at] for at in np.flatnonzero(rest).tolist()]
+        looked = everyone or len(left) == len(group.records)
+        yield from self._settle(_Group(left, group.indices[rest]), joined(left), looked=looked)
+
+    def _stops(self, records: Sequence[bytes], stop: _Stop) -> list[int] | None:
+        """The rows that the parser names, going on after each; None where it names none or they are many."""
+        rows: list[int] = []
+        while len(rows) < len(records) // _SPARSE:
+            start = rows[-1] + 1 if rows else 0
+            if stop.row is None or start + stop.row >= len(records):
+                return None
+            rows.append(start + stop.row)
+            rest = records[rows[-1] + 1 :]
+            parsed = self._parse(rest, joined(rest))
+            if isinstance(parsed, pa.Table):
+                return rows
+            stop = parsed
+        return None
+
+    def _parse(self, records: Sequence[bytes], text: bytes) -> "pa.Table | _Stop":
+        """One row a record, or no table at all. `text` is the records, joined."""
+        if not _is_utf8(text):
+            return _Stop(None)
+        options = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        try:
+            table = pj.read_json(pa.BufferReader(text), read_options=options, parse_options=self._parsed)
+        except pa.ArrowInvalid as error:
+            row = _STOPPED_AT.search(str(error))
+            return _Stop(int(row[1]) if row else None)
+        return table if table.num_rows == len(records) else _Stop(None)
+
+    def _columns(self, rows: _Rows) -> tuple[Int64s, dict[str, Column], list[Refusal]]:
+        """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
+        columns: dict[str, Column] = {}
+        refused: list[Refusal] = []
+        good = np.ones(len(rows.records), dtype=bool)
+        for source, field in self._fields.items():
+            columns[source], faults = read_column(rows.table.column(source), field, self._defaults[source])
+            if faults is not None:
+                refused += _verdicts(rows, source, faults, good & (faults > 0))
+                good &= faults == 0
+        if good.all():
+            return rows.indices, columns, refused
+        return rows.indices[good], {source: column[good] for source, column in columns.items()}, refused
+
+
+def _verdicts(rows: _Rows, source: str, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
+    verdicts = []
+    for row in np.flatnonzero(bad).tolist():
+        show = Show(int(faults[row]))
+        reason = infinity_reason(rows.records[row]) if show is Show.INFINITE else REASONS[show]
+        verdicts.append(Refusal(int(rows.indices[row]), reason, source))
+    return verdicts
+
+
+def _is_utf8(text: bytes) -> bool:
+    """Whether it is UTF-8; beyond ASCII Arrow checks, off the GIL."""
+    if text.isascii():
+        return True
+    offsets = pa.py_buffer(np.array([0, len(text)], dtype=np.int64))
+    try:
+        pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(text)).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

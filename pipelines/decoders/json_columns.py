@@ -1,0 +1,131 @@
+"""Columns out of Arrow arrays, and what they show to be wrong, row by row.
+
+Pure functions. A column without nulls is a view of Arrow's memory; the lists of a fixed shape are a reshaped view.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from consumers.reasons import Reason
+from pipelines.decoders.sources import empty_column
+from pipelines.schema import Column, DType, Field
+
+Faults = npt.NDArray[np.uint8]
+"""A Show for each row."""
+
+
+class Show(IntEnum):
+    """What a row's part of a column shows. Of several faults in one field the greatest is the verdict."""
+
+    GOOD = 0
+    NOT_FINITE = 1
+    OUT_OF_RANGE = 2
+    INFINITE = 3
+    """Written as such, or overflowed: the record's text says which."""
+    WRONG_SHAPE = 4
+    MISSING = 5
+
+
+REASONS = {
+    Show.NOT_FINITE: Reason.NOT_FINITE,
+    Show.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
+    Show.WRONG_SHAPE: Reason.WRONG_SHAPE,
+    Show.MISSING: Reason.MISSING,
+}
+
+_PARSED = {"float16": pa.float32(), "float32": pa.float32(), "float64": pa.float64(), "bool": pa.bool_()}
+
+
+def arrow_type(field: Field) -> pa.DataType:
+    """What the parser reads a field as: integers as int64, so that a number too large is told from another type."""
+    arrow = pa.binary() if field.dtype == "string" else _PARSED.get(field.dtype, pa.int64())
+    for _ in field.shape:
+        arrow = pa.list_(arrow)
+    return arrow
+
+
+def read_column(
+    read: pa.ChunkedArray, field: Field, default: np.generic | bytes | None
+) -> tuple[Column, Faults | None]:
+    """A field's column, and what each of its rows shows, None for all good; the rows at fault hold anything."""
+    array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
+    column, faults = _tensor(array, field.dtype, field.shape)
+    if faults is not None and default is not None and array.null_count:
+        absent = _nulls(array)
+        column = column.copy()
+        column[absent] = default
+        faults[absent] = Show.GOOD
+    return column, faults if faults is not None and faults.any() else None
+
+
+def _tensor(array: pa.Array, dtype: DType, shape: tuple[int, ...]) -> tuple[Column, Faults | None]:
+    if not shape:
+        return _scalars(array, dtype)
+    inner, inner_faults = _tensor(array.flatten(), dtype, shape[1:])
+    lengths = np.diff(array.offsets.to_numpy())
+    good = (lengths == shape[0]) & ~_nulls(array)
+    if good.all():
+        return inner.reshape(len(array), *shape), _worst(inner_faults, len(array))
+    column = empty_column(dtype, (len(array), *shape))
+    faults = np.full(len(array), Show.WRONG_SHAPE, np.uint8)
+    faults[_nulls(array)] = Show.MISSING
+    taken = np.repeat(good, lengths)
+    column[good] = inner[taken].reshape(-1, *shape)
+    worst = _worst(None if inner_faults is None else inner_faults[taken], int(good.sum()))
+    faults[good] = Show.GOOD if worst is None else worst
+    return column, faults
+
+
+def _worst(faults: Faults | None, rows: int) -> Faults | None:
+    """The greatest of each row's elements."""
+    if faults is None or not faults.any():
+        return None
+    worst: Faults = faults.reshape(rows, -1).max(axis=1)
+    return worst
+
+
+def _scalars(array: pa.Array, dtype: DType) -> tuple[Column, Faults | None]:
+    faults: Faults | None = None
+    if array.null_count:
+        faults = np.where(_nulls(array), np.uint8(Show.MISSING), np.uint8(Show.GOOD))
+        array = array.fill_null(b"" if dtype == "string" else pa.scalar(0).cast(array.type))
+    read: Column = array.to_numpy(zero_copy_only=False)
+    column, wrong = read, np.zeros(0, np.uint8)
+    if read.dtype.kind == "f":
+        column, wrong = _floats(read, dtype)
+    elif read.dtype.kind == "i":
+        column, wrong = _integers(read, dtype)
+    if wrong.any():
+        faults = wrong if faults is None else np.maximum(faults, wrong)
+    return column, faults
+
+
+def _floats(read: Column, dtype: DType) -> tuple[Column, Faults]:
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            column = read.astype(dtype)
+    else:
+        column = read
+    finite = np.isfinite(column)
+    if finite.all():
+        return column, np.zeros(0, np.uint8)
+    shows = [np.isnan(read), np.isinf(read), ~finite]
+    return column, np.select(shows, [Show.NOT_FINITE, Show.INFINITE, Show.OUT_OF_RANGE]).astype(np.uint8)
+
+
+def _integers(read: Column, dtype: DType) -> tuple[Column, Faults]:
+    if dtype == "int64":
+        return read, np.zeros(0, np.uint8)
+    limits = np.iinfo(dtype)
+    outside = np.less(read, limits.min) | np.greater(read, limits.max)
+    return read.astype(dtype), outside.astype(np.uint8) * np.uint8(Show.OUT_OF_RANGE)
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    if not array.null_count:
+        return np.zeros(len(array), dtype=bool)
+    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls

@@ -1,0 +1,108 @@
+"""Framing of JSON records: which bytes can be one object at all, by a look at their edges.
+
+Pure functions of each record's bytes, the cheap half of the proof that stands in `pipelines.decoders.json`: what comes
+out of here begins with `{`, ends with `}`, holds no NUL byte and no `null` beside the object.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.decoders.protocol import Refusal
+
+LARGEST = 1 << 30
+"""Bytes. The parser counts in 32 bits; a larger record is refused, more than that of records are parsed in turns."""
+
+_PIECE = 1 << 16
+_WHITESPACE = b" \t\r\n"
+_NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r\n]*null")
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, ended or not: every quote begins a match, so finding them all takes linear time."""
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_OPENING, _CLOSING = tuple(b"[{"), tuple(b"]}")
+
+
+class Framed(NamedTuple):
+    """Records that can be one object each, and verdicts on the others."""
+
+    records: Sequence[bytes]
+    indices: Int64s
+    """Of the records, in the values handed in; ascending."""
+    text: bytes
+    """The records, joined."""
+    refused: list[Refusal]
+
+
+def framed(values: Sequence[bytes | None]) -> Framed:
+    """Strip the whitespace around each value and sort out those that cannot be one JSON object."""
+    with suppress(TypeError):  # what joining values that are None raises
+        records = cast("Sequence[bytes]", values)
+        text = joined(records)
+        if all_framed(records, text):
+            return Framed(records, np.arange(len(records)), text, [])
+    looks = [frame(value) for value in values]
+    records = [look for look in looks if isinstance(look, bytes)]
+    indices = [index for index, look in enumerate(looks) if isinstance(look, bytes)]
+    refused = [Refusal(index, look) for index, look in enumerate(looks) if isinstance(look, Reason)]
+    return Framed(records, np.array(indices, dtype=np.int64), joined(records), refused)
+
+
+def joined(records: Sequence[bytes]) -> bytes:
+    """The records, a newline after each."""
+    return b"\n".join((*records, b""))
+
+
+def all_framed(records: Sequence[bytes], text: bytes) -> bool:
+    """Whether `frame` would let each record pass as it is; looks at all of them at once. `text` is them joined."""
+    if not records:
+        return True
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    newlines = np.cumsum(lengths + 1) - 1
+    codes = np.frombuffer(text, np.uint8)
+    return bool(
+        (codes[newlines - lengths] == ord("{")).all()
+        and (codes[newlines - 1] == ord("}")).all()
+        and b"\0" not in text
+        and (_braces(codes) == len(records) or not _NULL_AFTER_OBJECT.search(text))
+        and lengths.max() <= LARGEST
+    )
+
+
+def _braces(codes: npt.NDArray[np.uint8]) -> int:
+    """How many `}` there are. A piece at a time: a temporary of the text's size costs more than the counting."""
+    pieces = range(0, len(codes), _PIECE)
+    return sum(int(np.count_nonzero(codes[at : at + _PIECE] == ord("}"))) for at in pieces)
+
+
+def frame(value: bytes | None) -> bytes | Reason:
+    """The record without the whitespace around it, or why it cannot be one JSON object."""
+    record = value.strip(_WHITESPACE) if value is not None else b""
+    if not record:
+        return Reason.EMPTY
+    if not (record.startswith(b"{") and record.endswith(b"}")) or b"\0" in record or len(record) > LARGEST:
+        return Reason.MALFORMED
+    if _NULL_AFTER_OBJECT.search(record) and ends_early(record):
+        return Reason.MALFORMED
+    return record
+
+
+def without_strings(record: bytes) -> bytes:
+    """The record with its strings, keys included, cut out."""
+    return _STRING.sub(b"", record)
+
+
+def nesting(record: bytes) -> Int64s:
+    """How deep it is after each bracket outside of strings."""
+    brackets = np.frombuffer(without_strings(record).translate(None, _NOT_BRACKETS), np.uint8)
+    return np.cumsum(np.isin(brackets, _OPENING).astype(np.int64) - np.isin(brackets, _CLOSING))
+
+
+def ends_early(record: bytes) -> bool:
+    """Whether the object that it begins with ends before the record does."""
+    return bool((nesting(record)[:-1] <= 0).any())

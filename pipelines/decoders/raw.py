@@ -1,0 +1,91 @@
+"""Raw records: little-endian tensors, packed one after another in the schema's order.
+
+A record is exactly as long as its fields, row-major, without padding or header: 4 bytes for a float32, 4 · n · m for a
+float32 of shape [n, m], one byte (0 or 1) for a bool. Only records of that length are joined, so each row of the
+joined bytes is one record and a neighbour cannot shift it. A single field is a view of the joined bytes; of several,
+each is copied out once. Runs on the decode pool's threads and holds no state.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.errors import ConfigError
+from consumers.reasons import Reason
+from pipelines.decoders.protocol import DecodedValues, Refusal
+from pipelines.decoders.sources import distinct_fields
+from pipelines.schema import Column, Field, Schema
+
+
+class RawDecoder:
+    """Decodes packed little-endian tensors."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._fields = distinct_fields(schema)
+        for field in self._fields:
+            _check(field)
+        self._row = np.dtype([(str(at), _stored(field), field.shape) for at, field in enumerate(self._fields)])
+        if not self._row.itemsize:
+            raise ConfigError("records: a raw record of this schema has no bytes; give a field at least one element")
+
+    @property
+    def schema(self) -> Schema:
+        """What it decodes by."""
+        return self._schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode any number of values, none included."""
+        size = self._row.itemsize
+        lengths = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
+        refused = [
+            Refusal(index, Reason.MALFORMED if lengths[index] else Reason.EMPTY)
+            for index in np.flatnonzero(lengths != size).tolist()
+        ]
+        indices = np.flatnonzero(lengths == size)
+        text = b"".join([value for value in values if value is not None and len(value) == size])
+        rows = np.frombuffer(text, self._row, count=len(indices))
+        good = np.ones(len(rows), dtype=bool)
+        for at, field in enumerate(self._fields):
+            for reason, bad in _faults(field, rows[str(at)]):
+                refused += [Refusal(index, reason, field.source) for index in indices[good & bad].tolist()]
+                good &= ~bad
+        if not good.all():
+            rows, indices = rows[good], indices[good]
+        columns = {field.source: _column(field, rows[str(at)]) for at, field in enumerate(self._fields)}
+        return DecodedValues(indices, columns, tuple(sorted(refused, key=lambda refusal: refusal.index)))
+
+
+def _check(field: Field) -> None:
+    if field.dtype == "string":
+        raise ConfigError(
+            f"records: field {field.name!r} is a string, and raw records hold numbers only; use format: json"
+        )
+    if field.missing is not None:
+        raise ConfigError(
+            f"records: field {field.name!r} has a missing value, and no field of a raw record can be missing; drop it"
+        )
+
+
+def _stored(field: Field) -> np.dtype[np.generic]:
+    """As the bytes are; a bool is read as its byte, so that other bytes than 0 and 1 can be refused."""
+    return np.dtype(np.uint8) if field.dtype == "bool" else np.dtype(field.dtype).newbyteorder("<")
+
+
+def _faults(field: Field, stored: Column) -> Iterator[tuple[Reason, npt.NDArray[np.bool_]]]:
+    """The rows that a field refuses, and why."""
+    if field.dtype == "bool":
+        reason, good = Reason.OUT_OF_RANGE, np.asarray(stored <= np.uint8(1))
+    elif stored.dtype.kind == "f":
+        reason, good = Reason.NOT_FINITE, np.asarray(np.isfinite(stored))
+    else:
+        return
+    if not good.all():
+        yield reason, np.logical_or.reduce(~good.reshape(len(stored), -1), axis=1)
+
+
+def _column(field: Field, stored: Column) -> Column:
+    native = stored.astype(field.numpy_dtype.newbyteorder("="), copy=False) if field.dtype != "bool" else stored
+    contiguous = np.require(native, requirements=("C", "ALIGNED"))
+    return contiguous.view(np.bool_) if field.dtype == "bool" else contiguous

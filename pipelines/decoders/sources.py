@@ -1,0 +1,69 @@
+"""What a decoder reads of a record: each source once, with roles that a decoder can serve.
+
+Pure functions of a schema, called once when a decoder is made.
+"""
+
+from typing import cast
+
+import numpy as np
+
+from consumers.errors import ConfigError
+from pipelines.schema import Column, DType, Field, Schema
+
+
+def distinct_fields(schema: Schema) -> tuple[Field, ...]:
+    """The fields in order, a source that serves several roles (an input that is the label too) but once."""
+    by_source: dict[str, Field] = {}
+    for field in schema.fields:
+        first = by_source.setdefault(field.source, field)
+        if (first.dtype, first.shape, first.missing) != (field.dtype, field.shape, field.missing):
+            raise ConfigError(
+                f"records: {field.source!r} is read both as {_said(first)} and as {_said(field)}; give both the same"
+            )
+    if not by_source:
+        raise ConfigError("records: the schema has no field; name at least one feature")
+    _check_roles(schema)
+    return tuple(by_source.values())
+
+
+def default_of(field: Field) -> np.generic | bytes | None:
+    """What stands in for a missing value, as the column holds it; ConfigError where it does not fit the dtype."""
+    if field.missing is None:
+        return None
+    if field.dtype == "string" and isinstance(field.missing, str):
+        return field.missing.encode()
+    if _fits(field.missing, field.dtype):
+        return cast("np.generic", np.dtype(field.dtype).type(field.missing))
+    raise ConfigError(f"records: missing: {field.missing!r} of field {field.name!r} is not a {field.dtype}; mend it")
+
+
+def empty_column(dtype: DType, shape: tuple[int, ...]) -> Column:
+    """A column of a field's dtype, to be filled; the rows are its first axis."""
+    return np.zeros(shape, object if dtype == "string" else dtype)
+
+
+def _fits(value: bool | float | str, dtype: DType) -> bool:
+    if isinstance(value, str) or dtype == "string":
+        return False
+    if isinstance(value, bool) or dtype == "bool":
+        return isinstance(value, bool) and dtype == "bool"
+    if dtype in ("float16", "float32", "float64"):
+        return abs(value) <= float(np.finfo(dtype).max)
+    limits = np.iinfo(dtype)
+    return isinstance(value, int) and limits.min <= value <= limits.max
+
+
+def _check_roles(schema: Schema) -> None:
+    weight, time = schema.weight, schema.event_time
+    if weight is not None and (weight.shape or weight.dtype == "string"):
+        raise ConfigError(f"records.weight: {weight.source!r} is {_said(weight)}; a weight is one number")
+    if time is not None and (time.shape or time.dtype != "int64"):
+        raise ConfigError(
+            f"records.event_time: {time.source!r} is {_said(time)}; it must be one int64, milliseconds since 1970"
+        )
+
+
+def _said(field: Field) -> str:
+    shape = f"[{', '.join(map(str, field.shape))}]" if field.shape else ""
+    default = "" if field.missing is None else f" with missing: {field.missing!r}"
+    return f"{field.dtype}{shape}{default}"
