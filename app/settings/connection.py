@@ -1,0 +1,92 @@
+"""How to get in: the `kafka` settings as the source's options, secrets and certificates read from their files."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from app.settings.kafka import KafkaSettings
+from consumers.errors import ConfigError
+from consumers.kafka_options import KafkaOptions
+
+
+def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
+    """The options of the source and of the dead letters. Reads the files that the settings name, now."""
+    return KafkaOptions(
+        bootstrap_servers=kafka.bootstrap_servers,
+        topics=kafka.topics,
+        group_id=kafka.group,
+        security=_security(kafka),
+        out_of_range=kafka.out_of_range,
+        isolation_level=kafka.isolation_level,
+        chunk_records=kafka.chunk_records,
+        fetch_bytes=kafka.fetch_bytes,
+        metadata_max_age_ms=round(kafka.metadata_max_age * 1000),
+    )
+
+
+def read_secret(key: str, path: Path | None) -> SecretStr | None:
+    """Read a secret's file; errors name the setting and the file, never what it holds."""
+    if path is None:
+        return None
+    try:
+        secret = path.read_text("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{key}: {path} is not UTF-8 text; write the secret alone into it") from None
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {_why(error)}; put the secret there") from None
+    if not secret:
+        raise ConfigError(f"{key}: {path} is empty; write the secret into it")
+    return SecretStr(secret)
+
+
+def _security(kafka: KafkaSettings) -> dict[str, Any]:
+    settings: dict[str, Any] = {"security_protocol": kafka.security_protocol}
+    password = read_secret("kafka.sasl_password_file", kafka.sasl_password_file)
+    if password is not None:
+        settings["sasl_mechanism"] = kafka.sasl_mechanism
+        settings["sasl_plain_username"] = kafka.sasl_username
+        settings["sasl_plain_password"] = password.get_secret_value()
+    if kafka.security_protocol.endswith("SSL"):
+        settings["ssl_context"] = _ssl_context(kafka)
+    return settings
+
+
+def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:
+    context = ssl.create_default_context() if kafka.ssl_ca_file is None else _trusting(kafka.ssl_ca_file)
+    context.check_hostname = kafka.ssl_check_hostname
+    if kafka.ssl_certificate_file is not None and kafka.ssl_key_file is not None:
+        _load_certificate(context, kafka, kafka.ssl_certificate_file, kafka.ssl_key_file)
+    return context
+
+
+def _trusting(path: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(path))
+    except ssl.SSLError:
+        raise ConfigError(f"kafka.ssl_ca_file: {path} holds no certificate in PEM form") from None
+    except OSError as error:
+        raise ConfigError(f"kafka.ssl_ca_file: {path} cannot be read: {_why(error)}") from None
+
+
+def _load_certificate(context: ssl.SSLContext, kafka: KafkaSettings, certificate: Path, key: Path) -> None:
+    for name, path in (("ssl_certificate_file", certificate), ("ssl_key_file", key)):
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"kafka.{name}: {path} cannot be read: {_why(error)}") from None
+    password = read_secret("kafka.ssl_key_password_file", kafka.ssl_key_password_file)
+    try:
+        # An empty password rather than None: OpenSSL would ask for one on the terminal, and wait.
+        context.load_cert_chain(certificate, key, password.get_secret_value() if password else "")
+    except ssl.SSLError as error:
+        what = (error.reason or "not in PEM form").lower().replace("_", " ")
+        raise ConfigError(
+            f"kafka.ssl_certificate_file {certificate} and kafka.ssl_key_file {key} do not go together: {what}; "
+            "check both, and kafka.ssl_key_password_file"
+        ) from None
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or "it cannot be opened").lower()

@@ -1,0 +1,96 @@
+"""The environment over the file: `MILLRACE_KAFKA__TOPICS=clicks,views` sets `kafka.topics`.
+
+The one place that reads the process's environment. Variables are upper or lower case; lists are comma separated or
+JSON, mappings are JSON, `null` unsets. A variable with `__` in its name is meant for us, so an unknown one is an error;
+one without may be somebody else's (Kubernetes writes MILLRACE_PORT for a service of that name) and counts only if it
+names a setting. Below mappings whose keys are the user's own (`model.args`) a value is JSON where it can be.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_settings import EnvSettingsSource
+from pydantic_settings.sources.utils import parse_env_vars
+
+from app.settings.catalogue import matches, settings_of
+from app.settings.yaml_file import Key
+
+PREFIX = "MILLRACE_"
+DELIMITER = "__"
+_NULL = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the environment says."""
+
+    values: dict[Key, Any] = field(default_factory=dict)
+    names: dict[Key, str] = field(default_factory=dict)
+    """The variable behind each key, as it is spelled in the environment."""
+    unknown: dict[Key, str] = field(default_factory=dict)
+    """Variables that are meant for us and belong to no section."""
+
+
+def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | None = None) -> Overrides:
+    """Read the overrides out of `environ`, or out of the process's environment."""
+    environ = os.environ if environ is None else environ
+    ours = {name: value for name, value in environ.items() if name.upper().startswith(PREFIX)}
+    keys = {name: _key(name) for name in ours}
+    known = {key: name for name, key in keys.items() if key[0] in settings.model_fields}
+    unknown = {key: name for name, key in keys.items() if key not in known and len(key) > 1}
+    values = {key: _value(settings, name, key, ours[name]) for key, name in known.items()}
+    return Overrides(values, known, unknown)
+
+
+def quiet_tensorflow() -> None:
+    """Keep TensorFlow's native lines below errors off stderr, unless the environment says otherwise. Before import."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def _key(name: str) -> Key:
+    return tuple(name[len(PREFIX) :].lower().split(DELIMITER))
+
+
+def _value(settings: type[BaseModel], name: str, key: Key, text: str) -> Any:
+    """One variable's value. Each is read by itself, so that none hides another that lies inside it."""
+    value: Any = _Source(settings, {name: text})()
+    for part in key:
+        value = value[part]
+    typed = any(matches(pattern, key) for pattern, _ in settings_of(settings))
+    return value if typed or not isinstance(value, str) else _json_or_text(value)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class _Source(EnvSettingsSource):
+    """pydantic-settings' reading of nested variables, out of a mapping that is handed in."""
+
+    def __init__(self, settings: type[BaseModel], environ: Mapping[str, str]) -> None:
+        super().__init__(
+            cast("Any", settings),  # it asks for the fields alone, which every model has
+            case_sensitive=False,
+            env_prefix=PREFIX,
+            env_nested_delimiter=DELIMITER,
+            env_parse_none_str=_NULL,
+        )
+        self.env_vars = parse_env_vars(environ, self.case_sensitive, self.env_ignore_empty, self.env_parse_none_str)
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo | None, value: Any) -> Any:
+        """JSON where it is JSON, a comma separated list where the setting is a list, else the text as it stands."""
+        del field_name
+        decoded = _json_or_text(value)
+        if isinstance(decoded, list | dict) or field is None:
+            return decoded
+        if get_origin(field.annotation) is tuple:
+            return [item.strip() for item in str(value).split(",")]
+        return value

@@ -1,0 +1,167 @@
+"""`kafka`: where the records come from, and how to get in. Kafka's own names where Kafka has one."""
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+
+from app.settings.section import ConfigPath, Count, Section, SettingError
+from app.settings.units import Duration, Size
+from consumers.positions import Start as StartPosition
+from consumers.positions import parse_start
+
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/@,]+):(\d{1,5})")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_START_WAYS = "write earliest, latest, committed, an age as in -7d, a time as in 2026-11-21T03:00:00Z, or offsets"
+
+
+def _server(text: str) -> str:
+    match = _SERVER.fullmatch(text)
+    if match is None or not 0 < int(match[2]) < 65536:
+        shown = "the text (it holds an @)" if "@" in text else repr(text)
+        raise ValueError(f"{shown} is not a server; write host:port, as in localhost:9092")
+    return text
+
+
+def _topic(text: str) -> str:
+    if not _TOPIC.fullmatch(text) or text in {".", ".."}:
+        raise ValueError(f"{text!r} is not a topic's name; Kafka allows letters, digits, dot, dash and underscore")
+    return text
+
+
+def _start(value: object) -> object:
+    if not isinstance(value, str | dict):
+        raise ValueError(f"{value!r} is not a place to start from: {_START_WAYS}")  # noqa: TRY004 - pydantic collects it
+    parse_start(value)
+    return value
+
+
+Server = Annotated[str, AfterValidator(_server)]
+Topic = Annotated[str, AfterValidator(_topic)]
+Start = Annotated[
+    str | dict[str, int],
+    BeforeValidator(_start),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "examples": ["earliest", "latest", "committed", "-7d", "2026-11-21T00:00:00Z"]},
+                {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
+            ]
+        }
+    ),
+]
+
+
+class KafkaSettings(Section):
+    """Where the records come from."""
+
+    bootstrap_servers: tuple[Server, ...] = Field(
+        min_length=1, description="Brokers to ask first, host:port each.", examples=[["localhost:9092"]]
+    )
+    topics: tuple[Topic, ...] = Field(min_length=1, description="Topics to learn from.", examples=[["clicks"]])
+    start: Start = Field(
+        "earliest",
+        description="Where the very first start begins: earliest, latest, committed (the group's offsets), an age "
+        "(-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition ({clicks:0: 123}). Later starts "
+        "go on from the newest checkpoint.",
+    )
+    out_of_range: Literal["fail", "earliest"] = Field(
+        "fail",
+        description="When Kafka has removed the records that come next: fail, or go on from the earliest that is left "
+        "and count the gap.",
+    )
+    group: str = Field(
+        "",
+        min_length=1,
+        max_length=255,
+        description="Group id under which offsets are committed, for lag tools to see; nobody joins it.",
+        json_schema_extra={"default": "millrace-<name>"},
+    )
+    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed", description="Whether records of unfinished and aborted transactions are learnt."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="How to connect."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        None, description="How to log in; needed with SASL_PLAINTEXT and SASL_SSL."
+    )
+    sasl_username: str | None = Field(None, min_length=1, description="Who logs in.")
+    sasl_password_file: ConfigPath | None = Field(
+        None, description="File that holds the password; a line break at its end is left out."
+    )
+    ssl_ca_file: ConfigPath | None = Field(
+        None, description="Certificates (PEM) to trust instead of the system's, with SSL and SASL_SSL."
+    )
+    ssl_certificate_file: ConfigPath | None = Field(
+        None, description="Our certificate (PEM), where the brokers ask for one."
+    )
+    ssl_key_file: ConfigPath | None = Field(None, description="Our certificate's private key (PEM).")
+    ssl_key_password_file: ConfigPath | None = Field(
+        None, description="File that holds the private key's password, where it has one."
+    )
+    ssl_check_hostname: bool = Field(
+        default=True, description="Whether the broker's certificate must bear its host's name."
+    )
+    fetch_bytes: Size = Field(
+        256 * 1024,
+        ge=1024,
+        le=2**31 - 1,
+        description="How much to ask of one partition in one fetch. Larger is a little faster and keeps the "
+        "consumer's loop busy for longer.",
+    )
+    chunk_records: Count = Field(
+        2048, ge=1, le=1_000_000, description="How many records of one partition travel together at most."
+    )
+    metadata_max_age: Duration = Field(
+        5.0, ge=1, le=86400, description="How often to look for new partitions; they are read from their beginning."
+    )
+
+    @model_validator(mode="after")
+    def _topics_once(self) -> Self:
+        if len(set(self.topics)) < len(self.topics):
+            raise SettingError("topics", "a topic stands here twice; name each once")
+        return self
+
+    @model_validator(mode="after")
+    def _log_in(self) -> Self:
+        needed = {
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_username": self.sasl_username,
+            "sasl_password_file": self.sasl_password_file,
+        }
+        wants = self.security_protocol.startswith("SASL_")
+        for key, value in needed.items():
+            if wants and value is None:
+                raise SettingError("security_protocol", f"{self.security_protocol} also needs kafka.{key}")
+            if not wants and value is not None:
+                raise SettingError(
+                    key, f"this has no effect with security_protocol {self.security_protocol}; write SASL_SSL"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _encryption(self) -> Self:
+        files = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file", "ssl_key_password_file")
+        given = [key for key in files if getattr(self, key) is not None]
+        if given and not self.security_protocol.endswith("SSL"):
+            raise SettingError(
+                given[0], f"this has no effect with security_protocol {self.security_protocol}; write SSL or SASL_SSL"
+            )
+        if (self.ssl_certificate_file is None) != (self.ssl_key_file is None):
+            missing = "ssl_key_file" if self.ssl_key_file is None else "ssl_certificate_file"
+            raise SettingError(given[-1], f"a certificate and its key go together; write kafka.{missing} too")
+        return self
+
+    @property
+    def start_position(self) -> StartPosition:
+        """What `start` says."""
+        return parse_start(self.start)
+
+
+def derived_group(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the group's name where the settings leave it to be derived."""
+    kafka, name = values.get("kafka"), values.get("name")
+    if isinstance(kafka, dict) and kafka.get("group") is None and isinstance(name, str):
+        return {**values, "kafka": {**kafka, "group": f"millrace-{name}"}}
+    return values

@@ -1,0 +1,87 @@
+"""Loads the settings: defaults, over them the file, over it the environment. Runs before any thread starts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.settings.environment import read_environment
+from app.settings.problems import Places, describe
+from app.settings.root import Settings
+from app.settings.section import FOLDER
+from app.settings.spelling import dotted
+from app.settings.yaml_file import Key, read_yaml
+from consumers.errors import ConfigError
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The effective settings, and where each of them came from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    """By dotted key: `default`, `clicks.yaml:7` or `environment MILLRACE_NAME`."""
+
+
+def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Loaded:
+    """Load a config file with the environment (the process's, unless one is handed in) over it.
+
+    Raises one ConfigError with a line for every problem.
+    """
+    document = read_yaml(Path(path))
+    overrides = read_environment(Settings, environ)
+    places = Places(document, overrides)
+    values = _overlaid(document.values, overrides.values)
+    for section, info in Settings.model_fields.items():
+        if values.get(section) is None and section != "name" and (info.is_required() or section in values):
+            values[section] = {}  # so that the settings missing in it are named, each by itself
+    settings, error = _validated(values, document.path.absolute().parent)
+    if settings is None or overrides.unknown:
+        raise ConfigError("\n".join(describe(Settings, error, places))) from None
+    origins = {dotted(key): _origin(key, places) for key, _ in leaves(settings.model_dump(mode="json"))}
+    return Loaded(settings, origins)
+
+
+def leaves(values: Mapping[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Every value that is not itself a mapping of more, by its key."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
+
+
+def _validated(values: Mapping[str, Any], folder: Path) -> tuple[Settings | None, ValidationError | None]:
+    try:
+        return Settings.model_validate(values, context={FOLDER: folder}), None
+    except ValidationError as error:
+        return None, error
+
+
+def _overlaid(values: Mapping[str, Any], over: Mapping[Key, Any]) -> dict[str, Any]:
+    """A copy of the file's values in which every variable has replaced what it names, the wider ones first."""
+    result: dict[str, Any] = _copied(values)
+    for key in sorted(over, key=len):
+        *way, last = map(str, key)
+        target = result
+        for part in way:
+            inner = target.get(part)
+            target[part] = target = inner if isinstance(inner, dict) else {}
+        target[last] = over[key]
+    return result
+
+
+def _copied(values: Any) -> Any:
+    return {key: _copied(value) for key, value in values.items()} if isinstance(values, Mapping) else values
+
+
+def _origin(key: Key, places: Places) -> str:
+    """A leaf's origin: written by somebody at this very key, or inside a value that was written as a whole."""
+    names, lines = places.overrides.names, places.document.lines
+    if key in lines or any(key[:length] in names for length in range(1, len(key) + 1)):
+        return places.origin(key) or DEFAULT
+    return DEFAULT

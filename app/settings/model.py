@@ -1,0 +1,140 @@
+"""`model`, `training` and `memory`: what learns, how, and within which bounds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationInfo, WithJsonSchema, model_validator
+
+from app.settings.section import FOLDER, Count, Section, SettingError
+from app.settings.units import Duration, Size
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A function in a Python file."""
+
+    text: str
+    """As the settings have it."""
+    file: Path
+    """Absolute."""
+    function: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _build(value: object, info: ValidationInfo) -> Build:
+    if isinstance(value, Build):
+        return value
+    file, colon, function = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not colon or not file.endswith(".py") or not function.isidentifier():
+        raise ValueError(f"{value!r} is not a function in a file; write ./model.py:build_model")
+    folder: Path = (info.context or {}).get(FOLDER, Path())
+    return Build(str(value), (folder / Path(file).expanduser()).absolute(), function)
+
+
+def _replicas(value: object) -> object:
+    if value == "auto":
+        return value
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{value!r} is no number of replicas; write auto, or a whole number from 1")
+    return number
+
+
+BuildFunction = Annotated[
+    Build,
+    BeforeValidator(_build),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": r"\.py:[A-Za-z_]\w*$"}),
+]
+Replicas = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_replicas),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+]
+
+
+class ModelSettings(Section):
+    """What learns."""
+
+    build: BuildFunction = Field(
+        description="The function that returns the compiled model: FILE:FUNCTION, the file relative to this one.",
+        examples=["./model.py:build_model"],
+    )
+    args: Mapping[str, Any] = Field({}, description="What the function is called with, by name.")
+    preprocess: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_]\w*$",
+        description="A function of the same file that maps a batch before the model sees it. Null: `preprocess`, if "
+        "the file has it.",
+    )
+
+
+class LiveMetricsSettings(Section):
+    """What is measured of records before they are learnt."""
+
+    window: Duration = Field(300.0, ge=1, description="Over how long a time they are summed.")
+
+
+class TrainingSettings(Section):
+    """How it learns."""
+
+    batch_size: Count = Field(1024, ge=1, description="Rows of one training step, over all replicas.")
+    batches_per_call: Count = Field(
+        16, ge=1, description="Steps that one call into TensorFlow runs at most; more is faster and acts later."
+    )
+    max_wait: Duration | None = Field(
+        0.5,
+        gt=0,
+        description="From fetch to call, at most; then a step runs with the rows that there are. Null: wait until all "
+        "steps of a call are full.",
+    )
+    shuffle: Count = Field(0, ge=0, description="Rows to shuffle among; 0 keeps the order of arrival.")
+    deterministic: bool = Field(
+        default=False,
+        description="Same settings and records, any kills: the same weights to the bit. Slower; needs max_wait null "
+        "and replicas 1.",
+    )
+    replicas: Replicas = Field("auto", description="Copies of the model, one a device. auto: one on each GPU, or one.")
+    seed: Count = Field(0, ge=0, le=2**31 - 1, description="What initial weights and shuffling are drawn from.")
+    live_metrics: LiveMetricsSettings = Field(
+        LiveMetricsSettings(), description="What is measured of records before they are learnt."
+    )
+    proof: Literal["enforce", "warn"] = Field(
+        "enforce",
+        description="Every start proves on the model that absent rows change nothing. When that fails: refuse to "
+        "start, or say so and go on.",
+    )
+
+    @model_validator(mode="after")
+    def _determinism(self) -> Self:
+        if not self.deterministic:
+            return self
+        if self.max_wait is not None:
+            raise SettingError("deterministic", "this needs training.max_wait: null, or timing decides what is learnt")
+        if self.replicas != 1:
+            raise SettingError("deterministic", f"this needs training.replicas: 1, not {self.replicas}")
+        return self
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> Self:
+        if isinstance(self.replicas, int) and self.batch_size % self.replicas:
+            raise SettingError(
+                "batch_size",
+                f"{self.batch_size} rows cannot be shared evenly by {self.replicas} replicas; write a multiple",
+            )
+        return self
+
+
+class MemorySettings(Section):
+    """How much may be in flight."""
+
+    limit: Size = Field(
+        256 * 2**20,
+        ge=2**20,
+        description="One bound for all that is fetched and not yet learnt: the client's buffers, chunks, decoded "
+        "columns, blocks.",
+    )

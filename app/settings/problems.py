@@ -1,0 +1,177 @@
+"""Turns what pydantic found into lines that a user can act on: where, which setting, what to write.
+
+No line quotes what stands under an unknown key: it may be a secret in the wrong place.
+"""
+
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from app.settings.catalogue import matches, settings_of, spelled
+from app.settings.environment import Overrides
+from app.settings.section import SettingError
+from app.settings.spelling import dotted, flow
+from app.settings.yaml_file import Document, Key
+
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where each value came from."""
+
+    document: Document
+    overrides: Overrides
+
+    def origin(self, key: Key) -> str | None:
+        """Where a key, or the nearest one around it, stands; None if nobody wrote any of them."""
+        around = [key[:length] for length in range(len(key), 0, -1)]
+        for part in around:  # first, for a variable replaces all that it names
+            if name := self.overrides.names.get(part) or self.overrides.unknown.get(part):
+                return f"environment {name}"
+        line = self._line(around)
+        return None if line is None else f"{self.document.path}:{line}"
+
+    def order(self, key: Key) -> int:
+        """Problems are told in the file's order, then what is nowhere."""
+        return self._line([key[:length] for length in range(len(key), 0, -1)]) or sys.maxsize
+
+    def _line(self, keys: list[Key]) -> int | None:
+        return next((self.document.lines[key] for key in keys if key in self.document.lines), None)
+
+
+def describe(settings: type[BaseModel], error: ValidationError | None, places: Places) -> list[str]:
+    """One line for each problem."""
+    known = dict(settings_of(settings))
+    raised = [] if error is None else error.errors(include_url=False)
+    found = [_text(problem, known) for problem in raised if not _follows(problem, raised)]
+    found += [(key, _unknown(key, known)) for key in places.overrides.unknown]
+    found.sort(key=lambda problem: places.order(problem[0]))
+    lines = (f"{places.origin(key) or places.document.path}: {text}" for key, text in found)
+    return list(dict.fromkeys(lines))
+
+
+def _follows(problem: Any, others: list[Any]) -> bool:
+    """Whether a list only counts as too short because pydantic does not count its items at fault."""
+    place = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in others
+    )
+
+
+def _text(problem: Any, known: Mapping[Key, FieldInfo]) -> tuple[Key, str]:
+    kind, context, value = problem["type"], problem.get("ctx", {}), problem["input"]
+    key: Key = tuple(part for part in problem["loc"] if not str(part).startswith(("<", "[")))
+    if kind == "extra_forbidden":
+        return key, _unknown(key, known)
+    if kind == "missing":
+        return key, _required(key, known)
+    if kind == "value_error":
+        cause = context["error"]
+        key = (*key, cause.key) if isinstance(cause, SettingError) else key
+        return key, f"{dotted(key)}: {cause}"
+    if kind in _BOUNDS:
+        return key, f"{dotted(key)}: {_bound(kind, context, value, _info(key, known))}"
+    return key, f"{dotted(key)}: {_mismatch(kind, context, value) or _otherwise(problem)}"
+
+
+def _required(key: Key, known: Mapping[Key, FieldInfo]) -> str:
+    info = _info(key, known)
+    if info is None:
+        return f"{dotted(key)} is required"
+    example = f" Write for instance {key[-1]}: {flow(info.examples[0])}" if info.examples else ""
+    return f"{dotted(key)} is required: {_uncapitalised(info.description or '')}{example}"
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _info(key: Key, known: Mapping[Key, FieldInfo]) -> FieldInfo | None:
+    return next((info for pattern, info in known.items() if matches(pattern, key)), None)
+
+
+def _unknown(key: Key, known: Mapping[Key, FieldInfo]) -> str:
+    siblings = [str(pattern[-1]) for pattern in known if matches(pattern[:-1], key[:-1])]
+    text = f"{dotted(key)} is not a setting"
+    if nearest := _nearest(str(key[-1]), siblings):
+        return f"{text}; did you mean {dotted((*key[:-1], nearest))}?"
+    elsewhere = {str(pattern[-1]): pattern for pattern in reversed(list(known))}
+    if nearest := _nearest(str(key[-1]), list(elsewhere), cutoff=0.85):
+        return f"{text}; did you mean {dotted(elsewhere[nearest])}?"
+    if not siblings:
+        return text
+    return f"{text}; here are {', '.join(siblings)}"
+
+
+def _nearest(name: str, names: list[str], cutoff: float = 0.6) -> str | None:
+    return next(iter(difflib.get_close_matches(name.lower(), names, n=1, cutoff=cutoff)), None)
+
+
+def _shown(value: object) -> str:
+    """A value that is safe and short to quote."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = flow(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+_WANTED: Mapping[str, str] = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text; put it in quotes if it is meant",
+    "tuple": "a list; write it as in [one, two]",
+    "list": "a list; write it as in [one, two]",
+    "dict": "a mapping; write it as in {key: value}",
+    "mapping": "a mapping; write it as in {key: value}",
+    "model": "a mapping of settings; write it as in {key: value}",
+    "path": "a path",
+}
+_BOUNDS: Mapping[str, tuple[str, str]] = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def _mismatch(kind: str, context: Mapping[str, Any], value: object) -> str | None:
+    if kind == "literal_error":
+        return _choice(str(context["expected"]), value)
+    if kind in {"too_short", "string_too_short"}:
+        return "this is empty; write at least one" if kind == "too_short" else "this is empty; write a name"
+    if kind in {"too_long", "string_too_long"}:
+        return f"this is too long; at most {context['max_length']} fit"
+    if kind in {"tuple_type", "list_type"} and isinstance(value, str | int | float):
+        return f"{_shown(value)} is not a list; write [{_shown(value)}]"
+    wanted = _WANTED.get(kind.partition("_")[0])
+    return None if wanted is None or kind == "string_pattern_mismatch" else f"{_shown(value)} is not {wanted}"
+
+
+def _bound(kind: str, context: Mapping[str, Any], value: object, info: FieldInfo | None) -> str:
+    name, words = _BOUNDS[kind]
+    bound, given = context[name], value
+    if info is not None:
+        bound = spelled(info, bound)
+        given = spelled(info, value) if isinstance(value, int | float) else value
+    return f"{_shown(given)} does not do; it must be {words} {_shown(bound)}"
+
+
+def _choice(expected: str, value: object) -> str:
+    choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
+    nearest = _nearest(str(value), choices) or next((one for one in choices if one.lower() == str(value).lower()), None)
+    hint = f"; did you mean {nearest}?" if nearest else ""
+    return f"{_shown(value)} is not one of {', '.join(choices)}{hint}"
+
+
+def _otherwise(problem: Any) -> str:
+    """What pydantic says, for what has no sentence of ours."""
+    return f"{_shown(problem['input'])} does not do: {_uncapitalised(str(problem['msg']))}"

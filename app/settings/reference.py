@@ -1,0 +1,117 @@
+"""Writes docs/configuration.md out of the models: `python -m app.settings.reference > docs/configuration.md`."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from app.settings.catalogue import models_in, settings_of, spelled, type_of
+from app.settings.root import Settings
+from app.settings.spelling import dotted, flow
+from app.settings.yaml_file import Key
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Written by `python -m app.settings.reference`; a test compares. Change the models in app/settings instead. -->
+
+One YAML file describes one model. Five lines are enough:
+
+```yaml
+name: clicks
+kafka:   {bootstrap_servers: [localhost:9092], topics: [clicks]}
+records: {format: json, features: {price: float32, ad: string, hour: int32}, label: {clicked: float32}}
+model:   {build: ./model.py:build_model}
+checkpoints: {path: ./checkpoints}
+```
+
+- **Precedence.** The environment goes over the file, the file over the defaults. `millrace config show -c clicks.yaml`
+  prints every effective value with its origin, secrets masked; `millrace config schema` prints the JSON Schema for
+  your editor.
+- **Environment.** `MILLRACE_` and the setting's name with `__` between its parts: `MILLRACE_TRAINING__BATCH_SIZE=2048`.
+  A list is comma separated or JSON (`MILLRACE_KAFKA__BOOTSTRAP_SERVERS=a:9092,b:9092`), a mapping is JSON, `null`
+  unsets. A variable replaces all that it names. Names are read in lower case; set names with capitals in the file.
+- **Units.** Durations (`500ms`, `60s`, `10m`, `1h`, `7d`) and sizes (`256MiB`, `1GB`) carry their unit; a bare number
+  is an error.
+- **YAML 1.2.** `NO` is text, `1.0e6` a number, dates and times are text. A key that stands twice is an error.
+- **Paths** are relative to the config file's folder.
+- **Secrets** are named by file (`sasl_password_file`) and never stand in a setting. In `model.args`, `config show`
+  masks what is named like a secret.
+- **Mistakes** are listed all at once, a line each, and end the command with exit code 2:
+  `clicks.yaml:7: records.featurs is not a setting; did you mean records.features?`
+"""
+_WORDS = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "mapping",
+    "null": "null",
+}
+
+
+def reference() -> str:
+    """The whole page."""
+    return "\n".join((_INTRODUCTION, *_top(), *_sections()))
+
+
+def _top() -> Iterator[str]:
+    yield "## At the top\n"
+    yield from _table(
+        (((name,), info) for name, info in Settings.model_fields.items() if not models_in(info.annotation))
+    )
+
+
+def _sections() -> Iterator[str]:
+    for name, info in Settings.model_fields.items():
+        for _, model in models_in(info.annotation):
+            yield f"## {name}\n\n{info.description}\n"
+            yield from _table(settings_of(model, (name,)))
+
+
+def _table(settings: Iterator[tuple[Key, FieldInfo]]) -> Iterator[str]:
+    yield "| setting | type | default | what it is |"
+    yield "|---|---|---|---|"
+    for key, info in settings:
+        yield f"| `{dotted(key)}` | {_type(info)} | {_default(info)} | {_cell(info.description or '')} |"
+    yield ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _default(info: FieldInfo) -> str:
+    extra = info.json_schema_extra
+    if isinstance(extra, dict) and "default" in extra:
+        return f"`{extra['default']}`"
+    if info.is_required():
+        return "required"
+    if models_in(info.annotation) and info.default is not None:
+        return ""
+    return f"`{flow(spelled(info, info.default))}`"
+
+
+def _type(info: FieldInfo) -> str:
+    schema = type_of(info).json_schema()
+    return _cell(_words(schema, schema.get("$defs", {})))
+
+
+def _words(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
+    if reference := schema.get("$ref"):
+        return _words(definitions[reference.rsplit("/", 1)[1]], definitions)
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{choice}`" for choice in schema.get("enum", [schema.get("const")]))
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(_words(option, definitions) for option in options))
+    kind = schema.get("format") or schema.get("type")
+    if kind == "array":
+        return f"list of {_words(schema.get('items', {}), definitions)}"
+    if isinstance(kind, list):
+        return "text, number, true or false, null"
+    return _WORDS.get(str(kind), str(kind or "anything"))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

@@ -1,0 +1,47 @@
+"""The settings as a whole."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from app.settings.kafka import KafkaSettings, derived_group
+from app.settings.model import MemorySettings, ModelSettings, TrainingSettings
+from app.settings.records import RecordsSettings
+from app.settings.section import Section
+from app.settings.service import ApiSettings, CheckpointSettings, LogSettings, StopSettings
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError(
+            f"{text[:120]!r} is not a name; write at most 100 of a-z, 0-9, dot, dash and underscore, a letter or a "
+            "digit first"
+        )
+    return text
+
+
+class Settings(Section):
+    """Everything that a config file says. Made by `load`; alone it reads neither file nor environment."""
+
+    name: Annotated[str, AfterValidator(_name)] = Field(
+        description="What is derived from it: group id, checkpoint folder, metric label.",
+        examples=["clicks"],
+        json_schema_extra={"pattern": f"^{_NAME.pattern}$"},
+    )
+    kafka: KafkaSettings = Field(description="Where the records come from. Kafka's own names where it has one.")
+    records: RecordsSettings = Field(description="What a record holds.")
+    model: ModelSettings = Field(description="What learns.")
+    training: TrainingSettings = Field(TrainingSettings(), description="How it learns.")
+    memory: MemorySettings = Field(MemorySettings(), description="How much may be in flight.")
+    checkpoints: CheckpointSettings = Field(description="What a restart goes on from.")
+    api: ApiSettings = Field(ApiSettings(), description="The HTTP side of the service.")
+    stop: StopSettings = Field(StopSettings(), description="How the service ends.")
+    logs: LogSettings = Field(LogSettings(), description="What the service says on stderr.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, values: Any) -> Any:
+        return derived_group(values) if isinstance(values, dict) else values

@@ -1,0 +1,35 @@
+"""How keys and values are spelled in errors, in `config show` and in the reference."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.settings.yaml_file import Key
+
+_PLAIN = re.compile(r"[A-Za-z_./-][\w./:+-]*(?<!:)")
+_WORDS = {"null", "true", "false", "~", "", "-", ".nan", ".inf", "-.inf"}
+
+
+def dotted(key: Key) -> str:
+    """A key as `kafka.topics[0]`."""
+    text = ""
+    for part in key:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".")
+
+
+def flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{flow(str(key))}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(flow(item) for item in value) + "]"
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) or _is_quantity(value)
+        return value if plain and value.lower() not in _WORDS else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
+
+
+def _is_quantity(text: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.\d+)?( ?[A-Za-z]{1,5}|%)", text) is not None and not re.fullmatch(r"\S*\dE\d*", text)

@@ -1,0 +1,125 @@
+"""Durations, sizes and shares as people write them: `500ms`, `256MiB`, `5%`.
+
+Owns the parsing, the writing back, and the pydantic types whose values are seconds (float), bytes (int) and fractions
+(float). A bare number is refused: which unit was meant is the reader's guess otherwise.
+"""
+
+import re
+from collections.abc import Mapping
+from decimal import Context, Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
+DURATIONS: Mapping[str, Decimal] = {
+    "ms": Decimal("0.001"),
+    "s": Decimal(1),
+    "m": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+}
+SIZES: Mapping[str, Decimal] = {
+    "B": Decimal(1),
+    "kB": Decimal(10**3),
+    "KB": Decimal(10**3),
+    "KiB": Decimal(2**10),
+    "MB": Decimal(10**6),
+    "MiB": Decimal(2**20),
+    "GB": Decimal(10**9),
+    "GiB": Decimal(2**30),
+    "TB": Decimal(10**12),
+    "TiB": Decimal(2**40),
+}
+SHARES: Mapping[str, Decimal] = {"%": Decimal("0.01")}
+_QUANTITY = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*(?P<unit>[A-Za-z%]*)\s*", re.ASCII)
+_EXACT = Context(prec=100)
+"""Enough for the longest number that the pattern lets in, times the largest unit."""
+
+
+def parse_duration(text: object) -> float:
+    """Read a duration as seconds."""
+    return float(_quantity(text, "duration", DURATIONS, hint="s"))
+
+
+def format_duration(seconds: float) -> str:
+    """Write seconds in the largest unit that divides them; `parse_duration` reads exactly them back."""
+    return _write(Decimal(repr(float(seconds))), DURATIONS, smallest="s")
+
+
+def parse_size(text: object) -> int:
+    """Read a size as bytes."""
+    size = _quantity(text, "size", SIZES, hint="MiB")
+    if size != size.to_integral_value():
+        raise ValueError(f"{text!r} is not a whole number of bytes; write a size such as 256MiB")
+    return int(size)
+
+
+def format_size(size: int) -> str:
+    """Write bytes in the largest unit that divides them; `parse_size` reads exactly them back."""
+    return _write(Decimal(size), SIZES, smallest="B")
+
+
+def parse_share(text: object) -> float:
+    """Read a share as a fraction from 0 to 1."""
+    share = _quantity(text, "share", SHARES, hint="%")
+    if share > 1:
+        raise ValueError(f"{text!r} is more than the whole; write a share from 0% to 100%")
+    return float(share)
+
+
+def format_share(share: float) -> str:
+    """Write a fraction in percent; `parse_share` reads exactly it back."""
+    return _write(Decimal(repr(float(share))), SHARES, smallest="%")
+
+
+def _quantity(text: object, kind: str, units: Mapping[str, Decimal], hint: str) -> Decimal:
+    """The number times its unit, or an error that says which units there are."""
+    known = ", ".join(units)
+    match = _QUANTITY.fullmatch(str(text)) if isinstance(text, str | int | float) else None
+    if isinstance(text, bool) or match is None:
+        raise ValueError(f"{_shown(text)} is not a {kind}; write a number and a unit ({known}), as in 60{hint}")
+    if not match["unit"]:
+        raise ValueError(f"{text} has no unit; write {match['number']}{hint}, or another of {known}")
+    if match["unit"] not in units:
+        raise ValueError(f"{text!r} has a unit that is not one of {known}; write for instance {match['number']}{hint}")
+    return _EXACT.multiply(Decimal(match["number"]), units[match["unit"]])
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+
+
+def _write(number: Decimal, units: Mapping[str, Decimal], smallest: str) -> str:
+    for unit, factor in sorted(units.items(), key=lambda item: item[1], reverse=True):
+        count = _EXACT.divide(number, factor)
+        if count and count == count.to_integral_value() and _EXACT.multiply(count, factor) == number:
+            return f"{count:.0f}{unit}"
+    return f"{_EXACT.divide(number, units[smallest]).normalize(_EXACT):f}{smallest}"
+
+
+def _unit_type(kind: str, units: Mapping[str, Decimal], example: str) -> dict[str, Any]:
+    pattern = rf"^\s*\d+(\.\d+)?\s*({'|'.join(units)})\s*$"
+    return {"type": "string", "format": kind, "pattern": pattern, "examples": [example]}
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema(_unit_type("duration", DURATIONS, "60s")),
+]
+"""Seconds, written as `60s`."""
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(format_size, return_type=str),
+    WithJsonSchema(_unit_type("size", SIZES, "256MiB")),
+]
+"""Bytes, written as `256MiB`."""
+Share = Annotated[
+    float,
+    BeforeValidator(parse_share),
+    PlainSerializer(format_share, return_type=str),
+    WithJsonSchema(_unit_type("share", SHARES, "5%")),
+]
+"""A fraction from 0 to 1, written as `5%`."""

@@ -1,0 +1,122 @@
+"""Reads a YAML 1.2 file into plain values, and remembers on which line each of them stands.
+
+The core schema, safely: no tags but its own, times and dates stay text, `NO` is text, `1.0e6` a number. A key that
+stands twice is an error. What a parser's error quotes of the file is left out: it may hold a secret.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from consumers.errors import ConfigError
+
+Key = tuple[str | int, ...]
+"""Where a value stands: the keys, and places in lists, that lead to it."""
+_CORE = "tag:yaml.org,2002:"
+_AS_TEXT = {"str", "timestamp", "value", "merge"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A file's settings."""
+
+    path: Path
+    values: dict[str, Any] = field(default_factory=dict)
+    lines: dict[Key, int] = field(default_factory=dict)
+    """The line of each key and list item, counted from 1."""
+
+
+def read_yaml(path: Path) -> Document:
+    """Read a file; every error names it, and the line where there is one."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"{path} cannot be read: {reason}; name the config file with -c FILE") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    return _Reader(path).read(text)
+
+
+class _Reader:
+    """Walks one file's nodes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._yaml: Any = YAML(typ="safe", pure=True)
+        self._lines: dict[Key, int] = {}
+        self._problems: list[str] = []
+
+    def read(self, text: str) -> Document:
+        try:
+            root = self._compose(text)
+            values = {} if root is None else self._value(root, ())
+        except RecursionError:
+            raise ConfigError(f"{self._path} is nested without end; take out anchors that hold themselves") from None
+        if values is None:
+            values = {}
+        if not isinstance(values, dict):
+            self._problems.append(f"{self._path}:1: the file is not a mapping; write settings as in name: clicks")
+        if self._problems:
+            raise ConfigError("\n".join(self._problems))
+        return Document(path=self._path, values=values, lines=self._lines)
+
+    def _compose(self, text: str) -> Node | None:
+        self._yaml.composer.warn_double_anchors = False
+        try:
+            node: Node | None = self._yaml.compose(text)
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            where = f":{mark.line + 1}" if mark is not None else ""
+            what = ", ".join(part for part in (error.context, error.problem) if part)
+            raise ConfigError(f"{self._path}{where}: this is not YAML: {what}") from None
+        except YAMLError:
+            raise ConfigError(f"{self._path} is not YAML: it holds characters that YAML does not allow") from None
+        return node
+
+    def _value(self, node: Node, key: Key) -> Any:
+        if isinstance(node, MappingNode):
+            return dict(self._items(node, key))
+        if isinstance(node, SequenceNode):
+            for index, item in enumerate(node.value):
+                self._lines[*key, index] = item.start_mark.line + 1
+            return [self._value(item, (*key, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node)
+
+    def _items(self, node: MappingNode, key: Key) -> Iterator[tuple[str, Any]]:
+        seen: set[str] = set()
+        for name_node, value_node in node.value:
+            line = name_node.start_mark.line + 1
+            if not isinstance(name_node, ScalarNode):
+                self._complain(line, "a key is a list or a mapping; write a word")
+                continue
+            name = str(name_node.value)
+            if name in seen:
+                self._complain(line, f"{'.'.join(map(str, (*key, name)))} stands here a second time; keep one of them")
+            seen.add(name)
+            self._lines[*key, name] = line
+            yield name, self._value(value_node, (*key, name))
+
+    def _scalar(self, node: Node) -> Any:
+        kind = str(node.tag).removeprefix(_CORE)
+        if kind in _AS_TEXT:
+            return str(node.value)
+        if kind in {"int", "float", "bool", "null"}:
+            return self._number(node, kind)
+        self._complain(node.start_mark.line + 1, f"the tag {node.tag} is not one of YAML's core schema; leave it out")
+        return None
+
+    def _number(self, node: Node, kind: str) -> Any:
+        try:
+            return getattr(self._yaml.constructor, f"construct_yaml_{kind}")(node)
+        except (ValueError, KeyError):
+            self._complain(node.start_mark.line + 1, f"the tag {node.tag} does not fit its value; leave it out")
+            return None
+
+    def _complain(self, line: int, text: str) -> None:
+        self._problems.append(f"{self._path}:{line}: {text}")

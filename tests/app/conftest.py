@@ -1,0 +1,56 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from app.settings import Loaded, load
+from consumers.errors import ConfigError
+
+FIVE_LINES = """\
+name: clicks                      # all is derived from it
+kafka:   {bootstrap_servers: [localhost:9092], topics: [clicks]}
+records: {format: json, features: {price: float32, ad: string, hour: int32}, label: {clicked: float32}}
+model:   {build: ./model.py:build_model}
+checkpoints: {path: ./checkpoints}
+"""
+
+
+class LoadText(Protocol):
+    def __call__(self, text: str = ..., **environ: str) -> Loaded: ...
+
+
+@pytest.fixture
+def load_text(tmp_path: Path) -> LoadText:
+    """Load a config file of this text, under this environment and no other."""
+
+    def load_it(text: str = FIVE_LINES, **environ: str) -> Loaded:
+        path = tmp_path / "clicks.yaml"
+        path.write_text(text)
+        return load(path, environ)
+
+    return load_it
+
+
+@pytest.fixture
+def problems(load_text: LoadText, tmp_path: Path) -> Callable[..., list[str]]:
+    """The lines that a text is refused with, the folder left out."""
+
+    def refused(text: str = FIVE_LINES, **environ: str) -> list[str]:
+        with pytest.raises(ConfigError) as caught:
+            load_text(text, **environ)
+        assert caught.value.exit_code == 2
+        return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+    return refused
+
+
+@pytest.fixture
+def problem(problems: Callable[..., list[str]]) -> Callable[..., str]:
+    """The one line that the five lines and these further ones are refused with."""
+
+    def one(further: str, **environ: str) -> str:
+        (line,) = problems(FIVE_LINES + further, **environ)
+        return line
+
+    return one

@@ -1,0 +1,88 @@
+"""The way into Kafka: secrets and certificates out of their files."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.settings.connection import kafka_options
+from app.settings.kafka import KafkaSettings
+from consumers.errors import ConfigError
+
+CANARY = "canary-9c1d"
+
+
+def kafka(**settings: Any) -> KafkaSettings:
+    needed = {"bootstrap_servers": ["b:1", "c:2"], "topics": ["t"], "group": "g"}
+    return KafkaSettings.model_validate({**needed, **settings})
+
+
+def sasl(password_file: Path) -> KafkaSettings:
+    return kafka(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username="me",
+        sasl_password_file=str(password_file),
+    )
+
+
+def test_what_is_set_reaches_the_options() -> None:
+    options = kafka_options(kafka(chunk_records=7, fetch_bytes="2KiB", metadata_max_age="3s", out_of_range="earliest"))
+    assert (options.servers, options.topics, options.group_id) == ("b:1,c:2", ("t",), "g")
+    assert (options.chunk_records, options.fetch_bytes, options.metadata_max_age_ms) == (7, 2048, 3000)
+    assert options.out_of_range == "earliest"
+    assert options.security == {"security_protocol": "PLAINTEXT"}
+
+
+def test_the_password_is_the_file_without_its_last_line_break(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(f"{CANARY}\n")
+    options = kafka_options(sasl(tmp_path / "password"))
+    assert options.security["sasl_plain_password"] == CANARY
+    assert options.security["sasl_plain_username"] == "me"
+    assert options.security["sasl_mechanism"] == "SCRAM-SHA-512"
+    assert CANARY not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "cannot be read: no such file or directory; put the secret there"),
+        (b"\n", "is empty; write the secret into it"),
+        (b"canary-9c1d\xff", "is not UTF-8 text; write the secret alone into it"),
+    ],
+)
+def test_a_password_file_that_does_not_do_is_named(tmp_path: Path, content: bytes | None, text: str) -> None:
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        kafka_options(sasl(path))
+    assert str(caught.value) == f"kafka.sasl_password_file: {path} {text}"
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_ssl_verifies_certificates_and_by_default_their_host(check: bool) -> None:
+    context = kafka_options(kafka(security_protocol="SSL", ssl_check_hostname=check)).security["ssl_context"]
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.check_hostname is check
+
+
+def test_a_ca_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^kafka.ssl_ca_file: .*ca.crt cannot be read: no such file or directory"):
+        kafka_options(kafka(security_protocol="SSL", ssl_ca_file=str(tmp_path / "ca.crt")))
+    (tmp_path / "ca.crt").write_text("nothing")
+    with pytest.raises(ConfigError, match=r"^kafka.ssl_ca_file: .*ca.crt holds no certificate in PEM form$"):
+        kafka_options(kafka(security_protocol="SSL", ssl_ca_file=str(tmp_path / "ca.crt")))
+
+
+def test_a_key_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "client.crt", tmp_path / "client.key"
+    settings = kafka(security_protocol="SSL", ssl_certificate_file=str(certificate), ssl_key_file=str(key))
+    with pytest.raises(ConfigError, match=r"^kafka.ssl_certificate_file: .*client.crt cannot be read"):
+        kafka_options(settings)
+    certificate.write_text("nothing")
+    key.write_text(CANARY)
+    with pytest.raises(ConfigError, match=r"client.crt and kafka.ssl_key_file .*client.key do not go together") as told:
+        kafka_options(settings)
+    assert CANARY not in str(told.value)

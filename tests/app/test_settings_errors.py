@@ -1,0 +1,255 @@
+# ruff: noqa: E501 - each mistake stands beside the line that it is told by
+"""What a user reads who made a mistake. Every line names file and line, the setting, and the way out."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.settings import load
+from consumers.errors import ConfigError
+
+Problem = Callable[..., str]
+Problems = Callable[..., list[str]]
+
+SASL = """\
+name: a
+kafka: {{bootstrap_servers: [b:1], topics: [t], {}}}
+records: {{features: {{x: float32}}}}
+model: {{build: ./model.py:build_model}}
+checkpoints: {{path: ./checkpoints}}
+"""
+RECORDS = """\
+name: a
+kafka: {{bootstrap_servers: [b:1], topics: [t]}}
+records: {{{}}}
+model: {{build: ./model.py:build_model}}
+checkpoints: {{path: ./checkpoints}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("loges: {level: info}", "clicks.yaml:6: loges is not a setting; did you mean logs?"),
+        ("batch_size: 5", "clicks.yaml:6: batch_size is not a setting; did you mean training.batch_size?"),
+        (
+            "training:\n  batchsize: 5",
+            "clicks.yaml:7: training.batchsize is not a setting; did you mean training.batch_size?",
+        ),
+        (
+            "stop: {xyzzy: 5}",
+            "clicks.yaml:6: stop.xyzzy is not a setting; here are grace",
+        ),
+        ("name: b", "clicks.yaml:6: name stands here a second time; keep one of them"),
+    ],
+)
+def test_an_unknown_key_names_its_nearest_neighbour(problem: Problem, problems: Problems, text: str, line: str) -> None:
+    assert problem(text) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("training: {max_wait: 500}", "training.max_wait: 500 has no unit; write 500s, or another of ms, s, m, h, d"),
+        ("training: {max_wait: 5 sec}", "training.max_wait: '5 sec' has a unit that is not one of ms, s, m, h, d; write for instance 5s"),
+        ("training: {max_wait: 0s}", "training.max_wait: 0s does not do; it must be more than 0s"),
+        ("training: {batch_size: big}", "training.batch_size: big is not a whole number"),
+        ("training: {batch_size: 0}", "training.batch_size: 0 does not do; it must be at least 1"),
+        ("training: {batch_size: 1.5}", "training.batch_size: 1.5 is not a whole number"),
+        ("training: {shuffle: true}", "training.shuffle: true is not a whole number"),
+        ("training: {deterministic: perhaps}", "training.deterministic: perhaps is not true or false"),
+        ("training: {replicas: 0}", "training.replicas: 0 is no number of replicas; write auto, or a whole number from 1"),
+        ("training: {proof: enforced}", "training.proof: enforced is not one of enforce, warn; did you mean enforce?"),
+        ("training: {replicas: 3}", "training.batch_size: 1024 rows cannot be shared evenly by 3 replicas; write a multiple"),
+        ("training: 5", "training: 5 is not a mapping of settings; write it as in {key: value}"),
+        ("training: {live_metrics: {window: 100ms}}", "training.live_metrics.window: 100ms does not do; it must be at least 1s"),
+        ("memory: {limit: 256}", "memory.limit: 256 has no unit; write 256MiB, or another of B, kB, KB, KiB, MB, MiB, GB, GiB, TB, TiB"),
+        ("memory: {limit: 1KiB}", "memory.limit: 1KiB does not do; it must be at least 1MiB"),
+        ("api: {listen: 8080}", "api.listen: 8080 is not an address; write host:port, as in 127.0.0.1:8080"),
+        ("logs: {level: INFO}", "logs.level: INFO is not one of debug, info, warning, error; did you mean info?"),
+        ("stop: {grace: null}", "stop.grace: a NoneType is not a duration; write a number and a unit (ms, s, m, h, d), as in 60s"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_quoted_with_the_way_out(problem: Problem, text: str, line: str) -> None:
+    assert problem(text) == f"clicks.yaml:6: {line}"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "training: {deterministic: true, replicas: 1}",
+            "training.deterministic: this needs training.max_wait: null, or timing decides what is learnt",
+        ),
+        (
+            "training: {deterministic: true, max_wait: null}",
+            "training.deterministic: this needs training.replicas: 1, not auto",
+        ),
+    ],
+)
+def test_determinism_says_what_it_needs(problem: Problem, text: str, line: str) -> None:
+    assert problem(text) == f"clicks.yaml:6: {line}"
+
+
+@pytest.mark.parametrize(
+    ("kafka", "line"),
+    [
+        ("start: yesterday", "kafka.start: start 'yesterday' is not understood: write earliest, latest, committed, an age as in -7d, a time as in 2026-11-21T03:00:00Z, or offsets"),
+        ("start: 5", "kafka.start: 5 is not a place to start from: write earliest, latest, committed, an age as in -7d, a time as in 2026-11-21T03:00:00Z, or offsets"),
+        ("start: {t: 5}", "kafka.start: 't' is not a partition; write topic:number, as in clicks:0"),
+        ("security_protocol: SASL_SSL", "kafka.security_protocol: SASL_SSL also needs kafka.sasl_mechanism"),
+        ("sasl_username: me", "kafka.sasl_username: this has no effect with security_protocol PLAINTEXT; write SASL_SSL"),
+        ("ssl_ca_file: ca.crt", "kafka.ssl_ca_file: this has no effect with security_protocol PLAINTEXT; write SSL or SASL_SSL"),
+        ("security_protocol: SSL, ssl_key_file: k", "kafka.ssl_key_file: a certificate and its key go together; write kafka.ssl_certificate_file too"),
+        ("security_protocol: ssl", "kafka.security_protocol: ssl is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL; did you mean SSL?"),
+        ("ssl_ca_file: ''", "kafka.ssl_ca_file: the path is empty; write the file's path, or leave the setting out"),
+        ("fetch_bytes: 100B", "kafka.fetch_bytes: 100B does not do; it must be at least 1KiB"),
+    ],
+)  # fmt: skip
+def test_mistakes_about_kafka_are_told(problems: Problems, kafka: str, line: str) -> None:
+    assert problems(SASL.format(kafka)) == [f"clicks.yaml:2: {line}"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"BOOTSTRAP_SERVERS": "localhost"}, "kafka.bootstrap_servers[0]: 'localhost' is not a server; write host:port, as in localhost:9092"),
+        ({"BOOTSTRAP_SERVERS": "[]"}, "kafka.bootstrap_servers: this is empty; write at least one"),
+        ({"TOPICS": "a b"}, "kafka.topics[0]: 'a b' is not a topic's name; Kafka allows letters, digits, dot, dash and underscore"),
+        ({"TOPICS": "a,a"}, "kafka.topics: a topic stands here twice; name each once"),
+        ({"TOPIC": "a"}, "kafka.topic is not a setting; did you mean kafka.topics?"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_the_environment_name_the_variable(
+    problems: Problems, variables: dict[str, str], line: str
+) -> None:
+    environ = {f"MILLRACE_KAFKA__{name}": value for name, value in variables.items()}
+    assert problems(**environ) == [f"environment {next(iter(environ))}: {line}"]
+
+
+def test_a_variable_of_an_unknown_section_is_not_ignored(problems: Problems) -> None:
+    (line,) = problems(MILLRACE_TRAINIG__BATCH_SIZE="5")
+    assert (
+        line
+        == "environment MILLRACE_TRAINIG__BATCH_SIZE: trainig.batch_size is not a setting; did you mean training.batch_size?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("records", "line"),
+    [
+        ("featurs: {a: float32}, features: {b: float32}", "records.featurs is not a setting; did you mean records.features?"),
+        ("features: {}", "records.features: this is empty; write at least one"),
+        ("features: {a: float}", "records.features.a.dtype: float is not one of float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, bool, string; did you mean float64?"),
+        ("features: {a: {dtype: int8, missing: 200}}", "records.features.a.missing: 200 does not fit int8; write a value that does, or null"),
+        ("features: {a: {dtype: float32, missing: .nan}}", "records.features.a.missing: nan does not fit float32; write a value that does, or null"),
+        ("features: {a: {dtype: string, missing: 1}}", "records.features.a.missing: 1 does not fit string; write a value that does, or null"),
+        ("features: {a: {dtype: int8, missing: true}}", "records.features.a.missing: True does not fit int8; write a value that does, or null"),
+        ("features: {a: {shape: [2]}}", "records.features.a.dtype is required: the field's type. Write for instance dtype: float32"),
+        ("features: {a: {dtype: int8, shape: [0]}}", "records.features.a.shape[0]: 0 does not do; it must be at least 1"),
+        ("features: {a: float32}, label: {a: int32}", "records: 'a' and 'a' read the record's field 'a' differently; give both the same dtype, shape and missing"),
+        ("features: {a: string}, format: raw", "records: 'a' is a string, which raw records cannot hold; write format: json"),
+        ("features: {a: {dtype: int8, missing: 1}}, format: raw", "records: 'a' has a missing value, yet raw records lack nothing; leave it out"),
+        ("features: {a: float32}, label: {field: b, dtyp: int8}", "records.label.dtyp is not a setting; did you mean records.label.dtype?"),
+        ("features: {a: float32}, label: {b: {dtyp: int8, dtype: int8}}", "records.label.b.dtyp is not a setting; did you mean records.label.b.dtype?"),
+        ("features: {a: float32}, weight: w", "records.weight: w is not a mapping of settings; write it as in {key: value}"),
+        ("features: {a: float32}, format: jsn", "records.format: jsn is not one of json, raw; did you mean json?"),
+    ],
+)  # fmt: skip
+def test_mistakes_about_records_are_told(problems: Problems, records: str, line: str) -> None:
+    assert problems(RECORDS.format(records)) == [f"clicks.yaml:3: {line}"]
+
+
+@pytest.mark.parametrize("name", ["My Clicks", "-a", "", "a" * 101, "a/b", "../a", "Ä"])
+def test_a_name_that_cannot_be_a_folder_is_refused(problems: Problems, name: str) -> None:
+    (line,) = problems(MILLRACE_NAME=name)
+    assert line.startswith("environment MILLRACE_NAME: name: ")
+    assert "write at most 100 of a-z, 0-9, dot, dash and underscore, a letter or a digit first" in line
+
+
+@pytest.mark.parametrize("build", ["model.py", "./model:build", "./model.py:", "./model.py:1x", "5"])
+def test_a_build_that_names_no_function_is_refused(problems: Problems, build: str) -> None:
+    (line,) = problems(MILLRACE_MODEL__BUILD=build)
+    assert line.endswith(f"{build!r} is not a function in a file; write ./model.py:build_model")
+
+
+@pytest.mark.parametrize("every", ["60", "0s", "10ms", "0 steps", "often", "-5 steps"])
+def test_a_save_interval_that_cannot_be_says_both_forms(problems: Problems, every: str) -> None:
+    (line,) = problems(MILLRACE_CHECKPOINTS__EVERY=every)
+    assert line.startswith("environment MILLRACE_CHECKPOINTS__EVERY: checkpoints.every: ")
+    assert "steps" in line or "at least 1s" in line
+
+
+def test_all_problems_are_listed_in_the_order_of_the_file(problems: Problems) -> None:
+    text = "nam: clicks\nname: clicks\nkafka:\n  topic: [a]\n  topics: [clicks]\ntraining: {batch_size: x}\n"
+    lines = problems(text)
+    assert [line.split(":")[1] for line in lines if line[12].isdigit()] == ["1", "3", "4", "6"]
+    assert len(lines) == 7
+    assert lines[0] == "clicks.yaml:1: nam is not a setting; did you mean name?"
+    assert lines[1] == (
+        "clicks.yaml:3: kafka.bootstrap_servers is required: brokers to ask first, host:port each. "
+        "Write for instance bootstrap_servers: [localhost:9092]"
+    )
+
+
+def test_an_empty_file_is_told_all_that_it_lacks(problems: Problems) -> None:
+    required = [line.split(" ")[1] for line in problems("")]
+    assert required == [
+        "name",
+        "kafka.bootstrap_servers",
+        "kafka.topics",
+        "records.features",
+        "model.build",
+        "checkpoints.path",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("name: [a", "clicks.yaml:1: this is not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'"),
+        ("name: a\n\tb: c", "clicks.yaml:2: this is not YAML: while scanning for the next token, found character '\\t' that cannot start any token"),
+        ("- a", "clicks.yaml:1: the file is not a mapping; write settings as in name: clicks"),
+        ("name: !secret a", "clicks.yaml:1: the tag !secret is not one of YAML's core schema; leave it out"),
+        ("? [a]\n: b", "clicks.yaml:1: a key is a list or a mapping; write a word"),
+        ("name: !!int x", "clicks.yaml:1: the tag tag:yaml.org,2002:int does not fit its value; leave it out"),
+        ("name: &a [*a]", "clicks.yaml is nested without end; take out anchors that hold themselves"),
+        ("name: \x01", "clicks.yaml is not YAML: it holds characters that YAML does not allow"),
+    ],
+)  # fmt: skip
+def test_what_is_not_yaml_is_told_with_its_line(problems: Problems, text: str, line: str) -> None:
+    assert problems(text) == [line]
+
+
+def test_a_file_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "none.yaml", {})
+    assert str(caught.value) == (
+        f"{tmp_path / 'none.yaml'} cannot be read: no such file or directory; name the config file with -c FILE"
+    )
+
+
+def test_a_file_that_is_not_text_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(ConfigError, match=r"a\.yaml is not UTF-8 text \(byte 6\); save it as UTF-8"):
+        load(tmp_path / "a.yaml", {})
+
+
+CANARY = "canary-7f3a"
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        (f"name: a\nkafka: {{sasl_password: {CANARY}}}", {}),
+        (f"name: a\nkafka: {{passwort: {{x: {CANARY}}}}}", {}),
+        (f"name: a\nkafka: {{sasl_password: '{CANARY}", {}),
+        (f"name: a\nkafka: {{bootstrap_servers: ['user:{CANARY}@b:1']}}", {}),
+        (f"name: a\nkafka: {{sasl_password_file: {{x: {CANARY}}}, ssl_key_password_file: [{CANARY}]}}", {}),
+        ("name: a", {"MILLRACE_KAFKA__SASL_PASSWORD": CANARY}),
+        ("name: a", {"MILLRACE_KAFKAA__SASL_PASSWORD": CANARY}),
+    ],
+)
+def test_a_secret_in_the_wrong_place_is_never_quoted(problems: Problems, text: str, environ: dict[str, str]) -> None:
+    assert CANARY not in "\n".join(problems(text, **environ))

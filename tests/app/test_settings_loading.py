@@ -1,0 +1,200 @@
+"""What a config file and the environment come to."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.settings import load, to_schema
+from app.settings.loading import leaves
+from app.settings.service import Every
+from app.settings.spelling import dotted
+from consumers.positions import Ago, Offsets
+from consumers.records import Partition
+from pipelines.schema import Field, Schema
+
+WITH_RECORDS = """\
+name: fraud
+kafka: {{bootstrap_servers: [localhost:9092], topics: [payments]}}
+model: {{build: ./model.py:build_model}}
+checkpoints: {{path: ./checkpoints}}
+records: {}
+"""
+
+
+@pytest.fixture
+def schema_of(load_text: Any) -> Any:
+    def schema(records: str) -> Schema:
+        return to_schema(load_text(WITH_RECORDS.format(records)).settings.records)
+
+    return schema
+
+
+def test_five_lines_are_enough(load_text: Any, tmp_path: Path) -> None:
+    settings = load_text().settings
+    assert settings.name == "clicks"
+    assert settings.kafka.bootstrap_servers == ("localhost:9092",)
+    assert settings.kafka.group == "millrace-clicks"
+    assert settings.model.build.file == tmp_path / "model.py"
+    assert settings.model.build.function == "build_model"
+    assert settings.checkpoints.path == tmp_path / "checkpoints"
+    assert settings.training.max_wait == 0.5
+    assert settings.memory.limit == 256 * 2**20
+    assert (settings.api.host, settings.api.port) == ("127.0.0.1", 8080)
+
+
+def test_the_schema_follows_the_five_lines(load_text: Any) -> None:
+    assert to_schema(load_text().settings.records) == Schema(
+        features=(
+            Field(name="price", source="price", dtype="float32"),
+            Field(name="ad", source="ad", dtype="string"),
+            Field(name="hour", source="hour", dtype="int32"),
+        ),
+        labels=(Field(name="clicked", source="clicked", dtype="float32"),),
+    )
+
+
+def test_a_single_label_is_named_by_its_field(schema_of: Any) -> None:
+    schema = schema_of("{features: {amount: float32}, label: {field: is_fraud, dtype: int32}}")
+    assert schema.labels == (Field(name="is_fraud", source="is_fraud", dtype="int32"),)
+
+
+def test_several_labels_are_named_as_the_outputs_are(schema_of: Any) -> None:
+    schema = schema_of("{features: {a: float32}, label: {click: float32, buy: {dtype: int32, field: bought}}}")
+    assert schema.labels == (
+        Field(name="click", source="click", dtype="float32"),
+        Field(name="buy", source="bought", dtype="int32"),
+    )
+
+
+def test_a_label_may_itself_be_called_field(schema_of: Any) -> None:
+    schema = schema_of("{features: {a: float32}, label: {field: float32}}")
+    assert schema.labels == (Field(name="field", source="field", dtype="float32"),)
+
+
+def test_no_label_is_a_schema_without_labels(schema_of: Any) -> None:
+    assert schema_of("{features: {a: float32}}").labels == ()
+
+
+def test_shape_missing_weight_and_event_time_reach_the_schema(schema_of: Any) -> None:
+    schema = schema_of(
+        "{features: {a: {dtype: string, missing: unknown, shape: [2, 3], field: b}}, "
+        "weight: {field: w, missing: 1.0}, event_time: {field: t}}"
+    )
+    assert schema.features == (Field(name="a", source="b", dtype="string", shape=(2, 3), missing="unknown"),)
+    assert schema.weight == Field(name="weight", source="w", dtype="float32", missing=1.0)
+    assert schema.event_time == Field(name="event_time", source="t", dtype="int64")
+
+
+def test_an_input_may_be_the_label_too(schema_of: Any) -> None:
+    schema = schema_of("{features: {x: float32}, label: {x: float32}}")
+    assert schema.features == schema.labels
+
+
+def test_the_environment_goes_over_the_file_and_the_file_over_the_default(load_text: Any) -> None:
+    text = WITH_RECORDS.format("{features: {a: float32}}") + "training: {batch_size: 64, seed: 3}\n"
+    loaded = load_text(text, MILLRACE_TRAINING__BATCH_SIZE="128")
+    training = loaded.settings.training
+    assert (training.batch_size, training.seed, training.shuffle) == (128, 3, 0)
+    assert loaded.origins["training.batch_size"] == "environment MILLRACE_TRAINING__BATCH_SIZE"
+    assert loaded.origins["training.seed"].endswith("clicks.yaml:6")
+    assert loaded.origins["training.shuffle"] == "default"
+
+
+def test_every_value_has_an_origin(load_text: Any) -> None:
+    loaded = load_text(MILLRACE_MODEL__ARGS='{"sizes": {"hidden": 3}}')
+    assert set(loaded.origins) == {dotted(key) for key, _ in leaves(loaded.settings.model_dump(mode="json"))}
+    assert loaded.origins["model.args.sizes.hidden"] == "environment MILLRACE_MODEL__ARGS"
+    assert loaded.origins["records.features.price"].endswith("clicks.yaml:3")
+
+
+@pytest.mark.parametrize("value", ["a:1,b:2", "a:1, b:2", '["a:1", "b:2"]'])
+def test_a_list_in_the_environment_is_comma_separated_or_json(load_text: Any, value: str) -> None:
+    assert load_text(MILLRACE_KAFKA__BOOTSTRAP_SERVERS=value).settings.kafka.bootstrap_servers == ("a:1", "b:2")
+
+
+def test_variables_replace_what_they_name_the_narrower_over_the_wider(load_text: Any) -> None:
+    loaded = load_text(
+        MILLRACE_MODEL__ARGS__BUCKETS="10",
+        MILLRACE_MODEL__ARGS='{"buckets": 5, "rate": 0.5}',
+        MILLRACE_RECORDS__LABEL='{"field": "bought"}',
+    )
+    assert loaded.settings.model.args == {"buckets": 10, "rate": 0.5}
+    assert [label.name for label in to_schema(loaded.settings.records).labels] == ["bought"]
+
+
+def test_null_in_the_environment_unsets(load_text: Any) -> None:
+    assert load_text(MILLRACE_TRAINING__MAX_WAIT="null").settings.training.max_wait is None
+
+
+def test_variables_in_lower_case_count(load_text: Any) -> None:
+    assert load_text(millrace_stop__grace="5s").settings.stop.grace == 5.0
+
+
+def test_what_others_call_millrace_is_left_alone(load_text: Any) -> None:
+    loaded = load_text(MILLRACE_PORT="tcp://10.0.0.1:80", MILLRACE_SERVICE_HOST="10.0.0.1", OTHER__NAME="x")
+    assert loaded == load_text()
+
+
+def test_yaml_1_2_is_read(load_text: Any) -> None:
+    text = "  args: {country: NO, rate: 1.0e6, small: 1e-3, day: 2026-11-21, n: 100_000, octal: 0o17, on: off, t: 1:30}"
+    loaded = load_text(
+        WITH_RECORDS.format("{features: {a: float32}}").replace("{build", "\n  build").replace("l}", f"l\n{text}")
+    )
+    assert loaded.settings.model.args == {
+        "country": "NO",
+        "rate": 1_000_000.0,
+        "small": 0.001,
+        "day": "2026-11-21",
+        "n": 100_000,
+        "octal": 15,
+        "on": "off",
+        "t": "1:30",
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "position"),
+    [("-7d", Ago(604800.0)), ("{clicks:0: 123}", Offsets({Partition("clicks", 0): 123}))],
+)
+def test_a_start_is_a_position(load_text: Any, start: str, position: object) -> None:
+    text = WITH_RECORDS.format("{features: {a: float32}}").replace("topics:", f"start: {start}, topics:")
+    assert load_text(text).settings.kafka.start_position == position
+
+
+@pytest.mark.parametrize(("text", "every"), [("60s", Every(seconds=60.0)), ("5000 steps", Every(steps=5000))])
+def test_saves_are_every_so_often_or_every_so_many_steps(load_text: Any, text: str, every: Every) -> None:
+    assert load_text(MILLRACE_CHECKPOINTS__EVERY=text).settings.checkpoints.every == every
+
+
+def test_settings_cannot_be_changed(load_text: Any) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        load_text().settings.training.batch_size = 5
+
+
+def test_the_process_environment_counts_where_none_is_handed_in(
+    load_text: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_text()
+    monkeypatch.setenv("MILLRACE_NAME", "from-outside")
+    assert load(tmp_path / "clicks.yaml").settings.name == "from-outside"
+
+
+def test_what_is_dumped_loads_to_the_same_settings(load_text: Any) -> None:
+    import json
+
+    settings = load_text(MILLRACE_TRAINING__MAX_WAIT="null", MILLRACE_CHECKPOINTS__EVERY="7 steps").settings
+    again = load_text(json.dumps(settings.model_dump(mode="json"))).settings
+    assert again == settings
+
+
+def test_importing_the_settings_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, app.settings, app.settings.connection; "
+        "print([m for m in ('tensorflow', 'keras', 'aiokafka', 'pyarrow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
