@@ -1,0 +1,84 @@
+"""The balance: where each record is that the feed has received, by partition.
+
+Owns counters under a lock, moved on the feed's and the trainer's threads and read on any.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from consumers.records import Partition
+
+
+class Stage(StrEnum):
+    """Where a record is; it is in one place at a time."""
+
+    DECODING = "decoding"
+    ASSEMBLING = "assembling"
+    UNDER_WAY = "under_way"
+    HANDED = "handed"
+    DISCARDED = "discarded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Records of one partition. received = decoding + assembling + under_way + handed + discarded."""
+
+    received: int
+    """Taken from the hand-off, in this incarnation."""
+    decoding: int
+    assembling: int
+    """Decoded, in no block yet."""
+    under_way: int
+    """In blocks that the dataset has, prefetched or not, and the trainer has not."""
+    handed: int
+    """In blocks that the trainer has got: learnt, set aside, skipped, or in its call."""
+    discarded: int
+    """Dropped by a stop; they are read again."""
+
+    @property
+    def held(self) -> int:
+        """Between the hand-off and the trainer."""
+        return self.decoding + self.assembling + self.under_way
+
+    def balanced(self) -> bool:
+        """Whether every record is in one place."""
+        return self.received == self.held + self.handed + self.discarded
+
+
+class Balances:
+    """The balance of each partition."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._received: Counter[Partition] = Counter()
+        self._at: dict[Stage, Counter[Partition]] = {stage: Counter() for stage in Stage}
+
+    def receive(self, partition: Partition, records: int) -> None:
+        """Count records in: they are being decoded."""
+        with self._lock:
+            self._received[partition] += records
+            self._at[Stage.DECODING][partition] += records
+
+    def move(self, partition: Partition, records: int, source: Stage, target: Stage) -> None:
+        """Count records from one place to another."""
+        with self._lock:
+            self._at[source][partition] -= records
+            self._at[target][partition] += records
+
+    def discard(self, *stages: Stage) -> None:
+        """Count all that is at these stages as dropped."""
+        with self._lock:
+            for stage in stages:
+                self._at[Stage.DISCARDED].update(self._at[stage])
+                self._at[stage].clear()
+
+    def snapshot(self) -> Mapping[Partition, Balance]:
+        """All of them at one instant."""
+        with self._lock:
+            return {
+                partition: Balance(received=received, **{stage.value: self._at[stage][partition] for stage in Stage})
+                for partition, received in self._received.items()
+            }
