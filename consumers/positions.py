@@ -47,7 +47,7 @@ class Ago:
     seconds: float
 
     def __str__(self) -> str:
-        return f"-{self.seconds:g}s"
+        return "-" + f"{self.seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 @dataclass(frozen=True, slots=True)

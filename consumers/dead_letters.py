@@ -1,0 +1,282 @@
+"""Dead letters to a topic: each record that was set aside, as it was, with its origin and reason in headers.
+
+Owns the thread `dead-letters` with its event loop, a producer that waits for all replicas, and the backlog. Letters
+are sent in windows of the oldest and leave the backlog when all of a window are acknowledged; what failed is sent
+again, by a new producer, for as long as it takes: at least once, known by topic, partition and offset. Full, `put`
+waits. It ends by `stop`, which sends what it can within its deadline and says how many letters were abandoned.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.protocol.metadata import MetadataRequest
+
+from consumers.backlog import Backlog, BacklogOptions
+from consumers.errors import TopicMissingError, UnreachableError
+from consumers.kafka_options import KafkaOptions
+from consumers.letters import CountedOnly, DeadLetter, DeadLetters, DeadLetterStatistics
+from consumers.log_limit import limit_loggers
+from consumers.loop_thread import LoopThread
+
+__all__ = ["CountedOnly", "DeadLetter", "DeadLetterOptions", "DeadLetterStatistics", "DeadLetters", "KafkaDeadLetters"]
+
+log = logging.getLogger(__name__)
+
+_WINDOW = 500
+_WINDOW_BYTES = 1024 * 1024
+_RETRY_S = 0.5
+_SPARE_S = 2.0
+_SHORTENED_BYTES = 16 * 1024
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+_MISSING = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterOptions:
+    """Where dead letters go."""
+
+    topic: str
+    """Has to exist."""
+    backlog: BacklogOptions = field(default_factory=BacklogOptions)
+    """How many may wait."""
+    max_request_bytes: int = 1024 * 1024
+    """The largest letter that is sent whole."""
+
+
+class KafkaDeadLetters:
+    """Writes dead letters to a topic."""
+
+    def __init__(self, kafka: KafkaOptions, options: DeadLetterOptions) -> None:
+        self._kafka = kafka
+        self._options = options
+        self._backlog = Backlog(options.backlog)
+        self._loop = LoopThread("dead-letters")
+        self._sender: _Sender | None = None
+
+    def start(self, deadline_s: float) -> None:
+        """Connect. Raises UnreachableError, and TopicMissingError when the topic is not there."""
+        limit_loggers("aiokafka", self._kafka.log_lines_per_minute)
+        self._loop.start()
+        try:
+            self._sender = self._loop.run(_connect(self._kafka, self._options, self._backlog, deadline_s), None)
+        except BaseException:
+            self._loop.stop(_SPARE_S)
+            raise
+
+    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Take the letter; full, wait for room.
+
+        Raises DeadLettersStopped once `stopped` says so, or after `stop`, and DeadLettersFull when patience ends.
+        """
+        self._backlog.put(letter, stopped)
+        if self._sender is not None:
+            self._loop.call(self._sender.work.set)
+
+    def sequence(self) -> int:
+        """The number of the letter that was taken last; the first is 1."""
+        return self._backlog.sequence()
+
+    def wait_acknowledged(self, sequence: int, timeout_s: float) -> bool:
+        """Wait until every letter up to this number is acknowledged. Whether it is."""
+        return self._backlog.wait_acknowledged(sequence, timeout_s)
+
+    def statistics(self) -> DeadLetterStatistics:
+        """What it has done."""
+        return self._backlog.statistics()
+
+    def stop(self, deadline_s: float) -> int:
+        """Send what waits, as far as time allows. How many letters were abandoned."""
+        sender, self._sender = self._sender, None
+        if sender is None:
+            return self._backlog.close()
+        self._backlog.wait_empty(deadline_s / 2)
+        abandoned = self._backlog.close()
+        with contextlib.suppress(TimeoutError):
+            self._loop.run(sender.close(), deadline_s / 4)
+        self._loop.stop(deadline_s / 4)
+        if abandoned:
+            log.warning("%d dead letters were not acknowledged and are abandoned", abandoned)
+        return abandoned
+
+
+@dataclass(slots=True)
+class _Window:
+    """The oldest letters of the backlog, on their way."""
+
+    left: dict[int, DeadLetter]
+    """Those that are not acknowledged yet, by their place."""
+    too_large: set[int] = field(default_factory=set)
+    """The places of those that have to be shortened."""
+
+
+class _Sender:
+    """Lives on the loop: takes windows of the backlog and sends them until they are acknowledged."""
+
+    def __init__(self, kafka: KafkaOptions, options: DeadLetterOptions, backlog: Backlog) -> None:
+        self._kafka = kafka
+        self._options = options
+        self._backlog = backlog
+        self._producer: AIOKafkaProducer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.work = asyncio.Event()
+
+    async def connect(self, deadline_s: float) -> None:
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._connect()
+        except TimeoutError:
+            await self._drop_producer()
+            raise UnreachableError(
+                f"nobody answers at {self._kafka.servers} within {deadline_s:g} s, where the dead letters should go: "
+                "is the broker up? Check kafka.bootstrap_servers"
+            ) from None
+        except BaseException:
+            await self._drop_producer()
+            raise
+        self._task = asyncio.create_task(self._run(), name="send-dead-letters")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self._drop_producer()
+
+    async def _run(self) -> None:
+        while True:
+            self.work.clear()
+            window = self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
+            if not window:
+                await self.work.wait()
+                continue
+            await self._deliver(_Window(left=dict(enumerate(window))))
+            self._backlog.settle(len(window))
+
+    async def _deliver(self, window: "_Window") -> None:
+        """Send until all is acknowledged. A producer that failed may be out of sequence: each try has a new one."""
+        while window.left:
+            failure = await self._try_to_send(window)
+            if failure is not None:
+                self._backlog.failed(failure)
+                await self._drop_producer()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _try_to_send(self, window: "_Window") -> str | None:
+        """Send what is left of the window. What it failed with, None when all of it is acknowledged."""
+        try:
+            async with asyncio.timeout(self._kafka.request_timeout_ms / 1000):
+                producer = await self._ready_producer()
+                sent = {index: await self._send(producer, window, index) for index in window.left}
+                results = await asyncio.gather(*sent.values(), return_exceptions=True)
+        except TimeoutError:
+            return f"topic {self._options.topic} has acknowledged nothing for {self._kafka.request_timeout_ms} ms"
+        except Exception as error:  # noqa: BLE001 - a letter must never be lost to a client that is out of order
+            return f"{type(error).__name__}: {error}"
+        failure = None
+        for index, result in zip(sent, results, strict=True):
+            if not isinstance(result, BaseException):
+                del window.left[index]
+                continue
+            failure = f"{type(result).__name__}: {result}"
+            if isinstance(result, _TOO_LARGE):
+                self._mark_too_large(window, index)
+        return failure
+
+    async def _send(self, producer: AIOKafkaProducer, window: "_Window", index: int) -> "asyncio.Future[object]":
+        letter = window.left[index]
+        if index not in window.too_large:
+            headers = letter.all_headers()
+            if letter.value is None:
+                headers.append(("millrace.value", b"null"))
+            try:
+                return await self._post(producer, letter.value or b"", letter.key, headers)
+            except _TOO_LARGE:
+                self._mark_too_large(window, index)
+        return await self._send_shortened(producer, letter)
+
+    def _mark_too_large(self, window: "_Window", index: int) -> None:
+        window.too_large.add(index)
+        self._backlog.shortened()
+
+    async def _send_shortened(self, producer: AIOKafkaProducer, letter: DeadLetter) -> "asyncio.Future[object]":
+        """With the beginning of its value and key, and without its own headers: its origin tells where the rest is."""
+        value, key = letter.value or b"", letter.key
+        ours = [(name, text) for name, text in letter.all_headers() if name.startswith("millrace.")]
+        ours.append(("millrace.value_bytes", str(len(value)).encode()))
+        return await self._post(producer, value[:_SHORTENED_BYTES], key and key[:_SHORTENED_BYTES], ours)
+
+    async def _post(
+        self, producer: AIOKafkaProducer, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
+    ) -> "asyncio.Future[object]":
+        """The letter's time is now, not the record's: else retention could remove it at once."""
+        sent: asyncio.Future[object] = await producer.send(self._options.topic, value, key, headers=headers)
+        sent.add_done_callback(_look_at)
+        return sent
+
+    async def _connect(self) -> None:
+        while True:
+            if await self._try_connect():
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _try_connect(self) -> bool:
+        try:
+            producer = await self._ready_producer()
+            request = MetadataRequest([self._options.topic], allow_auto_topic_creation=False)
+            answer = await producer.client.send(producer.client.get_random_node(), request)
+        except (KafkaError, OSError):
+            await self._drop_producer()
+            return False
+        if any(code == _MISSING for code, *_ in answer.topics):
+            topic, servers = self._options.topic, self._kafka.servers
+            raise TopicMissingError(
+                f"the dead-letter topic {topic} is not at {servers}; create it: "
+                f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 1"
+            )
+        return True
+
+    async def _ready_producer(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            producer = AIOKafkaProducer(
+                **self._kafka.client_settings(),
+                acks="all",
+                enable_idempotence=True,
+                max_request_size=self._options.max_request_bytes,
+                linger_ms=5,
+            )
+            try:
+                await producer.start()
+            except BaseException:
+                await producer.stop()
+                raise
+            self._producer = producer
+        return self._producer
+
+    async def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            async with asyncio.timeout(_SPARE_S):
+                await producer.stop()
+        except (KafkaError, TimeoutError):  # it flushes first, which a broker that is away never lets end
+            with contextlib.suppress(KafkaError):
+                await producer._sender.close()  # noqa: SLF001 - nothing public ends its task without a flush
+            await producer.client.close()
+
+
+async def _connect(kafka: KafkaOptions, options: DeadLetterOptions, backlog: Backlog, deadline_s: float) -> _Sender:
+    sender = _Sender(kafka, options, backlog)
+    await sender.connect(deadline_s)
+    return sender
+
+
+def _look_at(sent: "asyncio.Future[object]") -> None:
+    """A window that failed early leaves futures at which nobody looks."""
+    if not sent.cancelled():
+        sent.exception()

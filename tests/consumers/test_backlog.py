@@ -1,0 +1,113 @@
+"""Dead letters wait in order, within their bound, and nobody skips one."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from consumers.backlog import Backlog, BacklogOptions
+from consumers.errors import DeadLettersFull, DeadLettersStopped
+from consumers.letters import CountedOnly, DeadLetter
+from consumers.reasons import Reason
+from consumers.records import Partition
+
+
+def letter(offset: int = 0, *, value: bytes | None = b"{", reason: Reason = Reason.MALFORMED) -> DeadLetter:
+    return DeadLetter(
+        partition=Partition("clicks", 3),
+        offset=offset,
+        timestamp_ms=99,
+        key=b"k",
+        value=value,
+        headers=(("trace", b"1"),),
+        reason=reason,
+        field=None,
+        model="clicks-model",
+    )
+
+
+def never() -> bool:
+    return False
+
+
+def test_a_letter_carries_its_origin_and_reason_before_its_own_headers() -> None:
+    assert letter(7).all_headers() == [
+        ("millrace.topic", b"clicks"),
+        ("millrace.partition", b"3"),
+        ("millrace.offset", b"7"),
+        ("millrace.timestamp", b"99"),
+        ("millrace.reason", b"malformed"),
+        ("millrace.name", b"clicks-model"),
+        ("trace", b"1"),
+    ]
+
+
+def test_letters_leave_in_order_and_only_when_settled() -> None:
+    backlog = Backlog(BacklogOptions())
+    for offset in range(5):
+        backlog.put(letter(offset), never)
+    assert [waiting.offset for waiting in backlog.oldest(3, 10**6)] == [0, 1, 2]
+    backlog.settle(2)
+    assert [waiting.offset for waiting in backlog.oldest(9, 10**6)] == [2, 3, 4]
+    assert len(backlog.oldest(9, 1)) == 1
+    statistics = backlog.statistics()
+    assert (statistics.put, statistics.acknowledged, statistics.waiting) == (5, 2, 3)
+    assert statistics.by_reason == {Reason.MALFORMED: 5}
+
+
+def test_a_full_backlog_makes_put_wait_until_a_letter_is_settled() -> None:
+    backlog = Backlog(BacklogOptions(capacity_bytes=letter().nbytes))
+    backlog.put(letter(0), never)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(backlog.put, letter(1), never)
+        assert backlog.sequence() == 1
+        backlog.settle(1)
+        waiting.result(20)
+    assert [left.offset for left in backlog.oldest(9, 10**6)] == [1]
+    assert backlog.statistics().peak_bytes <= letter().nbytes
+
+
+def test_a_letter_larger_than_the_bound_is_taken_alone() -> None:
+    backlog = Backlog(BacklogOptions(capacity_bytes=10))
+    backlog.put(letter(value=b"x" * 1000), never)
+    with pytest.raises(DeadLettersStopped):
+        backlog.put(letter(), lambda: True)
+
+
+def test_whoever_waits_for_room_is_released_by_a_close_and_the_letter_is_not_taken() -> None:
+    backlog = Backlog(BacklogOptions(capacity_bytes=1))
+    backlog.put(letter(), never)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(backlog.put, letter(1), never)
+        assert backlog.close() == 1
+        with pytest.raises(DeadLettersStopped):
+            waiting.result(20)
+    assert backlog.sequence() == 1
+
+
+def test_patience_ends_with_what_is_wrong() -> None:
+    backlog = Backlog(BacklogOptions(capacity_bytes=1, patience_s=0.0))
+    backlog.put(letter(), never)
+    backlog.failed("TopicAuthorizationFailedError")
+    with pytest.raises(DeadLettersFull, match="TopicAuthorizationFailedError"):
+        backlog.put(letter(1), never)
+
+
+def test_waiting_for_an_acknowledgement_ends_when_it_comes_or_time_is_up() -> None:
+    backlog = Backlog(BacklogOptions())
+    backlog.put(letter(), never)
+    assert not backlog.wait_acknowledged(1, 0)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(backlog.wait_acknowledged, 1, 20)
+        backlog.settle(1)
+        assert waiting.result(20)
+    assert backlog.wait_acknowledged(0, 0)
+
+
+def test_without_a_topic_letters_are_counted_by_reason_and_hold_nothing_up() -> None:
+    sink = CountedOnly()
+    for reason in (Reason.EMPTY, Reason.EMPTY, Reason.NOT_FINITE):
+        sink.put(letter(reason=reason))
+    assert sink.sequence() == 3
+    assert sink.wait_acknowledged(3, 0)
+    assert sink.statistics().by_reason == {Reason.EMPTY: 2, Reason.NOT_FINITE: 1}
+    assert sink.stop(0) == 0

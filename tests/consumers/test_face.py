@@ -1,0 +1,20 @@
+"""What importing the left side costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("consumers", ["aiokafka", "tensorflow"]),
+        ("consumers.positions, consumers.letters, consumers.kafka_options, consumers.lag", ["aiokafka", "tensorflow"]),
+        ("consumers.kafka_source, consumers.dead_letters", ["tensorflow", "keras", "pyarrow"]),
+    ],
+)
+def test_importing_loads_nothing_that_it_does_not_need(modules: str, absent: list[str]) -> None:
+    program = f"import sys, {modules}; print(','.join(name for name in {absent!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,51 @@
+"""A loop in a thread of its own starts, ends, and cancels what is left."""
+
+import asyncio
+import threading
+
+import pytest
+
+from consumers.loop_thread import LoopThread
+
+
+async def _forever(cancelled: threading.Event) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        cancelled.set()
+
+
+async def _name() -> str:
+    await asyncio.sleep(0)
+    return threading.current_thread().name
+
+
+def test_work_runs_in_the_named_thread_and_what_is_left_is_cancelled_by_a_stop() -> None:
+    loop = LoopThread("of-a-test")
+    loop.start()
+    assert loop.run(_name(), 20) == "of-a-test"
+    cancelled = threading.Event()
+    loop.submit(_forever(cancelled))
+    assert loop.stop(20)
+    assert cancelled.is_set()
+    assert "of-a-test" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_work_that_takes_too_long_is_cancelled() -> None:
+    loop = LoopThread("of-a-test")
+    loop.start()
+    cancelled = threading.Event()
+    with pytest.raises(TimeoutError):
+        loop.run(_forever(cancelled), 0.01)
+    assert cancelled.wait(20)
+    assert loop.stop(20)
+
+
+def test_a_stopped_loop_refuses_work_and_ignores_calls() -> None:
+    loop = LoopThread("of-a-test")
+    loop.start()
+    assert loop.stop(20)
+    loop.call(lambda: None)
+    with pytest.raises(RuntimeError, match="not running"):
+        loop.submit(_name())
+    assert loop.stop(1)
