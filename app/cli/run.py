@@ -1,0 +1,42 @@
+"""`millrace run`: the service in the foreground."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    until: Annotated[
+        str | None,
+        typer.Option(help="Learn up to there, save and exit: now, a time, or offsets as in clicks:0=123,clicks:1=77."),
+    ] = None,
+    max_records: Annotated[int | None, typer.Option(min=1, help="Learn so many records, save and exit.")] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Start without learning, until told to resume.")] = False,
+    start_over: Annotated[
+        bool,
+        typer.Option("--start-over", help="Begin anew though there are checkpoints; they stay where they are."),
+    ] = False,
+) -> None:
+    """Learn from the topic until stopped.
+
+    Ctrl-C or SIGTERM finishes the call, saves, commits and exits 0; a second one ends at once. Example:
+    millrace run -c clicks.yaml --until now
+    """
+    from app.logs import configure
+    from app.process import run_service
+    from app.service import RunOptions
+    from app.settings import load
+    from consumers.positions import parse_until
+
+    loaded = load(file)
+    logs = loaded.settings.logs
+    configure(name=loaded.settings.name, form=logs.format, level=logs.level)
+    options = RunOptions(
+        until=None if until is None else parse_until(until),
+        max_records=max_records,
+        paused=paused,
+        start_over=start_over,
+    )
+    raise typer.Exit(run_service(loaded, options))

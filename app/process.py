@@ -1,0 +1,81 @@
+"""The process: the service on its threads, the HTTP side and the signals on the main one, and the exit code.
+
+The main thread's loop serves HTTP. A signal's handler only sets a flag; a second signal ends the process at once. When
+the service has ended, the HTTP side does. What took longer than the grace is left behind, with a line that says so.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+from app.api.server import ApiServer
+from app.service import RunOptions, Service
+from app.settings import Loaded
+from consumers.errors import MillraceError
+
+log = logging.getLogger(__name__)
+_FORCED = 1
+
+
+class Signals:
+    """Takes SIGTERM and SIGINT: the first asks for the ordered end, the second forces it."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def install(self) -> None:
+        """Begin to take them."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def _take(self, _number: int, _frame: FrameType | None) -> None:
+        if self.asked.is_set():
+            os._exit(_FORCED)
+        self.asked.set()
+
+
+def run_service(loaded: Loaded, options: RunOptions) -> int:
+    """Run until the service ends; the exit code."""
+    signals = Signals()
+    signals.install()
+    service = Service(loaded, options)
+    server = ApiServer(service, loaded.settings.api)
+    server.bind()
+    watcher = threading.Thread(target=_watch, args=(signals, service, server), name="signals", daemon=True)
+    service.start()
+    watcher.start()
+    server.serve()
+    service.stop()
+    return _ending(service)
+
+
+def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
+    """Wait for a signal or the service's end, then see the end through."""
+    while not signals.asked.wait(0.1):
+        if service.join(0.0):
+            server.stop()
+            return
+    service.stop()
+    service.join(service.grace_left_s())
+    server.stop()
+
+
+def _ending(service: Service) -> int:
+    """The exit code, and the line that explains it."""
+    if not service.join(service.grace_left_s()):
+        log.error(
+            "the service did not end within stop.grace (%g s) and is left behind; the next start goes on from "
+            "the newest durable checkpoint",
+            service.settings.stop.grace,
+        )
+        sys.stderr.flush()
+        os._exit(_FORCED)
+    error = service.error
+    if error is None:
+        return 0
+    if isinstance(error, MillraceError):
+        raise error
+    return 1

@@ -1,0 +1,26 @@
+"""Where a checkpoint's state comes from: config, code, versions and cluster, by hash. No value, no secret."""
+
+import hashlib
+import json
+import platform
+from importlib.metadata import version
+from typing import Any
+
+from app.settings import Loaded
+from app.settings.masking import masked
+from app.version import version as own_version
+
+
+def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
+    """What stands in each manifest."""
+    settings = loaded.settings
+    config = json.dumps(masked(settings.model_dump(mode="json")), sort_keys=True)
+    return {
+        "millrace": own_version(),
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("tensorflow", "keras", "numpy")},
+        "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
+        "model_sha256": hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest(),
+        "cluster_id": cluster_id,
+        "topics": list(settings.kafka.topics),
+    }

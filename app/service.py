@@ -1,0 +1,324 @@
+"""The service: everything wired, started in order, run, stopped in order. The one place that knows all the stages.
+
+Owns the trainer's thread and, through its parts, every other; the main thread keeps the HTTP side and the signals.
+Starting happens on the trainer's thread, so that the HTTP side answers from the beginning. It ends when the trainer
+has: by reaching what it was told to learn, by `stop`, or by an error, which is kept for the exit code.
+
+Start: (1) the folder's lock, (2) Kafka, (3) the model and its proof, (4) the newest checkpoint or number 0,
+(5) dead letters, (6) learn. Stop: (1) stop taking, (2) finish the call, (3) last checkpoint, (4) commit, (5) close.
+"""
+
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.learning import build_learner, prove
+from app.provenance import provenance_of
+from app.settings import Loaded, Settings
+from app.settings.connection import kafka_options
+from app.stream import StreamFactory, StreamOptions
+from consumers.dead_letters import DeadLetterOptions, KafkaDeadLetters
+from consumers.errors import MillraceError
+from consumers.kafka_source import KafkaSource
+from consumers.letters import CountedOnly, DeadLetter, DeadLetters
+from consumers.positions import Until
+from consumers.reasons import Reason
+from consumers.records import Partition
+from training.baseline import Baseline
+from training.checkpoints.folder import Folder
+from training.checkpoints.lease import Writer
+from training.checkpoints.manifest import Manifest, SaveOrder
+from training.checkpoints.policies import EverySeconds, EverySteps, KeepAny, KeepHourly, KeepLast, SavePolicy
+from training.checkpoints.store import CheckpointStore, StoreOptions
+from training.checkpoints.writer import CheckpointWriter
+from training.commands import Commands, Stop
+from training.errors import CheckpointError, PassedError
+from training.learner import Learner
+from training.ledger import Ledger
+from training.live import LiveMetrics
+from training.loop import Collaborators, Trainer
+from training.meter import Meter
+from training.phases import Phase, Phases
+from training.saving import Saving, SavingOptions
+
+log = logging.getLogger(__name__)
+_CONNECT_S = 15.0
+_ACKNOWLEDGE_S = 30.0
+_COMMIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line adds to the settings."""
+
+    until: Until | None = None
+    max_records: int | None = None
+    paused: bool = False
+    start_over: bool = False
+    """Begin anew, though there are checkpoints: they stay, and are not gone on from."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the service is made of; filled in while it starts."""
+
+    writer: Writer | None = None
+    source: KafkaSource | None = None
+    learner: Learner | None = None
+    dead_letters: DeadLetters = field(default_factory=CountedOnly)
+    store: CheckpointStore | None = None
+    saving: Saving | None = None
+    live: LiveMetrics | None = None
+    streams: StreamFactory | None = None
+    trainer: Trainer | None = None
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error: a stop was asked for while starting
+    """Ends the start."""
+
+
+class Service:
+    """One model, learning."""
+
+    def __init__(self, loaded: Loaded, options: RunOptions, on_end: Callable[[], None] = lambda: None) -> None:
+        self.settings: Settings = loaded.settings
+        self.options = options
+        self.phases = Phases()
+        self.meter = Meter(time.monotonic)
+        self.ledger = Ledger()
+        self.commands = Commands()
+        self.parts = Parts()
+        self.began_at = time.time()
+        self.error: BaseException | None = None
+        self._loaded = loaded
+        self._on_end = on_end
+        self._stop_asked = threading.Event()
+        self._stop_asked_at: float | None = None
+        self._commit: Future[bool] | None = None
+        self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for the ordered end; returns at once. Safe in a signal handler's wake."""
+        if not self._stop_asked.is_set():
+            self._stop_asked_at = time.monotonic()
+            self._stop_asked.set()
+            log.info("stopping: finishing the call, then the last checkpoint")
+            self.commands.send(Stop())
+
+    def grace_left_s(self) -> float:
+        """How much of the grace is left since the stop was asked for."""
+        asked = time.monotonic() if self._stop_asked_at is None else self._stop_asked_at
+        return max(0.0, asked + self.settings.stop.grace - time.monotonic())
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end. Whether it has come."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        """The trainer's thread, from the first step of the start to the last of the stop."""
+        try:
+            trainer = self._prepare()
+            _quiet_collector()
+            trainer.run()
+            self.error = trainer.error
+        except _Stopped:
+            self.phases.enter(Phase.STOPPING)
+            self.phases.enter(Phase.ENDED)
+        except BaseException as error:
+            self.error = error
+            self.phases.enter(Phase.FAILED, str(error))
+            if not isinstance(error, MillraceError):
+                log.exception("the service failed")
+        finally:
+            self._close()
+            self._on_end()
+
+    def _prepare(self) -> Trainer:
+        """Everything before the first record."""
+        self._take_folder()
+        self._go_on()
+        self._connect()
+        self._go_on()
+        self._build()
+        self._go_on()
+        return self._assemble()
+
+    def _go_on(self) -> None:
+        if self._stop_asked.is_set():
+            raise _Stopped
+
+    def _take_folder(self) -> None:
+        folder = Folder(self.settings.checkpoints.path / self.settings.name)
+        self.parts.writer = Writer.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
+
+    def _passed(self, error: PassedError) -> None:
+        """Another trainer took over: nothing that we do counts any more, so there is nothing to end in order."""
+        log.critical("%s", error)
+        os._exit(error.exit_code)
+
+    def _connect(self) -> None:
+        options = kafka_options(self.settings.kafka)
+        if self.settings.training.deterministic:
+            options = replace(options, freeze_partitions=True)
+        source = KafkaSource(options)
+        source.start(_CONNECT_S)
+        self.parts.source = source
+        if (topic := self.settings.records.dead_letters.topic) is not None:
+            letters = KafkaDeadLetters(options, DeadLetterOptions(topic=topic))
+            letters.start(_CONNECT_S)
+            self.parts.dead_letters = letters
+
+    def _build(self) -> None:
+        self.phases.enter(Phase.TRACING)
+        self.parts.learner = build_learner(self.settings)
+        self._go_on()
+        prove(self.parts.learner, self.settings)
+
+    def _assemble(self) -> Trainer:
+        parts, settings = self.parts, self.settings
+        learner, source = parts.learner, parts.source
+        assert learner is not None
+        assert source is not None
+        task = Baseline.of(learner.model.loss)
+        parts.live = LiveMetrics(
+            window_s=settings.training.live_metrics.window,
+            scored="inference_pass" if learner.call.options.second_pass else "before_update",
+            results=learner.call.metrics.results,
+            kind=task,
+            clock=time.monotonic,
+        )
+        saving = self._open_store(learner)
+        options = StreamOptions(
+            settings=settings,
+            decode_threads=max(1, min(4, (os.cpu_count() or 2) - 1)),
+            until=None if self.options.until is None else source.resolve_until(self.options.until),
+            max_records=self.options.max_records,
+            preprocess=learner.preprocess,
+        )
+        parts.streams = StreamFactory(source, parts.dead_letters, options)
+        collaborators = Collaborators(
+            learner=learner,
+            ledger=self.ledger,
+            live=parts.live,
+            saving=saving,
+            open_stream=parts.streams.open,
+            newcomers=parts.streams.newcomers,
+            phases=self.phases,
+            meter=self.meter,
+            commands=self.commands,
+            on_refused=self._refused,
+            clock=time.monotonic,
+            wall=time.time,
+        )
+        parts.trainer = Trainer(collaborators, task=task, paused=self.options.paused)
+        return parts.trainer
+
+    def _open_store(self, learner: Learner) -> Saving:
+        """The store, and in it the state to go on from: the newest checkpoint, or a new number 0."""
+        parts, settings = self.parts, self.settings
+        assert parts.writer is not None
+        assert parts.source is not None
+        assert parts.live is not None
+        self.phases.enter(Phase.RESTORING)
+        keep = settings.checkpoints.keep
+        options = StoreOptions(
+            keep=KeepAny([KeepLast(keep.last), KeepHourly(keep.hourly)]),
+            before_manifest=self._letters_acknowledged,
+            on_durable=self._durable,
+        )
+        parts.store = store = CheckpointStore(parts.writer.folder, parts.writer, options)
+        store.require_space(3 * learner.state_bytes)
+        parts.saving = saving = Saving(
+            store,
+            CheckpointWriter(store),
+            learner,
+            self.ledger,
+            parts.live,
+            SavingOptions(
+                policy=_save_policy(settings),
+                provenance=provenance_of(self._loaded, parts.source.cluster_id()),
+                stop_timeout_s=settings.stop.grace * 0.8,
+                clock=time.monotonic,
+            ),
+        )
+        start = settings.kafka.start_position
+        source = parts.source
+        manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
+        what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
+        log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
+        return saving
+
+    # Callbacks from the left and from the store.
+
+    def _letters_acknowledged(self, _order: SaveOrder) -> None:
+        """On the checkpoint writer's thread: no manifest before the dead letters up to it are safe."""
+        letters = self.parts.dead_letters
+        if not letters.wait_acknowledged(letters.sequence(), _ACKNOWLEDGE_S):
+            raise CheckpointError(
+                f"records.dead_letters.topic: {self.settings.records.dead_letters.topic} has not acknowledged its "
+                f"letters within {_ACKNOWLEDGE_S:g} s, so the checkpoint waits for the next save; is the topic there?"
+            )
+
+    def _durable(self, manifest: Manifest) -> None:
+        """On the checkpoint writer's thread: what is durable may be committed."""
+        if self.parts.source is not None:
+            positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
+            self._commit = self.parts.source.commit(positions)
+
+    def _refused(self, partition: Partition, offset: int, reason: Reason) -> None:
+        """On the trainer's thread: a record that decodes and yet cannot be learnt goes by its origin alone."""
+        letter = DeadLetter(
+            partition=partition,
+            offset=offset,
+            timestamp_ms=0,
+            key=None,
+            value=None,
+            headers=(),
+            reason=reason,
+            field=None,
+            model=self.settings.name,
+        )
+        self.parts.dead_letters.put(letter, self._stop_asked.is_set)
+
+    def _close(self) -> None:
+        """Close what is open once nothing is learnt any more; each step is bounded."""
+        parts = self.parts
+        if self._commit is not None:
+            _within(_COMMIT_S, "the last commit", self._commit)
+        abandoned = parts.dead_letters.stop(_COMMIT_S)
+        if abandoned:
+            log.warning("%d dead letters were not acknowledged; a restart sends them again", abandoned)
+        if parts.source is not None:
+            parts.source.stop(_COMMIT_S)
+        if parts.writer is not None:
+            parts.writer.release()
+
+
+def _save_policy(settings: Settings) -> SavePolicy:
+    every = settings.checkpoints.every
+    return EverySeconds(every.seconds) if every.seconds is not None else EverySteps(every.steps or 1)
+
+
+def _within(seconds: float, what: str, future: "Future[Any]") -> None:
+    try:
+        future.result(seconds)
+    except Exception as error:  # noqa: BLE001 - said, and lived with: nothing durable depends on it
+        log.warning("%s did not end well: %s", what, error or type(error).__name__)
+
+
+def _quiet_collector() -> None:
+    """Keep the cyclic collector off the hot path: what is here now stays, so it need not be walked again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)

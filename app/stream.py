@@ -1,0 +1,178 @@
+"""The trainer's stream out of Kafka: hand-off, decode pool, assembler, feed and dataset, wired anew each incarnation.
+
+Owns what one incarnation needs and takes it down in order: the feed, then the iterator, then the pool. Opened and
+closed on the trainer's thread.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.settings import Settings, to_schema
+from consumers.handoff import Handoff, HandoffStatistics
+from consumers.kafka_source import KafkaSource
+from consumers.letters import DeadLetter, DeadLetters
+from consumers.positions import Earliest
+from consumers.records import Chunk, Partition
+from pipelines import dataset
+from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.decode import DecodePool, Refused
+from pipelines.decoders import make_decoder
+from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
+from pipelines.order import EventTimeOrder
+from pipelines.turns import RotationOptions
+from training.calls import Rows
+from training.stream import Delivery, StreamEnded, StreamOrder
+
+_BEHIND_S = 60.0
+"""Records older than this are a backlog, which is taken in order of event time."""
+_ROTATION_ROWS = 64
+_HANDOFF_SHARE, _FEED_SHARE = 0.35, 0.45
+"""Of the memory limit: the hand-off's, and decoding, assembly and blocks together; the rest is the client's buffers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """What streams are made of, besides the order for one."""
+
+    settings: Settings
+    decode_threads: int
+    until: Mapping[Partition, int] | None
+    max_records: int | None
+    preprocess: Callable[..., Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStatistics:
+    """What the stream of the present incarnation holds and has done."""
+
+    handoff: HandoffStatistics
+    feed: FeedStatistics
+
+
+class KafkaStream:
+    """Blocks of one incarnation."""
+
+    def __init__(self, feed: Feed, handoff: Handoff, pool: DecodePool, elements: dataset.Stream) -> None:
+        self._feed, self._handoff, self._pool, self._elements = feed, handoff, pool, elements
+        self._closed = False
+
+    def take(self) -> Delivery | None:
+        """The next block; None soon where there is nothing just now. StreamEnded at the end."""
+        element = next(self._elements, None)
+        if element is None:
+            raise StreamEnded
+        number = int(element.number)
+        if number == dataset.TICK:
+            return None
+        return Delivery(Rows.of(tuple(element)[1:]), self._elements.facts_of(number))
+
+    def close(self) -> None:
+        """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
+        if self._closed:
+            return
+        self._closed = True
+        self._handoff.close()
+        self._elements.close()
+        self._pool.close()
+
+    def statistics(self) -> StreamStatistics:
+        """What it holds and has done."""
+        return StreamStatistics(handoff=self._handoff.statistics(), feed=self._feed.statistics())
+
+
+class StreamFactory:
+    """Opens streams on one source."""
+
+    def __init__(self, source: KafkaSource, dead_letters: DeadLetters, options: StreamOptions) -> None:
+        self._source, self._dead_letters, self._options = source, dead_letters, options
+        self._schema = to_schema(options.settings.records)
+        self._decoder = make_decoder(options.settings.records.format, self._schema)
+        self.current: KafkaStream | None = None
+
+    def open(self, order: StreamOrder) -> KafkaStream:
+        """Wire a stream and begin to fetch for it."""
+        options, settings = self._options, self._options.settings
+        handoff = Handoff(
+            capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(order.positions))
+        )
+        feeds: list[Feed] = []
+        on_refused = self._letters_until(lambda: bool(feeds) and feeds[0].stopped)
+        pool = DecodePool(
+            self._decoder, threads=options.decode_threads, on_refused=unless_skipped(order.skips, on_refused)
+        )
+        feed = Feed(
+            handoff,
+            pool,
+            Assembler(self._schema, self._assembly(order), sorted(order.positions), order.incarnation, order.skips),
+            FeedOptions(max_bytes=int(settings.memory.limit * _FEED_SHARE)),
+            pick=EventTimeOrder(self._behind, _BEHIND_S),
+        )
+        feeds.append(feed)
+        elements = dataset.Stream(
+            feed,
+            dataset.make_dataset(
+                feed,
+                self._schema,
+                dataset.DatasetOptions(
+                    batch_size=settings.training.batch_size, deterministic=settings.training.deterministic
+                ),
+                options.preprocess,
+            ),
+        )
+        self.current = KafkaStream(feed, handoff, pool, elements)
+        self._source.begin(order.incarnation, order.positions, handoff, options.until)
+        return self.current
+
+    def _assembly(self, order: StreamOrder) -> AssembleOptions:
+        training, limit = self._options.settings.training, self._options.max_records
+        rotation = None
+        if training.deterministic:
+            ends = self._options.until or {}
+            rotation = RotationOptions(share=_ROTATION_ROWS, start=order.turn, positions=order.positions, ends=ends)
+        return AssembleOptions(
+            batch_size=training.batch_size,
+            batches_per_call=training.batches_per_call,
+            max_wait_s=training.max_wait,
+            shuffle=training.shuffle,
+            seed=training.seed,
+            limit=None if limit is None else max(1, limit - order.learnt),
+            rotation=rotation,
+        )
+
+    def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
+        """Partitions that came while nobody was here, at their beginnings; deterministic mode takes none in."""
+        new = set(self._source.partitions()) - set(known)
+        if not new or self._options.settings.training.deterministic:
+            return {}
+        beginnings = self._source.resolve_start(Earliest())
+        return {partition: beginnings[partition] for partition in new}
+
+    def _letters_until(self, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:
+        """Post each refused record, waiting for room in the backlog unless the feed is stopped."""
+        name = self._options.settings.name
+
+        def post(chunk: Chunk, refused: Refused) -> None:
+            self._dead_letters.put(letter_of(chunk, refused, name), stopped)
+
+        return post
+
+    def _behind(self) -> list[Partition]:
+        lags = self._source.statistics().lag.partitions
+        return [partition for partition, lag in lags.items() if lag.records > 0]
+
+
+def letter_of(chunk: Chunk, refused: Refused, name: str) -> DeadLetter:
+    """The record as it was, with why it was set aside."""
+    at = int(chunk.offsets.searchsorted(refused.offset))
+    return DeadLetter(
+        partition=chunk.partition,
+        offset=refused.offset,
+        timestamp_ms=int(chunk.timestamps[at]),
+        key=chunk.keys[at],
+        value=chunk.values[at],
+        headers=chunk.headers[at],
+        reason=refused.reason,
+        field=refused.field,
+        model=name,
+    )

@@ -1,0 +1,83 @@
+"""What others may ask of the trainer: it obeys between calls, in order, and answers through a future.
+
+Commands are made on any thread; only the trainer's thread looks at them.
+"""
+
+import queue
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from training.checkpoints.manifest import Manifest
+from training.ledger import Skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """Make a checkpoint now; answered when it is durable."""
+
+    by: str | None = None
+    note: str | None = None
+    answer: "Future[Manifest]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """Go back to a checkpoint and on from there, passing over what is to be skipped; answered when it is durable."""
+
+    to: int
+    skips: Sequence[Skip] = ()
+    by: str | None = None
+    note: str | None = None
+    answer: "Future[Manifest]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Learn nothing until told to go on."""
+
+    reason: str = "asked to"
+    answer: "Future[None]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Go on."""
+
+    answer: "Future[None]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Finish the call, save, end."""
+
+    answer: "Future[None]" = field(default_factory=Future)
+
+
+Command = Save | Rewind | Pause | Resume | Stop
+
+
+class Commands:
+    """The queue between whoever asks and the trainer."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def send(self, command: Command) -> "Future[Any]":
+        """Ask; never waits."""
+        self._queue.put(command)
+        return command.answer
+
+    def next(self, timeout: float = 0.0) -> Command | None:
+        """The next command, if one comes in time."""
+        try:
+            return self._queue.get(timeout=timeout) if timeout else self._queue.get_nowait()
+        except queue.Empty:
+            return None
+
+    def refuse_all(self, error: Exception) -> None:
+        """Nobody will obey any more."""
+        while (command := self.next()) is not None:
+            if not command.answer.done():
+                command.answer.set_exception(error)

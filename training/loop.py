@@ -1,0 +1,254 @@
+"""The trainer: one thread that learns block after block and keeps model and position one state.
+
+Owns the learner, the ledger and the parts of a checkpoint while it runs, on the thread "trainer". Between two calls it
+obeys commands and saves; inside a call nobody sees anything. It never waits longer than a tick of the stream, so a
+command is obeyed soon on an idle topic too. It ends when the stream ends or it is told to stop, with a last checkpoint;
+or by an error, with none: what a call that raised has left behind may not be used.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from consumers.errors import MillraceError
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts
+from training.baseline import Baseline, LabelSums
+from training.calls import Rows
+from training.checkpoints.manifest import SaveReason
+from training.commands import Command, Commands, Pause, Resume, Rewind, Save, Stop
+from training.learner import Learner, Lesson
+from training.ledger import Ledger
+from training.live import LiveMetrics, Sums
+from training.meter import Meter
+from training.phases import Phase, Phases
+from training.saving import Saving
+from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder
+
+log = logging.getLogger(__name__)
+
+Newcomers = Callable[[Collection[Partition]], Mapping[Partition, int]]
+OnRefused = Callable[[Partition, int, Reason], None]
+_IDLE_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collaborators:
+    """All that the trainer works with."""
+
+    learner: Learner
+    ledger: Ledger
+    live: LiveMetrics
+    saving: Saving
+    open_stream: OpenStream
+    newcomers: Newcomers
+    """Partitions that are not among these, and where they begin."""
+    phases: Phases
+    meter: Meter
+    commands: Commands
+    on_refused: OnRefused
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+
+
+class Trainer:
+    """The state of the trainer's thread."""
+
+    def __init__(self, with_: Collaborators, *, task: Baseline, paused: bool = False) -> None:
+        self._with = with_
+        self._task = task
+        self._paused: str | None = "started with --paused" if paused else None
+        self._stream: Stream | None = None
+        self._stopping: list[Stop] = []
+        self._learnt = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Learn until the stream ends or a stop is asked for."""
+        try:
+            self._open()
+            while not self._stopping and self._turn():
+                pass
+            self._finish()
+        except BaseException as error:
+            self.error = error
+            self._fail(error)
+            if not isinstance(error, MillraceError):
+                raise
+        finally:
+            self._with.commands.refuse_all(MillraceError("the trainer has ended; start it again"))
+
+    def _turn(self) -> bool:
+        """Commands, a save that is due, one block. False when there is nothing more to learn."""
+        w = self._with
+        while (command := w.commands.next()) is not None:
+            self._obey(command)
+        if self._stopping:
+            return False
+        if (reason := w.saving.due()) is not None:
+            self._save(reason)
+        if self._paused is not None:
+            return self._wait_paused()
+        began = w.clock()
+        try:
+            delivery = self._need_stream().take()
+        except StreamEnded:
+            return False
+        w.meter.waited(w.clock() - began)
+        if delivery is None:
+            w.phases.enter(Phase.IDLE)
+        elif delivery.facts.incarnation == w.ledger.incarnation:
+            w.phases.enter(Phase.TRAINING)
+            self._learn(delivery)
+        return True
+
+    def _learn(self, delivery: Delivery) -> None:
+        """One call, all or nothing; its records are settled when it has returned."""
+        w, facts = self._with, delivery.facts
+        began = w.clock()
+        refused: dict[Partition, dict[Reason, int]] = {}
+        for span in facts.spans:
+            w.ledger.join_if_new(span.partition, span.start)
+            w.learner.witness.know(span.partition, span.index)
+        if facts.batches:
+            lesson = w.learner.learn(delivery.rows)
+            refused = self._set_aside(facts, lesson)
+            self._score(delivery.rows, lesson)
+        w.ledger.settle(facts, refused)
+        w.saving.settled(facts)
+        learnt = facts.rows - sum(sum(counts.values()) for counts in refused.values())
+        self._learnt += learnt
+        freshness = w.wall() - facts.oldest_ms / 1000 if facts.rows else None
+        w.meter.called(w.clock() - began, learnt, facts.batches, freshness)
+
+    def _set_aside(self, facts: BlockFacts, lesson: Lesson) -> dict[Partition, dict[Reason, int]]:
+        partitions = {span.index: span.partition for span in facts.spans}
+        for index, offset in lesson.culprits.offsets:
+            self._with.on_refused(partitions[index], offset, Reason.UPDATE_NOT_FINITE)
+        counts = lesson.culprits.by_partition().items()
+        return {partitions[index]: {Reason.UPDATE_NOT_FINITE: count} for index, count in counts}
+
+    def _score(self, rows: Rows, lesson: Lesson) -> None:
+        """Take the call's scores in: of records that were learnt, by weights from before."""
+        result = lesson.result
+        offsets = rows.offsets.numpy()
+        present = offsets >= 0
+        if lesson.culprits.offsets:
+            culprits = np.array([offset for _, offset in lesson.culprits.offsets])
+            present &= ~np.isin(offsets, culprits)
+        records = int(present.sum())
+        applied = result.finite & np.isfinite(result.losses)
+        loss = float(result.losses[applied].sum()) * self._with.learner.options.batch_size
+        labels = LabelSums()
+        if self._task is not Baseline.NONE and hasattr(rows.labels, "numpy"):
+            labels = LabelSums.over(self._task, rows.labels.numpy()[present])
+        self._with.live.add(Sums(records, loss, records if applied.any() else 0, list(result.states), labels))
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Save():
+                self._save(SaveReason.DEMAND, command)
+            case Rewind():
+                self._rewind(command)
+            case Pause():
+                self._paused = command.reason
+                command.answer.set_result(None)
+            case Resume():
+                self._paused = None
+                command.answer.set_result(None)
+            case Stop():
+                self._stopping.append(command)
+            case _:
+                assert_never(command)
+
+    def _save(self, reason: SaveReason, command: Save | None = None) -> None:
+        w = self._with
+        w.phases.enter(Phase.SAVING)
+        began = w.clock()
+        w.saving.begin(reason, command)
+        w.meter.saved(w.clock() - began)
+
+    def _rewind(self, command: Rewind) -> None:
+        """Another history from here on: stop what feeds, publish the order, go to its state, begin anew."""
+        w = self._with
+        w.phases.enter(Phase.RESTORING)
+        try:
+            w.saving.check(command)
+        except MillraceError as error:
+            command.answer.set_exception(error)
+            return
+        self._close_stream()
+        try:
+            manifest = w.saving.rewind(command)
+        except MillraceError as error:
+            command.answer.set_exception(error)
+        else:
+            w.live.forget_window()
+            command.answer.set_result(manifest)
+        self._open()
+
+    def _wait_paused(self) -> bool:
+        self._with.phases.enter(Phase.PAUSED, self._paused)
+        if (command := self._with.commands.next(_IDLE_WAIT_S)) is not None:
+            self._obey(command)
+        return True
+
+    def _open(self) -> None:
+        """Begin an incarnation at the ledger's positions."""
+        w = self._with
+        for partition, beginning in w.newcomers(w.ledger.positions()).items():
+            w.ledger.join_if_new(partition, beginning)
+        incarnation = w.ledger.begin_incarnation()
+        order = StreamOrder(
+            incarnation=incarnation,
+            positions=w.ledger.positions(),
+            skips=w.ledger.skips,
+            turn=w.saving.turn,
+            learnt=self._learnt,
+        )
+        w.learner.witness.lay(order.positions)
+        log.info("incarnation %d begins", incarnation, extra={"partitions": len(order.positions)})
+        self._stream = w.open_stream(order)
+
+    def _need_stream(self) -> Stream:
+        assert self._stream is not None, "a stream is open while the trainer runs"
+        return self._stream
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _finish(self) -> None:
+        """The ordered end: stop what feeds, the last checkpoint, wait until it is durable."""
+        w = self._with
+        w.phases.enter(Phase.STOPPING)
+        self._close_stream()
+        w.saving.finish()
+        w.phases.enter(Phase.ENDED)
+        for stop in self._stopping:
+            stop.answer.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        """End without a checkpoint: the newest durable one is where a restart goes on."""
+        self._with.phases.enter(Phase.FAILED, str(error))
+        log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
+        try:
+            self._close_stream()
+            self._with.saving.abandon()
+        except Exception:
+            log.exception("cleaning up after that failed too")
+        for stop in self._stopping:
+            stop.answer.set_result(None)
+
+
+def start_trainer(trainer: Trainer) -> threading.Thread:
+    """Run it on its thread."""
+    thread = threading.Thread(target=trainer.run, name="trainer", daemon=True)
+    thread.start()
+    return thread

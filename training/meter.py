@@ -1,0 +1,113 @@
+"""The meter: how fast the model learns, how fresh what it learns is, and what the trainer's thread waits for.
+
+A bucket a second, kept for five minutes. Written by the trainer's thread, read by any through frozen snapshots.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+WINDOWS: Mapping[str, int] = {"10s": 10, "1m": 60, "5m": 300}
+_KEPT_S = max(WINDOWS.values())
+
+
+@dataclass(slots=True)
+class Bucket:
+    """One second of the trainer's life."""
+
+    second: int
+    learnt: int = 0
+    batches: int = 0
+    waited_s: float = 0.0
+    computed_s: float = 0.0
+    saving_s: float = 0.0
+    freshness_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meterings:
+    """The meter at an instant."""
+
+    records_per_s: Mapping[str, float]
+    """Offsets learnt a second over each window; a window that is longer than the run covers the run."""
+    waiting: Mapping[str, float]
+    """Shares of the last minute that the trainer's thread spent waiting for blocks, computing, and saving."""
+    freshness_s: Mapping[str, float]
+    """From a record's timestamp to the return of the call that learnt it, over the last minute: p50, p99, max."""
+    learnt: int
+    """Offsets learnt by this process."""
+    calls: int
+    """Calls that returned in this process."""
+
+
+class Meter:
+    """Buckets of what the trainer's thread did."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._begun = clock()
+        self._lock = threading.Lock()
+        self._buckets: deque[Bucket] = deque()
+        self._learnt = 0
+        self._calls = 0
+
+    def waited(self, seconds: float) -> None:
+        """The thread waited for a block."""
+        with self._lock:
+            self._bucket().waited_s += seconds
+
+    def called(self, seconds: float, learnt: int, batches: int, freshness_s: float | None) -> None:
+        """A call returned."""
+        with self._lock:
+            bucket = self._bucket()
+            bucket.computed_s += seconds
+            bucket.learnt += learnt
+            bucket.batches += batches
+            if freshness_s is not None:
+                bucket.freshness_s.append(freshness_s)
+            self._learnt += learnt
+            self._calls += 1
+
+    def saved(self, seconds: float) -> None:
+        """The thread copied its state."""
+        with self._lock:
+            self._bucket().saving_s += seconds
+
+    def snapshot(self) -> Meterings:
+        """Rates, shares and ages, worked out now."""
+        with self._lock:
+            now = self._clock()
+            minute = [bucket for bucket in self._buckets if bucket.second >= now - 60]
+            shares = {
+                "blocks": sum(bucket.waited_s for bucket in minute),
+                "compute": sum(bucket.computed_s for bucket in minute),
+                "saving": sum(bucket.saving_s for bucket in minute),
+            }
+            whole = sum(shares.values())
+            return Meterings(
+                records_per_s={name: self._rate(now, seconds) for name, seconds in WINDOWS.items()},
+                waiting={name: value / whole if whole else 0.0 for name, value in shares.items()},
+                freshness_s=_ages(sorted(age for bucket in minute for age in bucket.freshness_s)),
+                learnt=self._learnt,
+                calls=self._calls,
+            )
+
+    def _rate(self, now: float, seconds: int) -> float:
+        over = min(seconds, max(now - self._begun, 1e-3))
+        return sum(bucket.learnt for bucket in self._buckets if bucket.second > now - 1 - seconds) / over
+
+    def _bucket(self) -> Bucket:
+        second = int(self._clock())
+        if not self._buckets or self._buckets[-1].second != second:
+            self._buckets.append(Bucket(second))
+            while self._buckets[0].second < second - _KEPT_S:
+                self._buckets.popleft()
+        return self._buckets[-1]
+
+
+def _ages(ascending: list[float]) -> dict[str, float]:
+    if not ascending:
+        return {}
+    last = len(ascending) - 1
+    return {"p50": ascending[last // 2], "p99": ascending[int(last * 0.99)], "max": ascending[-1]}

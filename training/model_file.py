@@ -1,0 +1,118 @@
+"""The user's model file: found by path, loaded by file, called once, and every way it can fail named.
+
+Owns the loading; runs on the thread that starts the service. The file is loaded under a name of its own, so a folder
+of the user's called `training` can neither shadow nor be shadowed.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from training.errors import ModelError
+
+MODULE_NAME = "millrace_user_model"
+PREPROCESS = "preprocess"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """Where the model comes from: `file.py:function`, its arguments and its optional `preprocess`."""
+
+    path: Path
+    function: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: str | None = None
+    """The function's name; None takes `preprocess` where the file has one."""
+
+    @classmethod
+    def parse(
+        cls, build: str, base: Path, args: Mapping[str, Any] | None = None, preprocess: str | None = None
+    ) -> "ModelFile":
+        """Read `./model.py:build_model`, relative to `base`."""
+        path, _, function = build.rpartition(":")
+        if not path or not function:
+            raise ModelError(f"model.build: {build!r} lacks its function; write ./model.py:build_model")
+        return cls(path=(base / path).resolve(), function=function, args=dict(args or {}), preprocess=preprocess)
+
+    @property
+    def sha256(self) -> str:
+        """The file's content, by hash; part of each checkpoint's provenance."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModelFile:
+    """The functions that the file holds."""
+
+    build: Callable[[], Any]
+    preprocess: Callable[..., Any] | None
+
+
+def load(source: ModelFile) -> LoadedModelFile:
+    """Import the file and find its functions. Building is left to the caller, inside the strategy's scope."""
+    if not source.path.is_file():
+        raise ModelError(f"model.build: there is no file {source.path}; the path is relative to the config file")
+    module = _import(source.path)
+    build = _function(module, source.function, source.path, "model.build")
+    _check_arguments(build, source)
+    preprocess = None
+    if source.preprocess is not None or hasattr(module, PREPROCESS):
+        preprocess = _function(module, source.preprocess or PREPROCESS, source.path, "model.preprocess")
+    return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess)
+
+
+def _import(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
+    if spec is None or spec.loader is None:
+        raise ModelError(f"model.build: {path} is not a Python file; it must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE_NAME] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ModelError(f"model.build: {path} does not import: {_where(error, path)}") from error
+    return module
+
+
+def _function(module: ModuleType, name: str, path: Path, setting: str) -> Callable[..., Any]:
+    function = getattr(module, name, None)
+    if function is None:
+        known = sorted(n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == MODULE_NAME)
+        raise ModelError(f"{setting}: {path} has no function {name!r}; it has {', '.join(known) or 'none'}")
+    if not callable(function):
+        raise ModelError(f"{setting}: {name!r} in {path} is a {type(function).__name__}, not a function")
+    return function  # type: ignore[no-any-return]  # the user's own
+
+
+def _check_arguments(build: Callable[..., Any], source: ModelFile) -> None:
+    try:
+        inspect.signature(build).bind(**source.args)
+    except TypeError as error:
+        raise ModelError(
+            f"model.args: {source.function}{inspect.signature(build)} cannot be called with "
+            f"{', '.join(source.args) or 'no arguments'}: {error}"
+        ) from error
+
+
+def _call(build: Callable[..., Any], source: ModelFile) -> Any:
+    try:
+        return build(**source.args)
+    except Exception as error:
+        raise ModelError(f"model.build: {source.function} raised {_where(error, source.path)}") from error
+
+
+def _where(error: BaseException, path: Path) -> str:
+    """Say what was raised and on which line of the user's file."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines.append(error.lineno)
+    place = f" (line {lines[-1]})" if lines else ""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}{place}"

@@ -1,0 +1,285 @@
+"""Saving and going back: the trainer's side of the store.
+
+Owns the parts, the lineage (which checkpoint the state in memory comes from) and the saves asked for. Runs on the
+trainer's thread; the writing happens on the store's own, and what is durable is told there to `on_durable`.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from consumers.errors import ConfigError, MillraceError
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Turn
+from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
+from training.checkpoints.parts import Part, PartState
+from training.checkpoints.policies import SaveContext, SavePolicy
+from training.checkpoints.store import CheckpointStore
+from training.checkpoints.writer import CheckpointWriter
+from training.commands import Rewind, Save
+from training.errors import CorruptError
+from training.learner import Learner
+from training.ledger import Ledger
+from training.live import LiveMetrics
+
+log = logging.getLogger(__name__)
+OnDurable = Callable[[Manifest], None]
+
+
+@dataclass(slots=True)
+class Progress:
+    """The part `progress`: steps taken, and where the strict rotation stands."""
+
+    step: int = 0
+    turn: Turn | None = None
+    name: str = "progress"
+
+    def snapshot(self) -> PartState:
+        """A few bytes."""
+        turn = None if self.turn is None else [str(self.turn.partition), self.turn.taken]
+        return PartState(facts={"step": self.step, "turn": turn})
+
+    def restore(self, state: PartState) -> None:
+        """As it was."""
+        turn = state.facts["turn"]
+        self.step = int(state.facts["step"])
+        self.turn = None if turn is None else Turn(Partition.parse(turn[0]), int(turn[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingOptions:
+    """When to save, and what to write down with it."""
+
+    policy: SavePolicy
+    provenance: Mapping[str, Any]
+    stop_timeout_s: float = 20.0
+    """How long the last checkpoint may take."""
+    clock: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSave:
+    """The newest durable checkpoint of this process, or the one that it began from."""
+
+    manifest: Manifest
+    at: float
+    took_s: float = 0.0
+    stall_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """The save that is being written."""
+
+    future: "Future[Manifest]"
+    began: float
+    stall_s: float
+    commands: list[Save] = field(default_factory=list)
+
+
+class Saving:
+    """Checkpoints of one trainer."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        writer: CheckpointWriter,
+        learner: Learner,
+        ledger: Ledger,
+        live: LiveMetrics,
+        options: SavingOptions,
+    ) -> None:
+        self._store, self._writer, self._options = store, writer, options
+        self._learner, self._ledger, self._live = learner, ledger, live
+        self._progress = Progress()
+        self._parts: tuple[Part, ...] = (*learner.parts, ledger, live, self._progress)
+        self._under_way: _UnderWay | None = None
+        self._waiting: list[Save] = []
+        self._parent: int | None = None
+        self._saved_step = 0
+        self._settled_since = False
+        self.last: LastSave | None = None
+        self.failed = 0
+        self.last_error: str | None = None
+
+    @property
+    def step(self) -> int:
+        """Batches run since number 0."""
+        return self._progress.step
+
+    @property
+    def turn(self) -> Turn | None:
+        """Where the strict rotation stands."""
+        return self._progress.turn
+
+    def settled(self, facts: BlockFacts) -> None:
+        """A call has returned."""
+        self._progress.step += facts.batches
+        self._progress.turn = facts.turn
+        self._settled_since = True
+
+    def begin_or_restore(self, start: Callable[[], Mapping[Partition, int]], *, start_over: bool) -> Manifest:
+        """Load the newest checkpoint; where there is none, resolve the start and publish number 0."""
+        newest = None if start_over else self._store.newest()
+        if newest is not None:
+            self._restore(newest.number)
+            return newest
+        for partition, offset in start().items():
+            self._ledger.join(partition, offset)
+        manifest = self._store.publish(self._order(SaveReason.START), self._snapshot(), start_over=start_over)
+        self._remember(manifest, took_s=0.0, stall_s=0.0)
+        return manifest
+
+    def due(self) -> SaveReason | None:
+        """Why to save now, if at all; one save at a time."""
+        self._collect()
+        if self._under_way is not None:
+            return None
+        if self._waiting:
+            return SaveReason.DEMAND
+        if not self._settled_since or self.last is None:
+            return None
+        return self._options.policy.due(
+            SaveContext(
+                now=self._options.clock(), last_saved_at=self.last.at, step=self.step, last_saved_step=self._saved_step
+            )
+        )
+
+    def begin(self, reason: SaveReason, command: Save | None = None) -> None:
+        """Copy the state and hand it to the writer; behind a save that is under way, wait for a turn."""
+        self._collect()
+        if command is not None:
+            self._waiting.append(command)
+        if self._under_way is not None:
+            return
+        commands, self._waiting = self._waiting, []
+        first = commands[0] if commands else Save()
+        began = self._options.clock()
+        self._testify()
+        order, state = self._order(reason, by=first.by, note=first.note), self._snapshot()
+        stall_s = self._options.clock() - began
+        self._settled_since, self._saved_step = False, self.step
+        self._under_way = _UnderWay(self._writer.submit(order, state), began, stall_s, commands)
+
+    def check(self, command: Rewind) -> None:
+        """Refuse a rewind that cannot be carried out, before anything is stopped."""
+        self._store.verify(command.to)
+        known = self._ledger.positions()
+        for skip in command.skips:
+            if skip.partition not in known:
+                raise ConfigError(f"rewind: {skip.partition} is no partition of this model; it has {len(known)}")
+
+    def rewind(self, command: Rewind) -> Manifest:
+        """Publish the order as a checkpoint of its own, then be in its state."""
+        self.settle()
+        ledger = Ledger()
+        ledger.restore(self._store.load(command.to)[ledger.name])
+        ledger.raise_incarnation(self._ledger.incarnation)
+        order = SaveOrder(
+            reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
+            parent=command.to,
+            step=self._store.manifest(command.to).step,
+            incarnation=self._ledger.incarnation,
+            positions=ledger.positions(),
+            ordered_by=command.by,
+            note=command.note,
+            provenance=self._options.provenance,
+        )
+        for skip in command.skips:
+            ledger.skip(skip)
+        manifest = self._store.publish_linked(command.to, {ledger.name: ledger.snapshot()}, order)
+        self._restore(manifest.number)
+        return manifest
+
+    def settle(self) -> None:
+        """Wait for the save that is under way; its outcome stands in the log."""
+        if self._under_way is not None:
+            self._writer.cancel_or_settle(self._options.stop_timeout_s)
+            self._collect()
+
+    def finish(self) -> None:
+        """The last checkpoint, durable before this returns; raises where it cannot be."""
+        self.settle()
+        if self._settled_since or self._waiting:
+            self.begin(SaveReason.STOP)
+            under_way = self._under_way
+            assert under_way is not None
+            under_way.future.result(self._options.stop_timeout_s)
+            self._collect()
+        self._writer.close(self._options.stop_timeout_s)
+
+    def abandon(self) -> None:
+        """End without a checkpoint."""
+        self._writer.close(self._options.stop_timeout_s)
+
+    def _restore(self, number: int) -> None:
+        state = self._store.load(number)
+        missing = [part.name for part in self._parts if part.name not in state]
+        if missing:
+            raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")
+        for part in self._parts:
+            part.restore(state[part.name])
+        self._testify()
+        self._remember(self._store.manifest(number), took_s=0.0, stall_s=0.0)
+
+    def _snapshot(self) -> dict[str, PartState]:
+        return {part.name: part.snapshot() for part in self._parts}
+
+    def _order(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveOrder:
+        return SaveOrder(
+            reason=reason,
+            parent=self._parent,
+            step=self.step,
+            incarnation=self._ledger.incarnation,
+            positions=self._ledger.positions(),
+            ordered_by=by,
+            note=note,
+            provenance=self._options.provenance,
+        )
+
+    def _testify(self) -> None:
+        """The weights' own count of offsets must be the ledger's: else nothing of this may be saved or used."""
+        seen = {partition: count for partition, count in self._learner.witness.counts().items() if count}
+        counted = {partition: count for partition, count in self._ledger.learnt().items() if count}
+        if seen != counted:
+            raise CorruptError(
+                "the model has seen other offsets than the ledger counts, so nothing was saved; restart from the "
+                f"newest checkpoint and report this: {_compared(seen, counted)}"
+            )
+
+    def _collect(self) -> None:
+        """See to the outcome of the save that was under way."""
+        if self._under_way is None or not self._under_way.future.done():
+            return
+        done, self._under_way = self._under_way, None
+        try:
+            manifest = done.future.result()
+        except MillraceError as error:
+            self._save_failed(done.commands, error)
+            return
+        self._remember(manifest, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
+        for command in done.commands:
+            command.answer.set_result(manifest)
+
+    def _save_failed(self, commands: Sequence[Save], error: MillraceError) -> None:
+        self.failed += 1
+        self.last_error = str(error)
+        self._settled_since = True
+        log.error("a checkpoint failed, training goes on: %s", error)
+        for command in commands:
+            command.answer.set_exception(error)
+        if not error.retriable:
+            raise error
+
+    def _remember(self, manifest: Manifest, *, took_s: float, stall_s: float) -> None:
+        self._parent = manifest.number
+        self._saved_step = manifest.step
+        self.last_error = None
+        self.last = LastSave(manifest=manifest, at=self._options.clock(), took_s=took_s, stall_s=stall_s)
+
+
+def _compared(seen: Mapping[Partition, int], counted: Mapping[Partition, int]) -> str:
+    differing = sorted(p for p in seen.keys() | counted.keys() if seen.get(p, 0) != counted.get(p, 0))
+    return "; ".join(f"{p}: {seen.get(p, 0)} seen, {counted.get(p, 0)} counted" for p in differing[:5])

@@ -1,0 +1,54 @@
+"""What the trainer draws blocks from, and how it asks for one: the seam between training and whatever feeds it.
+
+The service implements it with Kafka, hand-off, feed and dataset; the trainer knows none of them. One stream is one
+incarnation: it begins at positions and ends for good.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Turn
+from training.calls import Rows
+from training.ledger import Skip
+
+
+class StreamEnded(Exception):  # noqa: N818 - the regular end of a stream, as StopIteration is
+    """All that was to be learnt has been handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One block: its rows as tensors, and its facts."""
+
+    rows: Rows
+    facts: BlockFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOrder:
+    """Where a stream is to begin."""
+
+    incarnation: int
+    positions: Mapping[Partition, int]
+    skips: Sequence[Skip]
+    turn: Turn | None
+    """Where the strict rotation stood, in deterministic mode."""
+    learnt: int
+    """Offsets learnt by this process before, against a limit on records."""
+
+
+class Stream(Protocol):
+    """Blocks of one incarnation."""
+
+    def take(self) -> Delivery | None:
+        """The next block; None soon where there is nothing just now. StreamEnded at the end."""
+        ...
+
+    def close(self) -> None:
+        """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
+        ...
+
+
+OpenStream = Callable[[StreamOrder], Stream]

@@ -1,0 +1,214 @@
+"""The variables of a model and its optimizers: keyed by structure, copied between calls, restored whole or not at all.
+
+Owns the naming and the two parts `model` and `optimizer`; runs on the trainer's thread. A copy is the variable's value
+at that instant: TensorFlow keeps the buffer and lets the next update write to another one, so the trainer does not wait
+for memory to be copied; turning it into numpy is left to the thread that writes.
+
+Auto-generated names (`dense_17`) count up through a process, so a path is renumbered by first appearance in this model:
+the same code gives the same keys in any process, after any number of models.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from training.checkpoints.parts import PartState
+from training.errors import OtherModelError, UncapturedStateError
+
+Array = npt.NDArray[Any]
+_COUNTED = re.compile(r"^(.*?)_(\d+)$")
+_MUTATING_OPS = ("LookupTableInsert", "LookupTableImport", "LookupTableRemove", "MutableHashTable", "MutableDenseHash")
+_RANDOM_OPS = ("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "Multinomial")
+
+
+def automatic_names(model: Any) -> frozenset[str]:
+    """The names that Keras gives by itself, without their counters: classes of layers in snake case."""
+    layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001 - Keras has no public recursive walk
+    return frozenset(_snake(type(layer).__name__) for layer in layers)
+
+
+def by_structure(variables: Sequence[Any], automatic: Collection[str]) -> dict[str, Any]:
+    """Key Keras variables by their place: automatic names renumbered by first appearance, duplicates counted."""
+    renamed: dict[tuple[str, str], str] = {}
+    counts: dict[tuple[str, str], int] = {}
+    keyed: dict[str, Any] = {}
+    for variable in variables:
+        place = ""
+        for component in variable.path.split("/"):
+            if (place, component) not in renamed:
+                renamed[place, component] = _renumbered(place, component, counts, automatic)
+            name = renamed[place, component]
+            place = f"{place}/{name}" if place else name
+        keyed[_free(place, keyed)] = variable
+    return keyed
+
+
+def _renumbered(place: str, component: str, counts: dict[tuple[str, str], int], automatic: Collection[str]) -> str:
+    match = _COUNTED.match(component)
+    base = match.group(1) if match else component
+    if base not in automatic:
+        return component
+    number = counts.get((place, base), 0)
+    counts[place, base] = number + 1
+    return f"{base}_{number}" if number else base
+
+
+def _free(key: str, taken: Collection[str]) -> str:
+    """Tell twins apart, in their order."""
+    free, twin = key, 1
+    while free in taken:
+        twin += 1
+        free = f"{key}#{twin}"
+    return free
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+def model_variables(model: Any) -> dict[str, Any]:
+    """Every variable of the model, seeds included, by structure."""
+    return by_structure(model.variables, automatic_names(model))
+
+
+def optimizers_of(model: Any) -> dict[str, Any]:
+    """The compiled optimizer under the name `optimizer`, and any other that the model holds as an attribute."""
+    found = {"optimizer": model.optimizer} if model.optimizer is not None else {}
+    for name, value in vars(model).items():
+        if isinstance(value, keras.optimizers.Optimizer) and all(value is not known for known in found.values()):
+            found[name.lstrip("_")] = value
+    return found
+
+
+def optimizer_variables(model: Any) -> dict[str, Any]:
+    """Every variable of every optimizer: its kind, and the model's variable that it belongs to by structure."""
+    owners = {v.path.replace("/", "_"): key.replace("/", "_") for key, v in model_variables(model).items()}
+    longest_first = sorted(owners, key=len, reverse=True)
+    keyed: dict[str, Any] = {}
+    for name, optimizer in optimizers_of(model).items():
+        for variable in optimizer.variables:
+            leaf = variable.path.rpartition("/")[2]
+            owner = next((path for path in longest_first if leaf.startswith(f"{path}_")), None)
+            leaf = f"{owners[owner]}{leaf[len(owner) :]}" if owner is not None else leaf
+            keyed[_free(f"{name}/{leaf}", keyed)] = variable
+    return keyed
+
+
+def copies(variable: Any) -> tuple[Any, ...]:
+    """The TensorFlow variables behind one Keras variable, one a replica."""
+    value = backing(variable)
+    return tuple(getattr(value, "values", (value,)))
+
+
+def backing(variable: Any) -> Any:
+    """The TensorFlow variable, mirrored or not, behind a Keras one; one of TensorFlow's own as it is."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def read(variable: Any) -> Any:
+    """The variable's present value as a tensor that no later update changes."""
+    value = backing(variable)
+    if getattr(value, "_policy", None) is not None and value.synchronization == tf.VariableSynchronization.ON_READ:
+        return tf.convert_to_tensor(value)
+    return copies(variable)[0].read_value()
+
+
+def assign(variable: Any, array: Array) -> None:
+    """Set every replica's copy."""
+    value = backing(variable)
+    value.assign(tf.convert_to_tensor(array, dtype=value.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class VariablesPart:
+    """One part of a checkpoint: a group of variables."""
+
+    name: str
+    variables: Mapping[str, Any]
+
+    def snapshot(self) -> PartState:
+        """Copy all values between calls; numpy comes later, on the writer's thread."""
+        return PartState(arrays={key: _later(read(variable)) for key, variable in self.variables.items()}, facts={})
+
+    def restore(self, state: PartState) -> None:
+        """Set all values; refuses another model before anything is touched."""
+        arrays = numpy_arrays(state)
+        check_same(self.name, self.variables, arrays)
+        for key, variable in self.variables.items():
+            assign(variable, arrays[key])
+
+
+def check_same(part: str, variables: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Refuse a checkpoint whose names or shapes differ from the model's; the text shows the differences."""
+    differences = [f"{key} is new" for key in variables if key not in arrays]
+    differences += [f"{key} is gone" for key in arrays if key not in variables]
+    for key in variables.keys() & arrays.keys():
+        wanted, found = tuple(variables[key].shape), tuple(arrays[key].shape)
+        if wanted != found:
+            differences.append(f"{key} is {list(wanted)} here and {list(found)} there")
+    if differences:
+        shown = "; ".join(sorted(differences)[:6]) + (
+            f"; and {len(differences) - 6} more" if len(differences) > 6 else ""
+        )
+        raise OtherModelError(
+            f"the checkpoint holds another model ({part}): {shown}. "
+            "Take back the change to model.py or model.args, or give the new model a name of its own"
+        )
+
+
+def numpy_arrays(state: PartState) -> dict[str, Array]:
+    """A state's arrays as numpy, whoever took it."""
+    return {key: value() if callable(value) else value for key, value in state.arrays.items()}
+
+
+def _later(tensor: Any) -> Callable[[], Array]:
+    return partial(_numpy, tensor)
+
+
+def _numpy(tensor: Any) -> Array:
+    return np.asarray(tensor.numpy())
+
+
+def refuse_uncaptured(function: Any, captured: Iterable[Any], *, deterministic: bool) -> None:
+    """Refuse, by name, state that the traced call changes or reads and no part saves."""
+    known = {id(copy) for variable in captured for copy in copies(variable)}
+    strangers = sorted({v.name for v in function.graph.variables if id(v) not in known and v.trainable is not None})
+    if strangers:
+        raise UncapturedStateError(
+            f"the model uses variables that no checkpoint would hold: {', '.join(strangers[:5])}. "
+            "Create them with add_weight (or as keras.Variable attributes of a layer) so that they are saved"
+        )
+    operations = list(_operations(function.graph))
+    tables = sorted({op.name for op in operations if op.type.startswith(_MUTATING_OPS)})
+    if tables:
+        raise UncapturedStateError(
+            f"the model changes lookup tables while it trains ({', '.join(tables[:3])}), and no checkpoint would hold "
+            "them; use Hashing or a fixed vocabulary"
+        )
+    random = sorted({op.name for op in operations if op.type in _RANDOM_OPS})
+    if random and deterministic:
+        raise UncapturedStateError(
+            f"training.deterministic: the model draws random numbers outside Keras' seed generators "
+            f"({', '.join(random[:3])}); use keras.random with a keras.random.SeedGenerator"
+        )
+
+
+def _operations(graph: Any) -> Iterable[Any]:
+    yield from graph.get_operations()
+    definition = graph.as_graph_def()
+    for function in definition.library.function:
+        for node in function.node_def:
+            yield _Node(name=node.name, type=node.op)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    name: str
+    type: str
