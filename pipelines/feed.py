@@ -133,13 +133,6 @@ class Feed:
         self._move_spans(facts, Stage.UNDER_WAY, Stage.HANDED)
         return facts
 
-    def oldest(self) -> str:
-        """The offsets of the oldest block that the trainer has not got, in words."""
-        facts = next(iter(list(self._under_way.values())), None)
-        if facts is None:
-            return "no block"
-        return ", ".join(f"{span.partition} {span.start} to {span.end - 1}" for span in facts[0].spans)
-
     def statistics(self) -> FeedStatistics:
         """What it holds and has done."""
         return FeedStatistics(

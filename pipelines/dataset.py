@@ -1,0 +1,278 @@
+"""dataset: blocks as a `tf.data.Dataset`, and the order in which it is taken down.
+
+The only module of pipelines that imports TensorFlow. Owns the dataset, its iterator and what is prefetched; the feed's
+generator runs on a thread of tf.data, `preprocess` on others, `next` and `close` on the trainer's. Full, the prefetch
+stops calling the generator. Nothing that was pulled ahead is durable: what the trainer has not got is read again.
+
+Dropping an iterator whose generator still polls deadlocks: tf.data waits for the generator, which waits for records.
+So `Stream.close` stops the feed first, waits until nothing of it runs, and only then drops the iterator.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import tensorflow as tf
+
+from consumers.errors import ConfigError, MillraceError
+from pipelines.blocks import Block, BlockFacts
+from pipelines.feed import Feed, Tick
+from pipelines.schema import Field, Schema
+
+Preprocess = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
+_ROW_COUNT = "preprocess: it must return as many rows as it was given"
+TICK = -1
+"""The number of an element without rows: nothing to learn just now."""
+
+
+class PreprocessError(MillraceError, RuntimeError):
+    """`preprocess` failed on a block. The text names the offsets; values stay in `__cause__`."""
+
+    def __init__(self, text: str, facts: BlockFacts) -> None:
+        super().__init__(text)
+        self.facts = facts
+        """Of the block, which is not learnt."""
+
+
+class Element(NamedTuple):
+    """One element of the dataset: a block, or a tick. Every tensor but the number is [k, B, ...]."""
+
+    number: Any
+    """The block's, by which its facts are found; `TICK` for a tick, with k = 0."""
+    features: Any
+    """By name."""
+    labels: Any
+    """A tensor, a mapping by name where there are several, None where there is none."""
+    weights: Any
+    """float32; 0 where the row is absent."""
+    offsets: Any
+    """int64; -1 where the row is absent."""
+    partitions: Any
+    """int32, places in the incarnation's table; -1 where the row is absent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetOptions:
+    """How the dataset runs."""
+
+    batch_size: int
+    prefetch: int = 2
+    """Elements that are ready while the trainer is busy."""
+    deterministic: bool = False
+    """One `preprocess` at a time, so that a random one repeats itself."""
+
+
+def replica_rows(batch_size: int, replicas: int, replica: Any) -> slice:
+    """A replica's share of the rows of each batch. The replica's number may be a tensor."""
+    if batch_size % replicas:
+        raise ConfigError(
+            f"training.batch_size: {batch_size} does not divide into {replicas} replicas; take a multiple of {replicas}"
+        )
+    share = batch_size // replicas
+    return slice(replica * share, (replica + 1) * share)
+
+
+def block_spec(schema: Schema, batch_size: int) -> Element:
+    """The generator's `output_signature`; labels by name here, whatever their number."""
+
+    def of(field: Field) -> Any:
+        return tf.TensorSpec([None, batch_size, *field.shape], tf.as_dtype(field.dtype), field.name)
+
+    def column(dtype: Any) -> Any:
+        return tf.TensorSpec([None, batch_size], dtype)
+
+    return Element(
+        number=tf.TensorSpec([], tf.int64),
+        features={field.name: of(field) for field in schema.features},
+        labels={field.name: of(field) for field in schema.labels},
+        weights=column(tf.float32),
+        offsets=column(tf.int64),
+        partitions=column(tf.int32),
+    )
+
+
+def flat_preprocess(
+    preprocess: Preprocess | None, features: Mapping[str, Any], labels: Mapping[str, Any], weights: Any
+) -> tuple[dict[str, Any], Any, Any]:
+    """Rows [n, ...] as the model takes them: one label bare, none as None; `preprocess` applied and checked."""
+    label = None if not labels else next(iter(labels.values())) if len(labels) == 1 else dict(labels)
+    if preprocess is None:
+        return dict(features), label, weights
+    try:
+        result = preprocess(dict(features), label, weights)
+    except Exception as error:
+        raise ConfigError(f"preprocess: {type(error).__name__} on rows of the schema: {_last_line(error)}") from error
+    if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[0], Mapping):
+        kinds = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
+        raise ConfigError(f"preprocess: it must return (features by name, label, weight); it returned {kinds}")
+    rows = weights.shape[0] or tf.shape(weights)[0]
+    features, label, weights = tf.nest.map_structure(lambda column: _same_rows(column, rows), result)
+    return dict(features), label, weights
+
+
+def _same_rows(column: Any, rows: Any) -> Any:
+    """The column, once it is certain that it has a row for each row that went in."""
+    if column is None:
+        return None
+    column = tf.convert_to_tensor(column)
+    known = column.shape[0] if column.shape.rank else 0
+    if column.shape.rank == 0 or (isinstance(rows, int) and known not in {None, rows}):
+        raise ConfigError(f"{_ROW_COUNT}; {rows} went in, and a tensor of shape {column.shape} came back")
+    with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(column)[0], rows, _ROW_COUNT)]):
+        return tf.identity(column)
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [repr(error)])[-1].strip()
+
+
+def make_dataset(feed: Feed, schema: Schema, options: DatasetOptions, preprocess: Preprocess | None = None) -> Any:
+    """The dataset of a feed's `Element`s. A `preprocess` that does not fit the schema's rows is a ConfigError here."""
+    spec = block_spec(schema, options.batch_size)
+    dataset = tf.data.Dataset.from_generator(_generator(feed, spec, options.batch_size), output_signature=spec)
+    dataset = dataset.map(
+        _preparation(preprocess, spec, options.batch_size),
+        num_parallel_calls=None if options.deterministic or preprocess is None else tf.data.AUTOTUNE,
+        deterministic=None if options.deterministic or preprocess is None else True,
+    )
+    settings = tf.data.Options()
+    settings.deterministic = True
+    settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.prefetch(options.prefetch).with_options(settings)
+
+
+def _generator(feed: Feed, spec: Element, batch_size: int) -> Callable[[], Iterator[Element]]:
+    def columns(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: np.empty((0, *at.shape[1:]), at.dtype.as_numpy_dtype) for name, at in fields.items()}
+
+    nothing = Element(
+        number=TICK,
+        features=columns(spec.features),
+        labels=columns(spec.labels),
+        weights=np.empty((0, batch_size), np.float32),
+        offsets=np.empty((0, batch_size), np.int64),
+        partitions=np.empty((0, batch_size), np.int32),
+    )
+
+    def elements() -> Iterator[Element]:
+        for item in feed:
+            yield nothing if isinstance(item, Tick) else _element(item)
+
+    return elements
+
+
+def _element(block: Block) -> Element:
+    return Element(
+        number=block.facts.number,
+        features=dict(block.rows.features),
+        labels=dict(block.rows.labels),
+        weights=block.rows.weights,
+        offsets=block.rows.offsets,
+        partitions=block.rows.partitions,
+    )
+
+
+def _preparation(preprocess: Preprocess | None, spec: Element, batch_size: int) -> Callable[..., Element]:
+    """The map over elements: flatten to rows, `preprocess`, and back to [k, B, ...]."""
+
+    def bare(given: Element) -> Element:
+        features, labels, weights = flat_preprocess(None, given.features, given.labels, given.weights)
+        return given._replace(features=features, labels=labels, weights=weights)
+
+    if preprocess is None:
+        return cast("Callable[..., Element]", _as_is(bare))
+    function = _traced(preprocess, spec)
+
+    def prepared(given: Element) -> Element:
+        batches = tf.shape(given.weights)[0]
+        flat = tf.nest.map_structure(
+            lambda column: tf.reshape(column, tf.concat([[batches * batch_size], tf.shape(column)[2:]], 0)),
+            (given.features, given.labels, given.weights),
+        )
+        features, labels, weights = _unless_empty(function, flat, batches)
+        features, labels, weights = tf.nest.map_structure(
+            lambda column: _batched(column, batches, batch_size), (features, labels, weights)
+        )
+        weights = tf.where(given.offsets >= 0, tf.cast(weights, tf.float32), 0.0)
+        return given._replace(features=features, labels=labels, weights=weights)
+
+    return cast("Callable[..., Element]", _as_is(prepared))
+
+
+def _as_is(function: Callable[..., Any]) -> Any:
+    """Our own functions hold no Python control flow over tensors; AutoGraph would only blur their errors."""
+    return tf.autograph.experimental.do_not_convert(function)
+
+
+def _traced(preprocess: Preprocess, spec: Element) -> Any:
+    """`preprocess` as one graph over any number of rows; errors of its making come out here."""
+    user = tf.function(preprocess)
+    rows = tf.nest.map_structure(
+        lambda at: tf.TensorSpec([None, *at.shape[2:]], at.dtype), (spec.features, spec.labels, spec.weights)
+    )
+    return tf.function(lambda *flat: flat_preprocess(user, *flat), autograph=False).get_concrete_function(*rows)
+
+
+def _unless_empty(function: Any, flat: Any, batches: Any) -> Any:
+    """What `function` makes of the rows; of none, none, without troubling it."""
+    out = function.structured_outputs
+
+    def empty() -> list[Any]:
+        shapes = [(at, [0, *(size or 0 for size in at.shape[1:])]) for at in tf.nest.flatten(out) if at is not None]
+        return [tf.zeros(shape, at.dtype) for at, shape in shapes]
+
+    def full() -> list[Any]:
+        return [column for column in tf.nest.flatten(function(*flat)) if column is not None]
+
+    present = iter(tf.cond(batches > 0, full, empty))
+    return tf.nest.map_structure(lambda at: None if at is None else next(present), out)
+
+
+def _batched(column: Any, batches: Any, batch_size: int) -> Any:
+    if column is None:
+        return None
+    shaped = tf.reshape(column, tf.concat([[batches, batch_size], tf.shape(column)[1:]], 0))
+    shaped.set_shape([None, batch_size, *column.shape[1:]])
+    return shaped
+
+
+class Stream:
+    """The elements of a dataset as the trainer takes them, and their facts."""
+
+    def __init__(self, feed: Feed, dataset: Any) -> None:
+        self._feed = feed
+        self._iterator: Any = iter(dataset)
+        self._following = 0
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> Element:
+        """The next element; StopIteration at the end. Raises what ended the feed, or a PreprocessError."""
+        try:
+            element = cast("Element", next(self._iterator))
+        except tf.errors.OpError as error:
+            if self._feed.error is not None:
+                raise self._feed.error from error
+            raise self._blamed(error) from error
+        if (number := int(element.number)) != TICK:
+            self._following = number + 1
+        return element
+
+    def _blamed(self, error: tf.errors.OpError) -> PreprocessError:
+        """Elements come in order, so the block at fault is the one after the last that came."""
+        facts = self._feed.facts_of(self._following)
+        self._following += 1
+        why = _ROW_COUNT if _ROW_COUNT in str(error) else f"preprocess: {type(error).__name__}"
+        spans = ", ".join(f"{span.partition} {span.start} to {span.end - 1}" for span in facts.spans)
+        return PreprocessError(f"{why}; it failed on the offsets {spans}", facts)
+
+    def facts_of(self, number: int) -> BlockFacts:
+        """The facts of the block of that number; they are given once."""
+        return self._feed.facts_of(number)
+
+    def close(self) -> None:
+        """Stop the feed, wait until nothing of it runs, drop the iterator: in this order. Twice is once."""
+        self._feed.close()
+        self._iterator = iter(())
