@@ -20,7 +20,7 @@ application = typer.Typer(
     rich_markup_mode=None,
 )
 
-# The commands, in the order in which --help lists them.
+# The commands, in the order in which --help lists them: a family by `add_typer`, a single one by `command()(function)`.
 application.add_typer(local.commands, name="local")
 
 

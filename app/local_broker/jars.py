@@ -93,6 +93,8 @@ def _download(folder: Path, repository: str | None) -> list[Path]:
         artifacts = _resolve(context)
         with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE, thread_name_prefix="jars") as pool:
             return [_whole(jar) for jar in pool.map(lambda artifact: Path(artifact.resolve()), artifacts)]
+    except SyntaxError as error:  # of its XML: a page that asks to log in, as networks with a portal answer
+        raise DownloadError(_explain(RuntimeError("it does not answer as a repository does"), repository)) from error
     except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo's own are RuntimeErrors
         raise DownloadError(_explain(error, repository)) from error
 

@@ -5,7 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,33 @@ def test_a_mirror_without_kafka_is_refused(empty_cache: Path, tmp_path: Path, mo
     monkeypatch.setenv("MILLRACE_MAVEN_REPOSITORY", str(tmp_path))
     with pytest.raises(DownloadError, match=r"org\.apache\.kafka:kafka_2\.13"):
         kafka_jars()
+
+
+class _Portal(BaseHTTPRequestHandler):
+    """Answers whatever it is asked with a page to log in."""
+
+    def do_GET(self) -> None:
+        page = b"<html><p>Log in<br></html>"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is http.server's
+        pass
+
+
+def test_a_page_to_log_in_is_not_taken_for_a_repository(empty_cache: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Portal) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(DownloadError, match="does not answer as a repository does"):
+                kafka_jars(f"http://127.0.0.1:{server.server_port}/maven")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert [path.name for path in empty_cache.iterdir()] == ["lock"]
 
 
 def test_jars_in_the_cache_need_no_repository(empty_cache: Path) -> None:
