@@ -24,10 +24,9 @@ def test_work_runs_in_the_named_thread_and_what_is_left_is_cancelled_by_a_stop()
     loop = LoopThread("of-a-test")
     loop.start()
     assert loop.run(_name(), 20) == "of-a-test"
-    cancelled = threading.Event()
-    loop.submit(_forever(cancelled))
+    left = loop.submit(_forever(threading.Event()))
     assert loop.stop(20)
-    assert cancelled.is_set()
+    assert left.cancelled()
     assert "of-a-test" not in [thread.name for thread in threading.enumerate()]
 
 

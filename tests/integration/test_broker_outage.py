@@ -1,0 +1,103 @@
+"""A broker that goes away and comes back: nothing ends, nothing is lost, nobody is drowned in log lines."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from app.local_broker import LocalBroker
+from app.local_broker.topics import create_topic
+from consumers.dead_letters import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from consumers.handoff import Handoff
+from consumers.kafka_source import KafkaOptions, KafkaSource
+from consumers.positions import Committed, Earliest
+from consumers.reasons import Reason
+from consumers.records import Partition
+
+pytestmark = pytest.mark.broker
+
+WaitFor = Callable[..., Any]
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[LocalBroker]:
+    """A broker of this test's own, to be killed."""
+    with LocalBroker(tmp_path) as local:
+        yield local
+
+
+def _letter(offset: int) -> DeadLetter:
+    return DeadLetter(
+        partition=Partition("clicks", 0),
+        offset=offset,
+        timestamp_ms=0,
+        key=None,
+        value=b"x",
+        headers=(),
+        reason=Reason.EMPTY,
+        field=None,
+        model="m",
+    )
+
+
+def test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_again(
+    mortal: LocalBroker, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = mortal.bootstrap_servers
+    for name in ("clicks", "letters"):
+        create_topic(servers, name)
+    partition = Partition("clicks", 0)
+    options = KafkaOptions(
+        bootstrap_servers=(servers,), topics=("clicks",), group_id="g", request_timeout_ms=2000, commit_timeout_ms=500
+    )
+    source, letters = KafkaSource(options), KafkaDeadLetters(options, DeadLetterOptions(topic="letters"))
+    source.start(30)
+    letters.start(30)
+    try:
+        handoff = Handoff(capacity_bytes=1 << 20)
+        source.begin(0, source.resolve_start(Earliest()), handoff)
+        letters.put(_letter(0))
+        assert letters.wait_acknowledged(1, 30)
+        wait_for(lambda: source.commit({partition: 0}).result(20))
+
+        caplog.clear()
+        mortal.kill()
+        wait_for(lambda: not source.statistics().connected)
+        letters.put(_letter(1))
+        wait_for(lambda: letters.statistics().last_error)
+        assert source.commit({partition: 0}).result(20) is False
+        again = Handoff(capacity_bytes=1 << 20)
+        source.begin(1, {partition: 0}, again)
+        handoff.close()
+        assert source.statistics().fetching
+
+        mortal.start()
+        wait_for(lambda: source.statistics().connected, timeout=60)
+        assert letters.wait_acknowledged(2, 60)
+        write(servers, 5)
+        received = 0
+        while received < 5:
+            received += len(again.receive(30))
+        wait_for(lambda: source.commit({partition: 5}).result(20), timeout=60)
+        assert source.resolve_start(Committed()) == {partition: 5}
+        per_logger = [record.name for record in caplog.records if record.name.startswith("aiokafka")]
+        assert all(per_logger.count(name) <= 2 * options.log_lines_per_minute for name in per_logger)
+    finally:
+        letters.stop(5)
+        source.stop(5)
+    assert not [record for record in caplog.records if record.name == "asyncio" and record.levelno >= logging.ERROR]
+
+
+def write(servers: str, count: int) -> None:
+    """Write with a client that was not there during the outage."""
+
+    async def run() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=servers) as producer:
+            for _ in range(count):
+                await producer.send_and_wait("clicks", b"x")
+
+    asyncio.run(run())
