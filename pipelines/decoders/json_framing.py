@@ -59,7 +59,10 @@ def joined(records: Sequence[bytes]) -> bytes:
 
 
 def all_framed(records: Sequence[bytes], text: bytes) -> bool:
-    """Whether `frame` would let each record pass as it is; looks at all of them at once. `text` is them joined."""
+    """Whether `frame` lets each record pass as it is, as far as one look at all of them can tell.
+
+    `text` is the records, joined. False where it takes a closer look, as for `}null` inside a string.
+    """
     if not records:
         return True
     lengths = np.fromiter(map(len, records), np.int64, len(records))
