@@ -21,6 +21,11 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text() == reference(), "run: python -m app.settings.reference > docs/configuration.md"
 
 
+def test_the_five_lines_on_the_page_are_those_of_the_example() -> None:
+    example = (PAGE.parents[1] / "examples" / "clicks" / "clicks.yaml").read_text()
+    assert f"```yaml\n{example}```" in PAGE.read_text()
+
+
 def test_every_setting_has_a_description_and_every_required_one_an_example() -> None:
     for key, info in settings_of(Settings):
         assert info.description, key
