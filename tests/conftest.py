@@ -20,6 +20,12 @@ from app.local_broker.server import free_port
 T = TypeVar("T")
 Value = bytes | None | tuple[int, bytes | None]
 _IMAGE = "apache/kafka:4.1.0"
+# Kafka compacts and retires segments every few seconds here, not every few minutes: tests wait for it.
+_EAGER = {
+    "log.cleaner.backoff.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "1000",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,7 +79,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     elif _docker_answers():
         yield from _container()
     else:
-        with LocalBroker(tmp_path_factory.mktemp("broker")) as local:
+        with LocalBroker(tmp_path_factory.mktemp("broker"), settings=_EAGER) as local:
             yield local.bootstrap_servers
 
 
@@ -100,6 +106,7 @@ def _container() -> Iterator[str]:
     port = free_port()
     settings = {
         **{key: value for key, value in SINGLE_NODE.items() if key != "log.dirs"},
+        **_EAGER,
         "listeners": f"PLAINTEXT://:{port},CONTROLLER://:9093",
         "advertised.listeners": f"PLAINTEXT://localhost:{port}",
         "controller.quorum.voters": "1@localhost:9093",

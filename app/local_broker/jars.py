@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from app.local_broker.errors import DownloadError, ExtraMissingError
+from app.local_broker.errors import DownloadError, ExtraMissingError, LocalBrokerError
 
 KAFKA_VERSION = "4.1.0"
 COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
@@ -36,7 +36,10 @@ def kafka_jars(repository: str | None = None) -> Path:
     jars = _jars_in(cache)
     if jars.is_dir():
         return jars
-    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalBrokerError(f"cannot keep Kafka's jars in {cache}: {error.strerror}; set XDG_CACHE_HOME") from error
     with _alone(cache / "lock"):
         if not jars.is_dir():
             _fill(jars, repository or os.environ.get(REPOSITORY_VARIABLE))

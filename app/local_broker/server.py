@@ -81,6 +81,8 @@ class LocalBroker:
 
     def start(self, deadline: float = _START_S) -> None:
         """Start it and wait until it serves, at most `deadline` seconds; the first download comes on top."""
+        if not self.running():
+            self._release()  # it may have ended by itself, or been killed by its id
         self._take_folder()
         try:
             if not self._adopt():
@@ -139,8 +141,13 @@ class LocalBroker:
     def _take_folder(self) -> None:
         if self._lock is not None:
             raise FolderInUseError(f"the broker in {self._folder} is already started")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        lock = (self._folder / "lock").open("a")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = (self._folder / "lock").open("a")
+        except OSError as error:
+            raise LocalBrokerError(
+                f"cannot write in {self._folder}: {error.strerror}; choose another --folder"
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -165,7 +172,8 @@ class LocalBroker:
         if process is None:
             return False
         port = int(state["port"])
-        if self._port in (0, port) and ready_cluster(HOST, port) == self._cluster_id():
+        cluster = self._cluster_id()
+        if self._port in (0, port) and cluster is not None and ready_cluster(HOST, port) == cluster:
             self._port, self._process = port, process
             return True
         process.end(_STOP_S)
@@ -179,7 +187,7 @@ class LocalBroker:
                 f"port {self._port} on {HOST} is taken by another program; choose another with --port, "
                 "or --port 0 for any that is free"
             )
-        self._properties.write_text(server_properties(self._port, free_port(), self._settings))
+        self._properties.write_text(server_properties(self._port, free_port(besides=self._port), self._settings))
         self._log.write_bytes(b"")
         if not self._formatted.exists():
             self._format(jars)
@@ -230,10 +238,10 @@ def _new_cluster_id() -> str:
     return encoded if not encoded.startswith("-") else _new_cluster_id()
 
 
-def free_port() -> int:
-    """Find a port on loopback that nobody listens on."""
+def free_port(besides: int = 0) -> int:
+    """Find a port on loopback that nobody listens on, and that is not the one `besides`."""
     for port in random.Random(os.urandom(8)).sample(_FREE_PORTS, 100):  # noqa: S311 - any order does
-        if _is_free(port):
+        if port != besides and _is_free(port):
             return port
     raise PortTakenError(f"no free port found on {HOST}; choose one with --port")
 

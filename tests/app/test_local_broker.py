@@ -1,6 +1,7 @@
 """The local broker: real processes, real folders."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -47,12 +48,12 @@ def _listening(local: LocalBroker) -> bool:
     return ready_cluster(host, int(port)) is not None
 
 
-def test_a_topic_outlives_a_kill_and_the_address_stays(local: LocalBroker) -> None:
+def test_a_topic_outlives_a_kill_and_the_address_stays(local: LocalBroker, wait_for: WaitFor) -> None:
     local.start()
     before, first = local.bootstrap_servers, local.pid
     local.create_topic("kept", partitions=2)
-    local.kill()
-    assert not _alive(first)
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: not local.running())
     assert not _listening(local)
     local.start()
     assert local.bootstrap_servers == before
@@ -111,6 +112,21 @@ def test_a_second_owner_of_the_folder_is_refused_while_the_first_lives(local: Lo
     with pytest.raises(FolderInUseError, match=f"on {local.bootstrap_servers}"):
         LocalBroker(local.folder).start()
     assert _listening(local)
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        LocalBrokerError, match=r"cannot write in .*/file/broker: Not a directory; choose another --folder"
+    ):
+        LocalBroker(tmp_path / "file" / "broker").start()
+
+
+def test_a_cache_folder_that_cannot_be_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(LocalBrokerError, match="XDG_CACHE_HOME"):
+        kafka_jars()
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
