@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.settings.environment import read_environment
+from app.settings.errors import SettingsError
 from app.settings.problems import Places, describe
 from app.settings.root import Settings
 from app.settings.section import FOLDER
 from app.settings.spelling import dotted
 from app.settings.yaml_file import Key, read_yaml
-from consumers.errors import ConfigError
 
 DEFAULT = "default"
 
@@ -30,7 +30,7 @@ class Loaded:
 def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Loaded:
     """Load a config file with the environment (the process's, unless one is handed in) over it.
 
-    Raises one ConfigError with a line for every problem.
+    Raises one SettingsError, a ConfigError with a line for every problem.
     """
     document = read_yaml(Path(path))
     overrides = read_environment(Settings, environ)
@@ -41,7 +41,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Loaded:
             values[section] = {}  # so that the settings missing in it are named, each by itself
     settings, error = _validated(values, document.path.absolute().parent)
     if settings is None or overrides.unknown:
-        raise ConfigError("\n".join(describe(Settings, error, places))) from None
+        raise SettingsError(describe(Settings, error, places)) from None
     origins = {dotted(key): _origin(key, places) for key, _ in leaves(settings.model_dump(mode="json"))}
     return Loaded(settings, origins)
 

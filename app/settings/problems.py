@@ -49,7 +49,12 @@ def describe(settings: type[BaseModel], error: ValidationError | None, places: P
     """One line for each problem."""
     known = dict(settings_of(settings))
     raised = [] if error is None else error.errors(include_url=False)
-    found = [_text(problem, known) for problem in raised if not _follows(problem, raised)]
+    meant = {_meant(_key(problem), known) for problem in raised if problem["type"] == "extra_forbidden"}
+    found = [
+        _text(problem, known)
+        for problem in raised
+        if not _follows(problem, raised) and not (problem["type"] == "missing" and _key(problem) in meant)
+    ]
     found += [(key, _unknown(key, known)) for key in places.overrides.unknown]
     found.sort(key=lambda problem: places.order(problem[0]))
     lines = (f"{places.origin(key) or places.document.path}: {text}" for key, text in found)
@@ -64,9 +69,14 @@ def _follows(problem: Any, others: list[Any]) -> bool:
     )
 
 
+def _key(problem: Any) -> Key:
+    """Where the problem is, without pydantic's marks of which form of a value it tried."""
+    return tuple(part for part in problem["loc"] if not str(part).startswith(("<", "[")))
+
+
 def _text(problem: Any, known: Mapping[Key, FieldInfo]) -> tuple[Key, str]:
     kind, context, value = problem["type"], problem.get("ctx", {}), problem["input"]
-    key: Key = tuple(part for part in problem["loc"] if not str(part).startswith(("<", "[")))
+    key = _key(problem)
     if kind == "extra_forbidden":
         return key, _unknown(key, known)
     if kind == "missing":
@@ -97,16 +107,24 @@ def _info(key: Key, known: Mapping[Key, FieldInfo]) -> FieldInfo | None:
 
 
 def _unknown(key: Key, known: Mapping[Key, FieldInfo]) -> str:
-    siblings = [str(pattern[-1]) for pattern in known if matches(pattern[:-1], key[:-1])]
     text = f"{dotted(key)} is not a setting"
-    if nearest := _nearest(str(key[-1]), siblings):
-        return f"{text}; did you mean {dotted((*key[:-1], nearest))}?"
+    if meant := _meant(key, known):
+        return f"{text}; did you mean {dotted(meant)}?"
+    siblings = _siblings(key, known)
+    return f"{text}; here are {', '.join(siblings)}" if siblings else text
+
+
+def _meant(key: Key, known: Mapping[Key, FieldInfo]) -> Key | None:
+    """The setting with the nearest name, in the same section or else in any."""
+    if nearest := _nearest(str(key[-1]), _siblings(key, known)):
+        return (*key[:-1], nearest)
     elsewhere = {str(pattern[-1]): pattern for pattern in reversed(list(known))}
-    if nearest := _nearest(str(key[-1]), list(elsewhere), cutoff=0.85):
-        return f"{text}; did you mean {dotted(elsewhere[nearest])}?"
-    if not siblings:
-        return text
-    return f"{text}; here are {', '.join(siblings)}"
+    nearest = _nearest(str(key[-1]), list(elsewhere), cutoff=0.85)
+    return elsewhere[nearest] if nearest else None
+
+
+def _siblings(key: Key, known: Mapping[Key, FieldInfo]) -> list[str]:
+    return [str(pattern[-1]) for pattern in known if matches(pattern[:-1], key[:-1])]
 
 
 def _nearest(name: str, names: list[str], cutoff: float = 0.6) -> str | None:

@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from app.settings.errors import SettingsError
 from consumers.errors import ConfigError
 
 Key = tuple[str | int, ...]
@@ -63,7 +64,7 @@ class _Reader:
         if not isinstance(values, dict):
             self._problems.append(f"{self._path}:1: the file is not a mapping; write settings as in name: clicks")
         if self._problems:
-            raise ConfigError("\n".join(self._problems))
+            raise SettingsError(self._problems)
         return Document(path=self._path, values=values, lines=self._lines)
 
     def _compose(self, text: str) -> Node | None:

@@ -140,6 +140,7 @@ def test_a_variable_of_an_unknown_section_is_not_ignored(problems: Problems) -> 
     ("records", "line"),
     [
         ("featurs: {a: float32}, features: {b: float32}", "records.featurs is not a setting; did you mean records.features?"),
+        ("featurs: {a: float32}", "records.featurs is not a setting; did you mean records.features?"),
         ("features: {}", "records.features: this is empty; write at least one"),
         ("features: {a: float}", "records.features.a.dtype: float is not one of float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, bool, string; did you mean float64?"),
         ("features: {a: {dtype: int8, missing: 200}}", "records.features.a.missing: 200 does not fit int8; write a value that does, or null"),
