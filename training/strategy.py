@@ -31,7 +31,12 @@ def make_strategy(options: DeviceOptions) -> Any:
     if threads := options.threads or (1 if options.deterministic else None):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(max(threads, 2))
-    return tf.distribute.MirroredStrategy(_devices(options.replicas))
+    devices = _devices(options.replicas)
+    if devices[0].startswith("GPU"):
+        return tf.distribute.MirroredStrategy(devices)
+    # Collectives between logical CPUs know their group by a number that every strategy begins to count anew, so two
+    # strategies in one process (the proof has two) would take each other's; summing on one device has no such state.
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
 def _devices(replicas: int | None) -> list[str]:

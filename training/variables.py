@@ -31,7 +31,7 @@ _RANDOM_OPS = ("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "Rand
 def automatic_names(model: Any) -> frozenset[str]:
     """The names that Keras gives by itself, without their counters: classes of layers in snake case."""
     layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001 - Keras has no public recursive walk
-    return frozenset(_snake(type(layer).__name__) for layer in layers)
+    return frozenset({"seed_generator", *(_snake(type(layer).__name__) for layer in layers)})
 
 
 def by_structure(variables: Sequence[Any], automatic: Collection[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB1331
 
 
 @dataclass(frozen=True, slots=True)
-class Testimony:
+class Evidence:
     """What one partition's learnt offsets add up to."""
 
     count: int
@@ -37,7 +37,7 @@ class Testimony:
     """The sum of their mixes, wrapping at 64 bits."""
 
     @classmethod
-    def of(cls, offsets: Iterable[int]) -> "Testimony":
+    def of(cls, offsets: Iterable[int]) -> "Evidence":
         """What these offsets would testify; in plain integers, for whoever checks."""
         array = np.fromiter(offsets, np.int64)
         with np.errstate(over="ignore"):
@@ -97,10 +97,10 @@ class Witness:
             )
         self._index[partition] = index
 
-    def testimonies(self) -> dict[Partition, Testimony]:
+    def testimonies(self) -> dict[Partition, Evidence]:
         """What each partition's offsets add up to so far."""
         table = np.asarray(read(self.variable).numpy())
-        return {partition: Testimony(*map(int, table[index])) for partition, index in self._index.items()}
+        return {partition: Evidence(*map(int, table[index])) for partition, index in self._index.items()}
 
     def counts(self) -> Mapping[Partition, int]:
         """How many offsets the weights have seen, by partition."""
@@ -113,14 +113,14 @@ class Witness:
 
     def restore(self, state: PartState) -> None:
         """Take the rows back."""
-        self._write({Partition.parse(text): Testimony(*row) for text, row in state.facts.items()})
+        self._write({Partition.parse(text): Evidence(*row) for text, row in state.facts.items()})
 
     def lay(self, partitions: Iterable[Partition]) -> None:
         """Order the rows as a new incarnation's blocks will name them: these partitions, sorted."""
         known = self.testimonies()
-        self._write({partition: known.get(partition, Testimony(0, 0, 0)) for partition in partitions})
+        self._write({partition: known.get(partition, Evidence(0, 0, 0)) for partition in partitions})
 
-    def _write(self, testimonies: Mapping[Partition, Testimony]) -> None:
+    def _write(self, testimonies: Mapping[Partition, Evidence]) -> None:
         self._index = {}
         table: npt.NDArray[np.int64] = np.zeros((CAPACITY, _COLUMNS), np.int64)
         for index, partition in enumerate(sorted(testimonies)):

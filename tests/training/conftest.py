@@ -1,0 +1,100 @@
+"""Learners on one, two or three logical CPU devices, on models that say what is examined."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.schema import Field, Schema
+from training.calls import Rows
+from training.learner import Learner, LearnerOptions
+from training.strategy import DeviceOptions
+
+DEVICES = 3
+FEATURES = 6
+BATCH = 12
+
+SCHEMA = Schema(
+    features=(Field(name="x", source="x", dtype="float32", shape=(FEATURES,)),),
+    labels=(Field(name="y", source="y", dtype="float32"),),
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def logical_devices() -> None:
+    """Devices can only be laid out before TensorFlow computes anything."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
+
+
+def mlp(*layers: Any, loss: Any = "binary_crossentropy", metrics: Any = ("accuracy",), model: Any = None) -> Any:
+    """A small classifier with some layers in its middle."""
+    inputs = keras.Input((FEATURES,), name="x")
+    hidden = keras.layers.Dense(8, activation="relu")(inputs)
+    for layer in layers:
+        hidden = layer(hidden)
+    outputs = keras.layers.Dense(1, activation="sigmoid")(hidden)
+    built = (model or keras.Model)(inputs, outputs)
+    built.compile(optimizer=keras.optimizers.Adam(1e-2), loss=loss, metrics=list(metrics))
+    return built
+
+
+MakeLearner = Callable[..., Learner]
+
+
+@pytest.fixture
+def learner_of() -> MakeLearner:
+    """Build a learner."""
+
+    def make(
+        build: Callable[[], Any] = mlp, *, replicas: int = 1, batch: int = BATCH, schema: Schema = SCHEMA
+    ) -> Learner:
+        options = LearnerOptions(schema=schema, batch_size=batch, devices=DeviceOptions(replicas=replicas), seed=7)
+        return Learner(build, None, options)
+
+    return make
+
+
+def block(batches: int, *, rows: int | None = None, batch: int = BATCH, seed: int = 0, first: int = 0) -> Rows:
+    """A learnable block; the last batch holds what is left of `rows`, the absent being copies of the first."""
+    random = np.random.default_rng(seed)
+    size = batches * batch
+    present = size if rows is None else rows
+    x = random.normal(size=(size, FEATURES)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.float32)
+    here = np.arange(size) < present
+    x[~here], y[~here] = x[0], y[0]
+    shape = (batches, batch)
+    return Rows(
+        features={"x": tf.constant(x.reshape(*shape, FEATURES))},
+        labels=tf.constant(y.reshape(shape)),
+        weights=tf.constant(here.astype(np.float32).reshape(shape)),
+        offsets=tf.constant(np.where(here, first + np.arange(size), -1).reshape(shape)),
+        partitions=tf.zeros(shape, tf.int32),
+    )
+
+
+def with_feature(rows: Rows, row: int, value: float) -> Rows:
+    """The same block with one number of one row replaced."""
+    x = rows.features["x"].numpy().copy()
+    x.reshape(-1, FEATURES)[row, 2] = value
+    features, *others = rows.tensors()
+    return Rows.of(({**features, "x": tf.constant(x)}, *others))
+
+
+def state_of(learner: Learner) -> dict[str, Any]:
+    """Every number that a checkpoint would hold of model and optimizer."""
+    found = {}
+    for part in learner.parts[:2]:
+        for key, value in part.snapshot().arrays.items():
+            found[f"{part.name}/{key}"] = np.array(value() if callable(value) else value)
+    return found
+
+
+def largest_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """The largest distance between two states."""
+    assert one.keys() == other.keys()
+    return max(float(np.max(np.abs(one[key].astype(float) - other[key].astype(float)), initial=0)) for key in one)
