@@ -55,6 +55,7 @@ class Learner:
         self.options = options
         self._build_model = build
         self.preprocess = preprocess
+        self._traced_preprocess = None if preprocess is None else tf.function(preprocess)
         self.strategy = make_strategy(options.devices)
         if options.batch_size % self.replicas:
             raise ModelError(
@@ -83,6 +84,11 @@ class Learner:
     def replicas(self) -> int:
         """How many devices share a batch."""
         return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What the replicas are called, as in `CPU:0`."""
+        return tuple(name.rpartition("device:")[2] for name in self.strategy.extended.worker_devices)
 
     @property
     def parameters(self) -> int:
@@ -118,7 +124,7 @@ class Learner:
         size = self.options.batch_size
         here = np.ones(size, np.bool_) if present is None else present
         features, labels, tensor_weights = flat_preprocess(
-            self.preprocess,
+            self._traced_preprocess,
             {name: tf.constant(column) for name, column in probe.features.items()},
             {name: tf.constant(column) for name, column in probe.labels.items()},
             tf.constant(here, tf.float32),
