@@ -54,3 +54,10 @@ lock: $(READY) ## Resolve the requirements anew, with hashes
 clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: bench bench-quick
+bench: $(READY) ## Speed against the frozen references, as ratios in build/bench.json (about 15 minutes)
+	$(BIN)/python bench/run.py
+
+bench-quick: $(READY) ## The same in one short round: does it run, and roughly how fast
+	$(BIN)/python bench/run.py --quick

@@ -1,0 +1,130 @@
+"""The product's case: the service in this process, as `millrace run` runs it, measured between two calls.
+
+Timed, as the naive pipeline is: wall clock and CPU of the whole process, TensorFlow's threads included, from the return
+of the call that reaches `--warm-up` records to the return of the one that reaches `--records` more. In between
+everything counts: fetching, hand-off, decoding, blocks, training, live metrics, ledger, saves that are due. Not timed:
+imports, connecting, building, the proof, tracing, the warm-up, and the ordered stop. The topic must hold more than is
+timed, so that the queues are as full at the end as at the beginning: `ahead` says by how many records the fetching was
+ahead of the learning, and `fetch_lag` how many the topic had left, at the two ends.
+Prints one line of JSON: records, wall_s, cpu_s, and what the service says about itself.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from app.logs import configure
+from app.service import RunOptions, Service
+from app.settings import Loaded, load
+from training.meter import Meter
+
+CONFIGS = Path(__file__).parent / "configs"
+AT_MOST_S = 600.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The process at the return of a call."""
+
+    learnt: int
+    wall_s: float
+    cpu_s: float
+    fetched: int
+    lag: int
+
+
+class Marks(Meter):
+    """The service's meter, which also takes two marks. Runs on the trainer's thread."""
+
+    def __init__(self, at: tuple[int, int]) -> None:
+        super().__init__(time.monotonic)
+        self.service: Service | None = None
+        self.marks: list[Mark] = []
+        self.done = threading.Event()
+        self._at = at
+        self._seen = 0
+
+    def called(self, seconds: float, learnt: int, *others: Any) -> None:
+        """A call returned."""
+        super().called(seconds, learnt, *others)
+        self._seen += learnt
+        if len(self.marks) < 2 and self._seen >= self._at[len(self.marks)]:
+            self.marks.append(self._mark())
+            if len(self.marks) == 2:
+                self.done.set()
+
+    def _mark(self) -> Mark:
+        assert self.service is not None
+        assert self.service.parts.source is not None
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        source = self.service.parts.source.statistics()
+        return Mark(self._seen, wall_s, cpu_s, source.records, source.lag_records)
+
+
+def settings(given: argparse.Namespace, checkpoints: str) -> Loaded:
+    """The config with this run's places over it."""
+    places = {
+        "MILLRACE_KAFKA__BOOTSTRAP_SERVERS": given.bootstrap,
+        "MILLRACE_KAFKA__TOPICS": given.topic,
+        "MILLRACE_CHECKPOINTS__PATH": checkpoints,
+        "MILLRACE_TRAINING__BATCH_SIZE": str(given.batch),
+        "MILLRACE_TRAINING__BATCHES_PER_CALL": str(given.batches_per_call),
+    }
+    return load(CONFIGS / f"higgs_{given.format}.yaml", {**os.environ, **places})
+
+
+def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
+    """Start the service, wait for both marks, stop it."""
+    loaded = settings(given, checkpoints)
+    configure(name=loaded.settings.name, form="text", level="warning")
+    marks = Marks((given.warm_up, given.warm_up + given.records))
+    service = Service(loaded, RunOptions(), on_end=marks.done.set)
+    service.meter, marks.service = marks, service
+    service.start()
+    in_time = marks.done.wait(AT_MOST_S)
+    said = marks.snapshot()
+    service.stop()
+    service.join(60.0)
+    if service.error is not None:
+        raise service.error
+    if not in_time or len(marks.marks) < 2:
+        raise SystemExit(f"{said.learnt} records were learnt in {AT_MOST_S:g} s; does {given.topic} hold enough?")
+    first, last = marks.marks
+    return {
+        "records": last.learnt - first.learnt,
+        "wall_s": last.wall_s - first.wall_s,
+        "cpu_s": last.cpu_s - first.cpu_s,
+        "ahead": [mark.fetched - mark.learnt for mark in (first, last)],
+        "fetch_lag": [first.lag, last.lag],
+        "waiting": dict(said.waiting),
+        "balanced": service.ledger.statistics().balanced,
+    }
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--format", choices=["json", "raw"], required=True)
+    parser.add_argument("--records", type=int, default=1_500_000)
+    parser.add_argument("--warm-up", type=int, default=300_000)
+    parser.add_argument("--batches-per-call", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=1024)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as checkpoints:
+        print(json.dumps(measure(given, checkpoints)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Runs the benchmark and writes `build/bench.json`.
+
+    python bench/run.py [--quick] [--bootstrap HOST:PORT] [--rounds 5] [--cases product-json,naive-json]
+
+Every case runs in a fresh process, all of them on the same two topics with the same model, batch and steps a call. A
+round runs each case once; each round begins with another one, so that none always comes first. Ratios are taken inside
+a round, from runs minutes apart on the same machine, and the figure is their median over the rounds: a machine that is
+slow today is slow for both sides. Without --bootstrap a local broker is started, and its data removed at the end.
+
+The file holds every run as its script printed it, rates and costs by case, and `figures`: the ratios alone, flat.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).parent
+ROOT = BENCH.parent
+sys.path.insert(0, str(ROOT))
+
+BUILD = ROOT / "build"
+CASE_AT_MOST_S = 900
+PACKAGES = ("aiokafka", "keras", "numpy", "pyarrow", "tensorflow")
+
+Run = Mapping[str, Any]
+Round = Mapping[str, Run]
+"""By case, what its script printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is done. Topics hold more than is timed: `tail` fills the product's queues at the end too."""
+
+    rounds: int
+    batch: int = 1024
+    batches_per_call: int = 16
+    json_records: int
+    raw_records: int
+    product_warm_up: int
+    tail: int
+    naive_records: int
+    naive_warm_up: int = 16_384
+    parts_records: int
+    decode_raw_records: int
+
+
+FULL = Plan(
+    rounds=5,
+    json_records=1_500_000,
+    raw_records=2_500_000,
+    product_warm_up=500_000,
+    tail=1_000_000,
+    naive_records=65_536,
+    parts_records=1_500_000,
+    decode_raw_records=30_000_000,
+)
+QUICK = Plan(
+    rounds=1,
+    json_records=300_000,
+    raw_records=600_000,
+    product_warm_up=100_000,
+    tail=300_000,
+    naive_records=16_384,
+    parts_records=300_000,
+    decode_raw_records=5_000_000,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script and what it is told."""
+
+    name: str
+    script: str
+    options: Mapping[str, Any]
+
+    def command(self) -> list[str]:
+        """The process to run."""
+        told = [part for name, value in self.options.items() for part in (f"--{name}", str(value))]
+        return [sys.executable, str(BENCH / self.script), *told]
+
+
+def topic_of(form: str) -> str:
+    """The topic of a format."""
+    return f"bench-{form}"
+
+
+def cases_of(plan: Plan, bootstrap: str) -> list[Case]:
+    """All cases, in the order of the first round."""
+    shape = {"batch": plan.batch, "batches-per-call": plan.batches_per_call}
+    cases = [Case("train", "parts/train.py", {"records": plan.parts_records, **shape})]
+    for form, records in (("json", plan.json_records), ("raw", plan.raw_records)):
+        place = {"bootstrap": bootstrap, "topic": topic_of(form)}
+        product = {"records": records, "warm-up": plan.product_warm_up, **shape}
+        naive = {"records": plan.naive_records, "warm-up": plan.naive_warm_up, **shape}
+        decoded = plan.parts_records if form == "json" else plan.decode_raw_records
+        cases += [
+            Case(f"product-{form}", "product.py", {**place, "format": form, **product}),
+            Case(f"naive-{form}", "naive.py", {**place, "format": form, **naive}),
+            Case(f"getmany-{form}", "parts/getmany.py", {**place, "records": plan.parts_records}),
+            Case(f"decode-{form}", "parts/decode.py", {**place, "format": form, "records": decoded}),
+        ]
+    return cases
+
+
+def rate(run: Run) -> float:
+    """Records a second."""
+    return float(run["records"] / run["wall_s"])
+
+
+def cost(run: Run) -> float:
+    """CPU seconds a record."""
+    return float(run["cpu_s"] / run["records"])
+
+
+def times_naive(form: str) -> Callable[[Round], float]:
+    """How many times as fast as the naive pipeline."""
+    return lambda runs: rate(runs[f"product-{form}"]) / rate(runs[f"naive-{form}"])
+
+
+def times_parts(form: str) -> Callable[[Round], float]:
+    """CPU end to end over the CPU of fetching, decoding and training alone."""
+    parts = (f"getmany-{form}", f"decode-{form}", "train")
+    return lambda runs: cost(runs[f"product-{form}"]) / sum(cost(runs[part]) for part in parts)
+
+
+FIGURES: Mapping[str, Callable[[Round], float]] = {
+    "json_over_naive": times_naive("json"),
+    "raw_over_naive": times_naive("raw"),
+    "json_cpu_over_parts": times_parts("json"),
+    "raw_cpu_over_parts": times_parts("raw"),
+}
+
+
+def figures_by_round(rounds: list[Round]) -> dict[str, list[float]]:
+    """Every figure whose cases were run, a value a round."""
+    found: dict[str, list[float]] = {}
+    for name, figure in FIGURES.items():
+        try:
+            found[name] = [figure(runs) for runs in rounds]
+        except KeyError:  # some of its cases were left out by --cases
+            continue
+    return found
+
+
+@contextmanager
+def broker(bootstrap: str | None) -> Iterator[str]:
+    """The broker that was named, or one of our own for as long as this lasts."""
+    if bootstrap is not None:
+        yield bootstrap
+        return
+    from app.local_broker import LocalBroker
+
+    folder = BUILD / "bench" / "broker"
+    try:
+        with LocalBroker(folder) as local:
+            yield local.bootstrap_servers
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fill(plan: Plan, bootstrap: str) -> None:
+    """Write the records of both formats to topics of our own."""
+    for form, records in (("json", plan.json_records), ("raw", plan.raw_records)):
+        count = plan.product_warm_up + records + plan.tail
+        say(f"{topic_of(form)}: writing {count:,} records")
+        told = {"bootstrap": bootstrap, "topic": topic_of(form), "format": form, "records": count}
+        run(Case(f"produce-{form}", "produce.py", told))
+
+
+def run(case: Case) -> Run:
+    """Run a case in a process of its own; what it printed last."""
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        case.command(), capture_output=True, text=True, timeout=CASE_AT_MOST_S, env=quiet, cwd=ROOT, check=False
+    )
+    if done.returncode != 0 or not done.stdout.strip():
+        raise SystemExit(f"{case.name} failed (exit code {done.returncode}):\n{done.stderr[-3000:]}")
+    printed: Run = json.loads(done.stdout.splitlines()[-1])
+    return printed
+
+
+def run_round(cases: list[Case], first: int) -> Round:
+    """Each case once, beginning with another one each time."""
+    order = cases[first % len(cases) :] + cases[: first % len(cases)]
+    runs: dict[str, Run] = {}
+    for case in order:
+        began = time.monotonic()
+        runs[case.name] = result = {**run(case), "load_average": os.getloadavg()[0]}
+        took = time.monotonic() - began
+        say(f"  {case.name:13} {rate(result):>12,.0f} records/s {cost(result) * 1e6:>9.3f} µs CPU ({took:.0f} s)")
+    return runs
+
+
+def machine() -> dict[str, Any]:
+    """Where it ran, and with what."""
+    models = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    return {
+        "commit": commit.stdout.strip() or None,
+        "cpu": models[0] if models else platform.processor(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "versions": {name: version(name) for name in PACKAGES},
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def report(where: Mapping[str, Any], plan: Plan, rounds: list[Round]) -> dict[str, Any]:
+    """All that was measured."""
+    by_round = figures_by_round(rounds)
+    return {
+        "as_of": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": where,
+        "plan": asdict(plan),
+        "figures": {name: round(statistics.median(values), 3) for name, values in by_round.items()},
+        "figures_by_round": {name: [round(value, 3) for value in values] for name, values in by_round.items()},
+        "cases": {
+            name: {
+                "records_per_s": round(statistics.median(rate(runs[name]) for runs in rounds)),
+                "cpu_us_per_record": round(statistics.median(cost(runs[name]) for runs in rounds) * 1e6, 4),
+                "runs": [runs[name] for runs in rounds],
+            }
+            for name in rounds[0]
+        },
+    }
+
+
+def say(text: str) -> None:
+    """Tell whoever waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Run the rounds, write the report, print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one short round: does it run, and roughly how fast")
+    parser.add_argument("--bootstrap", help="a broker to use; bench-json and bench-raw must not exist there")
+    parser.add_argument("--rounds", type=int, help="how often each case runs")
+    parser.add_argument("--cases", help="only these, separated by commas")
+    parser.add_argument("--out", type=Path, default=BUILD / "bench.json")
+    given = parser.parse_args()
+    plan, where = QUICK if given.quick else FULL, machine()
+    with broker(given.bootstrap) as bootstrap:
+        wanted = None if given.cases is None else set(given.cases.split(","))
+        cases = [case for case in cases_of(plan, bootstrap) if wanted is None or case.name in wanted]
+        fill(plan, bootstrap)
+        rounds = []
+        for number in range(given.rounds or plan.rounds):
+            say(f"round {number + 1} of {given.rounds or plan.rounds}")
+            rounds.append(run_round(cases, number))
+    result = report(where, plan, rounds)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(result, indent=1) + "\n")
+    for name, value in result["figures"].items():
+        by_round = result["figures_by_round"][name]
+        print(f"{name:22} {value:8.2f}   (from {min(by_round):.2f} to {max(by_round):.2f} in {len(by_round)} rounds)")
+    print(f"everything: {given.out}")
+
+
+if __name__ == "__main__":
+    main()
