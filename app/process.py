@@ -47,8 +47,10 @@ def run_service(loaded: Loaded, options: RunOptions) -> int:
     watcher = threading.Thread(target=_watch, args=(signals, service, server), name="signals", daemon=True)
     service.start()
     watcher.start()
-    server.serve()
-    service.stop()
+    try:
+        server.serve()
+    finally:
+        service.stop()
     return _ending(service)
 
 

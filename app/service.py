@@ -31,6 +31,7 @@ from consumers.positions import Until
 from consumers.reasons import Reason
 from consumers.records import Partition
 from training.baseline import Baseline
+from training.board import Board
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import Writer
 from training.checkpoints.manifest import Manifest, SaveOrder
@@ -92,6 +93,7 @@ class Service:
         self.phases = Phases()
         self.meter = Meter(time.monotonic)
         self.ledger = Ledger()
+        self.board = Board()
         self.commands = Commands()
         self.parts = Parts()
         self.began_at = time.time()
@@ -102,6 +104,11 @@ class Service:
         self._stop_asked_at: float | None = None
         self._commit: Future[bool] | None = None
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the trainer's thread runs."""
+        return self._thread.is_alive()
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -220,6 +227,7 @@ class Service:
             on_refused=self._refused,
             clock=time.monotonic,
             wall=time.time,
+            board=self.board,
         )
         parts.trainer = Trainer(collaborators, task=task, paused=self.options.paused)
         return parts.trainer

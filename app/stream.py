@@ -77,8 +77,12 @@ class KafkaStream:
         self._pool.close()
 
     def statistics(self) -> StreamStatistics:
-        """What it holds and has done."""
-        return StreamStatistics(handoff=self._handoff.statistics(), feed=self._feed.statistics())
+        """What it holds and has done.
+
+        The feed is read first: what it has received by then, the hand-off has given by then, and never less.
+        """
+        feed = self._feed.statistics()
+        return StreamStatistics(handoff=self._handoff.statistics(), feed=feed)
 
 
 class StreamFactory:

@@ -9,7 +9,7 @@ or by an error, with none: what a call that raised has left behind may not be us
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 import numpy as np
@@ -19,6 +19,7 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from training.baseline import Baseline, LabelSums
+from training.board import Board, ModelFacts, Posting
 from training.calls import Rows
 from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Commands, Pause, Resume, Rewind, Save, Stop
@@ -54,6 +55,7 @@ class Collaborators:
     on_refused: OnRefused
     clock: Callable[[], float]
     wall: Callable[[], float]
+    board: Board = field(default_factory=Board)
 
 
 class Trainer:
@@ -66,6 +68,9 @@ class Trainer:
         self._stream: Stream | None = None
         self._stopping: list[Stop] = []
         self._learnt = 0
+        self._learnt_to_ms: int | None = None
+        learner = with_.learner
+        self._facts = ModelFacts(parameters=learner.parameters, replicas=learner.replicas, devices=learner.devices)
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -92,6 +97,7 @@ class Trainer:
             return False
         if (reason := w.saving.due()) is not None:
             self._save(reason)
+        self._post()
         if self._paused is not None:
             return self._wait_paused()
         began = w.clock()
@@ -123,8 +129,26 @@ class Trainer:
         w.saving.settled(facts)
         learnt = facts.rows - sum(sum(counts.values()) for counts in refused.values())
         self._learnt += learnt
+        self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms
         freshness = w.wall() - facts.oldest_ms / 1000 if facts.rows else None
         w.meter.called(w.clock() - began, learnt, facts.batches, freshness)
+
+    def _post(self) -> None:
+        """Tell how it stands, where that is due; working the live values out takes a moment."""
+        w = self._with
+        now, saving = w.clock(), w.saving
+        if w.board.wants(now, saving.last):
+            posting = Posting(
+                live=w.live.look(),
+                learning_rate=w.learner.learning_rate,
+                step=saving.step,
+                model=self._facts,
+                last_save=saving.last,
+                failed_saves=saving.failed,
+                save_error=saving.last_error,
+                learnt_to_ms=self._learnt_to_ms,
+            )
+            w.board.post(posting, now)
 
     def _set_aside(self, facts: BlockFacts, lesson: Lesson) -> dict[Partition, dict[Reason, int]]:
         partitions = {span.index: span.partition for span in facts.spans}
@@ -157,9 +181,11 @@ class Trainer:
                 self._rewind(command)
             case Pause():
                 self._paused = command.reason
+                self._with.phases.enter(Phase.PAUSED, command.reason)
                 command.answer.set_result(None)
             case Resume():
                 self._paused = None
+                self._with.phases.enter(Phase.IDLE)
                 command.answer.set_result(None)
             case Stop():
                 self._stopping.append(command)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from consumers.errors import ConfigError, MillraceError
+from consumers.errors import MillraceError
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
 from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
@@ -23,6 +23,7 @@ from training.errors import CorruptError
 from training.learner import Learner
 from training.ledger import Ledger
 from training.live import LiveMetrics
+from training.rewinding import check_rewind, publish_rewind
 
 log = logging.getLogger(__name__)
 OnDurable = Callable[[Manifest], None]
@@ -110,6 +111,11 @@ class Saving:
         return self._progress.step
 
     @property
+    def provenance(self) -> Mapping[str, Any]:
+        """What this process writes down with each checkpoint."""
+        return self._options.provenance
+
+    @property
     def turn(self) -> Turn | None:
         """Where the strict rotation stands."""
         return self._progress.turn
@@ -165,31 +171,14 @@ class Saving:
 
     def check(self, command: Rewind) -> None:
         """Refuse a rewind that cannot be carried out, before anything is stopped."""
-        self._store.verify(command.to)
-        known = self._ledger.positions()
-        for skip in command.skips:
-            if skip.partition not in known:
-                raise ConfigError(f"rewind: {skip.partition} is no partition of this model; it has {len(known)}")
+        check_rewind(self._store, command)
 
     def rewind(self, command: Rewind) -> Manifest:
         """Publish the order as a checkpoint of its own, then be in its state."""
         self.settle()
-        ledger = Ledger()
-        ledger.restore(self._store.load(command.to)[ledger.name])
-        ledger.raise_incarnation(self._ledger.incarnation)
-        order = SaveOrder(
-            reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
-            parent=command.to,
-            step=self._store.manifest(command.to).step,
-            incarnation=self._ledger.incarnation,
-            positions=ledger.positions(),
-            ordered_by=command.by,
-            note=command.note,
-            provenance=self._options.provenance,
+        manifest = publish_rewind(
+            self._store, command, incarnation=self._ledger.incarnation, provenance=self._options.provenance
         )
-        for skip in command.skips:
-            ledger.skip(skip)
-        manifest = self._store.publish_linked(command.to, {ledger.name: ledger.snapshot()}, order)
         self._restore(manifest.number)
         return manifest
 

@@ -1,0 +1,1 @@
+"""The HTTP side: what the service answers, and what may be asked of it."""

@@ -1,0 +1,65 @@
+"""The application: routes, guard and observer put together for one service."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from app.api import errors
+from app.api.checkpoints import CheckpointShelf
+from app.api.guard import Guard
+from app.api.looks import Looks
+from app.api.models import ProblemDocument
+from app.api.observer import Observer
+from app.api.operations import Operations
+from app.api.orders import Orders
+from app.api.snapshot import take
+from app.api.stamp import Stamp, stamp
+from app.version import version
+from training.checkpoints.folder import Folder
+
+if TYPE_CHECKING:
+    from app.service import Service
+
+_DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
+
+
+def make_application(service: "Service", *, on_loopback: bool) -> FastAPI:
+    """The application of one service; `on_loopback` says whether only this machine can reach its listener."""
+    observer = Observer(partial(take, service))
+    shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name))
+    operations = Operations(service.commands, lambda: service.alive)
+
+    def stamp_now() -> Stamp:
+        return stamp(take(service))
+
+    app = FastAPI(
+        title="millrace",
+        version=version(),
+        description=_DESCRIPTION,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=partial(_watching, observer),
+        middleware=[Middleware(Guard, stamp=stamp_now, on_loopback=on_loopback)],
+        responses={422: {"model": ProblemDocument}},
+    )
+    errors.install(app, stamp_now)
+    app.include_router(Looks(observer, shelf, operations).router())
+    app.include_router(Orders(observer, shelf, operations).router())
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _watching(observer: Observer, _app: FastAPI) -> AsyncIterator[None]:
+    """The observer looks while the application is served."""
+    watching = asyncio.create_task(observer.watch(), name="observer")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching

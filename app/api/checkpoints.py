@@ -1,0 +1,146 @@
+"""Checkpoints as they lie on disk, read off the loop: a thread of its own, one look at a time.
+
+Owns no state but a store that only reads, so it answers from the first moment on, and after a failure too. More than
+one request wait for each other.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from app.api.models import Checkpoint, CheckpointInFull, OtherFolder, PartitionPlan
+from consumers.errors import ConfigError, DataLossError
+from consumers.records import Partition
+from training.checkpoints.folder import Folder
+from training.checkpoints.inspection import Condition, Inspection, inspect
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.store import CheckpointStore
+from training.checkpoints.terms import Terms
+from training.errors import CorruptError, MissingCheckpointError
+from training.skips import Skip
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What is in the folder."""
+
+    checkpoints: list[Checkpoint]
+    """The newest first."""
+    others: list[OtherFolder]
+
+
+class CheckpointShelf:
+    """Reads the folder of one name."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._store = CheckpointStore(folder)
+        self._one_at_a_time = anyio.CapacityLimiter(1)
+
+    async def listing(self) -> Listing:
+        """Everything that is there, by its manifest and the sizes of its files."""
+        return await self._off_the_loop(self._list)
+
+    async def one(self, number: int, *, verify: bool) -> CheckpointInFull:
+        """One checkpoint; `verify` reads and hashes all of it."""
+        return in_full(await self._off_the_loop(lambda: self._look(number, deep=verify)))
+
+    async def plan(
+        self, to: int, positions: Mapping[Partition, int], skips: list[Skip], *, verify: bool
+    ) -> dict[str, PartitionPlan]:
+        """What a rewind would do; raises where it cannot be carried out."""
+        found = await self._off_the_loop(lambda: self._look(to, deep=verify))
+        if found.manifest is None or found.condition is not Condition.GOOD:
+            raise CorruptError(f"checkpoint {to} is {found.condition}: {'; '.join(found.problems)}")
+        return _plan(found.manifest, positions, skips)
+
+    async def _off_the_loop(self, read: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
+
+    def _list(self) -> Listing:
+        found = [one for one in self._store.listing() if not self._vanished(one)]
+        return Listing(
+            checkpoints=[_brief(one) for one in found if one.number is not None],
+            others=[OtherFolder(name=_text(one.name), condition=one.condition) for one in found if one.number is None],
+        )
+
+    def _look(self, number: int, *, deep: bool) -> Inspection:
+        if number in self._folder.numbers():
+            found = inspect(self._folder, number, Terms.read(self._folder), deep=deep)
+            if not self._vanished(found):
+                return found
+        there = ", ".join(map(str, self._folder.numbers()[-5:])) or "none"
+        raise MissingCheckpointError(f"no checkpoint has the number {number}; the newest there are: {there}")
+
+    def _vanished(self, found: Inspection) -> bool:
+        """Whether it was pruned while it was looked at: then it is not corrupt, it is gone."""
+        return found.condition is Condition.CORRUPT and not (self._folder.checkpoints / found.name).exists()
+
+
+def in_full(found: Inspection) -> CheckpointInFull:
+    """All that is known of it."""
+    manifest = found.manifest
+    fields: dict[str, Any] = _fields(found)
+    if manifest is not None:
+        fields |= {
+            "ancestors": list(manifest.ancestors),
+            "files": {name: {"bytes": facts.size, "sha256": facts.sha256} for name, facts in manifest.files.items()},
+            "positions": dict(manifest.positions),
+            "metrics": dict(manifest.metrics),
+            "provenance": dict(manifest.provenance),
+        }
+    return CheckpointInFull(**fields, verified=found.verified)
+
+
+def just_published(manifest: Manifest) -> CheckpointInFull:
+    """One that has become durable this moment."""
+    name = f"{manifest.number:010d}"
+    return in_full(Inspection(name=name, condition=Condition.GOOD, number=manifest.number, manifest=manifest))
+
+
+def _brief(found: Inspection) -> Checkpoint:
+    return Checkpoint(**_fields(found))
+
+
+def _fields(found: Inspection) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "number": found.number,
+        "condition": found.condition.value,
+        "complaints": [_text(problem) for problem in found.problems] or None,
+    }
+    if found.lineage is not None:
+        fields |= {"parent": found.lineage.parent, "term": found.lineage.term}
+    if (manifest := found.manifest) is not None:
+        own = ("parent", "term", "incarnation", "step", "reason", "ordered_by", "note", "created_at")
+        fields |= {name: getattr(manifest, name) for name in own} | {"bytes": manifest.size}
+    return fields
+
+
+def _text(name: str) -> str:
+    """A name on disk may hold bytes that are no text."""
+    return name.encode("utf-8", "replace").decode()
+
+
+def _plan(target: Manifest, positions: Mapping[Partition, int], skips: list[Skip]) -> dict[str, PartitionPlan]:
+    back_to = {Partition.parse(name): offset for name, offset in target.positions.items()}
+    for skip in skips:
+        if skip.partition not in back_to:
+            raise ConfigError(f"skip: {skip.partition} is no partition of checkpoint {target.number}")
+        if skip.start < back_to[skip.partition]:
+            raise DataLossError(
+                f"skip: checkpoint {target.number} has learnt {skip.partition} up to {back_to[skip.partition] - 1}, "
+                f"so {skip.start} cannot be skipped from there"
+            )
+    return {str(p): _partition_plan(positions.get(p, at), at, p, skips) for p, at in sorted(back_to.items())}
+
+
+def _partition_plan(position: int, back_to: int, partition: Partition, skips: list[Skip]) -> PartitionPlan:
+    skipped = sum(skip.overlap(back_to, position) for skip in skips if skip.partition == partition)
+    return PartitionPlan(
+        position=position, back_to=back_to, replayed=max(0, position - back_to) - skipped, skipped=skipped
+    )

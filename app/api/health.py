@@ -1,0 +1,58 @@
+"""The probes: may it live, may it be relied upon. Pure; runs anywhere.
+
+Alive is whoever makes progress, or waits for good reason: a broker that is away, a pause and an idle topic are no
+reason to be killed. Ready is whoever has a restored state, obeys orders, and hears from Kafka.
+"""
+
+from collections.abc import Sequence
+
+from app.api.models import Check, Health
+from app.api.snapshot import AT_WORK, Snapshot
+from app.api.stamp import stamp
+from training.phases import Phase
+
+
+def alive(snapshot: Snapshot) -> list[Check]:
+    """What a liveness probe looks at."""
+    phase = snapshot.phase
+    gone = not snapshot.alive and phase.phase is not Phase.ENDED
+    return [
+        Check(check="trainer", ok=not gone, detail="its thread is gone" if gone else "its thread is there"),
+        Check(
+            check="failed",
+            ok=phase.phase is not Phase.FAILED,
+            detail=f"it failed: {phase.reason}" if phase.phase is Phase.FAILED else "it has not failed",
+        ),
+        Check(
+            check="progress",
+            ok=not phase.hung,
+            detail=f"{phase.phase} for {phase.for_s:.1f} s{', which is past the limit of that phase' * phase.hung}",
+        ),
+    ]
+
+
+def ready(snapshot: Snapshot) -> list[Check]:
+    """What a readiness probe looks at."""
+    at_work = snapshot.phase.phase in AT_WORK and snapshot.posting is not None
+    connected = snapshot.source is not None and snapshot.source.connected
+    return [
+        *alive(snapshot),
+        Check(
+            check="restored",
+            ok=at_work,
+            detail="its state is restored" if at_work else f"it is {snapshot.phase.phase}, not at work",
+        ),
+        Check(check="kafka", ok=connected, detail="Kafka answers" if connected else "Kafka does not answer"),
+    ]
+
+
+def health_of(snapshot: Snapshot, checks: Sequence[Check], *, verbose: bool) -> Health:
+    """The answer of a probe."""
+    failing = [check.detail for check in checks if not check.ok]
+    return Health(
+        **stamp(snapshot),
+        status="failing" if failing else "ok",
+        state=snapshot.phase.phase,
+        reasons=failing or None,
+        checks=list(checks) if verbose else None,
+    )

@@ -1,0 +1,62 @@
+"""The learning's lag: what the ledger has settled against where the partitions end. Pure; runs anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.api.models import PartitionLagView
+from app.api.snapshot import Snapshot
+from consumers.records import Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntLag:
+    """How far behind the learning is."""
+
+    records: int | None
+    """Offsets that are not learnt yet; None while the end of a partition is unknown."""
+    seconds: float | None
+    """How long ago the newest thing that was learnt was written; None while not known."""
+
+
+def lag_in_records(snapshot: Snapshot) -> int | None:
+    """Offsets that are not learnt yet, over all partitions."""
+    views = partition_lags(snapshot).values()
+    counts = [view.lag_records for view in views if view.lag_records is not None]
+    return sum(counts) if counts and len(counts) == len(views) else None
+
+
+def learnt_lag(snapshot: Snapshot, caught_up_at: float | None) -> LearntLag:
+    """How far behind, in records and seconds.
+
+    Everything is learnt up to the newest record of the last call, or to the moment when last there was nothing more to
+    learn, whichever is later: so one record after a silent night does not look like a night's lag. The fetching's own
+    lag, which knows each partition, is the least that it can be.
+    """
+    records = lag_in_records(snapshot)
+    if records == 0:
+        return LearntLag(records=0, seconds=0.0)
+    learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
+    known = [moment for moment in (None if learnt_to is None else learnt_to / 1000, caught_up_at) if moment is not None]
+    ages = [max(0.0, snapshot.at - max(known))] if known else []
+    if snapshot.source is not None and snapshot.source.lag.seconds is not None:
+        ages.append(snapshot.source.lag.seconds)
+    return LearntLag(records=records, seconds=max(ages, default=None))
+
+
+def partition_lags(snapshot: Snapshot) -> Mapping[str, PartitionLagView]:
+    """Each partition's lag, by `topic:number`."""
+    return {
+        str(partition): _view(snapshot, partition, settled.position)
+        for partition, settled in snapshot.ledger.partitions.items()
+    }
+
+
+def _view(snapshot: Snapshot, partition: Partition, position: int) -> PartitionLagView:
+    fetching = None if snapshot.source is None else snapshot.source.lag.partitions.get(partition)
+    end = None if fetching is None else fetching.end
+    return PartitionLagView(
+        position=position,
+        fetched=None if fetching is None else fetching.position,
+        end=end,
+        lag_records=None if end is None else max(0, end - position),
+    )

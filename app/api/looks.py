@@ -1,0 +1,119 @@
+"""What may be looked at: every GET. Runs on the HTTP side's loop; what reads the disk goes to a thread."""
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from app.api.checkpoints import CheckpointShelf
+from app.api.health import alive, health_of, ready
+from app.api.models import (
+    Check,
+    CheckpointAnswer,
+    CheckpointList,
+    Health,
+    LagAnswer,
+    OperationAnswer,
+    ProblemDocument,
+    Status,
+    ThroughputAnswer,
+)
+from app.api.observer import Observer
+from app.api.operations import Operations
+from app.api.snapshot import Snapshot
+from app.api.stamp import stamp
+from app.api.status import lag_answer, status_of, throughput_answer
+
+MOST_ON_A_PAGE = 100
+Number = Annotated[int, Path(ge=0, le=10**15, description="A checkpoint's number.")]
+Verbose = Annotated[str | None, Query(description="Present: list all checks.")]
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ProblemDocument}}
+FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
+
+
+class Looks:
+    """The routes that change nothing."""
+
+    def __init__(self, observer: Observer, shelf: CheckpointShelf, operations: Operations) -> None:
+        self._observer, self._shelf, self._operations = observer, shelf, operations
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter()
+        add = partial(router.add_api_route, response_model_exclude_none=True)
+        add("/livez", self.livez, response_model=Health, responses=FAILING)
+        add("/readyz", self.readyz, response_model=Health, responses=FAILING)
+        add("/health", self.health, response_model=Health, responses=FAILING)
+        add("/status", self.status, response_model=Status)
+        add("/lag", self.lag, response_model=LagAnswer)
+        add("/throughput", self.throughput, response_model=ThroughputAnswer)
+        add("/checkpoints", self.checkpoints, response_model=CheckpointList)
+        add("/checkpoints/{number}", self.checkpoint, response_model=CheckpointAnswer, responses=NOT_FOUND)
+        add("/operations/{operation_id}", self.operation, response_model=OperationAnswer, responses=NOT_FOUND)
+        return router
+
+    async def livez(self, response: Response, verbose: Verbose = None) -> Health:
+        """May it live: it makes progress, or waits for good reason."""
+        snapshot = self._observer.look().snapshot
+        return _probe(response, snapshot, alive(snapshot), verbose=verbose is not None)
+
+    async def readyz(self, response: Response, verbose: Verbose = None) -> Health:
+        """May it be relied upon: its state is restored, it obeys orders, Kafka answers."""
+        snapshot = self._observer.look().snapshot
+        return _probe(response, snapshot, ready(snapshot), verbose=verbose is not None)
+
+    async def health(self, response: Response) -> Health:
+        """As `/livez?verbose`, for people who type it."""
+        snapshot = self._observer.look().snapshot
+        return _probe(response, snapshot, alive(snapshot), verbose=True)
+
+    async def status(self) -> Status:
+        """Everything at a glance."""
+        return status_of(self._observer.look())
+
+    async def lag(self) -> LagAnswer:
+        """How far behind the learning is, by partition."""
+        return lag_answer(self._observer.look())
+
+    async def throughput(self) -> ThroughputAnswer:
+        """How fast it learns, and what holds it back."""
+        return throughput_answer(self._observer.look())
+
+    async def checkpoints(
+        self,
+        limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE, description="How many.")] = 20,
+        before: Annotated[int | None, Query(ge=0, le=10**15, description="Only smaller numbers.")] = None,
+    ) -> CheckpointList:
+        """All checkpoints, the newest first."""
+        listing = await self._shelf.listing()
+        older = [one for one in listing.checkpoints if before is None or one.number < before]
+        more = len(older) > limit
+        return CheckpointList(
+            **stamp(self._observer.look().snapshot),
+            checkpoints=older[:limit],
+            others=listing.others if before is None else [],
+            total=len(listing.checkpoints),
+            next=f"/checkpoints?limit={limit}&before={older[limit - 1].number}" if more else None,
+        )
+
+    async def checkpoint(
+        self,
+        number: Number,
+        verify: Annotated[bool, Query(description="Read and hash every byte of it.")] = False,
+    ) -> CheckpointAnswer:
+        """One checkpoint in full."""
+        found = await self._shelf.one(number, verify=verify)
+        return CheckpointAnswer(**stamp(self._observer.look().snapshot), checkpoint=found)
+
+    async def operation(self, operation_id: Annotated[str, Path(max_length=40)]) -> OperationAnswer:
+        """How an operation stands."""
+        operation = self._operations.get(operation_id)
+        return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())
+
+
+def _probe(response: Response, snapshot: Snapshot, checks: list[Check], *, verbose: bool) -> Health:
+    health = health_of(snapshot, checks, verbose=verbose)
+    response.status_code = 200 if health.status == "ok" else 503
+    response.headers["cache-control"] = "no-store"
+    return health

@@ -1,0 +1,348 @@
+"""What the answers look like. A field that is not known yet, or does not exist yet, is left out of the answer.
+
+Owns shapes only; the numbers come from snapshots. Fields are only ever added within a major version.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def moment(seconds: float) -> str:
+    """Seconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Shape(BaseModel):
+    """A part of an answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Answer(Shape):
+    """What every answer carries."""
+
+    as_of: str = Field(description="When this was read: ISO 8601, UTC.")
+    name: str = Field(description="The config's name.")
+    version: str = Field(description="millrace's version.")
+
+
+class Check(Shape):
+    """One thing that a probe looks at."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+class Health(Answer):
+    """A probe's answer; 200 when `status` is ok, 503 when it is failing."""
+
+    status: Literal["ok", "failing"]
+    state: str = Field(description="The trainer's phase.")
+    reasons: list[str] | None = Field(None, description="Why it is failing.")
+    checks: list[Check] | None = Field(None, description="All that was looked at, where it was asked for.")
+
+
+class Trouble(Shape):
+    """Something that somebody should look at."""
+
+    problem: str = Field(description="Which kind: a word for programs.")
+    what: str
+    since: str = Field(description="When it was first seen, to a second.")
+    fix: str
+
+
+class AssignedPartitions(Shape):
+    """How many partitions are read, and how many there are."""
+
+    assigned: int
+    of: int
+
+
+class StreamView(Shape):
+    """How far behind the learning is."""
+
+    lag_records: int | None = Field(None, description="Offsets that are not learnt yet.")
+    lag_s: float | None = Field(None, description="Seconds that the learning is behind the topic.")
+    staleness_s: Mapping[str, float] | None = Field(
+        None, description="From a record's timestamp to the end of the call that learnt it, over the last minute."
+    )
+    catch_up_s: float | None = Field(None, description="Until the lag is 0, if rates stay as they are.")
+    partitions: AssignedPartitions
+
+
+class ThroughputView(Shape):
+    """How fast it learns, and what holds it back."""
+
+    records_per_s: Mapping[str, float] = Field(description="Learnt, over each window.")
+    arriving_per_s: float | None = Field(None, description="Written to the topic, over the last minute.")
+    bound_by: Literal["records", "input", "compute"] | None = Field(
+        None, description="What the trainer's thread spends most of its time on or with; left out before any call."
+    )
+    waiting: Mapping[str, float] = Field(
+        description="Shares of the trainer's last minute: waiting for records to come, waiting for them to be "
+        "decoded and prepared, computing, copying for a save."
+    )
+    advice: str
+
+
+class RecordsView(Shape):
+    """What became of the records.
+
+    Of this history: offsets = learnt + set aside + skipped + gaps + lost. Of the present incarnation:
+    fetched = handed + held + discarded.
+    """
+
+    offsets: int = Field(description="From where this history began to where it stands, over all partitions.")
+    learnt: int
+    set_aside: Mapping[str, int] = Field(description="By reason.")
+    skipped: Mapping[str, int] = Field(description="By the order that said so.")
+    gaps: int = Field(description="Offsets at which Kafka holds no record: compacted, aborted, control records.")
+    lost: int = Field(description="Offsets that retention removed before they were read.")
+    fetched: int | None = Field(None, description="Since the present incarnation began.")
+    handed: int | None = Field(None, description="Of those, given to the trainer.")
+    held: int | None = Field(None, description="Of those, on their way to the trainer.")
+    discarded: int | None = Field(None, description="Of those, dropped by a stop; they are read again.")
+    balanced: bool = Field(description="Whether both sums hold.")
+
+
+class LiveView(Shape):
+    """The live metrics: each compiled metric stands here under its own name, beside the loss."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    scored: str = Field(description="before_update: by the training pass; inference_pass: by one before it.")
+    window: str
+    records: int
+    baseline: Mapping[str, float] = Field(description="What always guessing the base rate would score.")
+    cumulative: Mapping[str, int | float] = Field(description="The same values since checkpoint number 0.")
+
+
+class TrainingView(Shape):
+    """The trainer."""
+
+    step: int
+    learning_rate: float | None = None
+    replicas: int
+    device: str
+    incarnation: int
+
+
+class CheckpointView(Shape):
+    """The newest durable checkpoint."""
+
+    number: int
+    parent: int | None = None
+    step: int
+    reason: str
+    age_s: float
+    took_s: float | None = Field(None, description="From the copy to durability; of a save of this process.")
+    stall_ms: float | None = Field(None, description="How long the learning stood still for the copy.")
+
+
+class ModelView(Shape):
+    """The user's model."""
+
+    build: str
+    sha256: str | None = None
+    parameters: int | None = None
+
+
+class KafkaView(Shape):
+    """Where the records come from."""
+
+    connected: bool
+    cluster_id: str | None = None
+    group: str
+    topics: list[str]
+
+
+class Status(Answer):
+    """Everything at a glance."""
+
+    state: str
+    reason: str | None = Field(None, description="Why, where it is paused or failed.")
+    verdict: str
+    problems: list[Trouble]
+    stream: StreamView
+    throughput: ThroughputView
+    records: RecordsView
+    live: LiveView | None = None
+    training: TrainingView | None = None
+    checkpoint: CheckpointView | None = None
+    model: ModelView
+    kafka: KafkaView
+
+
+class PartitionLagView(Shape):
+    """How far behind one partition is."""
+
+    position: int = Field(description="The next offset to be learnt.")
+    fetched: int | None = Field(None, description="The next offset to be fetched.")
+    end: int | None = Field(None, description="One past the last offset in the topic.")
+    lag_records: int | None = None
+
+
+class CommitsView(Shape):
+    """What Kafka said to our commits."""
+
+    accepted: int
+    refused: Mapping[str, int] = Field(description="By the name of the error.")
+
+
+class LagAnswer(Answer):
+    """How far behind the learning is."""
+
+    lag_records: int | None = None
+    lag_s: float | None = None
+    catch_up_s: float | None = None
+    partitions: Mapping[str, PartitionLagView]
+    commits: CommitsView | None = None
+
+
+class QueueView(Shape):
+    """Bytes between Kafka and the model, by part, against their one bound."""
+
+    handoff: int
+    decoding: int
+    assembling: int
+    blocks: int
+    total: int
+    limit: int
+
+
+class ThroughputAnswer(ThroughputView, Answer):
+    """How fast it learns, what holds it back, and what is under way."""
+
+    staleness_s: Mapping[str, float] | None = None
+    queued_bytes: QueueView | None = None
+
+
+class Checkpoint(Shape):
+    """One checkpoint, as its manifest has it."""
+
+    number: int
+    condition: str = Field(description="good, corrupt, fenced or newer.")
+    parent: int | None = None
+    term: int | None = None
+    incarnation: int | None = None
+    step: int | None = None
+    reason: str | None = None
+    ordered_by: str | None = None
+    note: str | None = None
+    created_at: str | None = None
+    bytes: int | None = None
+    complaints: list[str] | None = Field(None, description="What is wrong with it.")
+
+
+class CheckpointInFull(Checkpoint):
+    """All that is known of one checkpoint."""
+
+    verified: bool = Field(description="Whether every byte was read and hashed just now, and is what was written.")
+    ancestors: list[int] | None = None
+    files: Mapping[str, Any] | None = None
+    positions: Mapping[str, int] | None = Field(None, description="The next offset of each partition.")
+    metrics: Mapping[str, float] | None = None
+    provenance: Mapping[str, Any] | None = None
+
+
+class OtherFolder(Shape):
+    """Something else in the checkpoints' folder."""
+
+    name: str
+    condition: str = Field(description="temporary or unknown.")
+
+
+class CheckpointList(Answer):
+    """The checkpoints, the newest first."""
+
+    checkpoints: list[Checkpoint]
+    others: list[OtherFolder] = Field(description="Half written, half removed, or not ours.")
+    total: int
+    next: str | None = Field(None, description="Where the list goes on.")
+
+
+class CheckpointAnswer(Answer):
+    """One checkpoint."""
+
+    checkpoint: CheckpointInFull
+
+
+class OperationView(Shape):
+    """Something that was asked of the trainer."""
+
+    id: str
+    kind: str = Field(description="save, rewind, pause or resume.")
+    state: Literal["running", "succeeded", "failed"]
+    began_at: str
+    ended_at: str | None = None
+    checkpoint: int | None = Field(None, description="The checkpoint that came of it.")
+    complaint: str | None = Field(None, description="Why it failed.")
+
+
+class OperationAnswer(Answer):
+    """How an operation stands."""
+
+    operation: OperationView
+
+
+class StateAnswer(Answer):
+    """The trainer's phase after an order."""
+
+    state: str
+    reason: str | None = None
+
+
+class PartitionPlan(Shape):
+    """What a rewind would do to one partition."""
+
+    position: int = Field(description="The next offset now.")
+    back_to: int = Field(description="The next offset after the rewind.")
+    replayed: int = Field(description="Offsets that would be read again.")
+    skipped: int = Field(description="Offsets on the way that would not be.")
+
+
+class RewindPlan(Answer):
+    """What a rewind would do; nothing was done."""
+
+    to: int
+    replayed: int
+    skipped: int
+    partitions: Mapping[str, PartitionPlan]
+
+
+class ProblemDocument(Answer):
+    """Why a request was not carried out (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    fix: str = Field(description="What to do about it.")
+
+
+class SaveBody(Shape):
+    """What may be said with a save."""
+
+    note: str | None = Field(None, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")
+
+
+class RestoreBody(Shape):
+    """What may be said with a restore."""
+
+    skip: list[str] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Ranges to pass over, as in clicks:0:100-200; both ends are passed over too.",
+    )
+    reason: str | None = Field(None, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$", description="Why; it is kept.")
+    dry_run: bool = Field(default=False, description="Only say what would be done.")
+
+
+class RewindBody(RestoreBody):
+    """Where to go back to, and what to pass over."""
+
+    to: int = Field(ge=0, le=10**15, strict=True, description="The number of a checkpoint.")

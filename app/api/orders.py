@@ -1,0 +1,190 @@
+"""What may be ordered: every POST. An order becomes a command that the trainer obeys between two calls.
+
+Runs on the HTTP side's loop, which waits for the answer only as long as it is told to (`?wait=30s`); what takes longer
+goes on, and is an operation to look at.
+"""
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.checkpoints import CheckpointShelf, just_published
+from app.api.errors import ProblemError
+from app.api.looks import Number
+from app.api.models import (
+    CheckpointAnswer,
+    OperationAnswer,
+    ProblemDocument,
+    RestoreBody,
+    RewindBody,
+    RewindPlan,
+    SaveBody,
+    StateAnswer,
+)
+from app.api.observer import Observer
+from app.api.operations import Operation, Operations, new_id
+from app.api.skips import parse_skips
+from app.api.snapshot import OVER, Snapshot
+from app.api.stamp import stamp
+from app.settings.units import parse_duration
+from training.checkpoints.manifest import Manifest
+from training.commands import Command, Pause, Resume, Rewind, Save
+
+LONGEST_WAIT_S = 600.0
+_SOON_S = 5.0
+"""How long a pause or a resume is waited for unless told otherwise: the trainer looks several times a second."""
+Wait = Annotated[str | None, Query(max_length=20, description="How long to wait for the end, as in 30s; at most 10m.")]
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    202: {"model": OperationAnswer},
+    **{code: {"model": ProblemDocument} for code in (403, 409, 413, 429, 503)},
+}
+_OF_ONE: dict[int | str, dict[str, Any]] = {**_RESPONSES, 404: {"model": ProblemDocument}, 200: {"model": RewindPlan}}
+
+
+class Orders:
+    """The routes that change something."""
+
+    def __init__(self, observer: Observer, shelf: CheckpointShelf, operations: Operations) -> None:
+        self._observer, self._shelf, self._operations = observer, shelf, operations
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter()
+        add = partial(router.add_api_route, methods=["POST"], response_model_exclude_none=True)
+        published = partial(add, status_code=201, response_model=CheckpointAnswer | RewindPlan | OperationAnswer)
+        state = partial(add, response_model=StateAnswer | OperationAnswer, responses=_RESPONSES)
+        add(
+            "/checkpoints",
+            self.save,
+            status_code=201,
+            response_model=CheckpointAnswer | OperationAnswer,
+            responses=_RESPONSES,
+        )
+        published("/checkpoints/{number}/restore", self.restore, responses=_OF_ONE)
+        published("/rewind", self.rewind, responses=_OF_ONE)
+        state("/pause", self.pause)
+        state("/resume", self.resume)
+        return router
+
+    async def save(
+        self, request: Request, response: Response, body: SaveBody | None = None, wait: Wait = None
+    ) -> CheckpointAnswer | OperationAnswer:
+        """Make a checkpoint now."""
+        seconds = _seconds(wait, 0.0)
+        operation = self._begin(Save(by=_who(request), note=body.note if body else None))
+        return await self._published(operation, seconds, response)
+
+    async def restore(
+        self, number: Number, request: Request, response: Response, body: RestoreBody | None = None, wait: Wait = None
+    ) -> CheckpointAnswer | RewindPlan | OperationAnswer:
+        """Go back to this checkpoint, and on from there."""
+        given = body or RestoreBody()
+        order = RewindBody(to=number, skip=given.skip, reason=given.reason, dry_run=given.dry_run)
+        return await self.rewind(order, request, response, wait)
+
+    async def rewind(
+        self, body: RewindBody, request: Request, response: Response, wait: Wait = None
+    ) -> CheckpointAnswer | RewindPlan | OperationAnswer:
+        """Go back to a checkpoint, and on from there, passing over what is to be skipped."""
+        seconds, order = _seconds(wait, 0.0), new_id()
+        skips = parse_skips(body.skip, order=f"rewind-{order}", reason=body.reason or "no reason was given")
+        snapshot = self._at_work()
+        positions = {partition: settled.position for partition, settled in snapshot.ledger.partitions.items()}
+        partitions = await self._shelf.plan(body.to, positions, skips, verify=body.dry_run)
+        if body.dry_run:
+            response.status_code = 200
+            return RewindPlan(
+                **stamp(snapshot),
+                to=body.to,
+                replayed=sum(plan.replayed for plan in partitions.values()),
+                skipped=sum(plan.skipped for plan in partitions.values()),
+                partitions=partitions,
+            )
+        operation = self._begin(Rewind(to=body.to, skips=skips, by=_who(request), note=body.reason), order)
+        return await self._published(operation, seconds, response)
+
+    async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
+        """Learn nothing until told to go on."""
+        seconds = _seconds(wait, _SOON_S)
+        return await self._obeyed(self._begin(Pause(reason=f"asked to by {_who(request)}")), seconds, response)
+
+    async def resume(self, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
+        """Go on learning."""
+        seconds = _seconds(wait, _SOON_S)
+        return await self._obeyed(self._begin(Resume()), seconds, response)
+
+    def _begin(self, command: Command, operation_id: str | None = None) -> Operation:
+        self._at_work()
+        return self._operations.begin(command, operation_id)
+
+    def _at_work(self) -> Snapshot:
+        """A snapshot of a trainer that will obey soon; ProblemError where there is none."""
+        snapshot = self._observer.look().snapshot
+        phase = snapshot.phase.phase
+        if phase in OVER or not snapshot.alive:
+            raise ProblemError(
+                409,
+                "Trainer Ending",
+                f"The trainer is {phase} and obeys no more orders.",
+                fix="Start it again: it goes on from the newest checkpoint.",
+            )
+        if snapshot.posting is None:
+            raise ProblemError(
+                503,
+                "Starting",
+                f"The trainer is {phase}: there is no restored state yet to give orders about.",
+                fix="Ask again when /readyz answers 200.",
+                headers={"retry-after": "5"},
+            )
+        return snapshot
+
+    async def _published(
+        self, operation: Operation, seconds: float, response: Response
+    ) -> CheckpointAnswer | OperationAnswer:
+        if not await operation.wait(seconds):
+            return self._under_way(operation, response)
+        manifest: Manifest = operation.result()
+        response.status_code = 201
+        response.headers["location"] = f"/checkpoints/{manifest.number}"
+        return CheckpointAnswer(**stamp(self._observer.look().snapshot), checkpoint=just_published(manifest))
+
+    async def _obeyed(self, operation: Operation, seconds: float, response: Response) -> StateAnswer | OperationAnswer:
+        if not await operation.wait(seconds):
+            return self._under_way(operation, response)
+        operation.result()
+        snapshot = self._observer.look().snapshot
+        return StateAnswer(**stamp(snapshot), state=snapshot.phase.phase, reason=snapshot.phase.reason)
+
+    def _under_way(self, operation: Operation, response: Response) -> OperationAnswer:
+        response.status_code = 202
+        response.headers["location"] = f"/operations/{operation.id}"
+        return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())
+
+
+def _who(request: Request) -> str:
+    """Who ordered it, as far as anybody knows: there are no names yet, only addresses."""
+    return f"{request.client.host} over HTTP" if request.client else "somebody over HTTP"
+
+
+def _seconds(wait: str | None, usual: float) -> float:
+    if wait is None:
+        return usual
+    try:
+        seconds = parse_duration(wait)
+    except ValueError as error:
+        raise _bad_wait(str(error)) from None
+    if seconds > LONGEST_WAIT_S:
+        raise _bad_wait(f"{wait!r} is too long")
+    return seconds
+
+
+def _bad_wait(detail: str) -> ProblemError:
+    return ProblemError(
+        422,
+        "Unprocessable Content",
+        f"query.wait: {detail}",
+        fix=f"Write for instance ?wait=30s; at most {LONGEST_WAIT_S:g}s.",
+    )

@@ -1,0 +1,30 @@
+"""Ranges of offsets as people write them: `clicks:0:100-200`, both ends included. Pure; runs anywhere."""
+
+import re
+from collections.abc import Sequence
+
+from consumers.errors import ConfigError
+from consumers.records import Partition
+from training.skips import Skip, uncovered
+
+_RANGE = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<first>\d{1,18})-(?P<last>\d{1,18})", re.ASCII)
+
+
+def parse_skips(texts: Sequence[str], *, order: str, reason: str) -> list[Skip]:
+    """The ranges of one order; where they overlap, an offset belongs to the first."""
+    skips: list[Skip] = []
+    for text in texts:
+        skips.extend(uncovered(_parse(text, order, reason), skips))
+    return skips
+
+
+def _parse(text: str, order: str, reason: str) -> Skip:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"skip: {text[:60]!r} is not a range of offsets; write topic:partition:first-last, as in clicks:0:100-200"
+        )
+    first, last = int(match["first"]), int(match["last"])
+    if last < first:
+        raise ConfigError(f"skip: {text[:60]!r} ends before it begins; write the smaller offset first")
+    return Skip(order=order, partition=Partition.parse(match["partition"]), start=first, end=last + 1, reason=reason)

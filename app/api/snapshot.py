@@ -1,0 +1,76 @@
+"""A snapshot: everything that the HTTP side knows of the service, read at one instant and frozen.
+
+Owns the reading. Each part is read under its own lock, held for a moment, so it may be taken on any thread. The
+positions are read before the ends of the partitions: learning meanwhile makes the lag too large, not negative.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from app.settings import Settings
+from app.version import version
+from consumers.letters import DeadLetterStatistics
+from consumers.source_statistics import SourceStatistics
+from training.board import Posting
+from training.ledger import LedgerStatistics
+from training.meter import Meterings
+from training.phases import Phase, PhaseSnapshot
+
+if TYPE_CHECKING:
+    from app.service import Service
+    from app.stream import StreamStatistics
+
+AT_WORK = frozenset({Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED})
+"""The phases in which the state is restored and orders are obeyed soon."""
+OVER = frozenset({Phase.STOPPING, Phase.ENDED, Phase.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The service at an instant. What is None is not there yet."""
+
+    at: float
+    """Seconds since 1970."""
+    clock: float
+    """Monotonic clock."""
+    version: str
+    settings: Settings
+    phase: PhaseSnapshot
+    alive: bool
+    """Whether the trainer's thread runs."""
+    meter: Meterings
+    ledger: LedgerStatistics
+    letters: DeadLetterStatistics
+    source: SourceStatistics | None
+    stream: "StreamStatistics | None"
+    posting: Posting | None
+    provenance: Mapping[str, Any]
+    """What this process writes down with its checkpoints; empty before the first."""
+
+    @property
+    def name(self) -> str:
+        """The config's name."""
+        return self.settings.name
+
+
+def take(service: "Service") -> Snapshot:
+    """Read everything now."""
+    parts = service.parts
+    stream = parts.streams.current if parts.streams is not None else None
+    return Snapshot(
+        at=time.time(),
+        clock=time.monotonic(),
+        version=version(),
+        settings=service.settings,
+        phase=service.phases.snapshot(),
+        alive=service.alive,
+        meter=service.meter.snapshot(),
+        ledger=service.ledger.statistics(),
+        letters=parts.dead_letters.statistics(),
+        source=None if parts.source is None else parts.source.statistics(),
+        stream=None if stream is None else stream.statistics(),
+        posting=service.board.latest,
+        provenance={} if parts.saving is None else parts.saving.provenance,
+    )

@@ -1,0 +1,211 @@
+"""The status: everything at a glance, out of one observation. Pure; runs anywhere."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.api.lag import partition_lags
+from app.api.models import (
+    AssignedPartitions,
+    CheckpointView,
+    CommitsView,
+    KafkaView,
+    LagAnswer,
+    LiveView,
+    ModelView,
+    RecordsView,
+    Status,
+    StreamView,
+    ThroughputAnswer,
+    TrainingView,
+)
+from app.api.observer import Observation
+from app.api.snapshot import Snapshot
+from app.api.stamp import stamp
+from app.api.throughput import catch_up_s, queue_of, staleness_of, throughput_of
+from app.api.verdict import verdict_of
+from app.settings.units import format_duration
+
+
+def status_of(observation: Observation) -> Status:
+    """Everything that exists now."""
+    snapshot = observation.snapshot
+    throughput = throughput_of(observation)
+    return Status(
+        **stamp(snapshot),
+        state=snapshot.phase.phase,
+        reason=snapshot.phase.reason,
+        verdict=verdict_of(observation, throughput),
+        problems=list(observation.problems),
+        stream=_stream(observation),
+        throughput=throughput,
+        records=records_of(snapshot),
+        live=_live(snapshot),
+        training=_training(snapshot),
+        checkpoint=_checkpoint(snapshot),
+        model=_model(snapshot),
+        kafka=_kafka(snapshot),
+    )
+
+
+def lag_answer(observation: Observation) -> LagAnswer:
+    """How far behind, by partition."""
+    snapshot, lag = observation.snapshot, observation.lag
+    source = snapshot.source
+    return LagAnswer(
+        **stamp(snapshot),
+        lag_records=lag.records,
+        lag_s=None if lag.seconds is None else round(lag.seconds, 3),
+        catch_up_s=catch_up_s(observation),
+        partitions=partition_lags(snapshot),
+        commits=None
+        if source is None
+        else CommitsView(accepted=source.commits_accepted, refused=dict(source.commits_refused)),
+    )
+
+
+def throughput_answer(observation: Observation) -> ThroughputAnswer:
+    """How fast, how fresh, and what is under way."""
+    snapshot = observation.snapshot
+    return ThroughputAnswer(
+        **stamp(snapshot),
+        **dict(throughput_of(observation)),
+        staleness_s=staleness_of(snapshot),
+        queued_bytes=queue_of(snapshot),
+    )
+
+
+def records_of(snapshot: Snapshot) -> RecordsView:
+    """What became of the records: of this history by the ledger, of this incarnation by what is on its way."""
+    partitions = snapshot.ledger.partitions.values()
+    set_aside, skipped = Counter[str](), Counter[str]()
+    for partition in partitions:
+        set_aside.update({reason.value: count for reason, count in partition.set_aside.items()})
+        skipped.update(partition.skipped)
+    flow = _flow(snapshot)
+    return RecordsView(
+        offsets=sum(p.position - p.start for p in partitions),
+        learnt=sum(p.learnt for p in partitions),
+        set_aside=dict(set_aside),
+        skipped=dict(skipped),
+        gaps=sum(p.gaps for p in partitions),
+        lost=sum(p.lost for p in partitions),
+        fetched=flow.fetched if flow else None,
+        handed=flow.handed if flow else None,
+        held=flow.held if flow else None,
+        discarded=flow.discarded if flow else None,
+        balanced=snapshot.ledger.balanced and (flow is None or flow.balanced),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flow:
+    """Where the records of this incarnation are."""
+
+    fetched: int
+    handed: int
+    held: int
+    discarded: int
+
+    @property
+    def balanced(self) -> bool:
+        adds_up = self.fetched == self.handed + self.held + self.discarded
+        return adds_up and min(self.fetched, self.handed, self.held, self.discarded) >= 0
+
+
+def _flow(snapshot: Snapshot) -> _Flow | None:
+    """What left the hand-off and has not arrived at the feed at this instant is held too."""
+    if snapshot.stream is None:
+        return None
+    feed, handoff = snapshot.stream.feed, snapshot.stream.handoff
+    balances = feed.balances.values()
+    between = handoff.received.records - feed.stale - sum(balance.received for balance in balances)
+    return _Flow(
+        fetched=handoff.offered.records,
+        handed=sum(balance.handed for balance in balances),
+        held=handoff.queued.records + between + sum(balance.held for balance in balances),
+        discarded=handoff.discarded.records + feed.stale + sum(balance.discarded for balance in balances),
+    )
+
+
+def _stream(observation: Observation) -> StreamView:
+    snapshot, lag = observation.snapshot, observation.lag
+    assigned = len(snapshot.ledger.partitions)
+    waiting = 0 if snapshot.source is None else len(snapshot.source.waiting_partitions)
+    return StreamView(
+        lag_records=lag.records,
+        lag_s=None if lag.seconds is None else round(lag.seconds, 3),
+        staleness_s=staleness_of(snapshot),
+        catch_up_s=catch_up_s(observation),
+        partitions=AssignedPartitions(assigned=assigned, of=assigned + waiting),
+    )
+
+
+def _live(snapshot: Snapshot) -> LiveView | None:
+    if snapshot.posting is None:
+        return None
+    live = snapshot.posting.live
+    own = {"scored", "window", "records", "baseline", "cumulative"}
+    values = {f"{name}_" if name in own else name: value for name, value in _finite(live.values).items()}
+    return LiveView(
+        scored=live.scored,
+        window=format_duration(live.window_s),
+        records=live.records,
+        baseline=_finite(live.baseline),
+        cumulative={"records": live.cumulative_records, **_finite(live.cumulative)},
+        **values,
+    )
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    """What JSON has a form for; a value that is not finite is left out."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _training(snapshot: Snapshot) -> TrainingView | None:
+    posting = snapshot.posting
+    if posting is None:
+        return None
+    return TrainingView(
+        step=posting.step,
+        learning_rate=posting.learning_rate if math.isfinite(posting.learning_rate) else None,
+        replicas=posting.model.replicas,
+        device=", ".join(posting.model.devices),
+        incarnation=snapshot.ledger.incarnation,
+    )
+
+
+def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:
+    if snapshot.posting is None or snapshot.posting.last_save is None:
+        return None
+    save = snapshot.posting.last_save
+    manifest = save.manifest
+    return CheckpointView(
+        number=manifest.number,
+        parent=manifest.parent,
+        step=manifest.step,
+        reason=manifest.reason,
+        age_s=round(max(0.0, snapshot.at - manifest.created.timestamp()), 1),
+        took_s=round(save.took_s, 3) if save.took_s else None,
+        stall_ms=round(save.stall_s * 1000, 1) if save.took_s else None,
+    )
+
+
+def _model(snapshot: Snapshot) -> ModelView:
+    posting = snapshot.posting
+    return ModelView(
+        build=str(snapshot.settings.model.build),
+        sha256=snapshot.provenance.get("model_sha256"),
+        parameters=None if posting is None else posting.model.parameters,
+    )
+
+
+def _kafka(snapshot: Snapshot) -> KafkaView:
+    kafka = snapshot.settings.kafka
+    return KafkaView(
+        connected=snapshot.source is not None and snapshot.source.connected,
+        cluster_id=snapshot.provenance.get("cluster_id"),
+        group=kafka.group,
+        topics=list(kafka.topics),
+    )
