@@ -10,12 +10,15 @@ Prints one line of JSON: records, wall_s, cpu_s, and what the service says about
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,7 @@ class Mark:
     cpu_s: float
     fetched: int
     lag: int
+    threads: Mapping[int, int]
 
 
 class Marks(Meter):
@@ -68,7 +72,25 @@ class Marks(Meter):
         assert self.service.parts.source is not None
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         source = self.service.parts.source.statistics()
-        return Mark(self._seen, wall_s, cpu_s, source.records, source.lag_records)
+        return Mark(self._seen, wall_s, cpu_s, source.records, source.lag_records, thread_times())
+
+
+def thread_times() -> dict[int, int]:
+    """CPU nanoseconds of every thread of this process so far, by its id; nothing where there is no /proc."""
+    times = {}
+    for task in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            times[int(task.name)] = int((task / "schedstat").read_text().split()[0])
+    return times
+
+
+def cpu_by_thread(first: Mark, last: Mark) -> dict[str, float]:
+    """CPU seconds between two marks, by the threads' names as Python has them; those of libraries together."""
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    found: Counter[str] = Counter()
+    for thread, spent in last.threads.items():
+        found[names.get(thread, "libraries")] += spent - first.threads.get(thread, 0)
+    return {name: round(spent / 1e9, 3) for name, spent in found.most_common() if spent > 1e6}
 
 
 def settings(given: argparse.Namespace, checkpoints: str) -> Loaded:
@@ -93,6 +115,7 @@ def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
     service.start()
     in_time = marks.done.wait(AT_MOST_S)
     said = marks.snapshot()
+    threads = cpu_by_thread(*marks.marks) if len(marks.marks) == 2 else {}
     service.stop()
     service.join(60.0)
     if service.error is not None:
@@ -107,6 +130,7 @@ def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
         "ahead": [mark.fetched - mark.learnt for mark in (first, last)],
         "fetch_lag": [first.lag, last.lag],
         "waiting": dict(said.waiting),
+        "cpu_by_thread": threads,
         "balanced": service.ledger.statistics().balanced,
     }
 

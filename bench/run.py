@@ -254,7 +254,7 @@ def main() -> None:
     """Run the rounds, write the report, print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one short round: does it run, and roughly how fast")
-    parser.add_argument("--bootstrap", help="a broker to use; bench-json and bench-raw must not exist there")
+    parser.add_argument("--bootstrap", help="a broker to use; it gets the topics bench-json and bench-raw")
     parser.add_argument("--rounds", type=int, help="how often each case runs")
     parser.add_argument("--cases", help="only these, separated by commas")
     parser.add_argument("--out", type=Path, default=BUILD / "bench.json")
