@@ -5,7 +5,7 @@ import logging
 from app.settings import Settings, to_schema
 from training.errors import ModelError
 from training.learner import Learner, LearnerOptions
-from training.model_file import ModelFile, load
+from training.model_file import LoadedModelFile, ModelFile, load
 from training.proof import Finding, Proof
 from training.strategy import DeviceOptions
 
@@ -22,23 +22,29 @@ def model_file(settings: Settings) -> ModelFile:
 
 def build_learner(settings: Settings) -> Learner:
     """Load and build the model, and trace its call."""
-    functions = load(model_file(settings))
-    training = settings.training
-    learner = Learner(
-        functions.build,
-        functions.preprocess,
-        LearnerOptions(
-            schema=to_schema(settings.records),
-            batch_size=training.batch_size,
-            devices=DeviceOptions(
-                replicas=None if training.replicas == "auto" else training.replicas,
-                deterministic=training.deterministic,
-            ),
-            seed=training.seed,
-        ),
-    )
-    learner.trace(learner.rows_of(learner.probe()), deterministic=training.deterministic)
+    learner = make_learner(load(model_file(settings)), settings)
+    trace(learner, settings)
     return learner
+
+
+def make_learner(functions: LoadedModelFile, settings: Settings) -> Learner:
+    """Build the model on the devices; refuses one that the schema's rows do not fit."""
+    training = settings.training
+    options = LearnerOptions(
+        schema=to_schema(settings.records),
+        batch_size=training.batch_size,
+        devices=DeviceOptions(
+            replicas=None if training.replicas == "auto" else training.replicas,
+            deterministic=training.deterministic,
+        ),
+        seed=training.seed,
+    )
+    return Learner(functions.build, functions.preprocess, options)
+
+
+def trace(learner: Learner, settings: Settings) -> None:
+    """Trace the call; refuses a model with state that no checkpoint would hold."""
+    learner.trace(learner.rows_of(learner.probe()), deterministic=settings.training.deterministic)
 
 
 def prove(learner: Learner, settings: Settings) -> list[Finding]:

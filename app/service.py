@@ -20,6 +20,7 @@ from typing import Any
 
 from app.learning import build_learner, prove
 from app.provenance import provenance_of
+from app.retention import keep_policy
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
 from app.stream import StreamFactory, StreamOptions
@@ -35,7 +36,7 @@ from training.board import Board
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import Writer
 from training.checkpoints.manifest import Manifest, SaveOrder
-from training.checkpoints.policies import EverySeconds, EverySteps, KeepAny, KeepHourly, KeepLast, SavePolicy
+from training.checkpoints.policies import EverySeconds, EverySteps, SavePolicy
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Commands, Stop
@@ -239,9 +240,8 @@ class Service:
         assert parts.source is not None
         assert parts.live is not None
         self.phases.enter(Phase.RESTORING)
-        keep = settings.checkpoints.keep
         options = StoreOptions(
-            keep=KeepAny([KeepLast(keep.last), KeepHourly(keep.hourly)]),
+            keep=keep_policy(settings),
             before_manifest=self._letters_acknowledged,
             on_durable=self._durable,
         )

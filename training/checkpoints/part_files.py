@@ -5,7 +5,7 @@ A part's arrays are fetched when its file is written and let go with it, so only
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,9 +33,9 @@ def part_sources(parts: Mapping[str, PartState]) -> dict[str, FileSource]:
     return sources
 
 
-def read_parts(folder: Path, manifest: Manifest) -> dict[str, PartState]:
-    """All parts of a checkpoint, out of bytes that were verified after they were read."""
-    return {name: _read_part(folder, manifest, name) for name in manifest.parts}
+def read_parts(folder: Path, manifest: Manifest, only: Collection[str] | None = None) -> dict[str, PartState]:
+    """The parts of a checkpoint, all or some, out of bytes that were verified after they were read."""
+    return {name: _read_part(folder, manifest, name) for name in manifest.parts if only is None or name in only}
 
 
 def _read_part(folder: Path, manifest: Manifest, name: str) -> PartState:

@@ -9,7 +9,7 @@ Numbers only grow: the next is one more than the highest that is on disk, of any
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -129,15 +129,18 @@ class CheckpointStore:
         self._require(number)
         return read_manifest(self.folder.checkpoint(number), number)
 
-    def load(self, number: int) -> dict[str, PartState]:
-        """All parts of one checkpoint, out of the very bytes that were verified. Never of a fenced or damaged one."""
+    def load(self, number: int, only: Collection[str] | None = None) -> dict[str, PartState]:
+        """The parts of one checkpoint, all or some, out of the very bytes that were verified.
+
+        Never of a fenced checkpoint, or of one that is damaged as far as was looked at.
+        """
         self._require(number)
         found = inspect(self.folder, number, Terms.read(self.folder), deep=False)
         if found.condition is Condition.NEWER:
             raise NewerFormatError(found.problems[0])
         if found.manifest is None or found.condition is not Condition.GOOD:
             raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}")
-        return read_parts(self.folder.checkpoint(number), found.manifest)
+        return read_parts(self.folder.checkpoint(number), found.manifest, only)
 
     def listing(self, *, deep: bool = False) -> list[Inspection]:
         """Everything in the folder, the greatest number first, then what is half written, half removed, or not ours.

@@ -1,0 +1,28 @@
+"""Who holds a folder, by looking only: nothing is taken over, nothing is written.
+
+Runs anywhere. A lock that can be shared is held by nobody; it is let go at once, and a writer that arrives in that very
+instant just looks again.
+"""
+
+import fcntl
+import os
+
+from training.checkpoints.folder import Folder
+from training.checkpoints.lease import describe_holder
+
+
+def holder_of(folder: Folder) -> str | None:
+    """The process that holds the folder, in words; None while nobody does."""
+    newest = folder.highest_term()
+    try:
+        handle = os.open(folder.lock(newest), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return describe_holder(folder, newest)
+    else:
+        return None
+    finally:
+        os.close(handle)
