@@ -10,63 +10,22 @@ to restore the ledger of an older checkpoint, counters and all, and to add the r
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from consumers.errors import DataLossError
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span, Turn
+from pipelines.blocks import BlockFacts, Span
+from training.account import Account, PartitionStatistics
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
+from training.skips import Skip, uncovered
+
+__all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionStatistics", "Skip"]
 
 NAME = "ledger"
 Refused = Mapping[Partition, Mapping[Reason, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
-    """A range of offsets that an order has cut out of history."""
-
-    order: str
-    """Whose counter it moves: `rewind-17`."""
-    partition: Partition
-    start: int
-    end: int
-    """One past the last offset."""
-    reason: str
-    """Why, in the words of the one who ordered it."""
-
-    def overlap(self, start: int, end: int) -> int:
-        """How many offsets of [start, end) it cuts out."""
-        return max(0, min(self.end, end) - max(self.start, start))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatistics:
-    """What became of a partition's offsets, from its start to its position."""
-
-    start: int
-    """The offset at which this history begins."""
-    position: int
-    """The next offset: everything before it is settled."""
-    learnt: int
-    """Records that a training step has used."""
-    set_aside: Mapping[Reason, int]
-    """Records that could not be learnt, by reason."""
-    skipped: Mapping[str, int]
-    """Offsets cut out by order."""
-    gaps: int
-    """Offsets at which Kafka holds no record."""
-    lost: int
-    """Offsets that retention removed before they were read; anything but 0 is a loss."""
-
-    @property
-    def balanced(self) -> bool:
-        """Whether every offset is accounted for exactly once."""
-        parts = self.learnt + sum(self.set_aside.values()) + sum(self.skipped.values()) + self.gaps + self.lost
-        return parts == self.position - self.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,39 +44,6 @@ class LedgerStatistics:
     """Monotonic clock."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Account:
-    start: int
-    position: int
-    learnt: int = 0
-    set_aside: dict[Reason, int] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    gaps: int = 0
-    lost: int = 0
-
-    def settle(self, span: Span, refused: Mapping[Reason, int]) -> None:
-        self.position = span.end
-        self.learnt += span.learnt - sum(refused.values())
-        self.gaps += span.gaps
-        self.lost += span.lost
-        for reasons in (span.set_aside, refused):
-            for reason, count in reasons.items():
-                self.set_aside[reason] = self.set_aside.get(reason, 0) + count
-        for order, count in span.skipped.items():
-            self.skipped[order] = self.skipped.get(order, 0) + count
-
-    def statistics(self) -> PartitionStatistics:
-        return PartitionStatistics(
-            start=self.start,
-            position=self.position,
-            learnt=self.learnt,
-            set_aside=dict(self.set_aside),
-            skipped=dict(self.skipped),
-            gaps=self.gaps,
-            lost=self.lost,
-        )
-
-
 class Ledger:
     """Moves when a call has returned. A part of every checkpoint, named `ledger`."""
 
@@ -125,9 +51,8 @@ class Ledger:
         self.name = NAME
         self._clock = clock
         self._lock = threading.Lock()
-        self._accounts: dict[Partition, _Account] = {}
+        self._accounts: dict[Partition, Account] = {}
         self._skips: tuple[Skip, ...] = ()
-        self._turn: Turn | None = None
         self._incarnation = 0
         self._settled_blocks = 0
         self._dropped_blocks = 0
@@ -142,25 +67,33 @@ class Ledger:
         """All ranges cut out by order; no two of them overlap."""
         return self._skips
 
-    @property
-    def turn(self) -> Turn | None:
-        """Where the strict rotation of deterministic mode stands."""
-        return self._turn
-
     def begin_incarnation(self) -> int:
         """Begin the next one: what still arrives from those before is dropped."""
         with self._lock:
             self._incarnation += 1
             return self._incarnation
 
+    def raise_incarnation(self, number: int) -> None:
+        """Take note of an incarnation that has begun elsewhere; the number never goes back."""
+        with self._lock:
+            self._incarnation = max(self._incarnation, number)
+
     def join(self, partition: Partition, start: int) -> None:
         """Take a new partition in, from this offset on."""
         with self._lock:
             if partition in self._accounts:
                 raise DataLossError(f"{partition} is in the ledger already; it cannot begin anew at {start}")
-            self._accounts[partition] = _Account(start=start, position=start)
+            self._accounts[partition] = Account(start=start, position=start)
 
-    def add_skip(self, skip: Skip) -> tuple[Skip, ...]:
+    def join_if_new(self, partition: Partition, start: int) -> bool:
+        """Take a partition in unless the ledger has it. True when it was new."""
+        with self._lock:
+            new = partition not in self._accounts
+            if new:
+                self._accounts[partition] = Account(start=start, position=start)
+            return new
+
+    def skip(self, skip: Skip) -> tuple[Skip, ...]:
         """Cut a range out of what is ahead. Gives the pieces that no earlier order has cut out already."""
         with self._lock:
             account = self._accounts.get(skip.partition)
@@ -170,7 +103,7 @@ class Ledger:
                     f"{skip.partition} [{skip.start}, {skip.end}) cannot be skipped: the partition {ahead}; "
                     "rewind to a checkpoint before the range, and give a range that is not empty"
                 )
-            pieces = tuple(_uncovered(skip, self._skips))
+            pieces = tuple(uncovered(skip, self._skips))
             self._skips = tuple(sorted((*self._skips, *pieces), key=lambda piece: (piece.partition, piece.start)))
             return pieces
 
@@ -188,7 +121,6 @@ class Ledger:
             self._check(facts, refused)
             for span in facts.spans:
                 self._accounts[span.partition].settle(span, refused.get(span.partition, {}))
-            self._turn = facts.turn
             self._settled_blocks += 1
             return True
 
@@ -196,6 +128,11 @@ class Ledger:
         """The next offset of each partition."""
         with self._lock:
             return {partition: account.position for partition, account in sorted(self._accounts.items())}
+
+    def learnt(self) -> dict[Partition, int]:
+        """How many records of each partition were learnt."""
+        with self._lock:
+            return {partition: account.learnt for partition, account in sorted(self._accounts.items())}
 
     def history_balanced(self) -> bool:
         """Whether the law holds in every partition."""
@@ -220,19 +157,18 @@ class Ledger:
             return PartState(
                 facts={
                     "incarnation": self._incarnation,
-                    "partitions": {str(partition): _plain(account) for partition, account in self._accounts.items()},
-                    "skips": [_plain_skip(skip) for skip in self._skips],
-                    "turn": None if self._turn is None else [str(self._turn.partition), self._turn.taken],
+                    "partitions": {str(partition): account.facts() for partition, account in self._accounts.items()},
+                    "skips": [skip.facts() for skip in self._skips],
                 }
             )
 
     def restore(self, state: PartState) -> None:
         """Be as it was then, counters included. The incarnation never goes back. CorruptError leaves it as it is."""
         try:
-            accounts = {Partition.parse(text): _account(facts) for text, facts in state.facts["partitions"].items()}
-            skips = tuple(_skip(facts) for facts in state.facts["skips"])
-            turn = state.facts.get("turn")
-            turn = None if turn is None else Turn(Partition.parse(turn[0]), int(turn[1]))
+            accounts = {
+                Partition.parse(text): Account.of_facts(facts) for text, facts in state.facts["partitions"].items()
+            }
+            skips = tuple(Skip.of_facts(facts) for facts in state.facts["skips"])
             incarnation = int(state.facts["incarnation"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptError(
@@ -244,7 +180,7 @@ class Ledger:
                 f"the checkpoint's ledger does not add up for {unbalanced[0]}; restore another checkpoint"
             )
         with self._lock:
-            self._accounts, self._skips, self._turn = accounts, skips, turn
+            self._accounts, self._skips = accounts, skips
             self._incarnation = max(self._incarnation, incarnation)
 
     def _check(self, facts: BlockFacts, refused: Refused) -> None:
@@ -263,7 +199,7 @@ class Ledger:
 
     def _problem(self, span: Span, refused: Mapping[Reason, int]) -> str | None:
         account = self._accounts.get(span.partition)
-        cut = sum(skip.overlap(span.start, span.end) for skip in self._skips if skip.partition == span.partition)
+        cut = self._cut(span)
         counts = [
             span.learnt,
             span.gaps,
@@ -279,75 +215,19 @@ class Ledger:
             "counts less than nothing": min(counts) < 0,
             "does not add up": not span.balanced(),
             "refuses more rows than it has": sum(refused.values()) > span.learnt,
-            "holds records that an order has cut out": span.learnt + sum(span.set_aside.values())
-            > span.end - span.start - cut,
-            "skips by an order that the ledger does not know": not self._known_skips(span),
+            "holds records that an order has cut out": _records(span) > span.end - span.start - sum(cut.values()),
+            "skips more than was ordered": any(count > cut.get(order, 0) for order, count in span.skipped.items()),
         }
         return next((text for text, applies in complaints.items() if applies), None)
 
-    def _known_skips(self, span: Span) -> bool:
-        room: dict[str, int] = {}
+    def _cut(self, span: Span) -> dict[str, int]:
+        """How many offsets of a span are cut out, by order."""
+        cut: dict[str, int] = {}
         for skip in self._skips:
             if skip.partition == span.partition:
-                room[skip.order] = room.get(skip.order, 0) + skip.overlap(span.start, span.end)
-        return all(count <= room.get(order, 0) for order, count in span.skipped.items())
+                cut[skip.order] = cut.get(skip.order, 0) + skip.overlap(span.start, span.end)
+        return cut
 
 
-def _uncovered(skip: Skip, earlier: Sequence[Skip]) -> Iterator[Skip]:
-    """The pieces of a range that no earlier one covers, ascending."""
-    start = skip.start
-    ranges = sorted((other.start, other.end) for other in earlier if other.partition == skip.partition)
-    for covered_start, covered_end in ranges:
-        if covered_start > start and start < skip.end:
-            yield _piece(skip, start, min(covered_start, skip.end))
-        start = max(start, covered_end)
-    if start < skip.end:
-        yield _piece(skip, start, skip.end)
-
-
-def _piece(skip: Skip, start: int, end: int) -> Skip:
-    return Skip(order=skip.order, partition=skip.partition, start=start, end=end, reason=skip.reason)
-
-
-def _plain(account: _Account) -> dict[str, Any]:
-    return {
-        "start": account.start,
-        "position": account.position,
-        "learnt": account.learnt,
-        "set_aside": {reason.value: count for reason, count in account.set_aside.items()},
-        "skipped": dict(account.skipped),
-        "gaps": account.gaps,
-        "lost": account.lost,
-    }
-
-
-def _account(facts: Mapping[str, Any]) -> _Account:
-    return _Account(
-        start=int(facts["start"]),
-        position=int(facts["position"]),
-        learnt=int(facts["learnt"]),
-        set_aside={Reason(reason): int(count) for reason, count in facts["set_aside"].items()},
-        skipped={str(order): int(count) for order, count in facts["skipped"].items()},
-        gaps=int(facts["gaps"]),
-        lost=int(facts["lost"]),
-    )
-
-
-def _plain_skip(skip: Skip) -> dict[str, Any]:
-    return {
-        "order": skip.order,
-        "partition": str(skip.partition),
-        "start": skip.start,
-        "end": skip.end,
-        "reason": skip.reason,
-    }
-
-
-def _skip(facts: Mapping[str, Any]) -> Skip:
-    return Skip(
-        order=facts["order"],
-        partition=Partition.parse(facts["partition"]),
-        start=int(facts["start"]),
-        end=int(facts["end"]),
-        reason=facts["reason"],
-    )
+def _records(span: Span) -> int:
+    return span.learnt + sum(span.set_aside.values())

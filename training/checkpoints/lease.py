@@ -136,13 +136,13 @@ class _Contest:
     def win(self) -> tuple[int, int]:
         """The term and the handle of its lock."""
         while True:
-            newest = max([0, *self.folder.locks()])
-            predecessor = _lock_file(self.folder, newest) if newest else None
+            newest = self.folder.highest_term()
+            predecessor = _lock_file(self.folder, newest)
             try:
-                if newest == 0 or predecessor is not None or self._is_stale(newest):
-                    claimed = _claim(self.folder, self.facts)
-                    if claimed is not None:
-                        return claimed
+                if predecessor is not None or not self.folder.lock(newest).exists() or self._is_stale(newest):
+                    lock = _claim(self.folder, newest + 1, self.facts)
+                    if lock is not None:
+                        return newest + 1, lock
                 else:
                     self.options.pause(self.options.poll_every)
             finally:
@@ -171,9 +171,8 @@ def describe_holder(folder: Folder, term: int) -> str:
         return "an unknown process"
 
 
-def _claim(folder: Folder, facts: dict[str, Any]) -> tuple[int, int] | None:
-    """Create and lock the next lock file; None when somebody else was first."""
-    term = folder.highest_term() + 1
+def _claim(folder: Folder, term: int, facts: dict[str, Any]) -> int | None:
+    """Create and lock the lock file of the term after the one that was judged; None when somebody else was first."""
     try:
         handle = os.open(folder.lock(term), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -182,7 +181,7 @@ def _claim(folder: Folder, facts: dict[str, Any]) -> tuple[int, int] | None:
         os.close(handle)
         return None
     os.write(handle, json.dumps({**facts, "term": term}).encode())
-    return term, handle
+    return handle
 
 
 def _lock_file(folder: Folder, term: int) -> int | None:

@@ -1,0 +1,139 @@
+"""The right to write: one holder, a term that only grows, records that no stopped process can overwrite."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.errors import ConfigError
+from training.checkpoints import Folder, LeaseOptions, Writer
+from training.checkpoints.terms import NOTHING, Terms, begin
+from training.errors import CorruptError, FolderBusyError, PassedError
+
+
+def test_a_released_folder_is_taken_at_once_with_the_next_term(folder: Folder) -> None:
+    first = Writer.acquire(folder, "first")
+    first.release()
+    second = Writer.acquire(folder, "second")
+    assert (first.term, second.term) == (1, 2)
+    assert folder.locks() == [2]
+    second.release()
+
+
+def test_a_held_folder_is_refused_within_the_same_process_too(folder: Folder, quick: LeaseOptions) -> None:
+    first = Writer.acquire(folder, "first", options=quick)
+    with pytest.raises(FolderBusyError, match=rf"held by first \(process {os.getpid()} "):
+        Writer.acquire(folder, "second", options=quick)
+    first.release()
+
+
+def test_of_many_that_start_at_once_one_gets_the_folder(folder: Folder, quick: LeaseOptions) -> None:
+    def attempt(name: str) -> Writer | None:
+        try:
+            return Writer.acquire(folder, name, options=quick)
+        except FolderBusyError:
+            return None
+
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            won = [writer for writer in pool.map(attempt, map(str, range(8))) if writer is not None]
+        for writer in won:
+            writer.release()
+        assert len(won) == 1
+        assert won[0].term == folder.highest_term()
+
+
+def test_a_writer_that_shows_no_life_is_passed_and_told_once(folder: Folder, quick: LeaseOptions) -> None:
+    told: list[PassedError] = []
+    heard = threading.Event()
+
+    def on_passed(error: PassedError) -> None:
+        told.append(error)
+        heard.set()
+
+    idle = LeaseOptions(renew_every=3.0)
+    first = Writer.acquire(folder, "first", options=idle, on_passed=on_passed)
+    second = Writer.acquire(folder, "second", options=quick)
+    with pytest.raises(PassedError, match=r"second \(process .* took over .* with term 2"):
+        first.check()
+    assert heard.wait(10)
+    second.check()
+    first.release()
+    second.release()
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("inside", ["file/clicks", "file"])
+def test_a_path_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"checkpoints\.path: cannot write to") as caught:
+        Writer.acquire(Folder(tmp_path / inside), "a test")
+    assert "\n" not in str(caught.value)
+
+
+def test_terms_that_published_nothing_are_forgotten_and_the_last_is_not(folder: Folder) -> None:
+    for _ in range(5):
+        Writer.acquire(folder, "a crash loop").release()
+    terms = Terms.read(folder)
+    assert [(record.term, record.began_after) for record in terms.records] == [(5, NOTHING)]
+    assert folder.highest_term() == 5
+
+
+def test_a_fence_stands_where_a_greater_term_began(folder: Folder) -> None:
+    folder.create()
+    begin(folder, 1, {})
+    folder.checkpoint(0).mkdir()
+    folder.checkpoint(1).mkdir()
+    begin(folder, 2, {})
+    folder.checkpoint(5).mkdir()
+    begin(folder, 4, {})
+    terms = Terms.read(folder)
+    fenced = {(term, number) for term in (1, 2, 3, 4) for number in range(8) if terms.fences(term, number)}
+    assert fenced == {(1, n) for n in range(2, 8)} | {(2, 6), (2, 7), (3, 6), (3, 7)}
+    assert terms.published == 5
+
+
+def test_a_record_written_late_by_a_passed_writer_moves_no_fence(folder: Folder) -> None:
+    folder.create()
+    folder.checkpoint(0).mkdir()
+    begin(folder, 3, {})
+    folder.checkpoint(1).mkdir()
+    begin(folder, 2, {})
+    terms = Terms.read(folder)
+    assert terms.fences(2, 1)
+    assert not terms.fences(3, 1)
+
+
+@pytest.mark.parametrize("harm", ["flipped", "swapped"])
+def test_a_damaged_record_of_a_term_is_refused_with_a_way_out(folder: Folder, harm: str) -> None:
+    folder.create()
+    begin(folder, 1, {})
+    raw = bytearray(folder.term(1).read_bytes())
+    if harm == "swapped":
+        folder.term(1).rename(folder.term(7))
+    else:
+        raw[20] ^= 1
+        folder.term(1).write_bytes(raw)
+    with pytest.raises(CorruptError, match="bring"):
+        Terms.read(folder)
+    with pytest.raises(CorruptError, match="bring"):
+        Writer.acquire(folder, "a test")
+    assert all(thread.name != "lease" for thread in threading.enumerate())
+
+
+def test_a_full_disk_does_not_cost_the_lease(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer.acquire(folder, "a test")
+    before = folder.lock(1).stat().st_mtime_ns
+
+    def full(*_args: Any, **_more: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(Path, "open", full)
+    writer.touch()
+    monkeypatch.undo()
+    assert folder.lock(1).stat().st_mtime_ns > before
+    writer.release()

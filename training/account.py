@@ -1,0 +1,99 @@
+"""The account of one partition: one integer (the next offset), and what became of every offset before it.
+
+Owns the counters by reason; the ledger guards it and is the only one to change it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from consumers.reasons import Reason
+from pipelines.blocks import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatistics:
+    """What became of a partition's offsets, from its start to its position."""
+
+    start: int
+    """The offset at which this history begins."""
+    position: int
+    """The next offset: everything before it is settled."""
+    learnt: int
+    """Records that a training step has used."""
+    set_aside: Mapping[Reason, int]
+    """Records that could not be learnt, by reason."""
+    skipped: Mapping[str, int]
+    """Offsets cut out by order."""
+    gaps: int
+    """Offsets at which Kafka holds no record."""
+    lost: int
+    """Offsets that retention removed before they were read; anything but 0 is a loss."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every offset is accounted for exactly once."""
+        parts = self.learnt + sum(self.set_aside.values()) + sum(self.skipped.values()) + self.gaps + self.lost
+        return parts == self.position - self.start
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """One partition's counters. Changes only by `settle`."""
+
+    start: int
+    position: int
+    learnt: int = 0
+    set_aside: dict[Reason, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    gaps: int = 0
+    lost: int = 0
+
+    def settle(self, span: Span, refused: Mapping[Reason, int]) -> None:
+        """Move past a span, so many of its rows set aside after all."""
+        self.position = span.end
+        self.learnt += span.learnt - sum(refused.values())
+        self.gaps += span.gaps
+        self.lost += span.lost
+        for reasons in (span.set_aside, refused):
+            for reason, count in reasons.items():
+                self.set_aside[reason] = self.set_aside.get(reason, 0) + count
+        for order, count in span.skipped.items():
+            self.skipped[order] = self.skipped.get(order, 0) + count
+
+    def statistics(self) -> PartitionStatistics:
+        """A frozen copy."""
+        return PartitionStatistics(
+            start=self.start,
+            position=self.position,
+            learnt=self.learnt,
+            set_aside=dict(self.set_aside),
+            skipped=dict(self.skipped),
+            gaps=self.gaps,
+            lost=self.lost,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "start": self.start,
+            "position": self.position,
+            "learnt": self.learnt,
+            "set_aside": {reason.value: count for reason, count in self.set_aside.items()},
+            "skipped": dict(self.skipped),
+            "gaps": self.gaps,
+            "lost": self.lost,
+        }
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Account":
+        """Out of JSON."""
+        return cls(
+            start=int(facts["start"]),
+            position=int(facts["position"]),
+            learnt=int(facts["learnt"]),
+            set_aside={Reason(reason): int(count) for reason, count in facts["set_aside"].items()},
+            skipped={str(order): int(count) for order, count in facts["skipped"].items()},
+            gaps=int(facts["gaps"]),
+            lost=int(facts["lost"]),
+        )

@@ -1,0 +1,62 @@
+"""Skips: ranges of offsets that an order has cut out of history.
+
+Owns the range and its arithmetic; pure, runs anywhere. Ranges of different orders never overlap in a ledger, so every
+offset is skipped by one order at most.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from consumers.records import Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A range of offsets that an order has cut out of history."""
+
+    order: str
+    """Whose counter it moves: `rewind-17`."""
+    partition: Partition
+    start: int
+    end: int
+    """One past the last offset."""
+    reason: str
+    """Why, in the words of the one who ordered it."""
+
+    def overlap(self, start: int, end: int) -> int:
+        """How many offsets of [start, end) it cuts out."""
+        return max(0, min(self.end, end) - max(self.start, start))
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {
+            "order": self.order,
+            "partition": str(self.partition),
+            "start": self.start,
+            "end": self.end,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Skip":
+        """Out of JSON."""
+        return cls(
+            order=facts["order"],
+            partition=Partition.parse(facts["partition"]),
+            start=int(facts["start"]),
+            end=int(facts["end"]),
+            reason=facts["reason"],
+        )
+
+
+def uncovered(skip: Skip, earlier: Sequence[Skip]) -> Iterator[Skip]:
+    """The pieces of a range that no earlier one covers, ascending."""
+    start = skip.start
+    ranges = sorted((other.start, other.end) for other in earlier if other.partition == skip.partition)
+    for covered_start, covered_end in ranges:
+        if covered_start > start and start < skip.end:
+            yield replace(skip, start=start, end=min(covered_start, skip.end))
+        start = max(start, covered_end)
+    if start < skip.end:
+        yield replace(skip, start=start)
