@@ -11,6 +11,7 @@ Start: (1) the folder's lock, (2) Kafka, (3) the model and its proof, (4) the ne
 import gc
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from app.settings.connection import kafka_options
 from app.stream import StreamFactory, StreamOptions
 from consumers.dead_letters import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
+from consumers.failpoints import failpoint
 from consumers.kafka_source import KafkaSource
 from consumers.letters import CountedOnly, DeadLetter, DeadLetters
 from consumers.positions import Until
@@ -137,7 +139,7 @@ class Service:
         """The trainer's thread, from the first step of the start to the last of the stop."""
         try:
             trainer = self._prepare()
-            _quiet_collector()
+            _tune_interpreter()
             trainer.run()
             self.error = trainer.error
         except _Stopped:
@@ -282,7 +284,9 @@ class Service:
         """On the checkpoint writer's thread: what is durable may be committed."""
         if self.parts.source is not None:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
+            failpoint("commit.before")
             self._commit = self.parts.source.commit(positions)
+            self._commit.add_done_callback(lambda _committed: failpoint("commit.after"))
 
     def _refused(self, partition: Partition, offset: int, reason: Reason) -> None:
         """On the trainer's thread: a record that decodes and yet cannot be learnt goes by its origin alone."""
@@ -325,8 +329,13 @@ def _within(seconds: float, what: str, future: "Future[Any]") -> None:
         log.warning("%s did not end well: %s", what, error or type(error).__name__)
 
 
-def _quiet_collector() -> None:
-    """Keep the cyclic collector off the hot path: what is here now stays, so it need not be walked again and again."""
+def _tune_interpreter() -> None:
+    """Keep the cyclic collector off the hot path, and hand the interpreter's lock over soon.
+
+    What is here now stays, so the collector need not walk it again and again. Threads that come back from Arrow or
+    TensorFlow wait for the lock; at the default of 5 ms a busy consumer would keep them waiting most of the time.
+    """
+    sys.setswitchinterval(0.001)
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
