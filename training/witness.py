@@ -1,14 +1,12 @@
 """The witness: which offsets the weights have really seen, counted inside the compiled call.
 
-By partition: how many offsets, their wrapping sum, and the wrapping sum of a 64-bit mix of each, so that one lost and
-one learnt twice cannot cancel out. It is computed once from the block, moves in the same call as the weights, is saved
-with them, and owes nothing to the ledger: the two are compared at every save.
+By partition it holds what `evidence` adds up. It is computed once from the block, moves in the same call as the
+weights, is saved with them, and owes nothing to the ledger: the two are compared at every save.
 
 Owns a mirrored int64 variable (never one that is summed on read: on two replicas such a variable assigned 7 reads 6).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,39 +14,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from consumers.errors import ConfigError
-from consumers.records import Int64s, Partition
+from consumers.records import Partition
 from training.checkpoints.parts import PartState
+from training.evidence import GOLDEN, MIX_1, MIX_2, Evidence
 from training.variables import assign, read
 
 CAPACITY = 4096
 """Partitions that one trainer can hold; the variable is 96 kB."""
 _COLUMNS = 3
-_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What one partition's learnt offsets add up to."""
-
-    count: int
-    total: int
-    """The sum of the offsets, wrapping at 64 bits."""
-    mixed: int
-    """The sum of their mixes, wrapping at 64 bits."""
-
-    @classmethod
-    def of(cls, offsets: Iterable[int]) -> "Evidence":
-        """What these offsets would testify; in plain integers, for whoever checks."""
-        array = np.fromiter(offsets, np.int64)
-        with np.errstate(over="ignore"):
-            return cls(len(array), int(array.sum(dtype=np.int64)), int(_mix_numpy(array).sum(dtype=np.int64)))
-
-
-def _mix_numpy(offsets: Int64s) -> Int64s:
-    z = offsets.astype(np.uint64) + np.uint64(_GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
-    return (z ^ (z >> np.uint64(31))).astype(np.int64)
 
 
 def _mix(offsets: Any) -> Any:
@@ -61,9 +34,9 @@ def _mix(offsets: Any) -> Any:
     def signed(number: int) -> Any:
         return tf.constant(np.uint64(number).astype(np.int64))
 
-    z = offsets + signed(_GOLDEN)
-    z = tf.bitwise.bitwise_xor(z, shifted(z, 30)) * signed(_MIX_1)
-    z = tf.bitwise.bitwise_xor(z, shifted(z, 27)) * signed(_MIX_2)
+    z = offsets + signed(GOLDEN)
+    z = tf.bitwise.bitwise_xor(z, shifted(z, 30)) * signed(MIX_1)
+    z = tf.bitwise.bitwise_xor(z, shifted(z, 27)) * signed(MIX_2)
     return tf.bitwise.bitwise_xor(z, shifted(z, 31))
 
 

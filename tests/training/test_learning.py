@@ -20,8 +20,8 @@ from tests.training.conftest import (
     with_feature,
 )
 from training.calls import Rows
+from training.evidence import Evidence
 from training.learner import Learner
-from training.witness import Evidence
 
 pytestmark = pytest.mark.tensorflow
 PARTITION = Partition("t", 0)
