@@ -15,6 +15,7 @@ from typing import assert_never
 import numpy as np
 
 from consumers.errors import MillraceError
+from consumers.failpoints import failpoint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
@@ -121,12 +122,15 @@ class Trainer:
         for span in facts.spans:
             w.ledger.join_if_new(span.partition, span.start)
             w.learner.witness.know(span.partition, span.index)
+        failpoint("call.before")
         if facts.batches:
             lesson = w.learner.learn(delivery.rows)
             refused = self._set_aside(facts, lesson)
             self._score(delivery.rows, lesson)
+        failpoint("call.after")
         w.ledger.settle(facts, refused)
         w.saving.settled(facts)
+        failpoint("call.settled")
         learnt = facts.rows - sum(sum(counts.values()) for counts in refused.values())
         self._learnt += learnt
         self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from consumers.errors import MillraceError
+from consumers.failpoints import failpoint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
 from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
@@ -130,11 +131,15 @@ class Saving:
         """Load the newest checkpoint; where there is none, resolve the start and publish number 0."""
         newest = None if start_over else self._store.newest()
         if newest is not None:
+            failpoint("restore.before")
             self._restore(newest.number)
+            failpoint("restore.after")
             return newest
         for partition, offset in start().items():
             self._ledger.join(partition, offset)
+        failpoint("start.before_zero")
         manifest = self._store.publish(self._order(SaveReason.START), self._snapshot(), start_over=start_over)
+        failpoint("start.after_zero")
         self._remember(manifest, took_s=0.0, stall_s=0.0)
         return manifest
 
@@ -176,10 +181,13 @@ class Saving:
     def rewind(self, command: Rewind) -> Manifest:
         """Publish the order as a checkpoint of its own, then be in its state."""
         self.settle()
+        failpoint("rewind.before_order")
         manifest = publish_rewind(
             self._store, command, incarnation=self._ledger.incarnation, provenance=self._options.provenance
         )
+        failpoint("rewind.after_order")
         self._restore(manifest.number)
+        failpoint("rewind.after_restore")
         return manifest
 
     def settle(self) -> None:
