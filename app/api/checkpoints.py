@@ -4,7 +4,7 @@ Owns no state but a store that only reads, so it answers from the first moment o
 one request wait for each other.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,14 +12,15 @@ import anyio
 import anyio.to_thread
 
 from app.api.models import Checkpoint, CheckpointInFull, OtherFolder, PartitionPlan
-from consumers.errors import ConfigError, DataLossError
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.terms import Terms
-from training.errors import CorruptError, MissingCheckpointError
+from training.commands import Rewind
+from training.errors import MissingCheckpointError
+from training.rewinding import check_rewind
 from training.skips import Skip
 
 T = TypeVar("T")
@@ -50,14 +51,13 @@ class CheckpointShelf:
         """One checkpoint; `verify` reads and hashes all of it."""
         return in_full(await self._off_the_loop(lambda: self._look(number, deep=verify)))
 
-    async def plan(
-        self, to: int, positions: Mapping[Partition, int], skips: list[Skip], *, verify: bool
-    ) -> dict[str, PartitionPlan]:
+    async def plan(self, order: Rewind, positions: Mapping[Partition, int]) -> dict[str, PartitionPlan]:
         """What a rewind would do; raises where it cannot be carried out."""
-        found = await self._off_the_loop(lambda: self._look(to, deep=verify))
-        if found.manifest is None or found.condition is not Condition.GOOD:
-            raise CorruptError(f"checkpoint {to} is {found.condition}: {'; '.join(found.problems)}")
-        return _plan(found.manifest, positions, skips)
+        ledger = await self._off_the_loop(lambda: check_rewind(self._store, order))
+        return {
+            str(partition): _plan(positions.get(partition, back_to), back_to, partition, ledger.skips)
+            for partition, back_to in ledger.positions().items()
+        }
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
@@ -126,20 +126,7 @@ def _text(name: str) -> str:
     return name.encode("utf-8", "replace").decode()
 
 
-def _plan(target: Manifest, positions: Mapping[Partition, int], skips: list[Skip]) -> dict[str, PartitionPlan]:
-    back_to = {Partition.parse(name): offset for name, offset in target.positions.items()}
-    for skip in skips:
-        if skip.partition not in back_to:
-            raise ConfigError(f"skip: {skip.partition} is no partition of checkpoint {target.number}")
-        if skip.start < back_to[skip.partition]:
-            raise DataLossError(
-                f"skip: checkpoint {target.number} has learnt {skip.partition} up to {back_to[skip.partition] - 1}, "
-                f"so {skip.start} cannot be skipped from there"
-            )
-    return {str(p): _partition_plan(positions.get(p, at), at, p, skips) for p, at in sorted(back_to.items())}
-
-
-def _partition_plan(position: int, back_to: int, partition: Partition, skips: list[Skip]) -> PartitionPlan:
+def _plan(position: int, back_to: int, partition: Partition, skips: Sequence[Skip]) -> PartitionPlan:
     skipped = sum(skip.overlap(back_to, position) for skip in skips if skip.partition == partition)
     return PartitionPlan(
         position=position, back_to=back_to, replayed=max(0, position - back_to) - skipped, skipped=skipped

@@ -93,7 +93,8 @@ class Orders:
         skips = parse_skips(body.skip, order=f"rewind-{order}", reason=body.reason or "no reason was given")
         snapshot = self._at_work()
         positions = {partition: settled.position for partition, settled in snapshot.ledger.partitions.items()}
-        partitions = await self._shelf.plan(body.to, positions, skips, verify=body.dry_run)
+        command = Rewind(to=body.to, skips=skips, by=_who(request), note=body.reason)
+        partitions = await self._shelf.plan(command, positions)
         if body.dry_run:
             response.status_code = 200
             return RewindPlan(
@@ -103,7 +104,7 @@ class Orders:
                 skipped=sum(plan.skipped for plan in partitions.values()),
                 partitions=partitions,
             )
-        operation = self._begin(Rewind(to=body.to, skips=skips, by=_who(request), note=body.reason), order)
+        operation = self._begin(command, order)
         return await self._published(operation, seconds, response)
 
     async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:

@@ -1,11 +1,14 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 from app.settings import Loaded, load
 from consumers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tests.app.api_rig import Client, Rig
 
 FIVE_LINES = """\
 name: clicks                      # all is derived from it
@@ -54,3 +57,22 @@ def problem(problems: Callable[..., list[str]]) -> Callable[..., str]:
         return line
 
     return one
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator["Rig"]:
+    """A service at work, but for Kafka and the model."""
+    from tests.app.api_rig import running
+
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def api(rig: "Rig") -> Iterator["Client"]:
+    """Whoever asks it over HTTP."""
+    from tests.app.api_rig import Client
+
+    client = Client(rig)
+    yield client
+    client.close()

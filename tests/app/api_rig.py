@@ -1,0 +1,325 @@
+"""A service whose trainer is a small thread that obeys by really publishing; everything that it is asked about is real.
+
+Its stream is a real hand-off and a real feed, into which tests put records. Only Kafka and the model are missing.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import numpy as np
+
+from app.api.application import make_application
+from app.service import RunOptions, Service
+from app.settings import load
+from app.stream import StreamStatistics
+from consumers.handoff import Handoff
+from consumers.records import Chunk, Partition
+from consumers.source_statistics import SourceMeter, SourceStatistics
+from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.blocks import Block
+from pipelines.decode import DecodePool
+from pipelines.decoders.raw import RawDecoder
+from pipelines.feed import Feed, FeedOptions
+from pipelines.schema import Field, Schema
+from training.baseline import Baseline, LabelSums
+from training.board import ModelFacts, Posting
+from training.checkpoints import CheckpointStore, Folder, Manifest, PartState, SaveOrder, SaveReason, Writer
+from training.commands import Command, Pause, Resume, Rewind, Save, Stop
+from training.ledger import Ledger
+from training.live import LiveMetrics, Sums
+from training.phases import Phase, PhaseLimits, Phases
+from training.saving import LastSave
+
+P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
+ORIGIN = "http://127.0.0.1:8080"
+CONFIG = """\
+name: clicks
+kafka:   {bootstrap_servers: [localhost:9092], topics: [clicks]}
+records: {format: raw, features: {id: int64}, label: {clicked: float32}}
+model:   {build: ./model.py:build_model}
+checkpoints: {path: ./checkpoints}
+api: {listen: "127.0.0.1:0"}
+"""
+BAD = b"bad"
+
+
+class Clock:
+    """A clock that a test moves on."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@dataclass
+class Source:
+    """What is left of Kafka: the counters."""
+
+    meter: SourceMeter
+
+    def statistics(self) -> SourceStatistics:
+        return self.meter.snapshot(0.001)
+
+
+class Rig:
+    """The service, and the hands that move it."""
+
+    def __init__(self, folder: Path) -> None:
+        config = folder / "clicks.yaml"
+        config.write_text(CONFIG)
+        self.clock = Clock()
+        self.service = Service(load(config, {}), RunOptions())
+        self.service.phases = Phases(PhaseLimits.usual(), self.clock)
+        self.folder = Folder(self.service.settings.checkpoints.path / "clicks")
+        self.writer = Writer.acquire(self.folder, "a test")
+        self.store = CheckpointStore(self.folder, self.writer)
+        self.source = Source(SourceMeter())
+        schema = Schema(features=(Field(name="id", source="id", dtype="int64"),))
+        self.handoff = Handoff(capacity_bytes=1 << 20, partitions=2)
+        self.pool = DecodePool(RawDecoder(schema), threads=1, on_refused=lambda _chunk, _refused: None)
+        options = AssembleOptions(batch_size=4, batches_per_call=2, max_wait_s=0.01)
+        assembler = Assembler(schema, options, [P0, P1], incarnation=1, skips=())
+        self.feed = Feed(self.handoff, self.pool, assembler, FeedOptions(max_bytes=1 << 20, tick_s=0.02))
+        self.elements = iter(self.feed)
+        self.live = LiveMetrics(
+            window_s=60.0,
+            scored="before_update",
+            results=lambda _states: {"accuracy": 0.75},
+            kind=Baseline.BINARY,
+            clock=time.monotonic,
+        )
+        self.last: Manifest | None = None
+        self.save_error: str | None = None
+        self.learnt_to_ms: int | None = None
+        self.obeying = threading.Event()
+        self.obeying.set()
+        self.refuse_with: Exception | None = None
+        self.deaf = False
+
+    def start(self) -> None:
+        """Bring the trainer up to number 0."""
+        service = self.service
+        service.phases.enter(Phase.RESTORING)
+        service.parts.writer, service.parts.store = self.writer, self.store
+        service.parts.source = cast("Any", self.source)
+        service.parts.saving = cast("Any", SimpleNamespace(provenance={"model_sha256": "9f2c", "cluster_id": "Xk3"}))
+        current = SimpleNamespace(
+            statistics=lambda: StreamStatistics(feed=self.feed.statistics(), handoff=self.handoff.statistics())
+        )
+        service.parts.streams = cast("Any", SimpleNamespace(current=current))
+        for partition in (P0, P1):
+            service.ledger.join(partition, 0)
+        service.ledger.begin_incarnation()
+        self.source.meter.begin(1, {P0: 0, P1: 0})
+        self.source.meter.ends({P0: 0, P1: 0})
+        self.publish(SaveReason.START, None)
+        service._thread = threading.Thread(target=self._train, name="trainer", daemon=True)
+        service.phases.enter(Phase.IDLE)
+        self.post()
+        service._thread.start()
+
+    def produce(self, partition: Partition, count: int, *, bad: int = 0) -> None:
+        """So many records come in, the last ones malformed."""
+        start = self.source.meter.snapshot(0.0).partitions[partition].position
+        offsets = np.arange(start, start + count)
+        values = [int(o).to_bytes(8, "little") if i < count - bad else BAD for i, o in enumerate(offsets)]
+        now_ms = round(time.time() * 1000)
+        chunk = Chunk(
+            partition=partition,
+            incarnation=1,
+            start=start,
+            end=start + count,
+            offsets=offsets,
+            timestamps=np.full(count, now_ms),
+            keys=[None] * count,
+            values=values,
+            headers=[()] * count,
+            nbytes=8 * count,
+            fetched_at=time.monotonic(),
+        )
+        self.source.meter.fetched(chunk)
+        ends = {p: s.position for p, s in self.source.meter.snapshot(0.0).partitions.items()}
+        self.source.meter.ends(ends)
+        assert self.handoff.offer(chunk)
+
+    def draw(self) -> Block:
+        """The next block, on its way to the trainer."""
+        return next(element for element in self.elements if isinstance(element, Block))
+
+    def learn(self, block: Block) -> None:
+        """The trainer gets the block, and its call returns."""
+        facts = self.feed.facts_of(block.facts.number)
+        self.service.ledger.settle(facts)
+        self.service.meter.called(0.1, facts.rows, facts.batches, 0.2)
+        self.live.add(
+            Sums(facts.rows, 0.5 * facts.rows, facts.rows, [], LabelSums(facts.rows, np.array([facts.rows / 4])))
+        )
+        self.learnt_to_ms = facts.newest_ms or self.learnt_to_ms
+
+    def learn_all(self) -> None:
+        """Until nothing is behind."""
+        source = self.source.meter.snapshot(0.0)
+        while self.service.ledger.positions() != {p: s.position for p, s in source.partitions.items()}:
+            self.learn(self.draw())
+
+    def publish(self, reason: SaveReason, parent: int | None, note: str | None = None) -> Manifest:
+        """A checkpoint of what is now."""
+        ledger = self.service.ledger
+        parts = {
+            "model": PartState(arrays={"w": np.full(8, 1.5, np.float32)}),
+            ledger.name: ledger.snapshot(),
+        }
+        order = SaveOrder(
+            reason=reason,
+            parent=parent,
+            step=7,
+            incarnation=ledger.incarnation,
+            positions=ledger.positions(),
+            ordered_by="test",
+            note=note,
+        )
+        self.last = self.store.publish(order, parts)
+        return self.last
+
+    def post(self) -> None:
+        """Post how it stands."""
+        last = None if self.last is None else LastSave(manifest=self.last, at=0.0, took_s=0.25, stall_s=0.003)
+        posting = Posting(
+            live=self.live.look(),
+            learning_rate=0.001,
+            step=7,
+            model=ModelFacts(parameters=1000, replicas=1, devices=("CPU:0",)),
+            last_save=last,
+            failed_saves=0,
+            save_error=self.save_error,
+            learnt_to_ms=self.learnt_to_ms,
+        )
+        self.service.board.post(posting, 0.0)
+
+    def kill_trainer(self) -> None:
+        """The thread ends without a word."""
+        self.service.commands.send(Stop())
+        self.obeying.set()
+        self.service._thread.join(10)
+        assert not self.service.alive
+
+    def close(self) -> None:
+        """End what runs."""
+        if self.service.alive:
+            self.kill_trainer()
+        self.feed.close()
+        self.pool.close()
+        self.writer.release()
+
+    def _train(self) -> None:
+        while True:
+            self.obeying.wait(20)
+            command = self.service.commands.next(0.01)
+            if command is not None and self.obeying.wait(20):
+                if isinstance(command, Stop):
+                    return
+                self._obey(command)
+                self.post()
+
+    def _obey(self, command: Command) -> None:
+        if self.deaf:
+            return
+        if self.refuse_with is not None:
+            command.answer.set_exception(self.refuse_with)
+        elif isinstance(command, Save):
+            command.answer.set_result(self.publish(SaveReason.DEMAND, self._number, command.note))
+        elif isinstance(command, Rewind):
+            command.answer.set_result(self._rewind(command))
+        elif isinstance(command, Pause):
+            self.service.phases.enter(Phase.PAUSED, command.reason)
+            command.answer.set_result(None)
+        elif isinstance(command, Resume):
+            self.service.phases.enter(Phase.IDLE)
+            command.answer.set_result(None)
+
+    @property
+    def _number(self) -> int:
+        assert self.last is not None
+        return self.last.number
+
+    def _rewind(self, command: Rewind) -> Manifest:
+        ledger = Ledger()
+        ledger.restore(self.store.load(command.to)[ledger.name])
+        for skip in command.skips:
+            ledger.skip(skip)
+        order = SaveOrder(
+            reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
+            parent=command.to,
+            step=self.store.manifest(command.to).step,
+            incarnation=self.service.ledger.incarnation,
+            positions=ledger.positions(),
+            ordered_by=command.by,
+            note=command.note,
+        )
+        self.last = self.store.publish_linked(command.to, {ledger.name: ledger.snapshot()}, order)
+        self.service.ledger.restore(ledger.snapshot())
+        return self.last
+
+
+class Client:
+    """Asks the application, without a socket, on a loop of its own."""
+
+    def __init__(self, rig: Rig, *, on_loopback: bool = True, service: Service | None = None) -> None:
+        self.service = service or rig.service
+        self.app = make_application(self.service, on_loopback=on_loopback)
+        self._runner = asyncio.Runner()
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=("127.0.0.1", 50000))
+        self._client = httpx.AsyncClient(transport=transport, base_url=ORIGIN)
+
+    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """One request."""
+        return self._runner.run(self._client.request(method, path, **more))
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.ask("GET", path, **more)
+
+    def post(self, path: str, body: Any = None, **more: Any) -> httpx.Response:
+        return self.ask("POST", path, **({} if body is None else {"json": body}), **more)
+
+    def seen(self, path: str) -> Mapping[str, Any]:
+        """The body of an answer that must be 200."""
+        answer = self.get(path)
+        assert answer.status_code == 200, answer.text
+        return cast("Mapping[str, Any]", answer.json())
+
+    def close(self) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+
+def is_problem(answer: httpx.Response, status: int) -> Mapping[str, Any]:
+    """Whether it is a whole problem document; its fields."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = cast("Mapping[str, Any]", answer.json())
+    assert set(body) == {"type", "title", "status", "detail", "fix", "as_of", "name", "version"}
+    assert body["status"] == status
+    assert body["detail"]
+    assert body["fix"]
+    return body
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Rig]:
+    """A rig whose trainer is at work."""
+    rig = Rig(folder)
+    try:
+        rig.start()
+        yield rig
+    finally:
+        rig.close()

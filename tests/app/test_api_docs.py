@@ -1,0 +1,92 @@
+"""docs/api.md and the application say the same."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from app.api import models
+from tests.app.api_rig import Client
+
+_DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
+_HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)
+_SAMPLES: Mapping[str, Any] = {
+    "GET /livez": models.Health,
+    "GET /readyz": models.Health,
+    "GET /health": models.Health,
+    "GET /status": models.Status,
+    "GET /lag": models.LagAnswer,
+    "GET /throughput": models.ThroughputAnswer,
+    "GET /checkpoints": models.CheckpointList,
+    "GET /checkpoints/{number}": models.CheckpointAnswer,
+    "GET /operations/{operation_id}": models.OperationAnswer,
+    "POST /checkpoints": models.OperationAnswer,
+    "POST /checkpoints/{number}/restore": models.OperationAnswer,
+    "POST /rewind": models.RewindPlan,
+    "POST /pause": models.StateAnswer,
+    "POST /resume": models.StateAnswer,
+}
+
+
+def sections() -> dict[str, str]:
+    """The text below each endpoint's heading."""
+    parts = _HEADING.split(_DOCS)[1:]
+    texts = [re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0] for text in parts[2::3]]
+    return {f"{method} {path}": text for method, path, text in zip(parts[::3], parts[1::3], texts, strict=True)}
+
+
+def sample(section: str) -> Any:
+    (text,) = re.findall(r"^```json\n(.*?)^```$", sections()[section], re.MULTILINE | re.DOTALL)
+    return json.loads(text)
+
+
+def test_every_route_stands_in_the_docs_and_the_other_way_round(api: Client) -> None:
+    paths = api.seen("/openapi.json")["paths"]
+    routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert routes == set(sections()) == set(_SAMPLES)
+
+
+@pytest.mark.parametrize("section", _SAMPLES)
+def test_every_sample_is_an_answer_that_there_could_be(section: str) -> None:
+    shown = sample(section)
+    read = TypeAdapter(_SAMPLES[section]).validate_python(shown)
+    assert read.model_dump(mode="json", exclude_none=True) == shown
+
+
+def test_the_numbers_of_the_samples_add_up() -> None:
+    records, stream = sample("GET /status")["records"], sample("GET /status")["stream"]
+    whole = records["learnt"] + sum(records["set_aside"].values()) + sum(records["skipped"].values())
+    assert records["offsets"] == whole + records["gaps"] + records["lost"]
+    assert records["fetched"] == records["handed"] + records["held"] + records["discarded"]
+    throughput, lag = sample("GET /throughput"), sample("GET /lag")
+    assert sum(throughput["waiting"].values()) == pytest.approx(1.0)
+    gaining = throughput["records_per_s"]["1m"] - throughput["arriving_per_s"]
+    assert stream["catch_up_s"] == lag["catch_up_s"] == round(lag["lag_records"] / gaining, 1)
+    assert lag["lag_records"] == sum(one["lag_records"] for one in lag["partitions"].values())
+    assert all(one["lag_records"] == one["end"] - one["position"] for one in lag["partitions"].values())
+    queued = throughput["queued_bytes"]
+    assert queued["total"] == sum(queued[part] for part in ("handoff", "decoding", "assembling", "blocks"))
+    plan = sample("POST /rewind")
+    for what in ("replayed", "skipped"):
+        assert plan[what] == sum(one[what] for one in plan["partitions"].values())
+    assert all(
+        one["position"] - one["back_to"] == one["replayed"] + one["skipped"] for one in plan["partitions"].values()
+    )
+    files = sample("GET /checkpoints/{number}")["checkpoint"]["files"].values()
+    assert sample("GET /checkpoints/{number}")["checkpoint"]["bytes"] == sum(file["bytes"] for file in files)
+
+
+def test_every_kind_of_problem_stands_in_the_docs() -> None:
+    source = (Path(__file__).parents[2] / "app" / "api" / "problems.py").read_text("utf-8")
+    kinds = set(re.findall(r'kind="(\w+)"', source))
+    assert len(kinds) > 5
+    assert [kind for kind in sorted(kinds) if f"`{kind}`" not in _DOCS] == []
+
+
+def test_the_problem_document_of_the_docs_is_one() -> None:
+    (text,) = re.findall(r"^```json\n(.*?)^```$", _DOCS.split("## Problem documents")[1], re.MULTILINE | re.DOTALL)
+    models.ProblemDocument.model_validate(json.loads(text))

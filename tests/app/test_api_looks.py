@@ -1,0 +1,315 @@
+"""What the service answers when it is looked at."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from consumers.reasons import Reason
+from consumers.records import Partition
+from tests.app.api_rig import P0, P1, Client, Rig, is_problem
+from training.checkpoints import SaveReason
+from training.phases import Phase
+
+LOOKS = ["/livez", "/readyz", "/health", "/status", "/lag", "/throughput", "/checkpoints", "/checkpoints/0"]
+
+
+@pytest.fixture
+def starting(rig: Rig) -> Iterator[Client]:
+    """A service that has nothing yet but its settings."""
+    from app.service import RunOptions, Service
+
+    service = Service(rig.service._loaded, RunOptions())
+    client = Client(rig, service=service)
+    yield client
+    client.close()
+
+
+@pytest.mark.parametrize("path", LOOKS)
+def test_every_answer_says_as_of_when_of_whom_and_by_which_version(api: Client, path: str) -> None:
+    answer = api.seen(path)
+    assert answer["name"] == "clicks"
+    assert answer["version"]
+    assert answer["as_of"].endswith("Z")
+
+
+def test_a_service_at_work_is_alive_and_ready(api: Client) -> None:
+    alive = api.seen("/livez")
+    assert (alive["status"], alive["state"]) == ("ok", "idle")
+    assert not {"checks", "reasons"} & set(alive)
+    assert [check["check"] for check in api.seen("/readyz?verbose")["checks"]] == [
+        "trainer",
+        "failed",
+        "progress",
+        "restored",
+        "kafka",
+    ]
+    assert api.seen("/health")["checks"] == api.seen("/livez?verbose")["checks"]
+
+
+def test_a_start_is_alive_and_not_ready(starting: Client, rig: Rig) -> None:
+    starting.service._thread = rig.service._thread
+    assert starting.get("/livez").status_code == 200
+    answer = starting.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["reasons"] == ["it is starting, not at work", "Kafka does not answer"]
+
+
+def test_a_start_has_a_status_that_fakes_nothing(starting: Client) -> None:
+    status = starting.seen("/status")
+    assert status["verdict"].startswith("Starting:")
+    assert not {"live", "training", "checkpoint"} & set(status)
+    assert "lag_records" not in status["stream"]
+    assert "fetched" not in status["records"]
+    assert starting.seen("/checkpoints")["total"] == 1
+
+
+def test_a_broker_that_is_away_makes_it_unready_and_kills_nobody(api: Client, rig: Rig) -> None:
+    rig.source.meter.unanswered("no answer within 10 s")
+    assert api.get("/livez").status_code == 200
+    assert api.get("/readyz").json()["reasons"] == ["Kafka does not answer"]
+    (problem,) = api.seen("/status")["problems"]
+    assert problem["problem"] == "kafka_away"
+    assert "localhost:9092" in problem["what"]
+
+
+def test_a_phase_past_its_limit_is_no_life(api: Client, rig: Rig) -> None:
+    rig.service.phases.enter(Phase.TRAINING)
+    rig.clock.ahead = 299
+    assert api.get("/livez").status_code == 200
+    rig.clock.ahead = 301
+    answer = api.get("/livez")
+    assert answer.status_code == 503
+    assert "past the limit" in answer.json()["reasons"][0]
+    status = api.seen("/status")
+    assert status["verdict"].startswith("Hung: training for 5 min without progress.")
+    assert [problem["problem"] for problem in status["problems"]] == ["hung"]
+
+
+def test_a_pause_may_last_for_ever(api: Client, rig: Rig) -> None:
+    rig.service.phases.enter(Phase.PAUSED, "asked to")
+    rig.clock.ahead = 1e6
+    assert api.get("/livez").status_code == 200
+    assert api.get("/readyz").status_code == 200
+    assert api.seen("/status")["verdict"].startswith("Paused: asked to.")
+
+
+def test_a_failure_is_no_life_and_says_why(api: Client, rig: Rig) -> None:
+    rig.service.phases.enter(Phase.FAILED, "the topic is gone")
+    assert api.get("/livez").json()["reasons"] == ["it failed: the topic is gone"]
+    assert api.get("/health").status_code == 503
+    status = api.seen("/status")
+    assert status["verdict"].startswith("Failed: the topic is gone.")
+    assert status["reason"] == "the topic is gone"
+
+
+def test_a_trainer_whose_thread_is_gone_is_no_life(api: Client, rig: Rig) -> None:
+    rig.kill_trainer()
+    assert api.get("/livez").json()["reasons"] == ["its thread is gone"]
+    rig.service.phases.enter(Phase.STOPPING)
+    rig.service.phases.enter(Phase.ENDED)
+    assert api.get("/livez").status_code == 200
+
+
+def test_the_records_add_up_at_every_stage(api: Client, rig: Rig) -> None:
+    def records() -> dict[str, int]:
+        seen: dict[str, int] = dict(api.seen("/status")["records"])
+        assert seen["balanced"]
+        assert seen["fetched"] == seen["handed"] + seen["held"] + seen["discarded"]
+        assert seen["offsets"] == seen["learnt"] + sum(seen["set_aside"].values())  # type: ignore[attr-defined]
+        return seen
+
+    rig.produce(P0, 10, bad=2)
+    rig.produce(P1, 20)
+    assert records()["held"] == 30
+    block = rig.draw()
+    assert records()["held"] == 30
+    rig.learn(block)
+    assert records()["held"] < 30
+    rig.learn_all()
+    after = records()
+    assert after | {"held": 0, "learnt": 28, "offsets": 30, "set_aside": {"malformed": 2}} == after
+    rig.produce(P0, 5)
+    rig.handoff.close()
+    assert records()["discarded"] == 5
+
+
+def test_lag_is_what_is_not_learnt_rather_than_what_is_not_fetched(api: Client, rig: Rig) -> None:
+    rig.produce(P0, 10)
+    rig.produce(P1, 30)
+    assert rig.source.statistics().lag.records == 0
+    lag = api.seen("/lag")
+    assert lag["lag_records"] == 40
+    assert lag["partitions"]["clicks:1"] == {"position": 0, "fetched": 30, "end": 30, "lag_records": 30}
+    rig.learn_all()
+    after = api.seen("/lag")
+    assert (after["lag_records"], after["lag_s"], after["catch_up_s"]) == (0, 0.0, 0.0)
+    assert api.seen("/status")["verdict"].startswith("Caught up, waiting for records.")
+
+
+def test_a_partition_whose_end_nobody_knows_makes_the_lag_unknown_rather_than_zero(api: Client, rig: Rig) -> None:
+    rig.service.ledger.join(Partition("clicks", 2), 0)
+    lag = api.seen("/lag")
+    assert "lag_records" not in lag
+    assert lag["partitions"]["clicks:2"] == {"position": 0}
+
+
+def test_the_verdict_is_made_of_the_numbers(api: Client, rig: Rig) -> None:
+    rig.produce(P0, 100)
+    rig.learn(rig.draw())
+    rig.post()
+    rig.service.phases.enter(Phase.TRAINING)
+    status = api.seen("/status")
+    rate = status["throughput"]["records_per_s"]["10s"]
+    shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+    assert status["verdict"] == (
+        f"Learning. {shown} records/s, under 1 s behind, bound by compute. "
+        "Accuracy 0.75 over the last minute (base rate 0.75)."
+    )
+
+
+def test_the_live_metrics_stand_beside_the_baseline(api: Client, rig: Rig) -> None:
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.post()
+    live = api.seen("/status")["live"]
+    assert live["accuracy"] == 0.75
+    assert live["baseline"]["accuracy"] == 0.75
+    assert live["cumulative"] == {"records": 8, "loss": 0.5, "accuracy": 0.75}
+
+
+def test_a_metric_that_is_not_finite_is_left_out_rather_than_failing_the_answer(api: Client, rig: Rig) -> None:
+    rig.live._results = lambda _states: {"accuracy": float("nan"), "window": 3.0}
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.post()
+    live = api.seen("/status")["live"]
+    assert "accuracy" not in live
+    assert live["window"] == "1m"
+    assert live["window_"] == 3.0
+
+
+def test_the_queue_is_shown_by_part_against_its_bound(api: Client, rig: Rig) -> None:
+    rig.produce(P0, 10)
+    queued = api.seen("/throughput")["queued_bytes"]
+    assert queued["total"] == sum(queued[part] for part in ("handoff", "decoding", "assembling", "blocks")) == 80
+    assert queued["limit"] == 256 * 2**20
+
+
+def test_a_save_that_fails_is_a_problem_until_one_succeeds(api: Client, rig: Rig) -> None:
+    rig.save_error = "No space left on device"
+    rig.post()
+    (problem,) = api.seen("/status")["problems"]
+    assert problem["problem"] == "save_failing"
+    assert "No space left on device" in problem["what"]
+    again = api.seen("/status")["problems"][0]
+    assert again["since"] == problem["since"]
+    rig.save_error = None
+    rig.post()
+    assert api.seen("/status")["problems"] == []
+
+
+def test_strangers_in_the_group_are_a_problem_that_names_the_group(api: Client, rig: Rig) -> None:
+    rig.source.meter.committed(None)
+    rig.source.meter.committed("CommitFailedError")
+    (problem,) = api.seen("/status")["problems"]
+    assert problem["problem"] == "commits_refused"
+    assert "strangers are in the group millrace-clicks" in problem["what"]
+    assert api.seen("/lag")["commits"] == {"accepted": 1, "refused": {"CommitFailedError": 1}}
+
+
+def test_partitions_that_may_not_join_are_a_problem(api: Client, rig: Rig) -> None:
+    rig.source.meter.waiting([Partition("clicks", 2)])
+    status = api.seen("/status")
+    assert "clicks:2" in status["problems"][0]["what"]
+    assert status["stream"]["partitions"] == {"assigned": 2, "of": 3}
+
+
+def test_a_ledger_that_does_not_add_up_is_a_problem(api: Client, rig: Rig) -> None:
+    rig.service.ledger._accounts[P0].learnt += 1
+    status = api.seen("/status")
+    assert status["records"]["balanced"] is False
+    assert [problem["problem"] for problem in status["problems"]] == ["unbalanced"]
+
+
+def test_reasons_are_those_of_the_ledger(api: Client, rig: Rig) -> None:
+    rig.produce(P0, 6, bad=3)
+    rig.learn_all()
+    assert api.seen("/status")["records"]["set_aside"] == {Reason.MALFORMED.value: 3}
+
+
+def test_checkpoints_are_listed_page_by_page_the_newest_first(api: Client, rig: Rig) -> None:
+    for parent in range(5):
+        rig.publish(SaveReason.INTERVAL, parent)
+    path, numbers = "/checkpoints?limit=2", list[int]()
+    while path:
+        page = api.seen(path)
+        assert page["total"] == len(rig.folder.numbers())
+        numbers += [one["number"] for one in page["checkpoints"]]
+        path = page.get("next", "")
+    assert numbers == sorted(rig.folder.numbers(), reverse=True)
+
+
+def test_what_is_wrong_with_a_checkpoint_is_shown(api: Client, rig: Rig) -> None:
+    rig.publish(SaveReason.INTERVAL, 0)
+    model = rig.folder.checkpoint(1) / "model.safetensors"
+    data = bytearray(model.read_bytes())
+    data[-1] ^= 1
+    model.write_bytes(data)
+    (rig.folder.checkpoints / ".saving-0000000009-0000000001").mkdir()
+    (rig.folder.checkpoints / "notes.txt").write_text("mine")
+    listing = api.seen("/checkpoints")
+    assert [one["condition"] for one in listing["checkpoints"]] == ["good", "good"]  # by sizes alone
+    assert {one["name"]: one["condition"] for one in listing["others"]} == {
+        ".saving-0000000009-0000000001": "temporary",
+        "notes.txt": "unknown",
+    }
+    verified = api.seen("/checkpoints/1?verify=true")["checkpoint"]
+    assert verified["condition"] == "corrupt"
+    assert verified["verified"] is False
+    assert "model.safetensors" in verified["complaints"][0]
+    assert api.seen("/checkpoints/0?verify=true")["checkpoint"]["verified"] is True
+
+
+def test_one_checkpoint_says_where_it_comes_from(api: Client, rig: Rig) -> None:
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.publish(SaveReason.DEMAND, 0, note="before the sale")
+    seen = api.seen("/checkpoints/1")["checkpoint"]
+    assert seen["parent"] == 0
+    assert seen["positions"] == {"clicks:0": 8, "clicks:1": 0}
+    assert seen["note"] == "before the sale"
+    assert set(seen["files"]) == {"ledger.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize("path", ["/checkpoints/99", "/operations/nope", "/nope", "/checkpoints/0/../../etc/passwd"])
+def test_what_is_not_there_is_a_404_with_a_way_out(api: Client, path: str) -> None:
+    is_problem(api.get(path), 404)
+
+
+@pytest.mark.parametrize("number", ["-1", "x", "1.5", "9" * 30, "9" * 5000, "%00", "0x1", "1e3", "..."])
+def test_a_number_that_is_none_is_refused(api: Client, number: str) -> None:
+    is_problem(api.get(f"/checkpoints/{number}"), 422)
+
+
+@pytest.mark.parametrize("number", ["..%2f..%2fetc", "%2e%2e%2f0", "..%2F0", "0%2f..%2f0"])
+def test_a_number_that_climbs_out_of_the_folder_finds_nothing(api: Client, number: str) -> None:
+    assert api.get(f"/checkpoints/{number}").status_code in (404, 422)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "before=-1", f"before={10**16}"])
+def test_a_page_that_cannot_be_is_refused(api: Client, query: str) -> None:
+    is_problem(api.get(f"/checkpoints?{query}"), 422)
+
+
+def test_a_wrong_method_is_told_the_right_ones(api: Client) -> None:
+    answer = api.ask("DELETE", "/checkpoints/0")
+    is_problem(answer, 405)
+    assert answer.headers["allow"] == "GET"
+    is_problem(api.get("/pause"), 405)
+    is_problem(api.post("/status"), 405)
+
+
+def test_a_defect_of_ours_is_a_problem_document_too(api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rig.folder.__class__, "numbers", lambda _self: 1 / 0)
+    body = is_problem(api.get("/checkpoints"), 500)
+    assert "ZeroDivision" not in body["detail"]

@@ -1,0 +1,140 @@
+"""What takes two looks: rates, shares of waiting, and since when."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.api.observer import Observer
+from app.api.snapshot import Snapshot, take
+from app.api.status import status_of
+from app.api.throughput import throughput_of
+from app.stream import StreamStatistics
+from tests.app.api_rig import P0, Rig
+from training.meter import Meterings
+
+
+class Scene:
+    """Snapshots as a test wants them, looked at one after the other."""
+
+    def __init__(self, rig: Rig) -> None:
+        rig.produce(P0, 10)
+        self.snapshot = take(rig.service)
+        self.observer = Observer(lambda: self.snapshot)
+        self.began = self.snapshot.clock
+
+    def at(self, seconds: float, *, starved_s: float | None = None, end: int | None = None, **more: object) -> None:
+        """Move on to so many seconds after the beginning."""
+        changes: dict[str, object] = {"clock": self.began + seconds, "at": 1_000_000 + seconds, **more}
+        stream, source = self.snapshot.stream, self.snapshot.source
+        assert stream is not None
+        assert source is not None
+        if starved_s is not None:
+            feed = replace(stream.feed, waiting_records_s=starved_s)
+            changes["stream"] = StreamStatistics(feed=feed, handoff=stream.handoff)
+        if end is not None:
+            lags = dict(source.lag.partitions)
+            lags[P0] = replace(lags[P0], end=end)
+            changes["source"] = replace(source, lag=replace(source.lag, partitions=lags))
+        self.snapshot = replace(self.snapshot, **changes)  # type: ignore[arg-type]
+        self.observer.look()
+
+
+@pytest.fixture
+def scene(rig: Rig) -> Scene:
+    return Scene(rig)
+
+
+def metered(snapshot: Snapshot, *, blocks: float, compute: float, rate: float = 100.0) -> Meterings:
+    waiting = {"blocks": blocks, "compute": compute, "saving": 0.0}
+    return replace(snapshot.meter, waiting=waiting, records_per_s={"10s": rate, "1m": rate, "5m": rate})
+
+
+@pytest.mark.parametrize(
+    ("blocks", "starved_s", "bound", "records"),
+    [
+        (0.05, 9.0, "compute", 0.05),  # it waits little: what the pipeline waits for does not matter
+        (0.9, 9.5, "records", 0.9),  # it waits, and so does the pipeline: nothing comes
+        (0.9, 0.0, "input", 0.0),  # it waits though the pipeline always has records: decoding, or preprocess
+        (0.9, 2.0, "input", 0.2),
+    ],
+)
+def test_a_wait_is_for_records_only_as_long_as_the_pipeline_waited_for_them(
+    scene: Scene, blocks: float, starved_s: float, bound: str, records: float
+) -> None:
+    scene.at(0, starved_s=0.0)
+    meter = metered(scene.snapshot, blocks=blocks, compute=1 - blocks)
+    scene.at(10, starved_s=starved_s, meter=meter)
+    view = throughput_of(scene.observer.look())
+    assert view.bound_by == bound
+    assert view.waiting["records"] == pytest.approx(records)
+    assert sum(view.waiting.values()) == pytest.approx(1.0)
+
+
+def test_what_was_waited_for_an_hour_ago_says_nothing_of_now(scene: Scene) -> None:
+    scene.at(0, starved_s=3600.0)
+    scene.at(10, starved_s=3600.0, meter=metered(scene.snapshot, blocks=0.9, compute=0.1))
+    assert throughput_of(scene.observer.look()).bound_by == "input"
+
+
+def test_a_new_incarnation_begins_a_new_measure(scene: Scene) -> None:
+    scene.at(0, starved_s=100.0)
+    scene.at(10, starved_s=0.0, ledger=replace(scene.snapshot.ledger, incarnation=2))
+    scene.at(20, starved_s=10.0)
+    assert scene.observer.look().starved == pytest.approx(1.0)
+
+
+def test_nothing_is_said_to_bind_what_has_not_begun(scene: Scene) -> None:
+    assert throughput_of(scene.observer.look()).bound_by is None
+
+
+def test_it_catches_up_by_what_it_learns_beyond_what_arrives(scene: Scene) -> None:
+    scene.at(0, end=100)
+    scene.at(10, end=1_000, meter=metered(scene.snapshot, blocks=0.0, compute=1.0, rate=190.0))
+    observation = scene.observer.look()
+    assert observation.arriving_per_s == pytest.approx(90.0)
+    assert status_of(observation).stream.catch_up_s == pytest.approx(10.0)
+    scene.at(20, end=5_000)
+    assert status_of(scene.observer.look()).stream.catch_up_s is None
+
+
+def test_one_record_after_a_silent_night_is_no_nights_lag(rig: Rig) -> None:
+    rig.learnt_to_ms = 1_000_000_000
+    rig.post()
+    scene = Scene(rig)
+    ledger, night = scene.snapshot.ledger, 8 * 3600.0
+    caught_up = replace(ledger, partitions={p: replace(s, position=10, start=10) for p, s in ledger.partitions.items()})
+    scene.at(night, ledger=caught_up)
+    assert scene.observer.look().lag.seconds == 0.0
+    scene.at(night + 2, end=11)
+    assert scene.observer.look().lag.seconds == pytest.approx(2.0)
+
+
+def test_a_problem_stands_since_it_was_first_seen_and_anew_when_it_comes_back(scene: Scene) -> None:
+    source = scene.snapshot.source
+    assert source is not None
+    away, back = replace(source, connected=False), source
+    scene.at(0, source=away)
+    scene.at(5, source=away)
+    (problem,) = scene.observer.look().problems
+    assert problem.since == "1970-01-12T13:46:40.000Z"
+    scene.at(6, source=back)
+    assert scene.observer.look().problems == ()
+    scene.at(7, source=away)
+    assert scene.observer.look().problems[0].since == "1970-01-12T13:46:47.000Z"
+
+
+def test_a_refused_commit_is_a_problem_for_a_while_not_for_ever(scene: Scene) -> None:
+    source = scene.snapshot.source
+    assert source is not None
+    scene.at(0, source=replace(source, commits_refused={"GroupAuthorizationFailedError": 1}))
+    assert [problem.problem for problem in scene.observer.look().problems] == ["commits_refused"]
+    scene.at(599)
+    assert len(scene.observer.look().problems) == 1
+    scene.at(601)
+    assert scene.observer.look().problems == ()
+
+
+def test_a_minute_of_samples_is_kept_however_often_somebody_looks(scene: Scene) -> None:
+    for tenth in range(3000):
+        scene.at(tenth / 10)
+    assert len(scene.observer._samples) <= 121

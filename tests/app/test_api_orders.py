@@ -1,0 +1,254 @@
+"""What may be ordered over HTTP, and what comes of it."""
+
+import time
+from typing import Any
+
+import pytest
+
+from consumers.errors import DataLossError
+from consumers.records import Partition
+from tests.app.api_rig import P0, P1, Client, Rig, is_problem
+from tests.conftest import WaitFor
+from training.checkpoints import SaveReason
+from training.errors import CheckpointError
+from training.phases import Phase
+
+ORDERS: list[tuple[str, Any]] = [
+    ("/checkpoints", None),
+    ("/checkpoints/0/restore", None),
+    ("/rewind", {"to": 0}),
+    ("/pause", None),
+    ("/resume", None),
+]
+
+
+def learnt(rig: Rig, count: int = 20) -> None:
+    rig.produce(P0, count)
+    rig.learn_all()
+
+
+def test_a_save_that_is_waited_for_is_durable_when_it_is_answered(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    answer = api.post("/checkpoints?wait=20s", {"note": "before the sale"})
+    assert answer.status_code == 201
+    assert answer.headers["location"] == "/checkpoints/1"
+    made = answer.json()["checkpoint"]
+    assert (made["number"], made["parent"], made["reason"], made["note"]) == (1, 0, "demand", "before the sale")
+    assert made["positions"] == {"clicks:0": 20, "clicks:1": 0}
+    assert rig.store.verify(1).verified
+
+
+def test_a_save_that_is_not_waited_for_is_an_operation_to_look_at(api: Client, rig: Rig, wait_for: WaitFor) -> None:
+    rig.obeying.clear()
+    answer = api.post("/checkpoints")
+    assert answer.status_code == 202
+    where = answer.headers["location"]
+    assert api.seen(where)["operation"]["state"] == "running"
+    rig.obeying.set()
+    wait_for(lambda: api.seen(where)["operation"]["state"] == "succeeded")
+    operation = api.seen(where)["operation"]
+    assert operation["checkpoint"] == 1
+    assert operation["kind"] == "save"
+    assert operation["ended_at"] >= operation["began_at"]
+
+
+def test_a_wait_that_runs_out_leaves_the_operation_running(api: Client, rig: Rig) -> None:
+    rig.obeying.clear()
+    began = time.monotonic()
+    assert api.post("/checkpoints?wait=100ms").status_code == 202
+    assert 0.1 <= time.monotonic() - began < 10
+
+
+def test_a_save_that_fails_says_so_to_whoever_waits_and_to_whoever_looks(
+    api: Client, rig: Rig, wait_for: WaitFor
+) -> None:
+    rig.refuse_with = CheckpointError("checkpoint 1 could not be written: No space left on device")
+    body = is_problem(api.post("/checkpoints?wait=20s"), 503)
+    assert "No space left" in body["detail"]
+    where = api.post("/checkpoints").headers["location"]
+    wait_for(lambda: api.seen(where)["operation"]["state"] != "running")
+    operation = api.seen(where)["operation"]
+    assert operation["state"] == "failed"
+    assert "No space left" in operation["complaint"]
+
+
+def test_a_restore_goes_back_and_says_where_to(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    answer = api.post("/checkpoints/0/restore?wait=20s", {"reason": "poisoned"})
+    assert answer.status_code == 201
+    made = answer.json()["checkpoint"]
+    assert (made["number"], made["parent"], made["reason"], made["note"]) == (1, 0, "rewind", "poisoned")
+    assert rig.service.ledger.positions() == {P0: 0, P1: 0}
+
+
+def test_a_rewind_passes_over_what_it_was_told_to_both_ends_included(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    body = {"to": 0, "skip": ["clicks:0:3-5", "clicks:0:5-6", "clicks:1:100-100"], "reason": "bad import"}
+    answer = api.post("/rewind?wait=20s", body)
+    assert answer.status_code == 201
+    assert answer.json()["checkpoint"]["reason"] == "skip"
+    skips = rig.service.ledger.skips
+    assert [(skip.partition, skip.start, skip.end) for skip in skips] == [(P0, 3, 6), (P0, 6, 7), (P1, 100, 101)]
+    (order,) = {skip.order for skip in skips}
+    assert order.startswith("rewind-")
+    assert {skip.reason for skip in skips} == {"bad import"}
+
+
+def test_each_order_to_skip_has_a_name_of_its_own(api: Client, rig: Rig) -> None:
+    for number in range(2):
+        body = {"to": number, "skip": [f"clicks:0:{number}-{number}"]}
+        assert api.post("/rewind?wait=20s", body).status_code == 201
+    assert len({skip.order for skip in rig.service.ledger.skips}) == 2
+
+
+@pytest.mark.parametrize("path", ["/rewind", "/checkpoints/0/restore"])
+def test_a_dry_run_says_what_would_be_replayed_and_does_nothing(api: Client, rig: Rig, path: str) -> None:
+    learnt(rig)
+    body = {"skip": ["clicks:0:15-99"], "dry_run": True} | ({"to": 0} if path == "/rewind" else {})
+    answer = api.post(path, body)
+    assert answer.status_code == 200
+    plan = answer.json()
+    assert (plan["to"], plan["replayed"], plan["skipped"]) == (0, 15, 5)
+    assert plan["partitions"]["clicks:0"] == {"position": 20, "back_to": 0, "replayed": 15, "skipped": 5}
+    assert rig.folder.numbers() == [0]
+    assert rig.service.ledger.positions()[P0] == 20
+
+
+def test_a_damaged_checkpoint_is_refused_before_anything_is_stopped(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    rig.publish(SaveReason.INTERVAL, 0)
+    (rig.folder.checkpoint(1) / "model.safetensors").write_bytes(b"")
+    for body in ({"to": 1, "dry_run": True}, {"to": 1}):
+        detail = is_problem(api.post("/rewind", body), 409)["detail"]
+        assert "corrupt" in detail
+    assert rig.folder.numbers() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({"to": 7}, 404, "no checkpoint has the number 7"),
+        ({"to": 0, "skip": ["clicks:9:1-2"]}, 422, "clicks:9"),
+        ({"to": 0, "skip": ["clicks:0:5-4"]}, 422, "ends before it begins"),
+        ({"to": 0, "skip": ["clicks:0"]}, 422, "not a range"),
+        ({"to": 0, "skip": ["clicks:0:-1-4"]}, 422, "not a range"),
+        ({"to": 0, "skip": ["../..:0:1-4"]}, 422, "no partition"),
+        ({"to": 0, "skip": ["clicks:٣:1-4"]}, 422, "not a range"),
+        ({"to": 0, "skip": [f"clicks:0:1-{'9' * 40}"]}, 422, "not a range"),
+        ({"to": 0, "skip": ["clicks:0:1-2"] * 101}, 422, "at most 100"),
+        ({"to": -1}, 422, "body.to"),
+        ({"to": "0"}, 422, "body.to"),
+        ({"to": True}, 422, "body.to"),
+        ({"to": 10**400}, 422, "body.to"),
+        ({"to": 0.5}, 422, "body.to"),
+        ({"to": None}, 422, "body.to"),
+        ({"to": 0, "surplus": 1}, 422, "surplus"),
+        ({"to": 0, "reason": "x" * 501}, 422, "reason"),
+        ({"to": 0, "reason": "two\nlines"}, 422, "reason"),
+        ({}, 422, "body.to"),
+        ([], 422, "body"),
+        ("0", 422, "body"),
+    ],
+)
+def test_a_rewind_that_cannot_be_is_refused(api: Client, rig: Rig, body: Any, status: int, word: str) -> None:
+    assert word in is_problem(api.post("/rewind?wait=5s", body), status)["detail"]
+    assert rig.folder.numbers() == [0]
+
+
+def test_an_offset_that_the_checkpoint_has_learnt_cannot_be_skipped_from_there(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    rig.publish(SaveReason.INTERVAL, 0)
+    assert "clicks:0" in is_problem(api.post("/rewind", {"to": 1, "skip": ["clicks:0:3-4"]}), 409)["detail"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 60_000,
+        b'{"a":' * 10_000,
+        b'{"to": ' + b"9" * 5000 + b"}",
+        b'{"to": NaN}',
+        b'{"to": 0, "reason": "\\ud800"}',
+        b'{"\\ud800": 0}',
+        b'{"to": 0, "skip": ["\\ud800:0:1-2"]}',
+    ],
+)
+@pytest.mark.parametrize("path", ["/rewind", "/checkpoints/0/restore", "/checkpoints"])
+def test_a_body_that_is_malformed_is_never_a_defect(api: Client, rig: Rig, path: str, content: bytes) -> None:
+    answer = api.post(path, content=content, headers={"content-type": "application/json"})
+    if content or path == "/rewind":
+        assert answer.status_code in (400, 409, 422)
+        is_problem(answer, answer.status_code)
+    else:
+        assert answer.status_code == 202
+
+
+@pytest.mark.parametrize("wait", ["30", "x", "11m", "-1s", "1e9s", "9" * 19 + "d", "", "1s" * 20, "%ff"])
+@pytest.mark.parametrize(("path", "body"), ORDERS)
+def test_a_wait_that_cannot_be_is_refused_before_anything_is_ordered(
+    api: Client, rig: Rig, path: str, body: Any, wait: str
+) -> None:
+    assert "wait" in is_problem(api.post(f"{path}?wait={wait}", body), 422)["detail"]
+    assert rig.folder.numbers() == [0]
+
+
+def test_a_pause_pauses_and_a_resume_goes_on(api: Client, rig: Rig) -> None:
+    answer = api.post("/pause")
+    assert answer.status_code == 200
+    assert (answer.json()["state"], answer.json()["reason"]) == ("paused", "asked to by 127.0.0.1 over HTTP")
+    assert rig.service.phases.phase is Phase.PAUSED
+    assert api.post("/resume").json()["state"] == "idle"
+
+
+@pytest.mark.parametrize(("path", "body"), ORDERS)
+def test_a_trainer_that_is_ending_takes_no_order(api: Client, rig: Rig, path: str, body: Any) -> None:
+    rig.service.phases.enter(Phase.STOPPING)
+    is_problem(api.post(path, body), 409)
+
+
+@pytest.mark.parametrize(("path", "body"), ORDERS)
+def test_a_trainer_that_has_not_restored_takes_no_order_yet(api: Client, rig: Rig, path: str, body: Any) -> None:
+    rig.service.board.latest = None
+    answer = api.post(path, body)
+    is_problem(answer, 503)
+    assert answer.headers["retry-after"] == "5"
+
+
+def test_an_order_to_a_trainer_that_dies_does_not_run_for_ever(api: Client, rig: Rig) -> None:
+    rig.obeying.clear()
+    where = api.post("/checkpoints").headers["location"]
+    rig.deaf = True
+    rig.kill_trainer()
+    operation = api.seen(where)["operation"]
+    assert operation["state"] == "failed"
+    assert operation["complaint"] == "The trainer ended before it obeyed."
+
+
+def test_orders_that_nobody_obeys_are_bounded(api: Client, rig: Rig) -> None:
+    rig.obeying.clear()
+    codes = [api.post("/checkpoints").status_code for _ in range(20)]
+    assert codes == [202] * 16 + [429] * 4
+    is_problem(api.post("/checkpoints"), 429)
+
+
+def test_finished_operations_make_room_the_oldest_first(api: Client, rig: Rig) -> None:
+    rig.obeying.clear()
+    first = api.post("/pause?wait=0s").headers["location"]
+    rig.obeying.set()
+    for _ in range(100):
+        assert api.post("/resume?wait=20s").status_code == 200
+    is_problem(api.get(first), 404)
+
+
+def test_an_error_of_the_trainer_reaches_whoever_asked(api: Client, rig: Rig) -> None:
+    rig.refuse_with = DataLossError("clicks:0 cannot be skipped")
+    assert is_problem(api.post("/rewind?wait=20s", {"to": 0}), 409)["detail"] == "clicks:0 cannot be skipped"
+
+
+def test_a_partition_that_came_after_the_checkpoint_is_no_part_of_the_plan(api: Client, rig: Rig) -> None:
+    rig.service.ledger.join(Partition("clicks", 2), 5)
+    plan = api.post("/rewind", {"to": 0, "dry_run": True}).json()
+    assert set(plan["partitions"]) == {"clicks:0", "clicks:1"}

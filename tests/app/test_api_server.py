@@ -1,0 +1,176 @@
+"""The server on a real socket: binding, answering, patience, stopping."""
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from app.api import guard, protocol
+from app.api.server import ApiServer
+from app.settings.service import ApiSettings
+from consumers.errors import ConfigError
+from tests.app.api_rig import Rig
+from tests.conftest import WaitFor
+
+
+@pytest.fixture
+def server(rig: Rig) -> Iterator[ApiServer]:
+    """A server that answers, on a port of its own."""
+    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
+    server.bind()
+    thread = threading.Thread(target=server.serve, name="http")
+    thread.start()
+    yield server
+    server.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def url(server: ApiServer, path: str) -> str:
+    return f"http://127.0.0.1:{server.port}{path}"
+
+
+def connected(server: ApiServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+
+
+def test_it_answers_on_the_port_that_it_found_and_then_stops(server: ApiServer) -> None:
+    assert server.port > 0
+    assert httpx.get(url(server, "/livez")).json()["status"] == "ok"
+    assert httpx.post(url(server, "/pause")).json()["state"] == "paused"
+    assert httpx.get(url(server, "/status")).json()["state"] == "paused"
+    assert httpx.get(url(server, "/openapi.json")).status_code == 200
+
+
+def test_a_stopped_server_has_given_its_port_back(rig: Rig) -> None:
+    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
+    server.bind()
+    port = server.port
+    server.stop()
+    server.serve()
+    again = ApiServer(rig.service, ApiSettings(listen=f"127.0.0.1:{port}"))
+    again.bind()
+    again.stop()
+    again.serve()
+
+
+def test_signals_are_left_to_the_process(rig: Rig, wait_for: WaitFor) -> None:
+    """On the main thread, where uvicorn would take them."""
+    taken: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: taken.append(number))
+    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
+    server.bind()
+
+    def ask() -> None:
+        httpx.get(url(server, "/livez"), timeout=20)
+        signal.raise_signal(signal.SIGTERM)
+        wait_for(lambda: taken)
+        assert httpx.get(url(server, "/livez"), timeout=20).status_code == 200
+        server.stop()
+
+    thread = threading.Thread(target=ask)
+    try:
+        thread.start()
+        server.serve()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        server.stop()
+        thread.join(20)
+    assert taken == [signal.SIGTERM]
+
+
+def test_a_taken_port_is_one_clear_line_at_once(rig: Rig) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"^api.listen: {listen} is taken by another process; ") as caught:
+            ApiServer(rig.service, ApiSettings(listen=listen)).bind()
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_two_of_ours_cannot_take_one_port(rig: Rig) -> None:
+    first = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
+    first.bind()
+    with pytest.raises(ConfigError, match="is taken by another process"):
+        ApiServer(rig.service, ApiSettings(listen=f"127.0.0.1:{first.port}")).bind()
+    first.stop()
+    first.serve()
+
+
+@pytest.mark.parametrize("listen", ["203.0.113.7:8080", "no-such-host.invalid:8080", "[2001:db8::7]:8080"])
+def test_an_address_that_is_not_ours_is_one_clear_line(rig: Rig, listen: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of this machine"):
+        ApiServer(rig.service, ApiSettings(listen=listen)).bind()
+
+
+def test_a_listener_on_all_addresses_only_reads(rig: Rig) -> None:
+    server = ApiServer(rig.service, ApiSettings(listen="0.0.0.0:0"))
+    server.bind()
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    try:
+        assert httpx.get(url(server, "/livez")).status_code == 200
+        assert httpx.post(url(server, "/pause")).status_code == 403
+    finally:
+        server.stop()
+        thread.join(20)
+
+
+def test_a_client_that_never_finishes_its_head_is_let_go(
+    rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.2)
+    for beginning in (b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: x\r\n"):
+        with connected(server) as client:
+            client.sendall(beginning)
+            assert _rest(client) == b""
+
+
+def test_a_second_head_that_never_ends_is_let_go_too(
+    rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.3)
+    with connected(server) as client:
+        client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.recv(9) == b"HTTP/1.1 "
+        client.sendall(b"GET /liv")
+        assert b"200 OK" in _rest(client)
+
+
+def test_a_body_that_never_comes_is_let_go(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_WITHIN_S", 0.2)
+    with connected(server) as client:
+        client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n{")
+        assert b"408 Request Timeout" in _rest(client)
+
+
+def test_silent_clients_make_room_for_a_probe(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 5)
+    silent = [connected(server) for _ in range(12)]
+    try:
+        for _ in range(5):
+            assert httpx.get(url(server, "/livez"), timeout=20).status_code == 200
+        assert _rest(silent[0]) == b""
+    finally:
+        for client in silent:
+            client.close()
+
+
+def test_what_is_no_http_is_refused_without_a_defect(server: ApiServer) -> None:
+    with connected(server) as client:
+        client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        assert _rest(client).startswith(b"HTTP/1.1 400 ")
+
+
+def _rest(client: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    received = b""
+    try:
+        while piece := client.recv(65536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
