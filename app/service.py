@@ -211,7 +211,7 @@ class Service:
         saving = self._open_store(learner)
         options = StreamOptions(
             settings=settings,
-            decode_threads=max(1, min(4, (os.cpu_count() or 2) - 1)),
+            decode_threads=max(1, min(4, os.cpu_count() or 2)),
             until=None if self.options.until is None else source.resolve_until(self.options.until),
             max_records=self.options.max_records,
             preprocess=learner.preprocess,

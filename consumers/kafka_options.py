@@ -28,9 +28,9 @@ class KafkaOptions:
     """Whether records of transactions that were aborted, or still are open, are read."""
     freeze_partitions: bool = False
     """Whether new partitions only wait, and are reported, instead of joining."""
-    chunk_records: int = 2048
+    chunk_records: int = 4096
     """Most records of one poll; about 2 µs each on the loop."""
-    fetch_bytes: int = 256 * 1024
+    fetch_bytes: int = 1024 * 1024
     """Most bytes of one partition in one fetch; a single larger batch arrives whole all the same."""
     fetch_total_bytes: int = 1024 * 1024
     """Most bytes of one fetch from one broker."""

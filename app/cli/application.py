@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import config, local
+from app.cli import checkpoints, config, local, rewind, run, validate
 from app.cli.errors import ending
 
 application = typer.Typer(
@@ -21,6 +21,10 @@ application = typer.Typer(
 )
 
 # The commands, in the order in which --help lists them: a family by `add_typer`, a single one by `command()(function)`.
+application.command()(validate.validate)
+application.command()(run.run)
+application.add_typer(checkpoints.checkpoints, name="checkpoints")
+application.command()(rewind.rewind)
 application.add_typer(config.config, name="config")
 application.add_typer(local.commands, name="local")
 

@@ -24,6 +24,9 @@ def run(
     Ctrl-C or SIGTERM finishes the call, saves, commits and exits 0; a second one ends at once. Example:
     millrace run -c clicks.yaml --until now
     """
+    from app.settings.environment import quiet_tensorflow
+
+    quiet_tensorflow()
     from app.logs import configure
     from app.process import run_service
     from app.service import RunOptions

@@ -104,14 +104,14 @@ class KafkaSettings(Section):
         default=True, description="Whether the broker's certificate must bear its host's name."
     )
     fetch_bytes: Size = Field(
-        256 * 1024,
+        2**20,
         ge=1024,
         le=2**31 - 1,
         description="How much to ask of one partition in one fetch. Larger is a little faster and keeps the "
         "consumer's loop busy for longer.",
     )
     chunk_records: Count = Field(
-        2048, ge=1, le=1_000_000, description="How many records of one partition travel together at most."
+        4096, ge=1, le=1_000_000, description="How many records of one partition travel together at most."
     )
     metadata_max_age: Duration = Field(
         5.0, ge=1, le=86400, description="How often to look for new partitions; they are read from their beginning."
