@@ -1,12 +1,16 @@
 """The user's model as a learner, by the settings: loaded, built, traced and proven. Imports TensorFlow."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from app.settings import Settings, to_schema
+from consumers.errors import MillraceError
 from training.errors import ModelError
 from training.learner import Learner, LearnerOptions
 from training.model_file import LoadedModelFile, ModelFile, load
 from training.proof import Finding, Proof
+from training.row_by_row import preprocess_findings
 from training.strategy import DeviceOptions
 
 log = logging.getLogger(__name__)
@@ -39,17 +43,25 @@ def make_learner(functions: LoadedModelFile, settings: Settings) -> Learner:
         ),
         seed=training.seed,
     )
-    return Learner(functions.build, functions.preprocess, options)
+    with _model_at_fault("it does not run on the schema's rows"):
+        return Learner(functions.build, functions.preprocess, options)
 
 
 def trace(learner: Learner, settings: Settings) -> None:
     """Trace the call; refuses a model with state that no checkpoint would hold."""
-    learner.trace(learner.rows_of(learner.probe()), deterministic=settings.training.deterministic)
+    with _model_at_fault("its train_step cannot be traced"):
+        learner.trace(learner.rows_of(learner.probe()), deterministic=settings.training.deterministic)
+
+
+def examine(learner: Learner) -> list[Finding]:
+    """All that a start proves on the model, held or broken."""
+    with _model_at_fault("it fails on made-up rows"):
+        return [*preprocess_findings(learner), *Proof(learner).findings()]
 
 
 def prove(learner: Learner, settings: Settings) -> list[Finding]:
     """Examine the model; refuse it, or warn, where a claim does not hold."""
-    findings = Proof(learner).findings()
+    findings = examine(learner)
     for finding in findings:
         if finding.holds is None:
             log.warning("not shown: %s: %s", finding.claim, finding.detail)
@@ -58,3 +70,17 @@ def prove(learner: Learner, settings: Settings) -> list[Finding]:
         elif not finding.holds:
             raise ModelError(f"model.build: it does not hold for this model that {finding.claim}: {finding.detail}")
     return findings
+
+
+@contextmanager
+def _model_at_fault(what: str) -> Iterator[None]:
+    """Whatever the user's own code raises becomes one line; the log has the rest at level debug."""
+    try:
+        yield
+    except MillraceError:
+        raise
+    except Exception as error:
+        log.debug("model.build: %s", what, exc_info=True)
+        text = str(error).strip().splitlines()
+        said = f"{type(error).__name__}: {text[0] if text else 'no message'}"
+        raise ModelError(f"model.build: {what}: {said}") from error

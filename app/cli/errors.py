@@ -35,7 +35,8 @@ def _code_of(command: Callable[[], object]) -> int:
 
         if not isinstance(error, MillraceError):
             raise
-        print(f"millrace: error: {' '.join(str(error).split())}", file=sys.stderr)
+        for problem in getattr(error, "problems", (str(error),)):  # settings can have several, a line each
+            print(f"millrace: error: {' '.join(problem.split())}", file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -122,7 +122,14 @@ class CheckpointStore:
     def verify(self, number: int) -> Inspection:
         """Read and hash everything of one checkpoint."""
         self._require(number)
-        return self._look(number, Terms.read(self.folder))
+        found = self._look(number, Terms.read(self.folder))
+        self._require(number)  # one that was pruned while it was read is not corrupt, it is gone
+        return found
+
+    def look(self, number: int) -> Inspection:
+        """One checkpoint by its manifest and the sizes of its files."""
+        self._require(number)
+        return inspect(self.folder, number, Terms.read(self.folder), deep=False)
 
     def manifest(self, number: int) -> Manifest:
         """The manifest of one checkpoint; its other files are not looked at."""
@@ -148,7 +155,8 @@ class CheckpointStore:
         Only a deep listing reads the contents of all files.
         """
         terms = Terms.read(self.folder)
-        numbered = [inspect(self.folder, number, terms, deep=deep) for number in reversed(self.folder.numbers())]
+        looks = [inspect(self.folder, number, terms, deep=deep) for number in reversed(self.folder.numbers())]
+        numbered = [look for look in looks if (self.folder.checkpoints / look.name).exists()]  # not pruned meanwhile
         temporary = [
             Inspection(name=path.name, condition=Condition.TEMPORARY, problems=("torn, unless its writer is at it",))
             for path, _ in self.folder.temporaries()

@@ -1,0 +1,116 @@
+"""`millrace checkpoints`: what has been saved, and whether it is what was written. Also beside a trainer."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from app.settings import Settings
+    from training.checkpoints.inspection import Inspection
+    from training.checkpoints.store import CheckpointStore
+
+checkpoints = typer.Typer(help="Look at checkpoints; nothing is changed, and a trainer may run.", no_args_is_help=True)
+
+Config = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
+Number = Annotated[int, typer.Argument(min=0, help="The checkpoint's number.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@checkpoints.command("list")
+def listing(file: Config, as_json: Json = False) -> None:
+    """List all checkpoints, the newest first."""
+    from app.cli.lineage import LISTED, as_row, listed
+    from app.cli.tables import print_table
+
+    found = _store(_settings(file)).listing()
+    if as_json:
+        typer.echo(json.dumps(listed(found), indent=2))
+    elif not found:
+        typer.echo("there are no checkpoints yet")
+    else:
+        print_table(LISTED, [as_row(one) for one in found])
+
+
+@checkpoints.command()
+def show(number: Number, file: Config, as_json: Json = False) -> None:
+    """Tell where a checkpoint comes from: which offsets are in it and how, when, by whom and with what."""
+    from app.cli.lineage import described, in_words
+    from training.lineage import lineage_of
+
+    lineage = lineage_of(_store(_settings(file)), number)
+    typer.echo(json.dumps(described(lineage), indent=2) if as_json else "\n".join(in_words(lineage)))
+
+
+@checkpoints.command()
+def verify(
+    file: Config,
+    number: Annotated[int | None, typer.Argument(min=0, help="The checkpoint's number; all without it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Read and hash every byte. Exits 4 where one is corrupt, or the one that was named may not be loaded."""
+    from app.cli.lineage import listed
+    from app.cli.tables import print_table
+    from training.checkpoints.inspection import Condition
+    from training.errors import CorruptError
+
+    store = _store(_settings(file))
+    found = store.listing(deep=True) if number is None else [store.verify(number)]
+    if as_json:
+        typer.echo(json.dumps(listed(found), indent=2))
+    else:
+        print_table(["number", "condition", "problems"], [_verdict(one) for one in found])
+    bad = [one for one in found if one.condition is Condition.CORRUPT or (number is not None and not one.verified)]
+    if bad:
+        raise CorruptError(
+            f"{', '.join(_name(one) for one in bad)}: not to be loaded; bring it back from a copy, or go on from "
+            "another one by `millrace rewind --to`"
+        )
+
+
+@checkpoints.command()
+def weights(
+    number: Number,
+    out: Annotated[Path, typer.Argument(metavar="OUT.weights.h5", help="The file to make.")],
+    file: Config,
+) -> None:
+    """Write a checkpoint's weights as Keras' own .weights.h5, for `model.load_weights` without millrace.
+
+    Example: millrace checkpoints weights 37 clicks.weights.h5 -c clicks.yaml
+    """
+    from app.settings.environment import quiet_tensorflow
+
+    quiet_tensorflow()
+    from app.learning import model_file
+    from app.settings import to_schema
+    from training.model_file import load
+    from training.weights import PART, checked_target, model_with_weights, write_weights
+
+    settings = _settings(file)
+    checked_target(out)
+    state = _store(settings).load(number, only={PART})[PART]
+    model = model_with_weights(load(model_file(settings)), to_schema(settings.records), state)
+    typer.echo(f"wrote {write_weights(model, out):,} bytes of checkpoint {number} to {out}")
+
+
+def _settings(file: Path) -> "Settings":
+    from app.settings import load
+
+    return load(file).settings
+
+
+def _store(settings: "Settings") -> "CheckpointStore":
+    from training.checkpoints.folder import Folder
+    from training.checkpoints.store import CheckpointStore
+
+    return CheckpointStore(Folder(settings.checkpoints.path / settings.name))
+
+
+def _name(found: "Inspection") -> str:
+    return found.name if found.number is None else f"checkpoint {found.number} is {found.condition}"
+
+
+def _verdict(found: "Inspection") -> list[str]:
+    number = found.name if found.number is None else str(found.number)
+    return [number, found.condition.value, "; ".join(found.problems)]

@@ -1,0 +1,120 @@
+"""Checkpoints in words, in rows and as JSON, the shapes of the HTTP side's answers. Pure; nothing is read here."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from app.api.checkpoints import in_full
+from app.api.models import Checkpoint
+from training.account import PartitionStatistics
+from training.checkpoints.inspection import Condition, Inspection
+from training.checkpoints.manifest import Manifest
+from training.lineage import CheckpointLineage
+
+LISTED = ("number", "condition", "parent", "step", "written", "bytes", "reason", "note")
+_WIDTH = 14
+_ANCESTORS = 8
+_VERSIONS = ("millrace", "python", "tensorflow", "keras", "numpy")
+
+
+def as_row(found: Inspection) -> list[str]:
+    """A line of the list."""
+    manifest, lineage = found.manifest, found.lineage
+    if manifest is None:
+        name = found.name if found.number is None else str(found.number)
+        parent = "" if lineage is None else _or_none(lineage.parent)
+        return [name, found.condition, parent, "", "", "", "", _why(found)]
+    return [
+        str(manifest.number),
+        found.condition,
+        _or_none(manifest.parent),
+        str(manifest.step),
+        manifest.created_at,
+        str(manifest.size),
+        manifest.reason,
+        manifest.note or _why(found),
+    ]
+
+
+def listed(found: Sequence[Inspection]) -> dict[str, Any]:
+    """The list as `GET /checkpoints` has it."""
+    brief = {*Checkpoint.model_fields, "verified"} if any(one.deep for one in found) else set(Checkpoint.model_fields)
+    return {
+        "checkpoints": [
+            in_full(one).model_dump(include=brief, exclude_none=True) for one in found if one.number is not None
+        ],
+        "others": [{"name": one.name, "condition": one.condition.value} for one in found if one.number is None],
+    }
+
+
+def described(lineage: CheckpointLineage) -> dict[str, Any]:
+    """One checkpoint as `GET /checkpoints/{number}` has it, and what became of the offsets."""
+    return {
+        "checkpoint": in_full(lineage.found).model_dump(exclude_none=True),
+        "history": {str(partition): asdict(facts) for partition, facts in lineage.partitions.items()},
+        "skips": [skip.facts() for skip in lineage.skips],
+    }
+
+
+def in_words(lineage: CheckpointLineage) -> Iterator[str]:
+    """One checkpoint for people."""
+    found = lineage.found
+    yield _fact("checkpoint", f"{found.number} ({'; '.join([found.condition, *found.problems])})")
+    if found.manifest is not None:
+        yield from _origin(found.manifest)
+        yield from _made_with(found.manifest.provenance)
+    if found.condition is not Condition.GOOD:
+        return
+    yield ""
+    for partition, facts in lineage.partitions.items():
+        yield _fact(str(partition), _offsets(facts))
+    for skip in lineage.skips:
+        yield _fact("skipped", f"{skip.partition}:{skip.start}-{skip.end - 1} by {skip.order}: {skip.reason}")
+
+
+def _origin(manifest: Manifest) -> Iterator[str]:
+    yield _fact("parent", ", before it ".join([_or_none(manifest.parent), *_further(manifest.ancestors)]))
+    yield _fact("step", f"{manifest.step}, incarnation {manifest.incarnation}, term {manifest.term}")
+    yield _fact("written", f"{manifest.created_at}, {manifest.size:,} bytes in {len(manifest.files)} files")
+    ordered = "" if manifest.ordered_by is None else f", ordered by {manifest.ordered_by}"
+    yield _fact("why", manifest.reason + ordered + ("" if manifest.note is None else f": {manifest.note}"))
+
+
+def _further(ancestors: Sequence[int]) -> list[str]:
+    """Those beyond the parent, as far as they are of interest."""
+    further = [str(number) for number in ancestors[1:_ANCESTORS]]
+    return [", ".join(further) + (", …" if len(ancestors) > _ANCESTORS else "")] if further else []
+
+
+def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:
+    for key, label in (("model_sha256", "model.py"), ("config_sha256", "settings")):
+        if key in provenance:
+            yield _fact(label, f"sha256 {provenance[key]}")
+    versions = [f"{name} {provenance[name]}" for name in _VERSIONS if name in provenance]
+    if versions:
+        yield _fact("versions", ", ".join(versions))
+    if "topics" in provenance:
+        yield _fact("kafka", f"cluster {provenance.get('cluster_id')}, topics {', '.join(provenance['topics'])}")
+
+
+def _offsets(facts: PartitionStatistics) -> str:
+    """`offsets 0..1199: learnt 1,190, set aside 8 malformed, skipped 2 by rewind-17`."""
+    parts = [f"learnt {facts.learnt:,}"]
+    parts += [f"set aside {count:,} {reason.value}" for reason, count in facts.set_aside.items()]
+    parts += [f"skipped {count:,} by {order}" for order, count in facts.skipped.items()]
+    parts += [f"{count:,} {word}" for word, count in (("gaps", facts.gaps), ("lost to retention", facts.lost)) if count]
+    if facts.position == facts.start:
+        return f"begins at {facts.start}, nothing is settled yet"
+    return f"offsets {facts.start}..{facts.position - 1}: " + ", ".join(parts)
+
+
+def _why(found: Inspection) -> str:
+    return "; ".join(found.problems)
+
+
+def _fact(label: str, text: str) -> str:
+    return f"{label:<{_WIDTH}}{text}"
+
+
+def _or_none(parent: int | None) -> str:
+    return "none" if parent is None else str(parent)

@@ -1,0 +1,68 @@
+"""`millrace validate`: whether a start would succeed, and what to do where it would not."""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from app.validation import Check
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+_WIDTHS = (4, 12)
+
+
+def validate(
+    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Look at everything that a start needs, and change nothing.
+
+    Settings, broker, topics, a sample of the records, the model and its proof, the checkpoints' folder: a line each,
+    and for every complaint the way out. Exits 0 when nothing failed, else as the worst failure would end a start.
+    """
+    from app.settings.environment import quiet_tensorflow
+
+    quiet_tensorflow()
+    from app.cli.tables import console
+    from app.validation import exit_code_of
+    from app.validation.examination import examine_file
+
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say stands in the table
+    checks, screen = [], console()
+    for check in examine_file(file):
+        checks.append(check)
+        if not as_json:
+            _print(check, screen)
+    code = exit_code_of(checks)
+    if as_json:
+        typer.echo(json.dumps({"checks": [asdict(check) for check in checks], "exit_code": code}, indent=2))
+    else:
+        typer.echo(_summary(checks))
+    raise typer.Exit(code)
+
+
+def _print(check: "Check", screen: "Console") -> None:
+    from rich.text import Text
+
+    from app.cli.tables import print_line
+
+    outcome = check.outcome.value
+    print_line(_WIDTHS, [Text(outcome, _STYLES[outcome]), Text(check.name), Text(check.detail)], screen)
+
+
+def _summary(checks: "Sequence[Check]") -> str:
+    from app.validation import Outcome
+
+    failed = sum(check.outcome is Outcome.FAIL for check in checks)
+    warned = sum(check.outcome is Outcome.WARN for check in checks)
+    warnings = f", {warned} to look at" if warned else ""
+    if failed:
+        return f"{failed} of {len(checks)} failed{warnings}: a start would be refused"
+    return f"nothing failed{warnings}: a start would succeed"

@@ -1,0 +1,164 @@
+"""The checks of the checkpoints' folder: writable, free, with room, and its newest checkpoint is of this model.
+
+Only looks: nobody's lock is taken, nothing is created but a nameless temporary file.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from app.settings import Settings
+from app.validation.check import Check, fail, ok, skip, warn
+from app.validation.kafka import Bounds
+from consumers.errors import ConfigError, DataLossError, MillraceError
+from consumers.records import Partition
+from training.checkpoints.files import require_space
+from training.checkpoints.folder import Folder
+from training.checkpoints.holder import holder_of
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.store import CheckpointStore
+from training.errors import CorruptError, FolderBusyError
+from training.learner import Learner
+from training.variables import VariablesPart, check_same, numpy_arrays
+
+_COPIES = 3
+"""How many states there must be room for: the newest, the one being written, and one to fall back to."""
+
+
+def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | None) -> Iterator[Check]:
+    """Look at the folder of this name."""
+    folder = Folder(settings.checkpoints.path / settings.name)
+    yield _writable(folder)
+    yield _free(folder)
+    yield _space(folder, learner)
+    yield from _newest(settings, CheckpointStore(folder), learner, bounds)
+
+
+def _writable(folder: Folder) -> Check:
+    there = _nearest(folder.checkpoints)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        text = (
+            f"checkpoints.path: cannot write to {there}: {error.strerror}; make it a folder that this user may write "
+            "to, or name another one"
+        )
+        return fail("folder", ConfigError(text))
+    return ok("folder", f"{folder.root} " + ("is writable" if there == folder.checkpoints else "can be made"))
+
+
+def _nearest(path: Path) -> Path:
+    """The path itself, or the nearest above it that exists."""
+    return next(there for there in (path, *path.parents) if there.exists())
+
+
+def _free(folder: Folder) -> Check:
+    holder = holder_of(folder)
+    if holder is None:
+        return ok("lock", "nobody holds the folder")
+    text = f"{folder.root} is held by {holder}: stop that trainer before you start one here"
+    return fail("lock", FolderBusyError(text))
+
+
+def _space(folder: Folder, learner: Learner | None) -> Check:
+    if learner is None:
+        return skip("space", "the size of the model's state is not known")
+    needed = _COPIES * learner.state_bytes
+    try:
+        require_space(_nearest(folder.checkpoints), needed)
+    except MillraceError as error:
+        return fail("space", error)
+    except OSError as error:
+        return fail("space", ConfigError(f"checkpoints.path: {error.strerror}; name another one"))
+    return ok("space", f"there is room for {_COPIES} × {learner.state_bytes:,} bytes")
+
+
+def _newest(
+    settings: Settings, store: CheckpointStore, learner: Learner | None, bounds: Bounds | None
+) -> Iterator[Check]:
+    name = "checkpoint"
+    try:
+        newest = store.newest()
+    except MillraceError as error:
+        yield fail(name, error)
+        return
+    if newest is None:
+        yield _first_start(settings, bounds)
+        return
+    yield _of_this_model(store, newest, learner)
+    if bounds is not None:
+        yield from _positions(settings, newest, bounds)
+
+
+def _first_start(settings: Settings, bounds: Bounds | None) -> Check:
+    name, start = "checkpoint", settings.kafka.start
+    if bounds is None:
+        return ok(name, f"none yet: the first start begins at {start}")
+    if isinstance(bounds.start, MillraceError):
+        return fail(name, bounds.start)
+    ahead = sum(max(0, bounds.end[partition] - offset) for partition, offset in bounds.start.items())
+    return ok(name, f"none yet: the first start begins at {start}, with {ahead:,} offsets to learn")
+
+
+def _of_this_model(store: CheckpointStore, newest: Manifest, learner: Learner | None) -> Check:
+    name = "checkpoint"
+    if learner is None:
+        return skip(name, f"there is no model to compare checkpoint {newest.number} with")
+    variables = [part for part in learner.parts if isinstance(part, VariablesPart)]
+    try:
+        state = store.load(newest.number, only={part.name for part in variables})
+        for part in variables:
+            if part.name not in state:
+                raise CorruptError(f"checkpoint {newest.number} lacks the part {part.name}; restore another one")
+            check_same(part.name, part.variables, numpy_arrays(state[part.name]))
+    except MillraceError as error:
+        return fail(name, error)
+    if rate := _other_rate(learner, numpy_arrays(state["optimizer"])):
+        return warn(name, rate)
+    return ok(name, f"goes on from {newest.number} (step {newest.step:,}), which is of this model")
+
+
+def _other_rate(learner: Learner, arrays: Mapping[str, object]) -> str | None:
+    """A complaint where model.py has another learning rate than the state that is gone on from."""
+    found = arrays.get("optimizer/learning_rate")
+    if found is None or np.isclose(float(np.asarray(found)), learner.learning_rate, rtol=1e-6):
+        return None
+    return (
+        f"it has the learning rate {float(np.asarray(found)):g} and model.py {learner.learning_rate:g}: a start goes "
+        "on with the checkpoint's, as with all of its state; give the model a new name to begin with the other one"
+    )
+
+
+def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator[Check]:
+    """Whether what comes next is still in the topic."""
+    name, behind = "positions", 0
+    for text, position in newest.positions.items():
+        partition = Partition.parse(text)
+        if (complaint := _complaint(settings, partition, position, bounds)) is not None:
+            yield complaint
+            return
+        behind += bounds.end[partition] - position
+    yield ok(name, f"{behind:,} offsets are to be learnt")
+
+
+def _complaint(settings: Settings, partition: Partition, position: int, bounds: Bounds) -> Check | None:
+    name, first, end = "positions", bounds.first.get(partition), bounds.end.get(partition)
+    if first is None or end is None:
+        text = f"{partition} is not there any more: was the topic made anew? Give the model a new name, or rewind"
+        return fail(name, DataLossError(text))
+    if position > end:
+        text = (
+            f"{partition} ends at offset {end}, yet {position} is the next to be read: the topic was truncated, or "
+            "deleted and created again. Start afresh under another name, or rewind to an offset that it has"
+        )
+        return fail(name, DataLossError(text))
+    if position >= first:
+        return None
+    lost = f"offsets {position}..{first - 1} of {partition} are gone by retention"
+    if settings.kafka.out_of_range == "earliest":
+        return warn(name, f"{lost} and will be counted as lost (kafka.out_of_range: earliest)")
+    text = f"{lost}: set kafka.out_of_range: earliest to go on and count the gap, or rewind"
+    return fail(name, DataLossError(text))
