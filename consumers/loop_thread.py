@@ -7,15 +7,13 @@ never refused for want of room: its users bound what they submit. `stop` cancels
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from consumers.loop_lag import LoopLag
 
-_LAG_EVERY_S = 0.05
-_LAG_KEPT = 600
+T = TypeVar("T")
 
 
 class LoopThread:
@@ -25,14 +23,14 @@ class LoopThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._lags_s: deque[float] = deque(maxlen=_LAG_KEPT)
+        self._lag = LoopLag()
 
     def start(self) -> None:
         """Begin to turn."""
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_turn, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
-        self.call(lambda: self._watch_lag(loop, loop.time()))
+        self.call(lambda: self._lag.watch(loop))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run the coroutine on the loop; its result comes through the future. Raises RuntimeError when stopped."""
@@ -66,13 +64,7 @@ class LoopThread:
 
     def lag_p99_s(self) -> float:
         """How late the loop was for its timers over the last half minute: the 99th percentile, seconds."""
-        lags = sorted(self._lags_s.copy())
-        return lags[int(len(lags) * 0.99)] if lags else 0.0
-
-    def _watch_lag(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
-        now = loop.time()
-        self._lags_s.append(max(0.0, now - due))
-        loop.call_at(now + _LAG_EVERY_S, self._watch_lag, loop, now + _LAG_EVERY_S)
+        return self._lag.p99_s()
 
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
