@@ -214,11 +214,19 @@ class QueueView(Shape):
     limit: int
 
 
+class LoopLagView(Shape):
+    """How late the two event loops were for their timers over the last half minute: the 99th percentile."""
+
+    consumer: float | None = Field(None, description="Of the loop that fetches; above 100 it is overloaded.")
+    api: float = Field(description="Of the loop that answers; a probe may wait for so long.")
+
+
 class ThroughputAnswer(ThroughputView, Answer):
     """How fast it learns, what holds it back, and what is under way."""
 
     staleness_s: Mapping[str, float] | None = None
     queued_bytes: QueueView | None = None
+    loop_lag_ms: LoopLagView | None = None
 
 
 class Checkpoint(Shape):

@@ -14,6 +14,7 @@ from app.api.lag import LearntLag, learnt_lag
 from app.api.models import Trouble, moment
 from app.api.problems import problems_of
 from app.api.snapshot import Snapshot
+from consumers.loop_lag import LoopLag
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
@@ -33,6 +34,8 @@ class Observation:
     """Written to the topic over the last minute; None while not known."""
     starved: float | None
     """Share of the time in which the input pipeline itself waited for records; None while not known."""
+    loop_lag_p99_s: float
+    """How late the HTTP side's loop was for its timers over the last half minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,11 @@ class Observer:
         self._since: dict[str, float] = {}
         self._caught_up_at: float | None = None
         self._refused, self._refused_at = 0, float("-inf")
+        self._loop_lag = LoopLag()
 
     async def watch(self) -> None:
         """Look once a second, for ever."""
+        self._loop_lag.watch(asyncio.get_running_loop())
         while True:
             try:
                 self.look()
@@ -80,6 +85,7 @@ class Observer:
             starved=self._starved(sample),
         )
 
+            loop_lag_p99_s=self._loop_lag.p99_s(),
     def _remember(self, sample: _Sample) -> None:
         if not self._samples or sample.clock - self._samples[-1].clock >= LOOK_EVERY_S / 2:
             self._samples.append(sample)

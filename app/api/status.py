@@ -23,7 +23,7 @@ from app.api.models import (
 from app.api.observer import Observation
 from app.api.snapshot import Snapshot
 from app.api.stamp import stamp
-from app.api.throughput import catch_up_s, queue_of, staleness_of, throughput_of
+from app.api.throughput import catch_up_s, loop_lag_of, queue_of, staleness_of, throughput_of
 from app.api.verdict import verdict_of
 from app.settings.units import format_duration
 
@@ -73,6 +73,7 @@ def throughput_answer(observation: Observation) -> ThroughputAnswer:
         **dict(throughput_of(observation)),
         staleness_s=staleness_of(snapshot),
         queued_bytes=queue_of(snapshot),
+        loop_lag_ms=loop_lag_of(observation),
     )
 
 

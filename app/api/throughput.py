@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from app.api.models import QueueView, ThroughputView
+from app.api.models import LoopLagView, QueueView, ThroughputView
 from app.api.observer import Observation
 from app.api.snapshot import Snapshot
 
@@ -53,6 +53,15 @@ def queue_of(snapshot: Snapshot) -> QueueView | None:
         blocks=feed.under_way_bytes,
         total=handoff + feed.decoding_bytes + feed.assembling_bytes + feed.under_way_bytes,
         limit=snapshot.settings.memory.limit,
+    )
+
+
+def loop_lag_of(observation: Observation) -> LoopLagView:
+    """How late the two loops are for their timers."""
+    source = observation.snapshot.source
+    return LoopLagView(
+        consumer=None if source is None else round(source.loop_lag_p99_s * 1000, 1),
+        api=round(observation.loop_lag_p99_s * 1000, 1),
     )
 
 

@@ -174,3 +174,10 @@ def _rest(client: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return received
+
+
+def test_both_loops_say_how_late_they_are(server: ApiServer, wait_for: WaitFor) -> None:
+    """The rig's source says 1 ms; the loop that answers is measured while it turns."""
+    assert set(httpx.get(url(server, "/throughput")).json()["loop_lag_ms"]) == {"consumer", "api"}
+    wait_for(lambda: httpx.get(url(server, "/throughput")).json()["loop_lag_ms"]["api"] > 0)
+    assert httpx.get(url(server, "/throughput")).json()["loop_lag_ms"]["consumer"] == 1.0
