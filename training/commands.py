@@ -4,6 +4,7 @@ Commands are made on any thread; only the trainer's thread looks at them.
 """
 
 import queue
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -63,10 +64,16 @@ class Commands:
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._refusal: Exception | None = None
 
     def send(self, command: Command) -> "Future[Any]":
         """Ask; never waits."""
-        self._queue.put(command)
+        with self._lock:
+            if self._refusal is None:
+                self._queue.put(command)
+            else:
+                command.answer.set_exception(self._refusal)
         return command.answer
 
     def next(self, timeout: float = 0.0) -> Command | None:
@@ -77,7 +84,9 @@ class Commands:
             return None
 
     def refuse_all(self, error: Exception) -> None:
-        """Nobody will obey any more."""
+        """Nobody will obey any more: what waits is answered with this error, and so is what comes."""
+        with self._lock:
+            self._refusal = error
         while (command := self.next()) is not None:
             if not command.answer.done():
                 command.answer.set_exception(error)

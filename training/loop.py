@@ -10,9 +10,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
 import numpy as np
+import numpy.typing as npt
 
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
@@ -112,6 +113,8 @@ class Trainer:
         elif delivery.facts.incarnation == w.ledger.incarnation:
             w.phases.enter(Phase.TRAINING)
             self._learn(delivery)
+        else:
+            w.ledger.settle(delivery.facts)  # drops and counts it
         return True
 
     def _learn(self, delivery: Delivery) -> None:
@@ -167,8 +170,9 @@ class Trainer:
         offsets = rows.offsets.numpy()
         present = offsets >= 0
         if lesson.culprits.offsets:
-            culprits = np.array([offset for _, offset in lesson.culprits.offsets])
-            present &= ~np.isin(offsets, culprits)
+            places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
+            culprits = np.array(lesson.culprits.offsets, np.int64)
+            present &= ~np.isin(_as_one(places), _as_one(culprits))
         records = int(present.sum())
         applied = result.finite & np.isfinite(result.losses)
         loss = float(result.losses[applied].sum()) * self._with.learner.options.batch_size
@@ -178,6 +182,15 @@ class Trainer:
         self._with.live.add(Sums(records, loss, records if applied.any() else 0, list(result.states), labels))
 
     def _obey(self, command: Command) -> None:
+        """Do as told. Whoever asked is answered even where this is the end of the training."""
+        try:
+            self._carry_out(command)
+        except BaseException as error:
+            if not command.answer.done():
+                command.answer.set_exception(error)
+            raise
+
+    def _carry_out(self, command: Command) -> None:
         match command:
             case Save():
                 self._save(SaveReason.DEMAND, command)
@@ -214,11 +227,12 @@ class Trainer:
             return
         self._close_stream()
         try:
-            manifest = w.saving.rewind(command)
+            manifest = w.saving.order_rewind(command)
         except MillraceError as error:
             command.answer.set_exception(error)
         else:
-            w.live.forget_window()
+            w.saving.go_to(manifest)
+            self._learnt_to_ms = None
             command.answer.set_result(manifest)
         self._open()
 
@@ -270,11 +284,16 @@ class Trainer:
         log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
         try:
             self._close_stream()
-            self._with.saving.abandon()
+            self._with.saving.abandon(error)
         except Exception:
             log.exception("cleaning up after that failed too")
         for stop in self._stopping:
             stop.answer.set_result(None)
+
+
+def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Pairs [..., 2] as one comparable value each."""
+    return np.ascontiguousarray(places).view([("partition", np.int64), ("offset", np.int64)])[..., 0]
 
 
 def start_trainer(trainer: Trainer) -> threading.Thread:

@@ -6,7 +6,8 @@ trainer's thread; the writing happens on the store's own, and what is durable is
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +21,12 @@ from training.checkpoints.policies import SaveContext, SavePolicy
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Rewind, Save
-from training.errors import CorruptError
+from training.errors import CheckpointError, CorruptError
 from training.learner import Learner
 from training.ledger import Ledger
 from training.live import LiveMetrics
 from training.rewinding import check_rewind, publish_rewind
+from training.variables import VariablesPart
 
 log = logging.getLogger(__name__)
 OnDurable = Callable[[Manifest], None]
@@ -101,6 +103,7 @@ class Saving:
         self._waiting: list[Save] = []
         self._parent: int | None = None
         self._saved_step = 0
+        self._tried_at = options.clock()
         self._settled_since = False
         self.last: LastSave | None = None
         self.failed = 0
@@ -154,7 +157,10 @@ class Saving:
             return None
         return self._options.policy.due(
             SaveContext(
-                now=self._options.clock(), last_saved_at=self.last.at, step=self.step, last_saved_step=self._saved_step
+                now=self._options.clock(),
+                last_saved_at=max(self.last.at, self._tried_at),
+                step=self.step,
+                last_saved_step=self._saved_step,
             )
         )
 
@@ -165,30 +171,35 @@ class Saving:
             self._waiting.append(command)
         if self._under_way is not None:
             return
-        commands, self._waiting = self._waiting, []
-        first = commands[0] if commands else Save()
-        began = self._options.clock()
+        first = self._waiting[0] if self._waiting else Save()
+        self._tried_at = began = self._options.clock()
         self._testify()
         order, state = self._order(reason, by=first.by, note=first.note), self._snapshot()
         stall_s = self._options.clock() - began
+        future = self._writer.submit(order, state)
         self._settled_since, self._saved_step = False, self.step
-        self._under_way = _UnderWay(self._writer.submit(order, state), began, stall_s, commands)
+        self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
 
     def check(self, command: Rewind) -> None:
-        """Refuse a rewind that cannot be carried out, before anything is stopped."""
+        """Refuse a rewind that cannot be carried out, to another model say, before anything is stopped."""
         check_rewind(self._store, command)
+        self._load(command.to)
 
-    def rewind(self, command: Rewind) -> Manifest:
-        """Publish the order as a checkpoint of its own, then be in its state."""
+    def order_rewind(self, command: Rewind) -> Manifest:
+        """Publish the order as a checkpoint of its own: from here on a restart finds it."""
         self.settle()
         failpoint("rewind.before_order")
         manifest = publish_rewind(
             self._store, command, incarnation=self._ledger.incarnation, provenance=self._options.provenance
         )
         failpoint("rewind.after_order")
-        self._restore(manifest.number)
-        failpoint("rewind.after_restore")
         return manifest
+
+    def go_to(self, ordered: Manifest) -> None:
+        """Be in the state that was ordered. Where this raises, nothing in memory may be used any more."""
+        self._restore(ordered.number)
+        self._settled_since = False
+        failpoint("rewind.after_restore")
 
     def settle(self) -> None:
         """Wait for the save that is under way; its outcome stands in the log."""
@@ -203,23 +214,43 @@ class Saving:
             self.begin(SaveReason.STOP)
             under_way = self._under_way
             assert under_way is not None
-            under_way.future.result(self._options.stop_timeout_s)
+            wait([under_way.future], self._options.stop_timeout_s)
+            if not under_way.future.done():
+                raise CheckpointError(
+                    f"the last checkpoint was not durable within {self._options.stop_timeout_s:g} s, and is left "
+                    "behind; a restart goes on from the one before it: give stop.grace more time, or look at the disk"
+                )
             self._collect()
+            under_way.future.result()
         self._writer.close(self._options.stop_timeout_s)
 
-    def abandon(self) -> None:
-        """End without a checkpoint."""
+    def abandon(self, error: BaseException) -> None:
+        """End without a checkpoint; whoever waits for one is told."""
         self._writer.close(self._options.stop_timeout_s)
+        with suppress(Exception):  # the one that ended the training is told, and no other
+            self._collect()
+        left_behind = [] if self._under_way is None else self._under_way.commands
+        for command in (*left_behind, *self._waiting):
+            if not command.answer.done():
+                command.answer.set_exception(CheckpointError(f"nothing was saved, as training has ended: {error}"))
 
     def _restore(self, number: int) -> None:
+        state = self._load(number)
+        for part in self._parts:
+            part.restore(state[part.name])
+        self._testify()
+        self._remember(self._store.manifest(number), took_s=0.0, stall_s=0.0)
+
+    def _load(self, number: int) -> dict[str, PartState]:
+        """Every part of a checkpoint, once it is certain that they fit this model."""
         state = self._store.load(number)
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
             raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")
         for part in self._parts:
-            part.restore(state[part.name])
-        self._testify()
-        self._remember(self._store.manifest(number), took_s=0.0, stall_s=0.0)
+            if isinstance(part, VariablesPart):
+                part.check(state[part.name])
+        return state
 
     def _snapshot(self) -> dict[str, PartState]:
         return {part.name: part.snapshot() for part in self._parts}
@@ -253,21 +284,21 @@ class Saving:
         done, self._under_way = self._under_way, None
         try:
             manifest = done.future.result()
-        except MillraceError as error:
+        except Exception as error:  # noqa: BLE001 - raised again there, unless the next save may do better
             self._save_failed(done.commands, error)
             return
         self._remember(manifest, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
         for command in done.commands:
             command.answer.set_result(manifest)
 
-    def _save_failed(self, commands: Sequence[Save], error: MillraceError) -> None:
+    def _save_failed(self, commands: Sequence[Save], error: Exception) -> None:
         self.failed += 1
         self.last_error = str(error)
         self._settled_since = True
-        log.error("a checkpoint failed, training goes on: %s", error)
+        log.error("a checkpoint failed, and the next tries again: %s", error)
         for command in commands:
             command.answer.set_exception(error)
-        if not error.retriable:
+        if not isinstance(error, MillraceError) or not error.retriable:
             raise error
 
     def _remember(self, manifest: Manifest, *, took_s: float, stall_s: float) -> None:

@@ -139,10 +139,14 @@ class VariablesPart:
 
     def restore(self, state: PartState) -> None:
         """Set all values; refuses another model before anything is touched."""
+        self.check(state)
         arrays = numpy_arrays(state)
-        check_same(self.name, self.variables, arrays)
         for key, variable in self.variables.items():
             assign(variable, arrays[key])
+
+    def check(self, state: PartState) -> None:
+        """Refuse a state of another model."""
+        check_same(self.name, self.variables, numpy_arrays(state))
 
 
 def check_same(part: str, variables: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:

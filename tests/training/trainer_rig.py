@@ -1,0 +1,325 @@
+"""A trainer at work: real model, ledger, store and writer; only the stream is made by hand, out of a topic in memory.
+
+The topic is the log: every run, and every incarnation of it, reads the same records at the same offsets.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Span
+from tests.training.conftest import BATCH, FEATURES, SCHEMA, mlp
+from training.baseline import Baseline
+from training.board import Board
+from training.calls import Rows
+from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, Manifest, StoreOptions, Writer
+from training.checkpoints.policies import Never, SavePolicy
+from training.commands import Command, Commands, Stop
+from training.learner import Learner, LearnerOptions
+from training.ledger import Ledger
+from training.live import LiveMetrics
+from training.loop import Collaborators, Trainer
+from training.meter import Meter
+from training.phases import Phase, Phases
+from training.saving import Saving, SavingOptions
+from training.strategy import DeviceOptions
+from training.stream import Delivery, StreamEnded, StreamOrder
+
+P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
+SHARE = 2 * BATCH
+"""How many offsets of each partition a block takes at most."""
+_TICK_S = 0.02
+_SOON_S = 20.0
+
+
+class Topic:
+    """Partitions that grow; every record is a function of its partition and offset."""
+
+    def __init__(self, *partitions: Partition) -> None:
+        self.changed = threading.Condition()
+        self.ends = dict.fromkeys(partitions or (P0,), 0)
+        self.bad: set[tuple[Partition, int]] = set()
+        """Records that no decoder takes."""
+        self.poison: dict[tuple[Partition, int], float] = {}
+        """Records of which one feature has this value."""
+        self.ended = False
+
+    def produce(self, count: int, partition: Partition = P0) -> None:
+        """So many records more; the partition is new where there was none."""
+        with self.changed:
+            self.ends[partition] = self.ends.get(partition, 0) + count
+            self.changed.notify_all()
+
+    def end(self) -> None:
+        """There will be no more."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()
+
+    def x(self, partition: Partition, offset: int) -> npt.NDArray[np.float32]:
+        """The features of one record."""
+        x = np.random.default_rng([partition.number, offset]).normal(size=FEATURES).astype(np.float32)
+        if (partition, offset) in self.poison:
+            x[2] = self.poison[partition, offset]
+        return x
+
+
+class TopicStream:
+    """Blocks of one incarnation, each with the next offsets of every partition that has any."""
+
+    def __init__(self, topic: Topic, order: StreamOrder) -> None:
+        self._topic = topic
+        self.order = order
+        self.closed = False
+        self._positions = dict(order.positions)
+        self._table = sorted(order.positions)
+        self._number = 0
+        self.delivered_first: list[Delivery] = []
+        """What arrives before anything else: a block that is late, say."""
+
+    def take(self) -> Delivery | None:
+        assert not self.closed
+        if self.delivered_first:
+            return self.delivered_first.pop(0)
+        with self._topic.changed:
+            if not self._ready():
+                if self._topic.ended:
+                    raise StreamEnded
+                self._topic.changed.wait(_TICK_S)
+            return self._block() if self._ready() else None
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _ready(self) -> list[Partition]:
+        return [p for p, end in sorted(self._topic.ends.items()) if end > self._positions.get(p, 0)]
+
+    def _block(self) -> Delivery:
+        spans, rows = [], list[tuple[Partition, int]]()
+        for partition in self._ready():
+            if partition not in self._table:
+                self._table.append(partition)
+            start = self._positions.get(partition, 0)
+            end = min(self._topic.ends[partition], start + SHARE)
+            span, present = self._span(partition, start, end)
+            spans.append(span)
+            rows += [(partition, offset) for offset in present]
+            self._positions[partition] = end
+        return delivery(self._topic, self._table, tuple(spans), rows, (self.order.incarnation, self._count()))
+
+    def _span(self, partition: Partition, start: int, end: int) -> tuple[Span, list[int]]:
+        skipped: dict[str, int] = {}
+        present, bad = list[int](), 0
+        for offset in range(start, end):
+            cut = next((s for s in self.order.skips if s.partition == partition and s.start <= offset < s.end), None)
+            if cut is not None:
+                skipped[cut.order] = skipped.get(cut.order, 0) + 1
+            elif (partition, offset) in self._topic.bad:
+                bad += 1
+            else:
+                present.append(offset)
+        span = Span(
+            partition=partition,
+            index=self._table.index(partition),
+            start=start,
+            end=end,
+            learnt=len(present),
+            set_aside={Reason.MALFORMED: bad} if bad else {},
+            skipped=skipped,
+        )
+        return span, present
+
+    def _count(self) -> int:
+        self._number += 1
+        return self._number - 1
+
+
+def delivery(
+    topic: Topic,
+    table: list[Partition],
+    spans: tuple[Span, ...],
+    rows: list[tuple[Partition, int]],
+    place: tuple[int, int],
+) -> Delivery:
+    """A block of these records; the last batch is filled up with copies of the first row."""
+    batches = -(-len(rows) // BATCH)
+    size = batches * BATCH
+    facts = BlockFacts(
+        number=place[1],
+        incarnation=place[0],
+        spans=spans,
+        batches=batches,
+        rows=len(rows),
+        seed=0,
+        fetched_at=0.0,
+        oldest_ms=round(time.time() * 1000),
+        newest_ms=round(time.time() * 1000),
+    )
+    filled = rows + rows[:1] * (size - len(rows))
+    x = np.array([topic.x(*row) for row in filled], np.float32).reshape(batches, BATCH, FEATURES)
+    here = np.arange(size) < len(rows)
+    offsets = np.where(here, [offset for _, offset in filled], -1).reshape(batches, BATCH)
+    indices = np.where(here, [table.index(partition) for partition, _ in filled], -1).reshape(batches, BATCH)
+    tensors = Rows(
+        features={"x": tf.constant(x)},
+        labels=tf.constant((np.nan_to_num(x).sum(axis=2) > 0).astype(np.float32)),
+        weights=tf.constant(here.astype(np.float32).reshape(batches, BATCH)),
+        offsets=tf.constant(offsets, tf.int64),
+        partitions=tf.constant(indices, tf.int32),
+    )
+    return Delivery(tensors, facts)
+
+
+@dataclass
+class Clock:
+    """A clock that a test moves on."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigOptions:
+    """What differs from test to test."""
+
+    build: Callable[[], Any] = mlp
+    policy: SavePolicy = field(default_factory=Never)
+    task: Baseline = Baseline.BINARY
+    paused: bool = False
+    clock: Callable[[], float] = time.monotonic
+    before_manifest: Callable[[Any], None] = lambda _order: None
+    newcomers: Mapping[Partition, int] = field(default_factory=dict)
+    start_over: bool = False
+
+
+class Run:
+    """One process's life of a trainer, on a folder that may have seen others."""
+
+    def __init__(self, root: Path, topic: Topic, options: RigOptions) -> None:
+        self.topic, self.options = topic, options
+        self.phases, self.ledger, self.commands, self.board = Phases(), Ledger(), Commands(), Board()
+        self.refused: list[tuple[Partition, int, Reason]] = []
+        self.streams: list[TopicStream] = []
+        self.delivered_first: list[Delivery] = []
+        self.durable: list[Manifest] = []
+        self.raised: BaseException | None = None
+        self._right = Writer.acquire(Folder(root / "clicks"), "a test")
+        store_options = StoreOptions(before_manifest=options.before_manifest, on_durable=self.durable.append)
+        self.store = CheckpointStore(Folder(root / "clicks"), self._right, store_options)
+        self.learner = Learner(
+            options.build,
+            None,
+            LearnerOptions(schema=SCHEMA, batch_size=BATCH, devices=DeviceOptions(replicas=1), seed=7),
+        )
+        self.live = LiveMetrics(
+            window_s=3600.0,
+            scored="before_update",
+            results=self.learner.call.metrics.results,
+            kind=options.task,
+            clock=options.clock,
+        )
+        self.saving = Saving(
+            self.store,
+            CheckpointWriter(self.store),
+            self.learner,
+            self.ledger,
+            self.live,
+            SavingOptions(policy=options.policy, provenance={"model": "mlp"}, clock=options.clock),
+        )
+        self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
+
+    def start(self) -> "Run":
+        """Go on from the newest checkpoint, or begin at offset 0 of what there is."""
+        self.phases.enter(Phase.RESTORING)
+        self.begun_at = self.saving.begin_or_restore(
+            lambda: dict.fromkeys(self.topic.ends, 0), start_over=self.options.start_over
+        )
+        collaborators = Collaborators(
+            learner=self.learner,
+            ledger=self.ledger,
+            live=self.live,
+            saving=self.saving,
+            open_stream=self._open,
+            newcomers=lambda known: {p: o for p, o in self.options.newcomers.items() if p not in known},
+            phases=self.phases,
+            meter=Meter(self.options.clock),
+            commands=self.commands,
+            on_refused=lambda *refused: self.refused.append(refused),
+            clock=self.options.clock,
+            wall=time.time,
+            board=self.board,
+        )
+        self.trainer = Trainer(collaborators, task=self.options.task, paused=self.options.paused)
+        self._thread.start()
+        self.sees(lambda: self.streams)
+        return self
+
+    def ask(self, command: Command) -> Any:
+        """Its answer; raises what it was answered with."""
+        return self.commands.send(command).result(_SOON_S)
+
+    def stop(self) -> None:
+        """The ordered end."""
+        self.ask(Stop())
+        self.join()
+
+    def join(self) -> None:
+        """The trainer's thread has ended."""
+        self._thread.join(_SOON_S)
+        assert not self._thread.is_alive()
+
+    def leave(self) -> None:
+        """Let the folder go, as a process does when it dies. Whatever was not durable is lost."""
+        if self._thread.is_alive():
+            self.stop()
+        self._right.release()
+
+    def settled(self, position: int, partition: Partition = P0) -> bool:
+        """Whether the ledger has come to this offset."""
+        return self.ledger.positions().get(partition) == position
+
+    def reaches(self, position: int, partition: Partition = P0) -> None:
+        """Wait until the ledger has come to this offset."""
+        self.sees(lambda: self.settled(position, partition))
+
+    def sees(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition; a trainer that ended meanwhile cannot bring it about any more."""
+        end = time.monotonic() + _SOON_S
+        while not condition():
+            assert self._thread.is_alive(), f"the trainer has ended: {self.raised or self.trainer.error}"
+            assert time.monotonic() < end, f"in vain for {_SOON_S} s"
+            time.sleep(0.005)
+
+    def _open(self, order: StreamOrder) -> TopicStream:
+        stream = TopicStream(self.topic, order)
+        stream.delivered_first, self.delivered_first = self.delivered_first, []
+        self.streams.append(stream)
+        return stream
+
+    def _run(self) -> None:
+        try:
+            self.trainer.run()
+        except BaseException as error:  # noqa: BLE001 - a test looks at it
+            self.raised = error
+
+
+@contextmanager
+def running(root: Path, topic: Topic, **options: Any) -> Iterator[Run]:
+    """A trainer at work; when the test is done with it, it is stopped, if it has not ended, and leaves the folder."""
+    run = Run(root, topic, RigOptions(**options))
+    try:
+        yield run.start()
+    finally:
+        run.leave()
