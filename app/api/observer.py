@@ -83,9 +83,9 @@ class Observer:
             problems=self._problems(snapshot),
             arriving_per_s=self._arriving(sample),
             starved=self._starved(sample),
+            loop_lag_p99_s=self._loop_lag.p99_s(),
         )
 
-            loop_lag_p99_s=self._loop_lag.p99_s(),
     def _remember(self, sample: _Sample) -> None:
         if not self._samples or sample.clock - self._samples[-1].clock >= LOOK_EVERY_S / 2:
             self._samples.append(sample)
