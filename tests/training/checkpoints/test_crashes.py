@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,6 @@ from training.errors import CorruptError, FolderBusyError
 
 ROOT = Path(__file__).parents[3]
 WINDOWS = sorted(name for name in NAMES if name.startswith("save."))
-WaitFor = Callable[..., Any]
 
 TRAINER = """
 import os, sys, threading, numpy as np
@@ -71,6 +70,12 @@ def start(folder: Folder) -> Iterator[Start]:
         child.communicate(timeout=30)
 
 
+def wait_in_save(trainer: subprocess.Popen[str]) -> None:
+    """Until it lingers in its second save."""
+    assert trainer.stderr is not None
+    assert trainer.stderr.readline() == "failpoint save.before_data: sleep\n"
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one(
     folder: Folder, start: Start, quick: LeaseOptions, window: str
@@ -97,8 +102,7 @@ def test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one(
 
 def test_a_second_trainer_is_refused_and_the_first_is_named(folder: Folder, start: Start, quick: LeaseOptions) -> None:
     first = start(2, "save.before_data=sleep:60:after=1")
-    assert first.stdout is not None
-    assert first.stdout.readline() == "0\n"
+    wait_in_save(first)
     with pytest.raises(
         FolderBusyError, match=rf"held by trainer \(process {first.pid} on .*, since 20.*\), term 1: stop"
     ):
@@ -138,12 +142,9 @@ def test_what_a_stopped_trainer_publishes_after_it_was_passed_is_never_loaded(
     writer.release()
 
 
-def test_a_stopped_trainer_that_was_passed_ends_by_itself(
-    folder: Folder, start: Start, quick: LeaseOptions, wait_for: WaitFor
-) -> None:
+def test_a_stopped_trainer_that_was_passed_ends_by_itself(folder: Folder, start: Start, quick: LeaseOptions) -> None:
     zombie = start(2, "save.before_data=sleep:60:after=1")
-    assert zombie.stdout is not None
-    assert zombie.stdout.readline() == "0\n"
+    wait_in_save(zombie)
     zombie.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT)
     writer = Writer.acquire(folder, "heir", options=quick)
@@ -156,8 +157,7 @@ def test_a_stopped_trainer_that_was_passed_ends_by_itself(
 
 def test_of_several_that_would_take_over_one_wins(folder: Folder, start: Start) -> None:
     zombie = start(2, "save.before_data=sleep:60:after=1")
-    assert zombie.stdout is not None
-    assert zombie.stdout.readline() == "0\n"
+    wait_in_save(zombie)
     zombie.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT)
     rivals = [start(2, "save.before_data=sleep:60:after=1") for _ in range(4)]
