@@ -30,17 +30,17 @@ def learnt_lag(snapshot: Snapshot, caught_up_at: float | None) -> LearntLag:
 
     Everything is learnt up to the newest record of the last call, or to the moment when last there was nothing more to
     learn, whichever is later: so one record after a silent night does not look like a night's lag. The fetching's own
-    lag, which knows each partition, is the least that it can be.
+    lag, which knows each partition, is the least that it can be; alone it says nothing.
     """
     records = lag_in_records(snapshot)
     if records == 0:
         return LearntLag(records=0, seconds=0.0)
     learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
     known = [moment for moment in (None if learnt_to is None else learnt_to / 1000, caught_up_at) if moment is not None]
-    ages = [max(0.0, snapshot.at - max(known))] if known else []
-    if snapshot.source is not None and snapshot.source.lag.seconds is not None:
-        ages.append(snapshot.source.lag.seconds)
-    return LearntLag(records=records, seconds=max(ages, default=None))
+    if not known:
+        return LearntLag(records=records, seconds=None)
+    fetching = None if snapshot.source is None else snapshot.source.lag.seconds
+    return LearntLag(records=records, seconds=max(0.0, snapshot.at - max(known), fetching or 0.0))
 
 
 def partition_lags(snapshot: Snapshot) -> Mapping[str, PartitionLagView]:

@@ -73,6 +73,8 @@ class Observer:
         """Take a snapshot, and set it against those before."""
         snapshot = self._take()
         sample = _sample(snapshot)
+        if self._samples and self._samples[-1].incarnation != sample.incarnation:
+            self._caught_up_at = None  # a rewind: what was caught up with is ahead again
         self._remember(sample)
         lag = learnt_lag(snapshot, self._caught_up_at)
         if lag.records == 0:

@@ -160,8 +160,12 @@ def _live(snapshot: Snapshot) -> LiveView | None:
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
-    """What JSON has a form for; a value that is not finite is left out."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    """What JSON has a form for, to the digits that float32 holds; a value that is not finite is left out."""
+    return {name: _to_float32(value) for name, value in values.items() if math.isfinite(value)}
+
+
+def _to_float32(value: float) -> float:
+    return float(f"{value:.7g}")
 
 
 def _training(snapshot: Snapshot) -> TrainingView | None:
@@ -170,7 +174,7 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         return None
     return TrainingView(
         step=posting.step,
-        learning_rate=posting.learning_rate if math.isfinite(posting.learning_rate) else None,
+        learning_rate=_to_float32(posting.learning_rate) if math.isfinite(posting.learning_rate) else None,
         replicas=posting.model.replicas,
         device=", ".join(posting.model.devices),
         incarnation=snapshot.ledger.incarnation,

@@ -138,3 +138,13 @@ def test_a_minute_of_samples_is_kept_however_often_somebody_looks(scene: Scene) 
     for tenth in range(3000):
         scene.at(tenth / 10)
     assert len(scene.observer._samples) <= 121
+
+
+def test_a_rewind_forgets_when_all_was_learnt(scene: Scene) -> None:
+    ledger = scene.snapshot.ledger
+    learnt = {p: replace(s, position=10, start=10) for p, s in ledger.partitions.items()}
+    scene.at(0, ledger=replace(ledger, partitions=learnt))
+    assert scene.observer.look().lag.seconds == 0.0
+    scene.at(5, ledger=replace(ledger, incarnation=2))
+    assert scene.observer.look().lag.records == 10
+    assert scene.observer.look().lag.seconds is None
