@@ -61,8 +61,6 @@ class RunningTrainer:
         finally:
             connection.close()
         if response.status >= 400 and path != "/livez":
-            raise RefusedError(
-                f"{answer.get('detail', response.reason)} {answer.get('fix', '')}".strip(),
-                exit_code=_EXIT_CODES.get(response.status, 1),
-            )
+            said = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer] or [response.reason]
+            raise RefusedError(". ".join(said), exit_code=_EXIT_CODES.get(response.status, 1))
         return dict(answer)

@@ -15,6 +15,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from app.cli.errors import ending
+from app.settings.errors import SettingsError
 from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
 
 _ROOT = Path(__file__).parents[2]
@@ -83,6 +84,14 @@ def test_an_error_that_a_user_can_mend_is_one_line(
 
     assert ending(fail) == code
     assert capsys.readouterr().err == f"millrace: error: {' '.join(str(error).split())}\n"
+
+
+def test_every_problem_of_the_settings_is_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise SettingsError(["one: mend it", "two: mend it too"])
+
+    assert ending(fail) == 2
+    assert capsys.readouterr().err == "millrace: error: one: mend it\nmillrace: error: two: mend it too\n"
 
 
 def test_a_defect_of_ours_keeps_its_traceback() -> None:

@@ -1,0 +1,107 @@
+"""Real checkpoints of a trainer that never ran: a ledger that moves, and a model of a few numbers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Span
+from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, StoreOptions, Writer
+from training.checkpoints.policies import KeepLast
+from training.ledger import Ledger
+
+P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
+PER_STEP = {P0: 10, P1: 5}
+"""Offsets that a step settles; the first of clicks:0 is malformed each time."""
+PROVENANCE = {
+    "millrace": "0.1.0",
+    "python": "3.11.9",
+    "tensorflow": "2.21.0",
+    "keras": "3.15.1",
+    "numpy": "2.4.0",
+    "config_sha256": "c0" * 32,
+    "model_sha256": "f0" * 32,
+    "cluster_id": "a-cluster",
+    "topics": ["clicks"],
+}
+CONFIG = """\
+name: clicks
+kafka:   {bootstrap_servers: [127.0.0.1:1], topics: [clicks]}
+records: {features: {price: float32}, label: {clicked: float32}}
+model:   {build: ./model.py:build_model}
+checkpoints: {path: ./checkpoints, keep: {last: 20}}
+"""
+
+
+def config_in(folder: Path, further: str = "") -> Path:
+    """Write the settings that go with the history."""
+    path = folder / "clicks.yaml"
+    path.write_text(CONFIG + further)
+    return path
+
+
+def folder_in(folder: Path) -> Folder:
+    """Where those settings keep checkpoints."""
+    return Folder(folder / "checkpoints" / "clicks")
+
+
+def publish_history(folder: Folder, steps: int, model: Mapping[str, np.ndarray] | None = None) -> None:
+    """Publish number 0 and one checkpoint a step, each the child of the one before; then let the folder go."""
+    writer = Writer.acquire(folder, "a test")
+    try:
+        store = CheckpointStore(folder, writer, StoreOptions(keep=KeepLast(100)))
+        ledger = Ledger()
+        for partition in PER_STEP:
+            ledger.join(partition, 0)
+        ledger.begin_incarnation()
+        parent = None
+        for step in range(steps + 1):
+            if step:
+                ledger.settle(_block(step))
+            arrays = {"w": np.full(4, step, np.float32)} if model is None else dict(model)
+            parts = {
+                ledger.name: ledger.snapshot(),
+                "model": PartState(arrays=arrays),
+                "progress": PartState(facts={"step": step, "turn": None}),
+            }
+            parent = store.publish(_order(parent, step, ledger), parts).number
+    finally:
+        writer.release()
+
+
+def _order(parent: int | None, step: int, ledger: Ledger) -> SaveOrder:
+    return SaveOrder(
+        reason=SaveReason.START if parent is None else SaveReason.INTERVAL,
+        parent=parent,
+        step=step,
+        incarnation=ledger.incarnation,
+        positions=ledger.positions(),
+        provenance=PROVENANCE,
+    )
+
+
+def _block(step: int) -> BlockFacts:
+    spans = [
+        Span(
+            partition=partition,
+            index=index,
+            start=(step - 1) * count,
+            end=step * count,
+            learnt=count - 1 if partition == P0 else count,
+            set_aside={Reason.MALFORMED: 1} if partition == P0 else {},
+        )
+        for index, (partition, count) in enumerate(PER_STEP.items())
+    ]
+    return BlockFacts(
+        number=step,
+        incarnation=1,
+        spans=tuple(spans),
+        batches=1,
+        rows=sum(span.learnt for span in spans),
+        seed=0,
+        fetched_at=0.0,
+        oldest_ms=0,
+        newest_ms=0,
+    )

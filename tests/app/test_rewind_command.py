@@ -1,0 +1,166 @@
+"""`millrace rewind`: offline with a trainer's rights, or by the trainer that runs."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.application import application
+from consumers.errors import MillraceError
+from tests.app.checkpoint_history import config_in, folder_in, publish_history
+from training.checkpoints import CheckpointStore, Folder, Writer
+from training.checkpoints.holder import holder_of
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    publish_history(folder_in(tmp_path), steps=3)
+    return str(config_in(tmp_path))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return folder_in(tmp_path)
+
+
+def run(*arguments: str, **environ: str) -> str:
+    result = CliRunner().invoke(application, ["rewind", *arguments], env=environ, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def refused(*arguments: str, **environ: str) -> MillraceError:
+    result = CliRunner().invoke(application, ["rewind", *arguments], env=environ)
+    assert isinstance(result.exception, MillraceError), result.output
+    return result.exception
+
+
+def test_what_was_ordered_is_what_the_next_start_finds(config: str, folder: Folder) -> None:
+    said = run("-c", config, "--to", "1", "--reason", "a broken\nproducer")
+    assert said == "checkpoint 4 is checkpoint 1 again: this is where learning goes on from\n"
+    newest = CheckpointStore(folder).newest()
+    assert newest is not None
+    assert (newest.number, newest.parent, newest.reason, newest.note) == (4, 1, "rewind", "a broken producer")
+    assert newest.incarnation >= 1
+    assert holder_of(folder) is None
+
+
+def test_a_skip_includes_both_of_its_ends(config: str, folder: Folder) -> None:
+    answer = json.loads(run("-c", config, "--to", "1", "--skip", "clicks:0:12-14", "--json"))
+    assert answer["checkpoint"]["reason"] == "skip"
+    (skip,) = CheckpointStore(folder).load(4)["ledger"].facts["skips"]
+    assert (skip["partition"], skip["start"], skip["end"]) == ("clicks:0", 12, 15)
+
+
+def test_a_dry_run_counts_and_does_nothing(config: str, folder: Folder) -> None:
+    said = run("-c", config, "--to", "1", "--skip", "clicks:0:12-14", "--dry-run").splitlines()
+    assert said == [
+        "clicks:0  30 -> 10: 17 offsets again, 3 skipped",
+        "clicks:1  15 -> 5: 10 offsets again",
+        "27 offsets would be read again and 3 skipped; nothing was done",
+    ]
+    assert folder.numbers() == [0, 1, 2, 3]
+
+
+def test_pruning_goes_by_the_settings_as_a_trainers_does(tmp_path: Path, folder: Folder) -> None:
+    publish_history(folder, steps=8)
+    run("-c", str(config_in(tmp_path)), "--to", "1")
+    assert folder.numbers() == [*range(10)]
+
+
+def test_a_bad_range_names_the_form(config: str, folder: Folder) -> None:
+    error = refused("-c", config, "--to", "1", "--skip", "clicks:0")
+    assert error.exit_code == 2
+    assert "write topic:partition:first-last" in str(error)
+    assert folder.numbers() == [0, 1, 2, 3]
+
+
+def test_a_number_that_is_not_there_takes_no_folder(config: str, folder: Folder) -> None:
+    assert refused("-c", config, "--to", "9").exit_code == 2
+    assert folder.highest_term() == 1
+
+
+def test_a_busy_folder_whose_trainer_does_not_answer_is_left_alone(config: str, folder: Folder) -> None:
+    writer = Writer.acquire(folder, "millrace run clicks")
+    try:
+        error = refused("-c", config, "--to", "1", MILLRACE_API__LISTEN="127.0.0.1:9")
+        assert error.exit_code == 3
+        assert "millrace run clicks (process" in str(error)
+        assert "does not answer at 127.0.0.1:9" in str(error)
+        assert folder.numbers() == [0, 1, 2, 3]
+        writer.check()
+    finally:
+        writer.release()
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Stands for a trainer's HTTP side."""
+
+    name: ClassVar[str] = "clicks"
+    orders: ClassVar[list[dict[str, Any]]] = []
+    status: ClassVar[int] = 201
+
+    def do_GET(self) -> None:
+        self._answer(200, {"name": self.name})
+
+    def do_POST(self) -> None:
+        self.orders.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        refusal = {"detail": "Checkpoint 1 is corrupt.", "fix": "Choose another one."}
+        self._answer(self.status, {"checkpoint": {"number": 4}} if self.status == 201 else refusal)
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base has it
+        """Say nothing."""
+
+
+@pytest.fixture
+def trainer(folder: Folder, config: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Answers]]:
+    """Hold the folder, and answer at api.listen."""
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("MILLRACE_API__LISTEN", f"127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(Answers, "orders", [])
+    writer = Writer.acquire(folder, "millrace run clicks")
+    yield Answers
+    writer.release()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_trainer_that_runs_is_asked(config: str, folder: Folder, trainer: type[Answers]) -> None:
+    said = run("-c", config, "--to", "1", "--skip", "clicks:0:12-14", "--reason", "why")
+    assert said.startswith("checkpoint 4 is checkpoint 1 again")
+    assert trainer.orders == [{"to": 1, "skip": ["clicks:0:12-14"], "reason": "why", "dry_run": False}]
+    assert folder.numbers() == [0, 1, 2, 3]
+
+
+def test_another_trainer_at_that_address_is_not_asked(
+    config: str, trainer: type[Answers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "name", "views")
+    error = refused("-c", config, "--to", "1")
+    assert error.exit_code == 3
+    assert "answered by the trainer of 'views'" in str(error)
+    assert trainer.orders == []
+
+
+def test_a_refusal_keeps_its_words_and_its_meaning(
+    config: str, trainer: type[Answers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "status", 409)
+    error = refused("-c", config, "--to", "1")
+    assert error.exit_code == 4
+    assert str(error) == "Checkpoint 1 is corrupt. Choose another one"
