@@ -43,6 +43,10 @@ house: $(READY)
 test: $(READY) ## All tests, with a Kafka of their own
 	$(BIN)/python -m pytest
 
+.PHONY: kills
+kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
+	$(BIN)/python -m tests.faults.kills --rounds 20
+
 fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix --quiet . || true
 	$(BIN)/ruff format .

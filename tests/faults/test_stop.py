@@ -1,0 +1,108 @@
+"""The ordered end: by signal in any phase, by reaching what was to be learnt."""
+
+import time
+
+import pytest
+
+from consumers.reasons import Reason
+from tests.faults.conftest import MakeProject, MakeStream
+from tests.faults.harness.kafka import committed
+from tests.faults.harness.process import Run
+from tests.faults.harness.records import POISON, Mixture
+from tests.faults.harness.shelf import Shelf
+from training.checkpoints.manifest import SaveReason
+
+pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+PARTITIONS = 2
+GRACE_S = 25.0
+SOON_S = 10.0
+
+
+def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    topic = stream(PARTITIONS, Mixture(share=0.01))
+    made = project(topic, checkpoints={"every": "1h"})
+    shelf = Shelf(made.folder)
+    topic.write(500)
+    topic.flow(1000)
+    with Run(made, failpoints="call.settled=sleep:0, save.before_data=sleep:0, commit.after=sleep:0") as run:
+        run.wait_for_first_call()
+        asked = time.monotonic()
+        run.terminate()
+        assert run.exit_code() == 0, run.tail()
+        assert time.monotonic() - asked < GRACE_S
+    topic.still()
+
+    log = run.log()
+    last = [log.rindex(f"failpoint {point}: ") for point in ("call.settled", "save.before_data", "commit.after")]
+    assert last == sorted(last), "the last call, then the last checkpoint, then its commit"
+    stopped = shelf.newest()
+    assert stopped is not None
+    assert stopped.manifest.reason == SaveReason.STOP
+    assert committed(topic.bootstrap, made.group, topic.name, PARTITIONS) == stopped.positions
+
+    with Run(made, "--until", "now") as run:
+        run.finish()
+        assert run.went_on_from() == stopped.number
+    end = shelf.newest()
+    assert end is not None
+    assert end.seen == {partition: topic.evidence(partition) for partition in range(PARTITIONS)}
+
+
+def test_a_second_signal_ends_at_once_what_the_first_is_still_saving(stream: MakeStream, project: MakeProject) -> None:
+    topic = stream()
+    made = project(topic, checkpoints={"every": "1h"})
+    topic.write(300)
+    with Run(made, failpoints="save.before_data=sleep:120:after=1") as run:
+        run.wait_for_first_call()
+        run.terminate()
+        run.wait_for(lambda: run.hits("save.before_data"), "the last save began")
+        run.terminate()
+        assert run.exit_code(SOON_S) == 1, run.tail()
+    assert Shelf(made.folder).contents().good == (0,)
+
+
+def test_sigterm_while_the_model_is_built_ends_well_and_publishes_nothing(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    made = project(stream())
+    with Run(made) as run:
+        run.wait_for_line("model: building")
+        asked = time.monotonic()
+        run.terminate()
+        assert run.exit_code() == 0, run.tail()
+        assert time.monotonic() - asked < GRACE_S
+    assert Shelf(made.folder).numbers() == []
+
+
+def test_sigterm_on_an_idle_topic_ends_soon(stream: MakeStream, project: MakeProject) -> None:
+    made = project(stream(PARTITIONS))
+    with Run(made) as run:
+        run.wait_for_line("incarnation 1 begins")
+        run.wait_for(lambda: run.state() == "idle", "it was idle")
+        run.terminate()
+        assert run.exit_code(SOON_S) == 0, run.tail()
+
+
+def test_until_now_on_an_empty_topic_ends_well(stream: MakeStream, project: MakeProject) -> None:
+    made = project(stream(PARTITIONS))
+    with Run(made, "--until", "now") as run:
+        run.finish()
+    newest = Shelf(made.folder).newest()
+    assert newest is not None
+    assert newest.positions == dict.fromkeys(range(PARTITIONS), 0)
+
+
+def test_max_records_ends_when_exactly_so_many_were_learnt(stream: MakeStream, project: MakeProject) -> None:
+    undecodable = tuple(reason for reason in POISON if reason is not Reason.UPDATE_NOT_FINITE)
+    topic = stream(PARTITIONS, Mixture(share=0.05, kinds=undecodable))
+    topic.write(500)
+    made = project(topic)
+    with Run(made, "--max-records", "333") as run:
+        run.finish()
+    newest = Shelf(made.folder).newest()
+    assert newest is not None
+    assert sum(account.learnt for account in newest.ledger.values()) == 333
+    assert sum(evidence.count for evidence in newest.seen.values()) == 333
+    assert all(account.balanced for account in newest.ledger.values())
