@@ -24,14 +24,19 @@ from training.errors import OtherModelError, UncapturedStateError
 
 Array = npt.NDArray[Any]
 _COUNTED = re.compile(r"^(.*?)_(\d+)$")
+_UNNAMED = re.compile(r"^variable_\d+$")
 _MUTATING_OPS = ("LookupTableInsert", "LookupTableImport", "LookupTableRemove", "MutableHashTable", "MutableDenseHash")
-_RANDOM_OPS = ("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "Multinomial")
+_RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+"""How the types of those operations begin that draw from a state of TensorFlow's own. `StatelessRandom…` do not."""
 
 
 def automatic_names(model: Any) -> frozenset[str]:
     """The names that Keras gives by itself, without their counters: classes of layers in snake case."""
     layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001 - Keras has no public recursive walk
-    return frozenset({"seed_generator", *(_snake(type(layer).__name__) for layer in layers)})
+    classes = {"seed_generator", "variable", *(_snake(type(layer).__name__) for layer in layers)}
+    if any(isinstance(layer, keras.layers.Bidirectional) for layer in layers):  # names its halves after what it wraps
+        classes |= {f"{side}_{name}" for side in ("forward", "backward") for name in classes}
+    return frozenset(classes)
 
 
 def by_structure(variables: Sequence[Any], automatic: Collection[str]) -> dict[str, Any]:
@@ -70,7 +75,9 @@ def _free(key: str, taken: Collection[str]) -> str:
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    """A class's name as Keras makes a layer's name of it: Conv2DTranspose is conv2d_transpose."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def model_variables(model: Any) -> dict[str, Any]:
@@ -96,7 +103,7 @@ def optimizer_variables(model: Any) -> dict[str, Any]:
         for variable in optimizer.variables:
             leaf = variable.path.rpartition("/")[2]
             owner = next((path for path in longest_first if leaf.startswith(f"{path}_")), None)
-            leaf = f"{owners[owner]}{leaf[len(owner) :]}" if owner is not None else leaf
+            leaf = _UNNAMED.sub("variable", leaf) if owner is None else f"{owners[owner]}{leaf[len(owner) :]}"
             keyed[_free(f"{name}/{leaf}", keyed)] = variable
     return keyed
 
@@ -196,7 +203,7 @@ def refuse_uncaptured(function: Any, captured: Iterable[Any], *, deterministic: 
             f"the model changes lookup tables while it trains ({', '.join(tables[:3])}), and no checkpoint would hold "
             "them; use Hashing or a fixed vocabulary"
         )
-    random = sorted({op.name for op in operations if op.type in _RANDOM_OPS})
+    random = sorted({op.name for op in operations if op.type.startswith(_RANDOM_OPS)})
     if random and deterministic:
         raise UncapturedStateError(
             f"training.deterministic: the model draws random numbers outside Keras' seed generators "
