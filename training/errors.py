@@ -14,7 +14,22 @@ MillraceError
 └── PassedError (exit 4)         another trainer took over: this one must end
 """
 
+import re
+
 from consumers.errors import ConfigError, MillraceError
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_KERAS_WRAPPING = ("Exception encountered when calling", "Arguments received by")
+
+
+def gist(error: BaseException) -> str:
+    """What the user's own code has raised, in one line: its kind, and the first thing that it says.
+
+    Keras puts a line of its own before what a layer raised, and colours it.
+    """
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines()]
+    said = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
+    return f"{type(error).__name__}: {said}"
 
 
 class ModelError(ConfigError):

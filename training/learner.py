@@ -18,7 +18,7 @@ from pipelines.schema import Schema
 from training.bisect import Culprits, CulpritSearch
 from training.calls import CallOptions, CallResult, Rows, TrainingCall
 from training.checkpoints.parts import Part
-from training.errors import ModelError
+from training.errors import ModelError, gist
 from training.fit import check_inputs
 from training.probe import Probe, make_probe
 from training.strategy import DeviceOptions, make_strategy
@@ -169,12 +169,11 @@ class Learner:
         """Create every variable: layers, metrics, optimizer."""
         x, y, w = rows.first_batch(self.model)
         try:
+            if not self.model.built:
+                self.model(x, training=False)  # what it raises says more than Keras' "unable to build" does
             self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
         except Exception as error:
-            text = str(error).strip().splitlines()
-            raise ModelError(
-                f"model.build: the model does not build on the schema's rows: {text[0] if text else error!r}"
-            ) from error
+            raise ModelError(f"model.build: the model does not build on the schema's rows: {gist(error)}") from error
         if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from training.errors import ModelError
+from training.errors import ModelError, gist
 
 MODULE_NAME = "millrace_user_model"
 PREPROCESS = "preprocess"
@@ -114,5 +114,4 @@ def _where(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)
     place = f" (line {lines[-1]})" if lines else ""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else 'no message'}{place}"
+    return f"{gist(error)}{place}"

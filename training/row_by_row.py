@@ -18,7 +18,13 @@ from training.proof import Finding
 CLAIM = "preprocess makes each row of its own row alone"
 
 
-def preprocess_findings(learner: Learner) -> list[Finding]:
+def repeats_itself(learner: Learner) -> bool:
+    """Whether the same rows come out the same again; where not, nothing that is compared shows anything."""
+    probe = learner.probe()
+    return not [*_differing(learner.rows_of(probe), learner.rows_of(probe), slice(None))]
+
+
+def row_by_row(learner: Learner) -> list[Finding]:
     """Examine `preprocess`; nothing to find where the model has none."""
     size = learner.options.batch_size
     if learner.preprocess is None:
@@ -26,13 +32,10 @@ def preprocess_findings(learner: Learner) -> list[Finding]:
     if size < 4:
         return [Finding(claim=CLAIM, holds=None, detail=f"a batch of {size} is too small to show it")]
     probe = learner.probe()
-    whole = learner.rows_of(probe)
-    if [*_differing(whole, learner.rows_of(probe), slice(None))]:
-        return [Finding(claim=CLAIM, holds=None, detail="it gives something else each time, as random numbers do")]
     half = size // 2
     neighbours: npt.NDArray[np.int64] = np.arange(size)
     neighbours[half:] = 0  # the first half as it is, beside other rows than before
-    found = [*_differing(whole, learner.rows_of(probe.arranged(neighbours)), slice(half))]
+    found = [*_differing(learner.rows_of(probe), learner.rows_of(probe.arranged(neighbours)), slice(half))]
     if not found:
         return [Finding(claim=CLAIM, holds=True)]
     text = (
