@@ -248,6 +248,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _published(self, manifest: Manifest) -> None:
         self._note(manifest)
+        kept = self.folder.numbers()
+        assert manifest.parent is None or manifest.parent in kept, "nothing is left to fall back to"
+        beginnings = {number for number, known in self.known.items() if known.parent is None}
+        assert beginnings <= set(kept), "a beginning was pruned"
         self.head = manifest.number
         loaded = self.store.load(manifest.number)
         self._be(loaded)
@@ -273,6 +277,7 @@ class StoreMachine(RuleBasedStateMachine):
         start = ledger.positions()[P] + ahead
         name = f"rewind-{self.highest + 1}"
         ledger.skip(Skip(order=name, partition=P, start=start, end=start + width, reason="poisoned"))
+        assert sum(skip.overlap(start, start + width) for skip in ledger.skips) == width
         order = SaveOrder(
             reason=SaveReason.REWIND,
             parent=None,

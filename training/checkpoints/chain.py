@@ -14,12 +14,13 @@ from collections.abc import Callable, Collection
 
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.manifest import Manifest
+from training.checkpoints.manifest import Manifest, SaveReason
 from training.checkpoints.terms import Terms
 from training.errors import AllCorruptError, NewerFormatError
 
 log = logging.getLogger(__name__)
 Look = Callable[[int], Inspection]
+_ORDERS = frozenset({SaveReason.REWIND, SaveReason.SKIP, SaveReason.JOIN})
 
 
 def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None:
@@ -38,6 +39,10 @@ def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None
         if found.condition is Condition.NEWER:
             raise NewerFormatError(found.problems[0])
         log.error("checkpoint %s is %s: %s", found.name, found.condition, "; ".join(found.problems))
+        if found.manifest is not None and found.manifest.reason in _ORDERS:
+            log.error(
+                "checkpoint %s was a %s: what it ordered must be ordered again", found.name, found.manifest.reason
+            )
         way = _way_back(found, way, numbers)
         if not way:
             raise AllCorruptError(_all_corrupt(folder, numbers, look, found))

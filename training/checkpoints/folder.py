@@ -12,6 +12,7 @@ file whose name is all there is to it. No damage to contents can take it away, s
 known even when a manifest is unreadable. Owns names only; runs anywhere. What bears another name is left alone.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,9 @@ class Folder:
         try:
             for path in (self.checkpoints, self.terms):
                 path.mkdir(parents=True, exist_ok=True)
-            for path in (self.root, self.root.parent):
-                sync_folder(path)
+            sync_folder(self.root)
+            if os.access(self.root.parent, os.R_OK):
+                sync_folder(self.root.parent)
         except OSError as error:
             raise ConfigError(f"checkpoints.path: cannot write to {self.root}: {error.strerror}") from error
 
@@ -136,6 +138,8 @@ def _names(path: Path) -> list[str]:
         return [entry.name for entry in path.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except PermissionError as error:
+        raise ConfigError(f"checkpoints.path: cannot read {path}: {error.strerror}") from error
 
 
 def _numbered(path: Path, pattern: re.Pattern[str]) -> list[int]:

@@ -231,7 +231,7 @@ def _keep_alive(
             log.error("%s", error)  # noqa: TRY400 - one line, as for every error that names its way out
             on_passed(error)
             return
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             log.warning("the lease on %s was not renewed: %s", writer.folder.root, error)
 
 

@@ -1,6 +1,8 @@
 """The store: what is published is what is loaded, what was last ordered is what is newest."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +51,28 @@ def test_the_beginning_is_number_0_and_what_was_saved_is_loaded(store: Checkpoin
     assert store.manifest(1).positions == {"clicks:0": 70}
     assert step_of(store.load(1)) == 7
     assert step_of(store.load(0)) == 0
+
+
+def test_the_durable_state_loads_no_tensorflow() -> None:
+    code = "import sys, training.checkpoints, training.ledger; print({'tensorflow', 'keras'} & set(sys.modules))"
+    root = Path(__file__).parents[3]
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout == "set()\n"
+
+
+def test_a_lost_order_is_named_when_falling_back(
+    folder: Folder, store: CheckpointStore, publish_steps: Publish, order: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish_steps(2)
+    fresh = {"ledger": PartState(facts={"position": 0})}
+    store.publish_linked(0, fresh, order(None, reason=SaveReason.REWIND))
+    damage(folder.checkpoint(2) / "ledger.json")
+    newest = store.newest()
+    assert newest is not None
+    assert newest.number == 0
+    assert "checkpoint 0000000002 was a rewind: what it ordered must be ordered again" in caplog.text
 
 
 def test_a_part_without_anything_is_there_after_loading(store: CheckpointStore, order: Any) -> None:
