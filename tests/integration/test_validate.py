@@ -1,0 +1,188 @@
+"""`millrace validate` against a real broker: what it finds, and that it finds it without a value."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings, load
+from app.validation import Check, Outcome
+from app.validation.kafka import Bounds, kafka_checks
+from tests.conftest import MakeTopic, Produce
+
+ROOT = Path(__file__).parents[2]
+CANARY = "canary-4711"
+MODEL = """\
+import keras
+
+
+def build_model():
+    price = keras.Input((), name="price")
+    model = keras.Model({"price": price}, keras.layers.Dense(1)(keras.layers.Reshape((1,))(price)))
+    model.compile(optimizer="adam", loss="mse")
+    return model
+"""
+
+
+class Config:
+    """A config file for a topic, and what may be said of it."""
+
+    def __init__(self, folder: Path, broker: str) -> None:
+        self.folder, self.broker = folder, broker
+
+    def write(self, *topics: str, dead_letters: str | None = None) -> Path:
+        (self.folder / "model.py").write_text(MODEL)
+        letters = "" if dead_letters is None else f", dead_letters: {{topic: {dead_letters}}}"
+        path = self.folder / "clicks.yaml"
+        path.write_text(
+            "name: clicks\n"
+            f"kafka: {{bootstrap_servers: ['{self.broker}'], topics: [{', '.join(topics)}]}}\n"
+            f"records: {{features: {{price: float32}}, label: {{clicked: float32}}{letters}}}\n"
+            "model: {build: ./model.py:build_model}\n"
+            "training: {batch_size: 64}\n"
+            "checkpoints: {path: ./checkpoints}\n"
+        )
+        return path
+
+    def settings(self, *topics: str, dead_letters: str | None = None) -> Settings:
+        return load(self.write(*topics, dead_letters=dead_letters), {}).settings
+
+
+@pytest.fixture
+def config(tmp_path: Path, broker: str) -> Config:
+    return Config(tmp_path, broker)
+
+
+def examined(settings: Settings) -> tuple[list[Check], Bounds | None]:
+    checks, looking = list[Check](), kafka_checks(settings)
+    while True:
+        try:
+            checks.append(next(looking))
+        except StopIteration as end:
+            return checks, end.value
+
+
+def named(checks: list[Check], name: str) -> Check:
+    (check,) = [check for check in checks if check.name == name]
+    return check
+
+
+def good(count: int) -> list[bytes]:
+    return [json.dumps({"price": number / 7, "clicked": number % 2}).encode() for number in range(count)]
+
+
+def test_beginnings_and_ends_are_sampled_and_nothing_twice(config: Config, topic: MakeTopic, produce: Produce) -> None:
+    name = topic(partitions=2)
+    produce(name, [(0, value) for value in [b"{}", *good(500), b"["]])
+    produce(name, [(1, value) for value in [b"{}", *good(3)]])
+    checks, bounds = examined(config.settings(name))
+    assert named(checks, "topics").detail == f"{name}: 2 partitions, 506 offsets"
+    records = named(checks, "records")
+    assert records.outcome is Outcome.WARN
+    assert "201 of 204 sampled records decode" in records.detail
+    assert "2 missing (field 'price'), 1 malformed" in records.detail
+    assert bounds is not None
+    assert sum(bounds.end.values()) == 506
+
+
+def test_no_value_is_ever_told(config: Config, topic: MakeTopic, produce: Produce) -> None:
+    name = topic()
+    produce(name, [f'{{"price": "{CANARY}", "clicked": 1}}'.encode(), CANARY.encode()])
+    checks, _ = examined(config.settings(name))
+    assert named(checks, "records").outcome is Outcome.FAIL
+    assert "none of 2 sampled records decodes" in named(checks, "records").detail
+    assert CANARY not in str(checks)
+
+
+def test_a_missing_topic_is_told_how_to_be_made(config: Config, topic: MakeTopic) -> None:
+    there = topic()
+    checks, bounds = examined(config.settings(there, "not-there", "nor-this"))
+    assert bounds is None
+    assert named(checks, "broker").outcome is Outcome.OK
+    assert [check.outcome for check in checks if check.name == "topics"] == ["ok", "fail", "fail"]
+    missing = [check for check in checks if check.outcome is Outcome.FAIL]
+    assert all("create it: kafka-topics.sh --bootstrap-server" in check.detail for check in missing)
+    assert {check.exit_code for check in missing} == {3}
+    assert named(checks, "records").outcome is Outcome.SKIP
+
+
+def test_dead_letters_need_a_topic_of_their_own(config: Config, topic: MakeTopic) -> None:
+    name, letters = topic(), topic()
+    assert named(examined(config.settings(name, dead_letters=letters))[0], "dead letters").outcome is Outcome.OK
+    missing = named(examined(config.settings(name, dead_letters="not-there"))[0], "dead letters")
+    assert (missing.outcome, missing.exit_code) == (Outcome.FAIL, 3)
+    itself = named(examined(config.settings(name, dead_letters=name))[0], "dead letters")
+    assert (itself.outcome, itself.exit_code) == (Outcome.FAIL, 2)
+
+
+def test_nobody_there_skips_what_cannot_be_looked_at(tmp_path: Path) -> None:
+    checks, bounds = examined(Config(tmp_path, "127.0.0.1:1").settings("clicks"))
+    assert bounds is None
+    assert [(check.name, check.outcome) for check in checks] == [
+        ("broker", "fail"),
+        ("topics", "skip"),
+        ("dead letters", "skip"),
+        ("records", "skip"),
+    ]
+    assert checks[0].exit_code == 3
+
+
+def validate(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from app.cli import main; main()", "validate", "-c", str(path), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_a_config_that_is_fine_passes_every_check(config: Config, topic: MakeTopic, produce: Produce) -> None:
+    name, letters = topic(), topic()
+    produce(name, good(50))
+    done = validate(config.write(name, dead_letters=letters), "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["exit_code"]) == (0, 0), done.stdout
+    assert {check["outcome"] for check in answer["checks"]} == {"ok"}
+    assert [check["name"] for check in answer["checks"]] == [
+        *("settings", "broker", "topics", "dead letters", "records", "model file", "model", "state", "proof", "proof"),
+        *("folder", "lock", "space", "checkpoint"),
+    ]
+    assert not (config.folder / "checkpoints").exists()
+
+
+def test_it_goes_on_after_a_failure_and_ends_as_the_worst(tmp_path: Path) -> None:
+    path = Config(tmp_path, "127.0.0.1:1").write("clicks")
+    (tmp_path / "model.py").write_text("import tensorflow as tf\n\nONE = tf.constant(1)\nbuild_model = 3\n")
+    (tmp_path / "checkpoints").write_text("")
+    done = validate(path)
+    assert done.returncode == 3
+    lines = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert [words for words in lines if words[0] == "fail"] == [
+        ["fail", "broker"],
+        ["fail", "model"],
+        ["fail", "folder"],
+    ]
+    assert done.stdout.splitlines()[-1] == "3 of 13 failed: a start would be refused"
+    assert "Traceback" not in done.stderr
+
+
+def test_importing_a_model_file_computes_nothing_or_is_warned_of(tmp_path: Path) -> None:
+    path = Config(tmp_path, "127.0.0.1:1").write("clicks")
+    (tmp_path / "model.py").write_text(f"import tensorflow as tf\n\nONE = tf.constant(1)\n\n\n{MODEL}")
+    lines = validate(path).stdout.splitlines()
+    assert [line for line in lines if line.startswith("warn") and "importing it computes something" in line]
+
+
+def test_every_problem_of_the_settings_is_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.yaml"
+    path.write_text("name: clicks\nkafka: {topics: [clicks], topcis: 3}\n")
+    done = validate(path)
+    assert done.returncode == 2
+    failed = [line for line in done.stdout.splitlines() if line.startswith("fail  settings")]
+    assert len(failed) > 2
+    assert any("did you mean kafka.topics" in line for line in failed)
