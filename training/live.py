@@ -3,8 +3,8 @@
 Sums are float64 and int64, kept here, a bucket a second; the compiled metrics' states are added up bucket by bucket and
 turned into values only when somebody looks. Beside each value stands what always guessing the base rate would score.
 
-Owns the buckets and the part `metrics`. `add` runs on the trainer's thread; `snapshot_live` is taken there too, and
-the frozen result is what other threads read.
+Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's thread; what `look` gives is frozen, and
+is what other threads read.
 """
 
 from collections import deque
@@ -40,8 +40,10 @@ class Sums:
         self.records += other.records
         self.loss += other.loss
         self.scored += other.scored
-        if not self.states:
-            self.states = [state.copy() for state in other.states]
+        if [state.shape for state in self.states] != [state.shape for state in other.states]:
+            self.states = [
+                np.array(state) for state in other.states
+            ]  # the first, or the metrics were compiled otherwise
         else:
             for mine, state in zip(self.states, other.states, strict=True):
                 np.add(mine, state, out=mine)

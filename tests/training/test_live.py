@@ -1,0 +1,188 @@
+"""The live metrics: sums that never stop counting, a window that forgets, and values that are Keras' own."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tests.training.conftest import BATCH, FEATURES, MakeLearner, block
+from tests.training.trainer_rig import Clock
+from training.baseline import Baseline, LabelSums
+from training.checkpoints.parts import PartState
+from training.learner import Learner
+from training.live import LiveMetrics, Results, Sums
+
+pytestmark = pytest.mark.tensorflow
+
+
+def _share(states: Any) -> dict[str, float]:
+    return {"accuracy": float(states[0] / states[1])}
+
+
+def _live(clock: Clock, results: Results = _share, kind: Baseline = Baseline.BINARY) -> LiveMetrics:
+    return LiveMetrics(window_s=60.0, scored="before_update", results=results, kind=kind, clock=clock)
+
+
+def _sums(right: float, records: int, *, loss: float = 0.5, label: int = 0) -> Sums:
+    labels = LabelSums.over(Baseline.BINARY, np.full((min(records, 100),), label))
+    states = [np.array(float(right)), np.array(float(records))]
+    return Sums(records, loss * records, records, states, labels)
+
+
+def _metrics() -> list[Any]:
+    return [
+        "accuracy",
+        keras.metrics.AUC(name="auc"),
+        keras.metrics.AUC(name="auc_pr", curve="PR"),
+        keras.metrics.Precision(name="precision"),
+        keras.metrics.Recall(name="recall", thresholds=0.3),
+        keras.metrics.PrecisionAtRecall(0.5, name="precision_at_recall"),
+        keras.metrics.RootMeanSquaredError(name="rmse"),
+        keras.metrics.MeanAbsoluteError(name="mae"),
+    ]
+
+
+def _standing_still(weighted: tuple[Any, ...] = ()) -> Any:
+    """A model that learns nothing, so that all of its scores are of the same weights."""
+    inputs = keras.Input((FEATURES,), name="x")
+    outputs = keras.layers.Dense(1, activation="sigmoid")(keras.layers.Dense(4, activation="relu")(inputs))
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.0),
+        loss="binary_crossentropy",
+        metrics=_metrics(),
+        weighted_metrics=list(weighted),
+    )
+    return model
+
+
+def _scored(learner: Learner, seeds: range, rows: int) -> tuple[LiveMetrics, Any, Any]:
+    """What the live metrics have taken in of so many blocks, and all of their rows."""
+    live = _live(Clock(), learner.call.metrics.results)
+    xs, ys = [], []
+    for seed in seeds:
+        made = block(3, rows=rows, seed=seed)
+        result = learner.learn(made).result
+        live.add(Sums(rows, float(result.losses.sum()) * BATCH, rows, list(result.states)))
+        xs.append(made.features["x"].numpy().reshape(-1, FEATURES)[:rows])
+        ys.append(made.labels.numpy().reshape(-1)[:rows])
+    return live, np.concatenate(xs), np.concatenate(ys)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_values_of_merged_calls_are_keras_own_over_all_the_rows(learner_of: MakeLearner, replicas: int) -> None:
+    learner = learner_of(_standing_still, replicas=replicas)
+    live, x, y = _scored(learner, range(6), rows=2 * BATCH + 5)
+    own = _standing_still()
+    own.set_weights(learner.model.get_weights())
+    wanted = own.evaluate(x, y, batch_size=len(x), verbose=0, return_dict=True)
+    found = live.look()
+    assert found.records == len(x) == 6 * 29
+    assert found.values.keys() == wanted.keys()
+    assert dict(found.values) == pytest.approx(wanted, rel=2e-5)
+    assert found.values == found.cumulative
+
+
+def test_sums_go_on_counting_where_float32_has_long_stopped() -> None:
+    clock = Clock()
+    live = _live(clock)
+    live.add(_sums(2**33, 2**34))
+    for _ in range(100):
+        live.add(_sums(1024, 1024))
+    stuck = np.float32(2**34)
+    for _ in range(100):
+        stuck += np.float32(1024)
+    assert stuck == 2**34
+    arrays = live.snapshot().arrays
+    assert float(np.asarray(arrays["state.0"])) == 2**33 + 100 * 1024
+    assert float(np.asarray(arrays["state.1"])) == 2**34 + 100 * 1024
+    look = live.look()
+    assert look.records == look.cumulative_records == 2**34 + 100 * 1024
+    assert look.values["accuracy"] == look.cumulative["accuracy"] == (2**33 + 102400) / (2**34 + 102400)
+
+
+def test_an_auc_over_billions_of_records_still_moves(learner_of: MakeLearner) -> None:
+    learner = learner_of(_standing_still)
+    live, _, _ = _scored(learner, range(2), rows=3 * BATCH)
+    once, state = live.look().values["auc"], live.snapshot()
+    huge = {k: np.asarray(np.asarray(v) * 2.0**30) for k, v in state.arrays.items() if k.startswith("state.")}
+    live.restore(PartState(arrays={**state.arrays, **huge}, facts=state.facts))
+    assert live.look().cumulative["auc"] == pytest.approx(once, rel=1e-6)
+    before = live.snapshot().arrays
+    result = learner.learn(block(3, seed=9)).result
+    live.add(Sums(3 * BATCH, 0.0, 0, list(result.states)))
+    for index, added in enumerate(result.states):
+        moved = np.asarray(live.snapshot().arrays[f"state.{index}"]) - np.asarray(before[f"state.{index}"])
+        np.testing.assert_allclose(moved, added, rtol=1e-3, atol=1e-4)
+
+
+def test_the_window_forgets_and_the_whole_does_not() -> None:
+    clock = Clock()
+    live = _live(clock)
+    live.add(_sums(0, 100, loss=2.0, label=1))
+    clock.now += 50
+    live.add(_sums(100, 100, loss=1.0, label=0))
+    both = live.look()
+    assert (both.records, both.values) == (200, {"loss": 1.5, "accuracy": 0.5})
+    assert both.baseline["accuracy"] == 0.5
+    clock.now += 20
+    later = live.look()
+    assert (later.records, later.values) == (100, {"loss": 1.0, "accuracy": 1.0})
+    assert later.baseline["accuracy"] == 1.0
+    assert (later.cumulative_records, later.cumulative) == (200, {"loss": 1.5, "accuracy": 0.5})
+
+
+def test_a_window_without_records_has_no_values() -> None:
+    clock = Clock()
+    live = _live(clock)
+    assert (live.look().values, live.look().cumulative) == ({}, {})
+    live.add(_sums(1, 2))
+    clock.now += 61
+    look = live.look()
+    assert (look.records, look.values, look.baseline) == (0, {}, {})
+    assert look.cumulative["accuracy"] == 0.5
+
+
+def test_what_a_call_scored_is_not_changed_by_what_follows() -> None:
+    live = _live(Clock())
+    first = _sums(1, 2)
+    live.add(first)
+    live.add(_sums(5, 5))
+    assert [float(state) for state in first.states] == [1.0, 2.0]
+    taken = live.snapshot()
+    live.add(_sums(5, 5))
+    assert float(np.asarray(taken.arrays["state.1"])) == 7
+
+
+def test_a_restart_brings_the_whole_back_and_begins_the_window_anew() -> None:
+    clock = Clock()
+    live, fresh = _live(clock), _live(clock)
+    live.add(_sums(60, 100, loss=1.0, label=1))
+    fresh.add(_sums(1, 1))
+    fresh.restore(live.snapshot())
+    look = fresh.look()
+    assert (look.records, look.values) == (0, {})
+    assert (look.cumulative_records, look.cumulative) == (100, {"loss": 1.0, "accuracy": 0.6})
+    fresh.add(_sums(40, 100, loss=3.0))
+    assert fresh.look().cumulative == {"loss": 2.0, "accuracy": 0.5}
+    assert fresh.look().values == {"loss": 3.0, "accuracy": 0.4}
+    assert float(np.asarray(live.snapshot().arrays["state.1"])) == 100, "the two share nothing"
+
+
+def test_metrics_that_were_compiled_otherwise_begin_at_nothing_after_a_restart() -> None:
+    live, fresh = _live(Clock()), _live(Clock(), results=lambda states: {"bins": float(len(states))})
+    live.add(_sums(60, 100))
+    fresh.restore(live.snapshot())
+    states = [np.zeros(3), np.ones(3), np.ones(1)]
+    fresh.add(Sums(10, 5.0, 10, states))
+    assert fresh.look().cumulative["bins"] == 3
+    assert fresh.look().cumulative_records == 110
+
+
+def test_a_stretch_whose_loss_is_unknown_has_metrics_and_no_loss() -> None:
+    live = _live(Clock())
+    sums = _sums(1, 2)
+    sums.loss, sums.scored = 0.0, 0
+    live.add(sums)
+    assert live.look().values == {"accuracy": 0.5}
