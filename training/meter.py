@@ -94,8 +94,10 @@ class Meter:
             )
 
     def _rate(self, now: float, seconds: int) -> float:
-        over = min(seconds, max(now - self._begun, 1e-3))
-        return sum(bucket.learnt for bucket in self._buckets if bucket.second > now - 1 - seconds) / over
+        """Over whole seconds and the one under way: as far back as its buckets reach, and no further."""
+        oldest = int(now) - seconds + 1
+        learnt = sum(bucket.learnt for bucket in self._buckets if bucket.second >= oldest)
+        return learnt / max(now - max(oldest, self._begun), 1e-3)
 
     def _bucket(self) -> Bucket:
         second = int(self._clock())

@@ -1,0 +1,66 @@
+"""How fast, how fresh, waiting for what: worked out over windows of the trainer's own clock."""
+
+import pytest
+
+from tests.training.trainer_rig import Clock
+from training.meter import Meter
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 0.999])
+@pytest.mark.parametrize("window", ["10s", "1m", "5m"])
+def test_a_steady_rate_is_that_rate_over_every_window_at_any_moment(window: str, fraction: float) -> None:
+    clock = Clock(50.0)
+    meter = Meter(clock)
+    for _ in range(4000):
+        clock.now += 0.1
+        meter.called(0.05, learnt=100, batches=1, freshness_s=None)
+    clock.now += 0.1 * fraction
+    assert meter.snapshot().records_per_s[window] == pytest.approx(1000, rel=0.03)
+
+
+def test_a_run_shorter_than_the_window_is_the_window() -> None:
+    clock = Clock(50.5)
+    meter = Meter(clock)
+    clock.now += 2
+    meter.called(0.1, learnt=100, batches=1, freshness_s=None)
+    assert meter.snapshot().records_per_s == {"10s": 50, "1m": 50, "5m": 50}
+
+
+def test_what_lies_behind_the_window_is_forgotten_and_the_total_is_not() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.called(0.1, learnt=100, batches=1, freshness_s=1.0)
+    clock.now += 11
+    assert meter.snapshot().records_per_s["10s"] == 0
+    assert meter.snapshot().records_per_s["1m"] > 0
+    clock.now += 1000
+    meter.waited(1.0)
+    snapshot = meter.snapshot()
+    assert set(snapshot.records_per_s.values()) == {0}
+    assert snapshot.freshness_s == {}
+    assert (snapshot.learnt, snapshot.calls) == (100, 1)
+
+
+def test_the_shares_of_the_last_minute_add_up_to_one() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.waited(100.0)
+    clock.now += 61
+    meter.waited(1.0)
+    meter.called(2.0, learnt=5, batches=1, freshness_s=None)
+    clock.now += 1
+    meter.saved(1.0)
+    assert meter.snapshot().waiting == {"blocks": 0.25, "compute": 0.5, "saving": 0.25}
+
+
+def test_a_thread_that_has_done_nothing_yet_waits_for_nothing() -> None:
+    snapshot = Meter(Clock()).snapshot()
+    assert set(snapshot.waiting.values()) == {0}
+    assert set(snapshot.records_per_s.values()) == {0}
+
+
+def test_freshness_is_told_by_its_middle_its_tail_and_its_worst() -> None:
+    meter = Meter(Clock())
+    for age in range(1, 102):
+        meter.called(0.0, learnt=1, batches=1, freshness_s=float(age))
+    assert meter.snapshot().freshness_s == {"p50": 51.0, "p99": 100.0, "max": 101.0}
