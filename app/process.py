@@ -1,46 +1,26 @@
 """The process: the service on its threads, the HTTP side and the signals on the main one, and the exit code.
 
-The main thread's loop serves HTTP. A signal's handler only sets a flag; a second signal ends the process at once. When
-the service has ended, the HTTP side does. What took longer than the grace is left behind, with a line that says so.
+The main thread's loop serves HTTP; the thread `signals` waits for whoever asks for the end. When the service has ended,
+the HTTP side does. What took longer than the grace is left behind, with a line that says so.
 """
 
 import logging
 import os
-import signal
 import sys
 import threading
-from types import FrameType
 
 from app.api.server import ApiServer
 from app.service import RunOptions, Service
 from app.settings import Loaded
+from app.signals import FORCED, Signals
 from consumers.errors import MillraceError
 
 log = logging.getLogger(__name__)
-_FORCED = 1
 
 
-class Signals:
-    """Takes SIGTERM and SIGINT: the first asks for the ordered end, the second forces it."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-
-    def install(self) -> None:
-        """Begin to take them."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._take)
-
-    def _take(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked.is_set():
-            os._exit(_FORCED)
-        self.asked.set()
-
-
-def run_service(loaded: Loaded, options: RunOptions) -> int:
+def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
     """Run until the service ends; the exit code."""
-    signals = Signals()
-    signals.install()
+    signals.begin()
     service = Service(loaded, options)
     server = ApiServer(service, loaded.settings.api)
     server.bind()
@@ -74,7 +54,7 @@ def _ending(service: Service) -> int:
             service.settings.stop.grace,
         )
         sys.stderr.flush()
-        os._exit(_FORCED)
+        os._exit(FORCED)
     error = service.error
     if error is None:
         return 0

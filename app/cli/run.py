@@ -25,7 +25,10 @@ def run(
     millrace run -c clicks.yaml --until now
     """
     from app.settings.environment import quiet_tensorflow
+    from app.signals import Signals
 
+    signals = Signals()
+    signals.install()
     quiet_tensorflow()
     from app.logs import configure
     from app.process import run_service
@@ -42,4 +45,4 @@ def run(
         paused=paused,
         start_over=start_over,
     )
-    raise typer.Exit(run_service(loaded, options))
+    raise typer.Exit(run_service(loaded, options, signals))

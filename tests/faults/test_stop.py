@@ -1,6 +1,8 @@
 """The ordered end: by signal in any phase, by reaching what was to be learnt."""
 
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +63,17 @@ def test_a_second_signal_ends_at_once_what_the_first_is_still_saving(stream: Mak
         run.terminate()
         assert run.exit_code(SOON_S) == 1, run.tail()
     assert Shelf(made.folder).contents().good == (0,)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals a process takes")
+def test_sigterm_while_it_is_still_importing_ends_well(stream: MakeStream, project: MakeProject) -> None:
+    made = project(stream())
+    with Run(made) as run:
+        run.wait_for(lambda: run.takes(signal.SIGTERM), "it took SIGTERM")
+        run.terminate()
+        assert run.exit_code(SOON_S) == 0, run.tail()
+        assert not run.said("writing to"), "it was asked before it began"
+    assert not made.folder.root.exists()
 
 
 def test_sigterm_while_the_model_is_built_ends_well_and_publishes_nothing(

@@ -70,6 +70,12 @@ class Run:
         """Whether it runs."""
         return self._process.poll() is None
 
+    def takes(self, number: signal.Signals) -> bool:
+        """Whether it has a handler for a signal, as Linux knows."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone; one that has ended stays as it ended."""
         if self.alive:
