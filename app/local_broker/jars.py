@@ -20,20 +20,20 @@ from urllib.parse import urlsplit
 from app.local_broker.errors import DownloadError, ExtraMissingError, LocalBrokerError
 
 KAFKA_VERSION = "4.1.0"
-COORDINATES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
+COORDINATES = ("org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-simple:1.7.36")
 REPOSITORY_VARIABLE = "MILLRACE_MAVEN_REPOSITORY"
 _REQUEST_TIMEOUT_S = 30
 _DOWNLOADS_AT_ONCE = 8
 
 
-def kafka_jars(repository: str | None = None) -> Path:
-    """Give the folder of Kafka's jars, downloading them if this user has none.
+def kafka_jars(repository: str | None = None, version: str = KAFKA_VERSION) -> Path:
+    """Give the folder of Kafka's jars of a version, downloading them if this user has none.
 
     `repository` is a Maven repository's address, or a folder laid out as one; by default the environment's
     MILLRACE_MAVEN_REPOSITORY, else Maven Central.
     """
     cache = _cache_folder()
-    jars = _jars_in(cache)
+    jars = _jars_in(cache, version)
     if jars.is_dir():
         return jars
     try:
@@ -42,17 +42,17 @@ def kafka_jars(repository: str | None = None) -> Path:
         raise LocalBrokerError(f"cannot keep Kafka's jars in {cache}: {error.strerror}; set XDG_CACHE_HOME") from error
     with _alone(cache / "lock"):
         if not jars.is_dir():
-            _fill(jars, repository or os.environ.get(REPOSITORY_VARIABLE))
+            _fill(jars, version, repository or os.environ.get(REPOSITORY_VARIABLE))
     return jars
 
 
-def in_cache() -> bool:
+def in_cache(version: str = KAFKA_VERSION) -> bool:
     """Whether this user has the jars, so that none need be downloaded."""
-    return _jars_in(_cache_folder()).is_dir()
+    return _jars_in(_cache_folder(), version).is_dir()
 
 
-def _jars_in(cache: Path) -> Path:
-    return cache / f"kafka-{KAFKA_VERSION}"
+def _jars_in(cache: Path, version: str) -> Path:
+    return cache / f"kafka-{version}"
 
 
 def _cache_folder() -> Path:
@@ -67,21 +67,21 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _fill(jars: Path, repository: str | None) -> None:
+def _fill(jars: Path, version: str, repository: str | None) -> None:
     for torn in jars.parent.glob(f"{jars.name}.partial-*"):
         shutil.rmtree(torn, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f"{jars.name}.partial-", dir=jars.parent))
     try:
         flat = partial / "jars"
         flat.mkdir()
-        for jar in _download(partial / "maven", repository):
+        for jar in _download(partial / "maven", version, repository):
             shutil.copy(jar, flat / jar.name)
         flat.rename(jars)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _download(folder: Path, repository: str | None) -> list[Path]:
+def _download(folder: Path, version: str, repository: str | None) -> list[Path]:
     try:
         from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415 - an extra: absent in most installations
         from jgo.maven import MavenContext  # noqa: PLC0415
@@ -93,17 +93,18 @@ def _download(folder: Path, repository: str | None) -> list[Path]:
     else:
         context = MavenContext(repo_cache=folder, local_repos=[Path(repository).expanduser()], offline=True)
     try:
-        artifacts = _resolve(context)
+        artifacts = _resolve(context, version)
         with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE, thread_name_prefix="jars") as pool:
             return [_whole(jar) for jar in pool.map(lambda artifact: Path(artifact.resolve()), artifacts)]
     except SyntaxError as error:  # of its XML: a page that asks to log in, as networks with a portal answer
-        raise DownloadError(_explain(RuntimeError("it does not answer as a repository does"), repository)) from error
+        strange = RuntimeError("it does not answer as a repository does")
+        raise DownloadError(_explain(strange, version, repository)) from error
     except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo's own are RuntimeErrors
-        raise DownloadError(_explain(error, repository)) from error
+        raise DownloadError(_explain(error, version, repository)) from error
 
 
-def _resolve(context: Any) -> list[Any]:
-    wanted = [context.create_dependency(coordinate) for coordinate in COORDINATES]
+def _resolve(context: Any, version: str) -> list[Any]:
+    wanted = [context.create_dependency(coordinate.format(version=version)) for coordinate in COORDINATES]
     resolved, transitive = context.resolver.resolve(wanted)
     return [dependency.artifact for dependency in (*resolved, *transitive)]
 
@@ -114,13 +115,13 @@ def _whole(jar: Path) -> Path:
     return jar
 
 
-def _explain(error: Exception, repository: str) -> str:
+def _explain(error: Exception, version: str, repository: str) -> str:
     shown = _without_credentials(repository)
     request = getattr(error, "request", None)
     what = Path(urlsplit(request.url).path).name if request is not None else "the jars"
     why = _root(error).replace(repository, shown)
     return (
-        f"cannot get Kafka {KAFKA_VERSION} ({what}) from {shown}: {why}; is the network there? "
+        f"cannot get Kafka {version} ({what}) from {shown}: {why}; is the network there? "
         f"A mirror is named by --repository or {REPOSITORY_VARIABLE}"
     )
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from app.local_broker.errors import FolderInUseError, LocalBrokerError, PortTakenError
-from app.local_broker.jars import kafka_jars
+from app.local_broker.jars import KAFKA_VERSION, kafka_jars
 from app.local_broker.java import JavaProcess, JavaProgram, left_behind, wait_until
 from app.local_broker.probe import ready_cluster
 from app.local_broker.properties import HOST, server_properties
@@ -44,17 +44,20 @@ class LocalBroker:
         settings: Mapping[str, str] | None = None,
         repository: str | None = None,
         dies_with_parent: bool = True,
+        version: str = KAFKA_VERSION,
     ) -> None:
         """Describe it; nothing runs yet.
 
         Port 0 chooses a free one and keeps it. `settings` are Kafka's own, over ours. `repository` is a mirror of the
         Maven repository. With `dies_with_parent`, Linux kills the broker when the thread that started it ends.
+        `version` is Kafka's; a folder belongs to one version.
         """
         self._folder = Path(folder).resolve()
         self._port = port
         self._settings = dict(settings or {})
         self._repository = repository
         self._dies_with_parent = dies_with_parent
+        self._version = version
         self._process: JavaProcess | None = None
         self._lock: TextIOWrapper | None = None
 
@@ -86,7 +89,7 @@ class LocalBroker:
         self._take_folder()
         try:
             if not self._adopt():
-                self._launch(kafka_jars(self._repository))
+                self._launch(kafka_jars(self._repository, self._version))
                 self._wait_until_ready(deadline)
         except BaseException:
             self.kill()

