@@ -1,13 +1,14 @@
 """Runs the benchmark and writes `build/bench.json`.
 
-    python bench/run.py [--quick] [--bootstrap HOST:PORT] [--rounds 5] [--cases product-json,naive-json]
+    python bench/run.py [--quick | --soak] [--bootstrap HOST:PORT] [--rounds 5] [--cases product-json,naive-json]
 
 Every case runs in a fresh process, all of them on the same two topics with the same model, batch and steps a call. A
 round runs each case once; each round begins with another one, so that none always comes first. Ratios are taken inside
 a round, from runs minutes apart on the same machine, and the figure is their median over the rounds: a machine that is
-slow today is slow for both sides. Without --bootstrap a local broker is started, and its data removed at the end.
+slow today is slow for both sides. The cases of the service (`cases/`) follow, once each; one that fails spoils only
+itself, and the exit code. Without --bootstrap a local broker is started, and its data removed at the end.
 
-The file holds every run as its script printed it, rates and costs by case, and `figures`: the ratios alone, flat.
+The file holds every run as its script printed it, rates and costs by case, and `figures`, flat; `details` beside them.
 """
 
 import argparse
@@ -19,13 +20,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from cases import listing
 
 BENCH = Path(__file__).parent
 ROOT = BENCH.parent
@@ -148,7 +152,7 @@ FIGURES: Mapping[str, Callable[[Round], float]] = {
 def figures_by_round(rounds: list[Round]) -> dict[str, list[float]]:
     """Every figure whose cases were run, a value a round."""
     found: dict[str, list[float]] = {}
-    for name, figure in FIGURES.items():
+    for name, figure in FIGURES.items() if rounds else ():
         try:
             found[name] = [figure(runs) for runs in rounds]
         except KeyError:  # some of its cases were left out by --cases
@@ -205,6 +209,30 @@ def run_round(cases: list[Case], first: int) -> Round:
     return runs
 
 
+def run_service_cases(
+    cases: Sequence[listing.ServiceCase], lengths: listing.Lengths, rates: Mapping[str, float], bootstrap: str
+) -> dict[str, list[Run]]:
+    """Each once, on topics that are filled before; by case."""
+    for topic in listing.stored(lengths, rates).values():
+        if any(case.options.get("topic") == topic.topic for case in cases):
+            say(f"{topic.topic}: writing {topic.records:,} records")
+            run(Case(f"fill-{topic.form}", "cases/stored.py", topic.options(bootstrap)))
+
+    def once(case: listing.ServiceCase) -> Run:
+        began, load = time.monotonic(), os.getloadavg()[0]
+        try:
+            result = {**run(Case(case.name, f"cases/{case.script}", case.options)), "load_average": load}
+        except (SystemExit, subprocess.TimeoutExpired) as error:
+            say(str(error))
+            return {"figures": {}, "details": {}, "error": str(error)}
+        shown = ", ".join(f"{name} {value}" for name, value in result["figures"].items())
+        say(f"  {case.name:16} {shown} ({time.monotonic() - began:.0f} s)")
+        return result
+
+    with ThreadPoolExecutor(lengths.at_once) as pool:
+        return {case.name: [result] for case, result in zip(cases, pool.map(once, cases), strict=True)}
+
+
 def machine() -> dict[str, Any]:
     """Where it ran, and with what."""
     models = [line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
@@ -240,7 +268,7 @@ def report(where: Mapping[str, Any], plan: Plan, rounds: list[Round]) -> dict[st
                 "cpu_us_per_record": round(statistics.median(cost(runs[name]) for runs in rounds) * 1e6, 4),
                 "runs": [runs[name] for runs in rounds],
             }
-            for name in rounds[0]
+            for name in (rounds[0] if rounds else ())
         },
     }
 
@@ -256,25 +284,48 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round: does it run, and roughly how fast")
     parser.add_argument("--bootstrap", help="a broker to use; it gets the topics bench-json and bench-raw")
     parser.add_argument("--rounds", type=int, help="how often each case runs")
+    parser.add_argument("--soak", action="store_true", help="ten minutes of the memory's case")
     parser.add_argument("--cases", help="only these, separated by commas")
     parser.add_argument("--out", type=Path, default=BUILD / "bench.json")
     given = parser.parse_args()
     plan, where = QUICK if given.quick else FULL, machine()
+    lengths = listing.QUICK if given.quick else listing.SOAK if given.soak else listing.FULL
+    wanted = None if given.cases is None else set(given.cases.split(","))
     with broker(given.bootstrap) as bootstrap:
-        wanted = None if given.cases is None else set(given.cases.split(","))
         cases = [case for case in cases_of(plan, bootstrap) if wanted is None or case.name in wanted]
-        fill(plan, bootstrap)
+        services = [case for case in listing.cases_of(lengths, bootstrap) if wanted is None or case.name in wanted]
+        if cases:
+            fill(plan, bootstrap)
         rounds = []
-        for number in range(given.rounds or plan.rounds):
-            say(f"round {number + 1} of {given.rounds or plan.rounds}")
+        count = (given.rounds or plan.rounds) if cases else 0
+        for number in range(count):
+            say(f"round {number + 1} of {count}")
             rounds.append(run_round(cases, number))
+        served = run_service_cases(services, lengths, full_speed(rounds), bootstrap)
     result = report(where, plan, rounds)
+    result["figures"] |= listing.gathered(services, served, "figures")
+    result["details"] = listing.gathered(services, served, "details")
+    result["service_cases"] = served
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n")
-    for name, value in result["figures"].items():
-        by_round = result["figures_by_round"][name]
-        print(f"{name:22} {value:8.2f}   (from {min(by_round):.2f} to {max(by_round):.2f} in {len(by_round)} rounds)")
+    show(result)
     print(f"everything: {given.out}")
+    if failed := [name for name, runs in served.items() if any("error" in result for result in runs)]:
+        raise SystemExit(f"these cases failed: {', '.join(failed)}")
+
+
+def full_speed(rounds: list[Round]) -> dict[str, float]:
+    """The product's records a second by format, where the rounds measured them."""
+    forms = [form for form in ("json", "raw") if rounds and f"product-{form}" in rounds[0]]
+    return {form: max(rate(runs[f"product-{form}"]) for runs in rounds) for form in forms}
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """The figures, and between which values those that every round gives were."""
+    for name, value in result["figures"].items():
+        by_round = result["figures_by_round"].get(name)
+        spread = f"   (from {min(by_round):.2f} to {max(by_round):.2f} in {len(by_round)} rounds)" if by_round else ""
+        print(f"{name:24} {value:10.2f}{spread}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,170 @@
+"""Which cases of the service there are, how long each takes, and which of their results are figures.
+
+A case is a script of this folder that hosts the service, measures, and prints `{"figures": …, "details": …}`. Some need
+a topic that holds enough for a minute at full speed; how much that is comes from the rates of the rounds before.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SPARE = 1.3
+"""How much more a topic holds than its case should need."""
+AROUND_S = 12
+"""What a case learns beyond its own seconds: while it settles, and while it is stopped."""
+UNKNOWN_RATES = {"json": 300_000.0, "raw": 700_000.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Seconds, and counts, of each case."""
+
+    off_cpu_s: int = 15
+    freshness_s: int = 40
+    full_speed_raw_s: int = 60
+    full_speed_json_s: int = 20
+    flood_s: int = 25
+    flood_records: int = 2_500_000
+    saves: int = 15
+    memory_s: int = 180
+    starts: int = 3
+    at_once: int = 1
+    """How many run beside each other: more than one only where nobody reads the figures."""
+    left_out: frozenset[str] = frozenset()
+    """Cases whose script runs under another name too."""
+
+
+FULL = Lengths()
+SOAK = Lengths(memory_s=600)
+QUICK = Lengths(
+    off_cpu_s=3,
+    freshness_s=4,
+    full_speed_raw_s=4,
+    full_speed_json_s=4,
+    flood_s=4,
+    flood_records=200_000,
+    saves=2,
+    memory_s=6,
+    starts=1,
+    at_once=4,
+    left_out=frozenset({"freshness-slow", "full-speed-json"}),
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A topic that is filled before its case runs."""
+
+    topic: str
+    form: str
+    records: int
+
+    def options(self, bootstrap: str) -> dict[str, Any]:
+        """What `stored.py` is told."""
+        return {"bootstrap": bootstrap, "topic": self.topic, "format": self.form, "records": self.records}
+
+
+@dataclass(frozen=True)
+class ServiceCase:
+    """A script, what it is told, and what becomes of its results: by name in the report, the key in what it printed."""
+
+    name: str
+    script: str
+    options: Mapping[str, Any]
+    figures: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+def stored(lengths: Lengths, rates: Mapping[str, float]) -> dict[str, Stored]:
+    """The topics to fill, by format; `rates` are records a second at full speed, where they are known."""
+    seconds = {"raw": lengths.full_speed_raw_s, "json": max(lengths.full_speed_json_s, lengths.off_cpu_s)}
+    return {
+        form: Stored(
+            f"bench-long-{form}", form, round(SPARE * (lasts + AROUND_S) * rates.get(form, UNKNOWN_RATES[form]))
+        )
+        for form, lasts in seconds.items()
+    }
+
+
+def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
+    """Those to run."""
+    return [case for case in _all(lengths, bootstrap) if case.name not in lengths.left_out]
+
+
+def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
+    where = {"bootstrap": bootstrap}
+    on = {form: {**where, "topic": f"bench-long-{form}"} for form in ("json", "raw")}
+    fast = {"livez_p99_ms": "livez_p99_ms", "loop_lag_p99_ms": "loop_lag_p99_ms"}
+    return [
+        ServiceCase(
+            "off-cpu-step",
+            "off_cpu_step.py",
+            {**on["json"], "seconds": lengths.off_cpu_s},
+            {"off_cpu_step_of_ideal": "of_ideal"},
+            {"off_cpu_step_alone_ms": "step_alone_ms"},
+        ),
+        ServiceCase(
+            "freshness",
+            "freshness.py",
+            {**where, "rate": 1000, "seconds": lengths.freshness_s},
+            {"freshness_p99_ms": "p99_ms"},
+        ),
+        ServiceCase(
+            "freshness-slow",
+            "freshness.py",
+            {**where, "rate": 10, "shuffle": 4096, "seconds": lengths.freshness_s},
+            details={"freshness_slow_p99_ms": "p99_ms"},
+        ),
+        ServiceCase(
+            "full-speed-raw",
+            "full_speed.py",
+            {**on["raw"], "format": "raw", "seconds": lengths.full_speed_raw_s},
+            {**fast, "memory_slope_mb_per_min": "memory_slope_mb_per_min"},
+            {"memory_slope_at_full_speed_mb_per_min": "memory_slope_mb_per_min", "memory_of_bound": "memory_of_bound"},
+        ),
+        ServiceCase(
+            "full-speed-json",
+            "full_speed.py",
+            {**on["json"], "format": "json", "seconds": lengths.full_speed_json_s},
+            fast,
+        ),
+        ServiceCase(
+            "flood",
+            "flood.py",
+            {**where, "records": lengths.flood_records, "seconds": lengths.flood_s},
+            details={
+                "flood_freshness_rise_ms": "flood_freshness_rise_ms",
+                "flood_lag_growth_share": "flood_lag_growth_share",
+            },
+        ),
+        ServiceCase(
+            "checkpoint-stall",
+            "checkpoint_stall.py",
+            {**on["raw"], "saves": lengths.saves},
+            {"checkpoint_stall_p99_ms": "stall_p99_ms"},
+            {"checkpoint_cost_share": "cost_share", "checkpoint_noise_p99_ms": "noise_p99_ms"},
+        ),
+        ServiceCase(
+            "memory",
+            "memory.py",
+            {**where, "seconds": lengths.memory_s},
+            {"memory_slope_mb_per_min": "slope_mb_per_min"},
+            {"memory_seconds": "seconds", "memory_of_bound": "memory_of_bound"},
+        ),
+        ServiceCase(
+            "first-call", "first_call.py", {**on["json"], "starts": lengths.starts}, {"first_call_s": "first_call_s"}
+        ),
+    ]
+
+
+def gathered(cases: Iterable[ServiceCase], runs: Mapping[str, list[Mapping[str, Any]]], what: str) -> dict[str, Any]:
+    """Figures (or details) out of what the cases printed, by name: of several runs the median, of cases the worst."""
+    found: dict[str, list[Any]] = {}
+    for case in cases:
+        for name, key in getattr(case, what).items():
+            printed = [{**run["details"], **run["figures"]} for run in runs.get(case.name, ())]
+            values = [results[key] for results in printed if key in results]
+            if values:
+                found.setdefault(name, []).append(statistics.median(values))
+    return {name: max(values) for name, values in found.items()}

@@ -1,0 +1,75 @@
+"""A step that waits 10 ms off the CPU, as on a GPU, with all of ingest running: what of the ideal rate is reached.
+
+Ideal is what the step takes alone: the product's own compiled call on the model of `models/waiting.py`, on a block in
+memory, with nothing else in this process and before the service starts. That is 10 ms, what the step computes, and what
+the timer is late. Reached is the rate of the service on a stored topic of JSON. What it lacks is what ingest and the
+trainer's work between two calls cost the model.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+from rig import hosted, place, report, settings_of
+
+from app.learning import build_learner
+
+MODEL = {"model.build": "../models/waiting.py:build_model"}
+SETTLING_CALLS = 5
+
+
+def alone_s(seconds: float) -> float:
+    """Seconds a step, by itself; the median of calls of 16 steps."""
+    learner = build_learner(settings_of("higgs_json", MODEL).settings)
+    one = learner.rows_of(learner.probe())
+    steps = 16
+    rows = type(one).of(_repeated(one.tensors(), steps))
+    took: list[float] = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until or len(took) <= SETTLING_CALLS:
+        began = time.perf_counter()
+        learner.learn(rows)
+        took.append((time.perf_counter() - began) / steps)
+    return statistics.median(took[SETTLING_CALLS:])
+
+
+def _repeated(tensors: tuple[object, ...], times: int) -> tuple[object, ...]:
+    import tensorflow as tf
+
+    repeated: tuple[object, ...] = tf.nest.map_structure(lambda column: tf.repeat(column, times, axis=0), tensors)
+    return repeated
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True, help="stored records as JSON, about 100,000 for each second")
+    parser.add_argument("--seconds", type=float, default=15.0)
+    given = parser.parse_args()
+    batch = settings_of("higgs_json", MODEL).settings.training.batch_size
+    step_s = alone_s(given.seconds / 3)
+    with hosted("higgs_json", {**place(given.bootstrap, given.topic), **MODEL}) as host:
+        host.wait_for_calls(SETTLING_CALLS)
+        began = time.monotonic()
+        host.run_for(given.seconds)
+        calls = host.notes.calls(since=began)
+        left = host.lag()
+        waiting = host.notes.snapshot().waiting
+    if not left:
+        raise SystemExit(f"{given.topic} does not hold enough for {given.seconds:g} s")
+    reached, ideal = calls.rate(), batch / step_s
+    details = {
+        "step_alone_ms": round(step_s * 1000, 3),
+        "own_ms": round(step_s * 1000 - 10, 3),
+        "records_per_s": round(reached),
+        "ideal_records_per_s": round(ideal),
+        "call_ms": round(float(np.median(calls.took_s)) * 1000, 2),
+        "waiting": {what: round(share, 4) for what, share in waiting.items()},
+    }
+    report({"of_ideal": round(reached / ideal, 4)}, details)
+
+
+if __name__ == "__main__":
+    main()
