@@ -24,23 +24,25 @@ def run(
     Ctrl-C or SIGTERM finishes the call, saves, commits and exits 0; a second one ends at once. Example:
     millrace run -c clicks.yaml --until now
     """
-    from app.settings.environment import quiet_tensorflow
     from app.signals import Signals
 
     signals = Signals()
     signals.install()
-    quiet_tensorflow()
-    from app.logs import configure
-    from app.process import run_service
-    from app.service import RunOptions
     from app.settings import load
+    from app.settings.environment import quiet_tensorflow
     from consumers.positions import parse_until
 
     loaded = load(file)
+    end = None if until is None else parse_until(until)
+    quiet_tensorflow()
+    from app.logs import configure
+    from app.process import run_service  # loads TensorFlow, so what is mistyped is said before
+    from app.service import RunOptions
+
     logs = loaded.settings.logs
     configure(name=loaded.settings.name, form=logs.format, level=logs.level)
     options = RunOptions(
-        until=None if until is None else parse_until(until),
+        until=end,
         max_records=max_records,
         paused=paused,
         start_over=start_over,

@@ -191,7 +191,7 @@ PROOF = {
 
 
 # Keras warns of what it cannot build by itself, and then it raises all the same.
-@pytest.mark.filterwarnings("ignore:Layer 'learner' looks like it has unbuilt state:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
 @pytest.mark.parametrize(
     ("name", "case"),
     [

@@ -1,0 +1,202 @@
+"""Bad input to `millrace run`: one clear line each, the right exit code, no traceback, nothing lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.local_broker.server import free_port
+from tests.conftest import MakeTopic, Produce, WaitFor
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
+MODEL = """\
+import keras
+
+
+def build_model(width=3):
+    price = keras.Input((), name="price")
+    hidden = keras.layers.Dense(width, name="hidden")(keras.layers.Reshape((1,))(price))
+    model = keras.Model({"price": price}, keras.layers.Dense(1, name="clicked")(hidden))
+    model.compile(optimizer="adam", loss="mse")
+    return model
+"""
+
+
+@dataclass
+class Config:
+    """A config that would run, and what a case breaks of it."""
+
+    folder: Path
+    broker: str
+    topic: str
+    model: str = "./model.py:build_model"
+    args: str = "{}"
+    checkpoints: str = "./checkpoints"
+
+    def write(self) -> Path:
+        (self.folder / "model.py").write_text(MODEL)
+        path = self.folder / "clicks.yaml"
+        path.write_text(
+            "name: clicks\n"
+            f"kafka: {{bootstrap_servers: ['{self.broker}'], topics: [{self.topic}]}}\n"
+            "records: {features: {price: float32}, label: {clicked: float32}}\n"
+            f"model: {{build: '{self.model}', args: {self.args}}}\n"
+            "training: {batch_size: 16}\n"
+            f"checkpoints: {{path: {self.checkpoints}}}\n"
+            "api: {listen: '127.0.0.1:0'}\n"
+        )
+        return path
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def run(config: Config, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "run", "-c", str(config.write()), "--until", "now", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment(),
+    )
+
+
+def complaint(done: subprocess.CompletedProcess[str], exit_code: int) -> str:
+    """The one line that it ended with."""
+    assert done.returncode == exit_code, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("millrace: error:")]
+    assert done.stderr.splitlines()[-1] == line
+    return line
+
+
+@pytest.fixture
+def config(tmp_path: Path, broker: str, topic: MakeTopic, produce: Produce) -> Config:
+    name = topic()
+    produce(name, [json.dumps({"price": n / 7, "clicked": n % 2}).encode() for n in range(40)])
+    return Config(tmp_path, broker, name)
+
+
+def nothing_saved(config: Config) -> bool:
+    return not [*config.folder.glob("checkpoints/clicks/checkpoints/0*")]
+
+
+def test_no_broker(tmp_path: Path) -> None:
+    line = complaint(run(Config(tmp_path, f"127.0.0.1:{free_port()}", "clicks")), 3)
+    assert "kafka.bootstrap_servers" in line
+
+
+def test_a_port_where_something_else_listens(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        line = complaint(run(Config(tmp_path, f"127.0.0.1:{listener.getsockname()[1]}", "clicks")), 3)
+    assert "kafka.bootstrap_servers" in line
+
+
+def test_a_missing_topic(config: Config) -> None:
+    config.topic = "not-there"
+    line = complaint(run(config), 3)
+    assert "topic not-there is not at" in line
+    assert "--create --topic not-there" in line
+    assert nothing_saved(config)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("./modle.py:build_model", "there is no file"),
+        ("./model.py:make", "has no function 'make'; it has build_model"),
+        ("./model.py", "write ./model.py:build_model"),
+        (
+            "./broken.py:build_model",
+            "broken.py does not import: ModuleNotFoundError: No module named 'nowhere' (line 1)",
+        ),
+    ],
+)
+def test_a_model_path_that_does_not_import(config: Config, model: str, said: str) -> None:
+    (config.folder / "broken.py").write_text("import nowhere\n")
+    config.model = model
+    assert said in complaint(run(config), 2)
+    assert nothing_saved(config)
+
+
+def test_a_model_whose_inputs_do_not_fit(config: Config) -> None:
+    (config.folder / "other.py").write_text(MODEL.replace('"price"', '"cost"'))
+    config.model = "./other.py:build_model"
+    line = complaint(run(config), 2)
+    assert "cost: the model wants float32, the schema has nothing" in line
+    assert "price: the model wants nothing, the schema has float32" in line
+
+
+def test_an_unwritable_folder(config: Config) -> None:
+    (config.folder / "checkpoints").write_text("a file stands here")
+    assert "checkpoints.path: cannot write to" in complaint(run(config), 2)
+
+
+def test_a_checkpoint_of_another_model(config: Config) -> None:
+    first = run(config)
+    assert first.returncode == 0, first.stderr
+    config.args = "{width: 5}"
+    line = complaint(run(config), 2)
+    assert "hidden/kernel is [1, 5] here and [1, 3] there" in line
+    assert "give the new model a name of its own" in line
+    config.args = "{}"
+    again = run(config)
+    assert again.returncode == 0, "what was refused has harmed nothing"
+
+
+def test_settings_with_several_mistakes_have_a_line_each(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.yaml"
+    path.write_text("name: clicks\nkafka: {topcis: [clicks]}\n")
+    done = subprocess.run(
+        [*COMMAND, "run", "-c", str(path)], capture_output=True, text=True, timeout=60, check=False, env=environment()
+    )
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert len(lines) > 3
+    assert all(line.startswith("millrace: error: ") for line in lines)
+
+
+def test_records_that_are_not_what_the_schema_says_are_set_aside(config: Config, produce: Produce) -> None:
+    produce(config.topic, [b"not json", b'{"price": "dear", "clicked": 1}', b"", None])
+    done = run(config)
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run(
+        [*COMMAND, "checkpoints", "show", "1", "-c", str(config.folder / "clicks.yaml"), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=environment(),
+    )
+    (facts,) = json.loads(shown.stdout)["history"].values()
+    assert facts["learnt"] == 40
+    assert facts["set_aside"] == {"malformed": 1, "wrong_type": 1, "empty": 2}
+
+
+@pytest.fixture
+def trainer(config: Config, wait_for: WaitFor) -> Iterator[Config]:
+    """A trainer at work on the config's folder."""
+    with subprocess.Popen(
+        [*COMMAND, "run", "-c", str(config.write())], stderr=subprocess.DEVNULL, env=environment()
+    ) as it:
+        wait_for(lambda: it.poll() is not None or not nothing_saved(config), timeout=60)
+        yield config
+        it.send_signal(signal.SIGTERM)
+        assert it.wait(timeout=60) == 0, "a second trainer does not harm the first"
+
+
+def test_a_second_trainer_on_the_same_folder(trainer: Config) -> None:
+    line = complaint(run(trainer), 4)
+    assert "is held by millrace run clicks (process" in line
+    assert "stop that trainer first" in line
