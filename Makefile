@@ -59,9 +59,28 @@ clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: bench bench-quick
+.PHONY: bench bench-quick bench-peers bench-report lock-peers
 bench: $(READY) ## Speed against the frozen references, as ratios in build/bench.json (about 15 minutes)
 	$(BIN)/python bench/run.py
+	$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py)
 
 bench-quick: $(READY) ## The same in one short round: does it run, and roughly how fast
 	$(BIN)/python bench/run.py --quick
+
+PEERS := $(patsubst bench/peers/%/requirements.lock,%,$(wildcard bench/peers/*/requirements.lock))
+
+bench-peers: $(READY) $(PEERS:%=build/peers/%/.ready) ## Speed against other ways to do it (about 10 minutes; 4 GB of disk)
+	$(BIN)/python bench/compare.py
+
+# Each in an environment of its own: they want other versions of TensorFlow, numpy and Kafka's clients.
+build/peers/%/.ready: bench/peers/%/requirements.lock | $(READY)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	$(BIN)/uv pip install --quiet --require-hashes --python $(@D)/bin/python -r $<
+	@touch $@
+
+bench-report: $(READY) ## Write the tables and plots of docs/benchmarks.md from build/bench.json
+	$(BIN)/python bench/report.py
+
+lock-peers: $(READY) ## Resolve the peers' requirements anew, with hashes
+	$(foreach peer,$(PEERS),$(BIN)/uv pip compile --quiet bench/peers/$(peer)/requirements.in --universal \
+		--python-version 3.11 --generate-hashes --no-header -o bench/peers/$(peer)/requirements.lock &&) true

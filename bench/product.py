@@ -6,7 +6,8 @@ everything counts: fetching, hand-off, decoding, blocks, training, live metrics,
 imports, connecting, building, the proof, tracing, the warm-up, and the ordered stop. The topic must hold more than is
 timed, so that the queues are as full at the end as at the beginning: `ahead` says by how many records the fetching was
 ahead of the learning, and `fetch_lag` how many the topic had left, at the two ends.
-Prints one line of JSON: records, wall_s, cpu_s, and what the service says about itself.
+Prints one line of JSON: records, wall_s, cpu_s, the accuracy of the records from `--judged-from` to `--judged-to`, each
+judged before it was learnt, and what the service says about itself.
 """
 
 import argparse
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from app.logs import configure
 from app.service import RunOptions, Service
 from app.settings import Loaded, load
+from training.live import LiveSnapshot
 from training.meter import Meter
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -50,18 +52,24 @@ class Mark:
 class Marks(Meter):
     """The service's meter, which also takes two marks. Runs on the trainer's thread."""
 
-    def __init__(self, at: tuple[int, int]) -> None:
+    def __init__(self, at: tuple[int, int], judged: tuple[int, int]) -> None:
         super().__init__(time.monotonic)
         self.service: Service | None = None
         self.marks: list[Mark] = []
         self.done = threading.Event()
+        self.looks: list[LiveSnapshot] = []
         self._at = at
+        self._judged = judged
         self._seen = 0
 
     def called(self, seconds: float, learnt: int, *others: Any) -> None:
         """A call returned."""
         super().called(seconds, learnt, *others)
         self._seen += learnt
+        if len(self.looks) < 2 and self._seen >= self._judged[len(self.looks)]:
+            assert self.service is not None
+            assert self.service.parts.live is not None
+            self.looks.append(self.service.parts.live.look())
         if len(self.marks) < 2 and self._seen >= self._at[len(self.marks)]:
             self.marks.append(self._mark())
             if len(self.marks) == 2:
@@ -93,6 +101,13 @@ def cpu_by_thread(first: Mark, last: Mark) -> dict[str, float]:
     return {name: round(spent / 1e9, 3) for name, spent in found.most_common() if spent > 1e6}
 
 
+def accuracy(first: LiveSnapshot, last: LiveSnapshot) -> dict[str, float]:
+    """The live accuracy of what was learnt between two looks: each record's by the weights from before it."""
+    right = [look.cumulative["accuracy"] * look.cumulative_records for look in (first, last)]
+    judged = last.cumulative_records - first.cumulative_records
+    return {"accuracy": (right[1] - right[0]) / judged, "judged": judged}
+
+
 def settings(given: argparse.Namespace, checkpoints: str) -> Loaded:
     """The config with this run's places over it."""
     places = {
@@ -109,7 +124,7 @@ def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
     """Start the service, wait for both marks, stop it."""
     loaded = settings(given, checkpoints)
     configure(name=loaded.settings.name, form="text", level="warning")
-    marks = Marks((given.warm_up, given.warm_up + given.records))
+    marks = Marks((given.warm_up, given.warm_up + given.records), (given.judged_from, given.judged_to))
     service = Service(loaded, RunOptions(), on_end=marks.done.set)
     service.meter, marks.service = marks, service
     service.start()
@@ -127,6 +142,7 @@ def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
         "records": last.learnt - first.learnt,
         "wall_s": last.wall_s - first.wall_s,
         "cpu_s": last.cpu_s - first.cpu_s,
+        **(accuracy(*marks.looks) if len(marks.looks) == 2 else {}),
         "ahead": [mark.fetched - mark.learnt for mark in (first, last)],
         "fetch_lag": [first.lag, last.lag],
         "waiting": dict(said.waiting),
@@ -143,6 +159,8 @@ def main() -> None:
     parser.add_argument("--format", choices=["json", "raw"], required=True)
     parser.add_argument("--records", type=int, default=1_500_000)
     parser.add_argument("--warm-up", type=int, default=300_000)
+    parser.add_argument("--judged-from", type=int, default=49_152)
+    parser.add_argument("--judged-to", type=int, default=65_536)
     parser.add_argument("--batches-per-call", type=int, default=16)
     parser.add_argument("--batch", type=int, default=1024)
     given = parser.parse_args()

@@ -161,16 +161,17 @@ def figures_by_round(rounds: list[Round]) -> dict[str, list[float]]:
 
 
 @contextmanager
-def broker(bootstrap: str | None) -> Iterator[str]:
-    """The broker that was named, or one of our own for as long as this lasts."""
+def broker(bootstrap: str | None, kafka: str | None = None) -> Iterator[str]:
+    """The broker that was named, or one of our own for as long as this lasts, of a version of Kafka."""
     if bootstrap is not None:
         yield bootstrap
         return
     from app.local_broker import LocalBroker
+    from app.local_broker.jars import KAFKA_VERSION
 
-    folder = BUILD / "bench" / "broker"
+    folder = BUILD / "bench" / f"broker-{kafka or KAFKA_VERSION}"
     try:
-        with LocalBroker(folder) as local:
+        with LocalBroker(folder, version=kafka or KAFKA_VERSION) as local:
             yield local.bootstrap_servers
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,170 @@
+"""Writes the tables and plots of `docs/benchmarks.md` from `build/bench.json`.
+
+    python bench/report.py [--from build/bench.json] [--into docs/benchmarks.md]
+
+What stands between the two marks is replaced; the plots lie beside the page. Nothing is measured here.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bars import bars
+
+ROOT = Path(__file__).parents[1]
+BEGIN = "<!-- begin of what `make bench-report` writes -->"
+END = "<!-- end of what `make bench-report` writes -->"
+PRODUCT = "product-json"
+
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a figure says, and what it is to be."""
+
+    says: str
+    aim: str
+
+
+MEANINGS: Mapping[str, Meaning] = {
+    "json_over_naive": Meaning("JSON: how many times as fast as the naive pipeline", "≥ 45"),
+    "raw_over_naive": Meaning("raw float32: how many times as fast as the naive pipeline", "≥ 70"),
+    "json_cpu_over_parts": Meaning("JSON: CPU a record over the sum of the parts alone", "≤ 1.35"),
+    "raw_cpu_over_parts": Meaning("raw float32: CPU a record over the sum of the parts alone", "≤ 1.35"),
+    "off_cpu_step_of_ideal": Meaning("a step that waits 10 ms off the CPU: share of the ideal rate", "≥ 0.97"),
+    "freshness_p99_ms": Meaning("1,000 records/s: age of a record when it is learnt, p99, ms", "≤ 300"),
+    "livez_p99_ms": Meaning("at full speed: `/livez` answers within, p99, ms", "≤ 50"),
+    "loop_lag_p99_ms": Meaning("at full speed: lag of both event loops, p99, ms", "≤ 50"),
+    "checkpoint_stall_p99_ms": Meaning("10 million parameters: training waits for a checkpoint, p99, ms", "≤ 60"),
+    "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
+    "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
+}
+
+
+def meaning_of(figure: str) -> Meaning:
+    """What a figure says; of a peer's, by its name."""
+    if figure.startswith("over_"):
+        return Meaning(f"how many times as fast as {title_of(figure.removeprefix('over_'))}", "> 1")
+    return MEANINGS.get(figure, Meaning("", ""))
+
+
+def title_of(peer: str) -> str:
+    """A peer's name as it writes itself."""
+    titles = {"tensorflow_io": "tensorflow-io", "scikit_learn": "scikit-learn", PRODUCT: "millrace"}
+    return titles.get(peer, peer.replace("_", " ").title())
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def place(report: Report) -> str:
+    """Where and when."""
+    machine = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"{report['as_of'][:10]}, commit {machine['commit']}, {machine['cpus']} cores ({machine['cpu']}), "
+        f"Python {machine['python']}, {versions}."
+    )
+
+
+def figures(report: Report) -> list[str]:
+    """All figures, with what they are to be."""
+
+    def rows() -> Iterator[list[str]]:
+        for name, value in report["figures"].items():
+            values = report.get("figures_by_round", {}).get(name) or [value]
+            meaning = meaning_of(name)
+            spread = f"{number(min(values))} to {number(max(values))}"
+            yield [f"`{name}`", meaning.says, f"**{number(value)}**", f"{spread} ({len(values)})", meaning.aim]
+
+    return table(["figure", "what it says", "median", "from, to (rounds)", "aim"], rows())
+
+
+def cases(report: Report) -> list[str]:
+    """Rates and costs, for this machine only."""
+
+    def rows() -> Iterator[list[str]]:
+        for name, case in report["cases"].items():
+            if "records_per_s" in case:
+                yield [name, f"{case['records_per_s']:,}", f"{case['cpu_us_per_record']:.2f}"]
+
+    return table(["case", "records/s", "CPU µs a record"], rows())
+
+
+def peers(report: Report) -> list[str]:
+    """The product and its peers: what they trained, how fast, and how well after the same records."""
+    figures, details = report["figures"], report["peers"]
+
+    def rows() -> Iterator[list[str]]:
+        for name, case in details["cases"].items():
+            times = f"{number(figures[f'over_{name}'])} times" if f"over_{name}" in figures else ""
+            yield [
+                case["package"] or f"**{title_of(name)}**",
+                case["note"] or "an MLP 28-64-64-1 with Adam",
+                f"{case['records_per_s']:,}",
+                f"{case['cpu_us_per_record']:.1f}",
+                f"{case['accuracy']:.3f}",
+                times,
+            ]
+        for name in details["absent"]:
+            yield [title_of(name), "not measured: not installed", "", "", "", ""]
+
+    return table(["", "what it trains", "records/s", "CPU µs a record", "accuracy", "millrace is faster by"], rows())
+
+
+def number(value: float) -> str:
+    """Three figures or so."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def text(report: Report) -> str:
+    """Everything between the marks."""
+    lines = ["", "### Figures", "", *figures(report), ""]
+    if "cases" in report:
+        lines += ["### Rates of the cases", "", place(report), "", *cases(report), ""]
+    if "peers" in report:
+        plan = report["peers"]["plan"]
+        judged = f"records {plan['warm_up'] - plan['judged'] + 1:,} to {plan['warm_up']:,}"
+        lines += ["### Peers", "", f"{place(report['peers'])} Kafka {report['peers']['kafka']}.", "", *peers(report)]
+        lines += ["", f"Accuracy: of {judged}, each judged before it was learnt."]
+        lines += ["", "![Records a second of millrace and its peers](benchmarks-peers.svg)", ""]
+    return "\n".join(lines)
+
+
+def plot(report: Report) -> str:
+    """The peers' rates."""
+    rates = {title_of(name): case["records_per_s"] for name, case in report["peers"]["cases"].items()}
+    return bars("JSON records a second, logarithmic", rates, ours=title_of(PRODUCT))
+
+
+def fill(page: str, written: str) -> str:
+    """The page with other text between its marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"the page lacks {BEGIN!r} or {END!r}")
+    return f"{before}{BEGIN}\n{written}\n{END}{after}"
+
+
+def main() -> None:
+    """Read the report, write the page and the plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="source", type=Path, default=ROOT / "build" / "bench.json")
+    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    given = parser.parse_args()
+    if not given.source.exists():
+        raise SystemExit(f"{given.source} is not there; `make bench` writes it")
+    report = json.loads(given.source.read_text())
+    given.into.write_text(fill(given.into.read_text(), text(report)))
+    if "peers" in report:
+        (given.into.parent / "benchmarks-peers.svg").write_text(plot(report))
+
+
+if __name__ == "__main__":
+    main()

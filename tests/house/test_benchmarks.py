@@ -1,0 +1,86 @@
+"""What the benchmarks' page promises, and the script that fills it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text()
+CASE = {"records_per_s": 1000, "cpu_us_per_record": 2.5, "accuracy": 0.8125, "runs": []}
+MACHINE = {"commit": "abc", "cpu": "a CPU", "cpus": 2, "python": "3.11.7", "versions": {"keras": "3"}}
+REPORT = {
+    "as_of": "2026-01-02T03:04:05+00:00",
+    "machine": MACHINE,
+    "figures": {"json_over_naive": 51.25, "over_river": 12.5},
+    "figures_by_round": {"json_over_naive": [50.0, 51.25, 60.0]},
+    "cases": {"naive-json": CASE},
+    "peers": {
+        "as_of": "2026-02-03T04:05:06+00:00",
+        "machine": MACHINE,
+        "kafka": "3.9.1",
+        "plan": {"warm_up": 65_536, "judged": 16_384},
+        "absent": ["quix_streams"],
+        "cases": {
+            "product-json": {**CASE, "records_per_s": 12_500, "package": None, "note": None},
+            "river": {**CASE, "package": "river 1", "note": "a linear model"},
+        },
+    },
+}
+
+
+def _report(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
+    (folder / "bench.json").write_text(json.dumps(REPORT))
+    (folder / "page.md").write_text(page)
+    command = [sys.executable, str(ROOT / "bench" / "report.py"), "--from", str(folder / "bench.json")]
+    return subprocess.run(
+        [*command, "--into", str(folder / "page.md")], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_report_fills_the_page_and_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
+    done = _report(tmp_path, PAGE)
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / "page.md").read_text()
+    assert "**51.2** | 50 to 60 (3) | ≥ 45 |" in written
+    assert "| river 1 | a linear model | 1,000 | 2.5 | 0.812 | 12.5 times |" in written
+    assert "| Quix Streams | not measured: not installed |" in written
+    assert "records 49,153 to 65,536" in written
+    assert written.startswith(PAGE.partition("<!--")[0])
+    assert "<svg" in (tmp_path / "benchmarks-peers.svg").read_text()
+
+
+def test_a_second_report_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    _report(tmp_path, PAGE)
+    once = (tmp_path / "page.md").read_text()
+    assert "### Figures" in once
+    _report(tmp_path, once)
+    assert (tmp_path / "page.md").read_text() == once
+
+
+def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
+    done = _report(tmp_path, "# Another page\n")
+    assert done.returncode != 0
+    assert "the page lacks" in done.stderr
+    assert (tmp_path / "page.md").read_text() == "# Another page\n"
+
+
+def test_every_recipe_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"`make ([a-z-]+)`", PAGE))
+    assert {"bench", "bench-peers", "bench-report"} <= named
+    recipes = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert named - recipes == set()
+
+
+@pytest.mark.parametrize(
+    "lock", sorted((ROOT / "bench" / "peers").glob("*/requirements.lock")), ids=lambda p: p.parent.name
+)
+def test_a_peers_lock_has_a_hash_for_everything_and_names_no_host(lock: Path) -> None:
+    text = lock.read_text()
+    pinned = re.findall(r"^[\w.-]+(?:\[[\w,-]+\])?==\S+.*$", text, re.MULTILINE)
+    assert pinned
+    assert all(line.endswith("\\") for line in pinned)
+    assert "://" not in text
