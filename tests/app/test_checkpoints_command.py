@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -199,3 +200,23 @@ def test_weights_of_another_model_are_refused_with_both_shapes(tmp_path: Path) -
     assert done.returncode == 1
     assert "dense/kernel is [1, 4] here and [1, 7] there" in done.stderr
     assert [path.name for path in tmp_path.iterdir() if ".h5" in path.name or path.name.startswith(".")] == []
+
+
+def test_the_lines_of_the_docs_take_weights_out_without_millrace(tmp_path: Path) -> None:
+    write_weights(tmp_path, 4)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
+    look = (
+        "\nimport sys\nfound = [bool((variable.value.numpy() == arrays[variable.path]).all()) for variable in "
+        "keras.saving.load_model('clicks.keras').variables]\nprint(found, 'training' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [sys.executable, "-c", code + look],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "[True, True, True, True] False\n", done.stderr
