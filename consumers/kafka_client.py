@@ -24,6 +24,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from consumers.chunking import FetchedRecord
@@ -35,6 +36,8 @@ _RETRY_S = 0.25
 _LOGIN_ERRORS = (AuthenticationFailedError, AuthenticationMethodNotSupported, UnsupportedSaslMechanismError)
 _MISSING, _UNAUTHORIZED = 3, 29
 """Kafka's error codes for a topic in a metadata response."""
+_A_TOPIC, _KEPT = 2, ("cleanup.policy", "retention.ms")
+"""Kafka's code for a topic among what has settings, and those settings of it that say how long it keeps records."""
 
 
 class OffsetGoneError(Exception):
@@ -110,6 +113,18 @@ class KafkaClient:
         async with _answers(self._options):
             found = await self._consumer.offsets_for_times(dict.fromkeys(_theirs(partitions), timestamp_ms))
         return {Partition(*theirs): None if place is None else place.offset for theirs, place in found.items()}
+
+    async def retention_ms(self) -> dict[str, int | None]:
+        """For how long Kafka keeps each topic's records; None where it removes none for their age.
+
+        Topics whose settings we may not see are left out.
+        """
+        wanted = [(_A_TOPIC, topic, list(_KEPT)) for topic in self._options.topics]
+        request = DescribeConfigsRequest(resources=wanted, include_synonyms=False)
+        async with _answers(self._options):
+            answer = await self._client.send(self._client.get_random_node(), request)
+        found = [(topic, entries) for code, _, _, topic, entries in answer.resources if not code]
+        return {topic: _kept_ms({name: value for name, value, *_ in entries}) for topic, entries in found}
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these positions; what was fetched for an earlier assignment is dropped."""
@@ -257,6 +272,12 @@ def _theirs(partitions: Iterable[Partition]) -> list[TopicPartition]:
 
 def _ours(found: Mapping[TopicPartition, int]) -> dict[Partition, int]:
     return {Partition(*theirs): offset for theirs, offset in found.items()}
+
+
+def _kept_ms(settings: Mapping[str, str]) -> int | None:
+    removes = "delete" in settings["cleanup.policy"].split(",")
+    kept = int(settings["retention.ms"])
+    return kept if removes and kept >= 0 else None
 
 
 def _fatal_text(error: KafkaError) -> str:

@@ -30,6 +30,7 @@ __all__ = ["KafkaOptions", "KafkaSource", "SourceStatistics"]
 log = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
+_RETENTION_EVERY_S, _RETENTION_RETRY_S = 600.0, 60.0
 _SPARE_S = 5.0
 """What a call from another thread waits beyond the time that its question to Kafka may take."""
 
@@ -136,7 +137,7 @@ class _Parts:
         self.commits = GroupCommits(options)
         self.room = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def connect(self, deadline_s: float) -> None:
         try:
@@ -145,7 +146,10 @@ class _Parts:
         except BaseException:
             await self.close()
             raise
-        self._watching = asyncio.create_task(self._watch(), name="watch-ends")
+        self._watching = [
+            asyncio.create_task(self._watch(), name="watch-ends"),
+            asyncio.create_task(self._watch_retention(), name="watch-retention"),
+        ]
 
     async def begin(self, incarnation: Incarnation) -> None:
         await self.end_fetching()
@@ -170,8 +174,9 @@ class _Parts:
 
     async def close(self) -> None:
         await self.end_fetching()
-        watching, self._watching = self._watching, None
-        await _cancel(watching)
+        watching, self._watching = self._watching, []
+        for task in watching:
+            await _cancel(task)
         await self.commits.close()
         await self.client.close()
 
@@ -183,6 +188,17 @@ class _Parts:
             except MillraceError as error:
                 self._meter.unanswered(str(error))
             await asyncio.sleep(_WATCH_EVERY_S)
+
+    async def _watch_retention(self) -> None:
+        """Know for how long Kafka keeps what is not learnt yet. Many may not ask; nothing depends on the answer."""
+        while True:
+            kept_ms: Mapping[str, int | None] = {}
+            try:
+                kept_ms = await self.client.retention_ms()
+            except MillraceError as error:
+                log.debug("Kafka did not say for how long it keeps records: %s", error)
+            self._meter.retention(kept_ms)
+            await asyncio.sleep(_RETENTION_EVERY_S if kept_ms else _RETENTION_RETRY_S)
 
 
 async def _connect(options: KafkaOptions, meter: SourceMeter, deadline_s: float) -> _Parts:

@@ -61,6 +61,8 @@ class SourceStatistics:
     """The newest trouble that was lived with."""
     connected: bool
     """Whether Kafka answered when it was last asked, about a second ago."""
+    retention_ms: Mapping[str, int | None]
+    """For how long Kafka keeps records, by topic; None: it removes none for their age. A topic not here: not known."""
     loop_lag_p99_s: float
     """How late the consumer's loop was for its timers over the last half minute; above 0.1 it is overloaded."""
     as_of: float
@@ -102,6 +104,7 @@ class SourceMeter:
         self._fresh_ms: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
         self._waiting: tuple[Partition, ...] = ()
+        self._retention_ms: dict[str, int | None] = {}
         self._last_error: str | None = None
         self._connected = False
 
@@ -173,6 +176,11 @@ class SourceMeter:
         with self._lock:
             self._waiting = tuple(sorted(partitions))
 
+    def retention(self, kept_ms: Mapping[str, int | None]) -> None:
+        """Kafka keeps the topics' records for so long."""
+        with self._lock:
+            self._retention_ms = dict(kept_ms)
+
     def committed(self, refusal: str | None) -> None:
         """A commit was taken, or refused with an error of this name."""
         with self._lock:
@@ -201,6 +209,7 @@ class SourceMeter:
                 commits_refused=dict(self._totals.commits_refused),
                 last_error=self._last_error,
                 connected=self._connected,
+                retention_ms=dict(self._retention_ms),
                 loop_lag_p99_s=loop_lag_p99_s,
                 as_of=now_s,
             )

@@ -43,6 +43,23 @@ def learnt_lag(snapshot: Snapshot, caught_up_at: float | None) -> LearntLag:
     return LearntLag(records=records, seconds=max(0.0, snapshot.at - max(known), fetching or 0.0))
 
 
+def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
+    """Seconds until Kafka may remove the oldest record that is not learnt, by its age alone.
+
+    None where that is not known, or never; the whole retention where everything is learnt.
+    """
+    if snapshot.source is None or lag.records is None or lag.seconds is None:
+        return None
+    kept_ms = snapshot.source.retention_ms
+    views = partition_lags(snapshot).items()
+    behind = {Partition.parse(name).topic for name, view in views if view.lag_records}
+    topics = behind or set(kept_ms)
+    if not topics <= kept_ms.keys():
+        return None
+    finite = [kept for topic in topics if (kept := kept_ms[topic]) is not None]
+    return max(0.0, min(finite) / 1000 - lag.seconds) if finite else None
+
+
 def partition_lags(snapshot: Snapshot) -> Mapping[str, PartitionLagView]:
     """Each partition's lag, by `topic:number`."""
     return {

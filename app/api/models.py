@@ -71,6 +71,9 @@ class StreamView(Shape):
         None, description="From a record's timestamp to the end of the call that learnt it, over the last minute."
     )
     catch_up_s: float | None = Field(None, description="Until the lag is 0, if rates stay as they are.")
+    retention_s_left: float | None = Field(
+        None, description="Until Kafka may remove the oldest record that is not learnt, by its age."
+    )
     partitions: AssignedPartitions
 
 
@@ -199,6 +202,9 @@ class LagAnswer(Answer):
     lag_records: int | None = None
     lag_s: float | None = None
     catch_up_s: float | None = None
+    retention_s_left: float | None = Field(
+        None, description="Until Kafka may remove the oldest record that is not learnt, by its age."
+    )
     partitions: Mapping[str, PartitionLagView]
     commits: CommitsView | None = None
 

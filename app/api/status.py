@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.api.lag import partition_lags
+from app.api.lag import partition_lags, retention_s_left
 from app.api.models import (
     AssignedPartitions,
     CheckpointView,
@@ -56,8 +56,9 @@ def lag_answer(observation: Observation) -> LagAnswer:
     return LagAnswer(
         **stamp(snapshot),
         lag_records=lag.records,
-        lag_s=None if lag.seconds is None else round(lag.seconds, 3),
+        lag_s=_rounded(lag.seconds),
         catch_up_s=catch_up_s(observation),
+        retention_s_left=_rounded(retention_s_left(snapshot, lag)),
         partitions=partition_lags(snapshot),
         commits=None
         if source is None
@@ -136,11 +137,16 @@ def _stream(observation: Observation) -> StreamView:
     waiting = 0 if snapshot.source is None else len(snapshot.source.waiting_partitions)
     return StreamView(
         lag_records=lag.records,
-        lag_s=None if lag.seconds is None else round(lag.seconds, 3),
+        lag_s=_rounded(lag.seconds),
         staleness_s=staleness_of(snapshot),
         catch_up_s=catch_up_s(observation),
+        retention_s_left=_rounded(retention_s_left(snapshot, lag)),
         partitions=AssignedPartitions(assigned=assigned, of=assigned + waiting),
     )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _live(snapshot: Snapshot) -> LiveView | None:

@@ -153,6 +153,37 @@ def test_a_partition_whose_end_nobody_knows_makes_the_lag_unknown_rather_than_ze
     assert lag["partitions"]["clicks:2"] == {"position": 0}
 
 
+def test_what_retention_leaves_is_counted_from_the_oldest_record_that_is_not_learnt(api: Client, rig: Rig) -> None:
+    rig.source.meter.retention({"clicks": 3_600_000})
+    rig.produce(P0, 8)
+    rig.learn_all()
+    assert rig.learnt_to_ms is not None
+    rig.learnt_to_ms -= 600_000
+    rig.post()
+    rig.produce(P1, 4)
+    left = api.seen("/lag")["retention_s_left"]
+    assert 2900 < left < 3001
+    assert api.seen("/status")["stream"]["retention_s_left"] <= left
+
+
+def test_where_everything_is_learnt_the_whole_retention_is_left(api: Client, rig: Rig) -> None:
+    assert "retention_s_left" not in api.seen("/lag")
+    rig.source.meter.retention({"clicks": 3_600_000})
+    assert api.seen("/lag")["retention_s_left"] == 3600.0
+
+
+@pytest.mark.parametrize("kept_ms", [{"clicks": None}, {"others": 3_600_000}])
+def test_retention_that_is_unlimited_or_unknown_is_left_out(
+    api: Client, rig: Rig, kept_ms: dict[str, int | None]
+) -> None:
+    rig.source.meter.retention(kept_ms)
+    rig.produce(P0, 8)
+    rig.learn(rig.draw())
+    rig.post()
+    rig.produce(P0, 8)
+    assert "retention_s_left" not in api.seen("/lag")
+
+
 def test_the_verdict_is_made_of_the_numbers(api: Client, rig: Rig) -> None:
     rig.produce(P0, 100)
     rig.learn(rig.draw())
