@@ -7,7 +7,6 @@ from random import Random
 from typing import Protocol
 
 from tests.faults.harness.process import Run
-from tests.faults.harness.waiting import wait_until
 
 SAVE_POINTS = (
     "save.before_data",
@@ -44,7 +43,7 @@ class AfterStart:
 
     def bring_about(self, run: Run) -> None:
         """Wait for that second."""
-        wait_until(lambda: run.age_s >= self.seconds, f"second {self.seconds:.1f} of its life")
+        run.wait_for(lambda: run.age_s >= self.seconds, f"second {self.seconds:.1f} of its life")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class WhileLearning:
     def bring_about(self, run: Run) -> None:
         """Wait for the call, then for that second."""
         ends_at = run.wait_for_first_call() + self.seconds
-        wait_until(lambda: run.age_s >= ends_at, f"{self.seconds:.1f} s of learning")
+        run.wait_for(lambda: run.age_s >= ends_at, f"{self.seconds:.1f} s of learning")
 
 
 @dataclass(frozen=True, slots=True)
