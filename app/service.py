@@ -151,6 +151,7 @@ class Service:
             if not isinstance(error, MillraceError):
                 log.exception("the service failed")
         finally:
+            self.commands.refuse_all(MillraceError("the service has ended; start it again"))
             self._close()
             self._on_end()
 
@@ -207,6 +208,7 @@ class Service:
             results=learner.call.metrics.results,
             kind=task,
             clock=time.monotonic,
+            names=tuple(learner.call.metrics.metrics),
         )
         saving = self._open_store(learner)
         options = StreamOptions(

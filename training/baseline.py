@@ -32,6 +32,7 @@ class Baseline(StrEnum):
         name = (loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))) or ""
         return {
             "binary_crossentropy": cls.BINARY,
+            "bce": cls.BINARY,
             "categorical_crossentropy": cls.ONE_HOT,
             "sparse_categorical_crossentropy": cls.CLASSES,
             "mse": cls.SQUARES,

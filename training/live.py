@@ -76,13 +76,21 @@ class LiveMetrics:
     name = "metrics"
 
     def __init__(
-        self, *, window_s: float, scored: str, results: Results, kind: Baseline, clock: Callable[[], float]
+        self,
+        *,
+        window_s: float,
+        scored: str,
+        results: Results,
+        kind: Baseline,
+        clock: Callable[[], float],
+        names: Sequence[str] = (),
     ) -> None:
         self._window_s = window_s
         self._scored = scored
         self._results = results
         self._kind = kind
         self._clock = clock
+        self._names = list(names)
         self._buckets: deque[tuple[int, Sums]] = deque()
         self._total = Sums()
 
@@ -129,13 +137,14 @@ class LiveMetrics:
         arrays: dict[str, npt.NDArray[Any]] = {f"state.{i}": s.copy() for i, s in enumerate(total.states)}
         arrays.update(total.labels.arrays())
         facts = {"records": total.records, "loss": total.loss, "scored": total.scored, "labels": total.labels.count}
-        return PartState(arrays=arrays, facts=facts)
+        return PartState(arrays=arrays, facts={**facts, "names": self._names})
 
     def restore(self, state: PartState) -> None:
         """Take the cumulative sums back; states of metrics that were compiled otherwise begin at nothing."""
         arrays = numpy_arrays(state)
         facts = state.facts
-        states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays))]
+        same = facts.get("names", self._names) == self._names
+        states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays)) if same]
         labels = LabelSums.of(int(facts["labels"]), arrays)
         self._total = Sums(int(facts["records"]), float(facts["loss"]), int(facts["scored"]), states, labels)
         self.forget_window()

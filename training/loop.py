@@ -7,7 +7,6 @@ or by an error, with none: what a call that raised has left behind may not be us
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -24,12 +23,13 @@ from training.baseline import Baseline, LabelSums
 from training.board import Board, ModelFacts, Posting
 from training.calls import Rows
 from training.checkpoints.manifest import SaveReason
-from training.commands import Command, Commands, Pause, Resume, Rewind, Save, Stop
+from training.commands import Command, Commands, Pause, Profile, Resume, Rewind, Save, Stop
 from training.learner import Learner, Lesson
 from training.ledger import Ledger
 from training.live import LiveMetrics, Sums
 from training.meter import Meter
 from training.phases import Phase, Phases
+from training.profiling import Profiling
 from training.saving import Saving
 from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder
 
@@ -69,6 +69,7 @@ class Trainer:
         self._paused: str | None = "started with --paused" if paused else None
         self._stream: Stream | None = None
         self._stopping: list[Stop] = []
+        self._profiling = Profiling(with_.clock)
         self._learnt = 0
         self._learnt_to_ms: int | None = None
         learner = with_.learner
@@ -88,6 +89,7 @@ class Trainer:
             if not isinstance(error, MillraceError):
                 raise
         finally:
+            self._profiling.end()
             self._with.commands.refuse_all(MillraceError("the trainer has ended; start it again"))
 
     def _turn(self) -> bool:
@@ -97,6 +99,7 @@ class Trainer:
             self._obey(command)
         if self._stopping:
             return False
+        self._profiling.look()
         if (reason := w.saving.due()) is not None:
             self._save(reason)
         self._post()
@@ -127,7 +130,8 @@ class Trainer:
             w.learner.witness.know(span.partition, span.index)
         failpoint("call.before")
         if facts.batches:
-            lesson = w.learner.learn(delivery.rows)
+            with self._profiling.call():
+                lesson = w.learner.learn(delivery.rows)
             refused = self._set_aside(facts, lesson)
             self._score(delivery.rows, lesson)
         failpoint("call.after")
@@ -204,6 +208,8 @@ class Trainer:
                 self._paused = None
                 self._with.phases.enter(Phase.IDLE)
                 command.answer.set_result(None)
+            case Profile():
+                self._profiling.begin(command)
             case Stop():
                 self._stopping.append(command)
             case _:
@@ -294,10 +300,3 @@ class Trainer:
 def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Pairs [..., 2] as one comparable value each."""
     return np.ascontiguousarray(places).view([("partition", np.int64), ("offset", np.int64)])[..., 0]
-
-
-def start_trainer(trainer: Trainer) -> threading.Thread:
-    """Run it on its thread."""
-    thread = threading.Thread(target=trainer.run, name="trainer", daemon=True)
-    thread.start()
-    return thread

@@ -41,7 +41,7 @@ def test_show_prints_each_value_with_its_origin(file: str) -> None:
 def test_show_as_json_holds_settings_and_origins(file: str) -> None:
     shown = json.loads(run("show", "-c", file, "--json"))
     assert shown["settings"]["kafka"]["group"] == "millrace-clicks"
-    assert shown["settings"]["kafka"]["fetch_bytes"] == "256KiB"
+    assert shown["settings"]["kafka"]["fetch_bytes"] == "1MiB"
     assert shown["origins"]["kafka.topics"] == f"{file}:2"
 
 

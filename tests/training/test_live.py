@@ -186,3 +186,23 @@ def test_a_stretch_whose_loss_is_unknown_has_metrics_and_no_loss() -> None:
     sums.loss, sums.scored = 0.0, 0
     live.add(sums)
     assert live.look().values == {"accuracy": 0.5}
+
+
+def test_a_metric_that_was_swapped_for_another_of_the_same_shape_begins_anew() -> None:
+    def live(*names: str) -> LiveMetrics:
+        return LiveMetrics(
+            window_s=60.0,
+            scored="before_update",
+            results=lambda states: {"value": float(states[0])} if states else {},
+            kind=Baseline.NONE,
+            clock=lambda: 0.0,
+            names=names,
+        )
+
+    before = live("accuracy")
+    before.add(Sums(records=4, states=[np.array(3.0)]))
+    same, other = live("accuracy"), live("mse")
+    same.restore(before.snapshot())
+    other.restore(before.snapshot())
+    assert same.look().cumulative == {"value": 3.0}
+    assert other.look().cumulative == {}
