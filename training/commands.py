@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from training.checkpoints.manifest import Manifest
@@ -50,13 +51,32 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """A profile that was written."""
+
+    folder: Path
+    calls: int
+    """That it shows: fewer than asked for where they were slow to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Trace the next calls; answered when the trace is written."""
+
+    calls: int
+    folder: Path
+    """Where to; of its own."""
+    answer: "Future[Profiled]" = field(default_factory=Future)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """Finish the call, save, end."""
 
     answer: "Future[None]" = field(default_factory=Future)
 
 
-Command = Save | Rewind | Pause | Resume | Stop
+Command = Save | Rewind | Pause | Resume | Profile | Stop
 
 
 class Commands:

@@ -5,6 +5,7 @@ MillraceError
 │   ├── ModelError           the user's model file or model does not fit
 │   └── UncapturedStateError the model holds state that no checkpoint could bring back
 ├── CheckpointError (exit 1)     a save failed; training goes on, the save is tried again
+├── ProfileError (exit 1)        no profile was taken; training goes on
 ├── CorruptError (exit 4)        what is on disk is not what was written
 │   └── AllCorruptError          no checkpoint that may be loaded verifies; nothing starts afresh unasked
 ├── NewerFormatError (exit 4)    a later version wrote it; this one neither reads nor deletes it
@@ -44,6 +45,10 @@ class CheckpointError(MillraceError, OSError):
     """A checkpoint could not be written. Nothing was committed; the next save tries again."""
 
     retriable = True
+
+
+class ProfileError(MillraceError, RuntimeError):
+    """No profile could be taken. The learning goes on."""
 
 
 class CorruptError(MillraceError, ValueError):

@@ -6,6 +6,7 @@ one request wait for each other.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -42,6 +43,11 @@ class CheckpointShelf:
         self._folder = folder
         self._store = CheckpointStore(folder)
         self._one_at_a_time = anyio.CapacityLimiter(1)
+
+    @property
+    def profiles(self) -> Path:
+        """Where profiles lie, beside the checkpoints."""
+        return self._folder.root / "profiles"
 
     async def listing(self) -> Listing:
         """Everything that is there, by its manifest and the sizes of its files."""

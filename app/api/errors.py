@@ -18,7 +18,7 @@ from starlette.responses import Response
 from app.api.models import ProblemDocument
 from app.api.stamp import Stamp
 from consumers.errors import ConfigError, DataLossError, MillraceError
-from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError
+from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError, ProfileError
 
 MEDIA_TYPE = "application/problem+json"
 StampNow = Callable[[], Stamp]
@@ -39,6 +39,7 @@ _MILLRACE: tuple[tuple[type[MillraceError], int, str], ...] = (
     (CorruptError, 409, "Choose another checkpoint: GET /checkpoints says which are good."),
     (DataLossError, 409, "Go back to a checkpoint before the range."),
     (ConfigError, 422, "Send what docs/api.md describes for this path."),
+    (ProfileError, 503, "The learning goes on. Ask again."),
     (CheckpointError, 503, "The learning goes on. Mend what is said, and ask again."),
 )
 

@@ -289,11 +289,12 @@ class OperationView(Shape):
     """Something that was asked of the trainer."""
 
     id: str
-    kind: str = Field(description="save, rewind, pause or resume.")
+    kind: str = Field(description="save, rewind, pause, resume or profile.")
     state: Literal["running", "succeeded", "failed"]
     began_at: str
     ended_at: str | None = None
     checkpoint: int | None = Field(None, description="The checkpoint that came of it.")
+    profile: str | None = Field(None, description="The folder of the profile that came of it.")
     complaint: str | None = Field(None, description="Why it failed.")
 
 
@@ -308,6 +309,14 @@ class StateAnswer(Answer):
 
     state: str
     reason: str | None = None
+
+
+class ProfileAnswer(Answer):
+    """A profile that was written."""
+
+    folder: str = Field(description="On the trainer's machine.")
+    calls: int = Field(description="That it shows; fewer than asked for where they were slow to come.")
+    open: str = Field(description="What shows it.")
 
 
 class PartitionPlan(Shape):
@@ -342,6 +351,12 @@ class SaveBody(Shape):
     """What may be said with a save."""
 
     note: str | None = Field(None, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")
+
+
+class ProfileBody(Shape):
+    """What may be said about a profile."""
+
+    calls: int = Field(20, ge=1, le=1000, strict=True, description="How many calls it should show.")
 
 
 class RestoreBody(Shape):

@@ -18,7 +18,7 @@ from app.api.errors import ProblemError
 from app.api.models import OperationView, moment
 from consumers.errors import MillraceError
 from training.checkpoints.manifest import Manifest
-from training.commands import Command, Commands
+from training.commands import Command, Commands, Profiled
 
 MOST_KEPT = 100
 MOST_RUNNING = 16
@@ -79,9 +79,14 @@ class Operation:
             return OperationView(
                 id=self.id, kind=self.kind, state="failed", began_at=began, ended_at=ended, complaint=problem.detail
             )
-        number = result.number if isinstance(result, Manifest) else None
         return OperationView(
-            id=self.id, kind=self.kind, state="succeeded", began_at=began, ended_at=ended, checkpoint=number
+            id=self.id,
+            kind=self.kind,
+            state="succeeded",
+            began_at=began,
+            ended_at=ended,
+            checkpoint=result.number if isinstance(result, Manifest) else None,
+            profile=str(result.folder) if isinstance(result, Profiled) else None,
         )
 
 

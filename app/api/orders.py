@@ -4,6 +4,8 @@ Runs on the HTTP side's loop, which waits for the answer only as long as it is t
 goes on, and is an operation to look at.
 """
 
+import shlex
+from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,6 +20,8 @@ from app.api.models import (
     CheckpointAnswer,
     OperationAnswer,
     ProblemDocument,
+    ProfileAnswer,
+    ProfileBody,
     RestoreBody,
     RewindBody,
     RewindPlan,
@@ -31,11 +35,13 @@ from app.api.snapshot import OVER, Snapshot
 from app.api.stamp import stamp
 from app.settings.units import parse_duration
 from training.checkpoints.manifest import Manifest
-from training.commands import Command, Pause, Resume, Rewind, Save
+from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save
 
 LONGEST_WAIT_S = 600.0
 _SOON_S = 5.0
 """How long a pause or a resume is waited for unless told otherwise: the trainer looks several times a second."""
+_PROFILED_S = 30.0
+"""How long a profile is waited for unless told otherwise."""
 Wait = Annotated[str | None, Query(max_length=20, description="How long to wait for the end, as in 30s; at most 10m.")]
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationAnswer},
@@ -67,6 +73,7 @@ class Orders:
         published("/rewind", self.rewind, responses=_OF_ONE)
         state("/pause", self.pause)
         state("/resume", self.resume)
+        add("/profile", self.profile, response_model=ProfileAnswer | OperationAnswer, responses=_RESPONSES)
         return router
 
     async def save(
@@ -116,6 +123,24 @@ class Orders:
         """Go on learning."""
         seconds = _seconds(wait, _SOON_S)
         return await self._obeyed(self._begin(Resume()), seconds, response)
+
+    async def profile(
+        self, response: Response, body: ProfileBody | None = None, wait: Wait = None
+    ) -> ProfileAnswer | OperationAnswer:
+        """Trace the next calls for TensorBoard."""
+        seconds, order = _seconds(wait, _PROFILED_S), new_id()
+        taken_at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        folder = self._shelf.profiles / f"{taken_at}-{order}"
+        operation = self._begin(Profile(calls=(body or ProfileBody()).calls, folder=folder), order)
+        if not await operation.wait(seconds):
+            return self._under_way(operation, response)
+        written: Profiled = operation.result()
+        return ProfileAnswer(
+            **stamp(self._observer.look().snapshot),
+            folder=str(written.folder),
+            calls=written.calls,
+            open=f"pip install tensorboard xprof; tensorboard --logdir {shlex.quote(str(written.folder))}",
+        )
 
     def _begin(self, command: Command, operation_id: str | None = None) -> Operation:
         self._at_work()

@@ -32,7 +32,7 @@ from pipelines.schema import Field, Schema
 from training.baseline import Baseline, LabelSums
 from training.board import ModelFacts, Posting
 from training.checkpoints import CheckpointStore, Folder, Manifest, PartState, SaveOrder, SaveReason, Writer
-from training.commands import Command, Pause, Resume, Rewind, Save, Stop
+from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
 from training.ledger import Ledger
 from training.live import LiveMetrics, Sums
 from training.phases import Phase, PhaseLimits, Phases
@@ -240,6 +240,8 @@ class Rig:
             command.answer.set_result(self.publish(SaveReason.DEMAND, self._number, command.note))
         elif isinstance(command, Rewind):
             command.answer.set_result(self._rewind(command))
+        elif isinstance(command, Profile):
+            command.answer.set_result(Profiled(folder=command.folder, calls=command.calls))
         elif isinstance(command, Pause):
             self.service.phases.enter(Phase.PAUSED, command.reason)
             command.answer.set_result(None)

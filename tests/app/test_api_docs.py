@@ -29,6 +29,7 @@ _SAMPLES: Mapping[str, Any] = {
     "POST /rewind": models.RewindPlan,
     "POST /pause": models.StateAnswer,
     "POST /resume": models.StateAnswer,
+    "POST /profile": models.ProfileAnswer,
 }
 
 

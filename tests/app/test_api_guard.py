@@ -8,7 +8,7 @@ from app.api import guard
 from app.api.guard import is_loopback
 from tests.app.api_rig import Client, Rig, is_problem
 
-MUTATING = ["/checkpoints", "/checkpoints/0/restore", "/rewind", "/pause", "/resume"]
+MUTATING = ["/checkpoints", "/checkpoints/0/restore", "/rewind", "/pause", "/resume", "/profile"]
 
 
 @pytest.mark.parametrize("path", MUTATING)

@@ -1,6 +1,7 @@
 """What may be ordered over HTTP, and what comes of it."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from tests.conftest import WaitFor
 from training.checkpoints import SaveReason
-from training.errors import CheckpointError
+from training.errors import CheckpointError, ProfileError
 from training.phases import Phase
 
 ORDERS: list[tuple[str, Any]] = [
@@ -19,6 +20,7 @@ ORDERS: list[tuple[str, Any]] = [
     ("/rewind", {"to": 0}),
     ("/pause", None),
     ("/resume", None),
+    ("/profile", {"calls": 3}),
 ]
 
 
@@ -176,14 +178,14 @@ def test_an_offset_that_the_checkpoint_has_learnt_cannot_be_skipped_from_there(a
         b'{"to": 0, "skip": ["\\ud800:0:1-2"]}',
     ],
 )
-@pytest.mark.parametrize("path", ["/rewind", "/checkpoints/0/restore", "/checkpoints"])
+@pytest.mark.parametrize("path", ["/rewind", "/checkpoints/0/restore", "/checkpoints", "/profile"])
 def test_a_body_that_is_malformed_is_never_a_defect(api: Client, rig: Rig, path: str, content: bytes) -> None:
     answer = api.post(path, content=content, headers={"content-type": "application/json"})
     if content or path == "/rewind":
         assert answer.status_code in (400, 409, 422)
         is_problem(answer, answer.status_code)
     else:
-        assert answer.status_code == 202
+        assert answer.status_code in (200, 202)
 
 
 @pytest.mark.parametrize("wait", ["30", "x", "11m", "-1s", "1e9s", "9" * 19 + "d", "", "1s" * 20, "%ff"])
@@ -193,6 +195,34 @@ def test_a_wait_that_cannot_be_is_refused_before_anything_is_ordered(
 ) -> None:
     assert "wait" in is_problem(api.post(f"{path}?wait={wait}", body), 422)["detail"]
     assert rig.folder.numbers() == [0]
+
+
+def test_a_profile_lies_in_a_folder_of_its_own_and_says_what_opens_it(api: Client, rig: Rig) -> None:
+    first, second = (api.post("/profile", {"calls": 3}).json() for _ in range(2))
+    assert first["calls"] == 3
+    assert first["folder"] != second["folder"]
+    assert Path(first["folder"]).parent == rig.folder.root / "profiles"
+    assert first["open"].endswith(f"tensorboard --logdir {first['folder']}")
+
+
+def test_a_profile_that_is_not_waited_for_is_an_operation_to_look_at(api: Client, rig: Rig, wait_for: WaitFor) -> None:
+    rig.obeying.clear()
+    answer = api.post("/profile?wait=0s")
+    assert answer.status_code == 202
+    rig.obeying.set()
+    wait_for(lambda: api.seen(answer.headers["location"])["operation"]["state"] == "succeeded")
+    operation = api.seen(answer.headers["location"])["operation"]
+    assert (operation["kind"], Path(operation["profile"]).parent) == ("profile", rig.folder.root / "profiles")
+
+
+@pytest.mark.parametrize("calls", [0, 1001, "3", 2.5, True])
+def test_a_profile_of_a_number_of_calls_that_cannot_be_is_refused(api: Client, calls: Any) -> None:
+    is_problem(api.post("/profile", {"calls": calls}), 422)
+
+
+def test_a_profile_that_cannot_be_taken_says_why(api: Client, rig: Rig) -> None:
+    rig.refuse_with = ProfileError("a profile is being taken already; ask again when it is written")
+    assert "taken already" in is_problem(api.post("/profile"), 503)["detail"]
 
 
 def test_a_pause_pauses_and_a_resume_goes_on(api: Client, rig: Rig) -> None:
