@@ -123,7 +123,7 @@ class KafkaClient:
         request = DescribeConfigsRequest(resources=wanted, include_synonyms=False)
         async with _answers(self._options):
             answer = await self._client.send(self._client.get_random_node(), request)
-        found = [(topic, entries) for code, _, _, topic, entries in answer.resources if not code]
+        found = [(topic, entries) for _, _, _, topic, entries in answer.resources if len(entries) == len(_KEPT)]
         return {topic: _kept_ms({name: value for name, value, *_ in entries}) for topic, entries in found}
 
     def assign(self, positions: Mapping[Partition, int]) -> None:

@@ -19,8 +19,6 @@ from training.errors import ProfileError
 log = logging.getLogger(__name__)
 LONGEST_S = 60.0
 """However few calls there were: what is traced is kept in memory until it ends."""
-_OPTIONS = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0, device_tracer_level=1)
-"""TensorFlow's own work and the devices'; tracing Python's too would slow it down several times."""
 
 
 @dataclass(slots=True)
@@ -46,7 +44,7 @@ class Profiling:
             return
         try:
             command.folder.mkdir(parents=True, exist_ok=True)
-            tf.profiler.experimental.start(str(command.folder), _OPTIONS)
+            tf.profiler.experimental.start(str(command.folder))
         except (OSError, tf.errors.OpError) as error:
             command.answer.set_exception(_failed(error))
             return
