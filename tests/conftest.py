@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 import time
 import uuid
 from collections import defaultdict
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.broker)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Lay out three logical CPU devices where a collected module has loaded TensorFlow, before any test computes."""
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
 
 
 class WaitFor(Protocol):

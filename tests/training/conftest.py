@@ -13,7 +13,6 @@ from training.calls import Rows
 from training.learner import Learner, LearnerOptions
 from training.strategy import DeviceOptions
 
-DEVICES = 3
 FEATURES = 6
 BATCH = 12
 
@@ -21,13 +20,6 @@ SCHEMA = Schema(
     features=(Field(name="x", source="x", dtype="float32", shape=(FEATURES,)),),
     labels=(Field(name="y", source="y", dtype="float32"),),
 )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def logical_devices() -> None:
-    """Devices can only be laid out before TensorFlow computes anything."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
 
 
 def mlp(*layers: Any, loss: Any = "binary_crossentropy", metrics: Any = ("accuracy",), model: Any = None) -> Any:
