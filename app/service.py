@@ -66,6 +66,8 @@ class RunOptions:
     paused: bool = False
     start_over: bool = False
     """Begin anew, though there are checkpoints: they stay, and are not gone on from."""
+    commits: bool = True
+    """Whether what is durable is committed to Kafka; a trial leaves the group's offsets alone."""
 
 
 @dataclass(slots=True)
@@ -284,7 +286,7 @@ class Service:
 
     def _durable(self, manifest: Manifest) -> None:
         """On the checkpoint writer's thread: what is durable may be committed."""
-        if self.parts.source is not None:
+        if self.parts.source is not None and self.options.commits:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
             failpoint("commit.before")
             self._commit = self.parts.source.commit(positions)

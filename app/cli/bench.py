@@ -1,0 +1,78 @@
+"""`millrace bench`: how fast this machine learns somebody's own records with their own model."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from app.benching import Trial
+
+_SPENT = {
+    "compute": "computing",
+    "input": "waiting for decoding and preparing",
+    "records": "waiting for records",
+    "saving": "copying for a save",
+}
+
+
+def bench(
+    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="For how long to measure.")] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Learn the topic's records for a while at full speed; say how fast, what bounds it, and with how much headroom.
+
+    Leaves nothing behind: its checkpoints are thrown away, nothing is committed, no dead letter is sent. What else runs
+    on this machine slows it down. Example: millrace bench -c clicks.yaml
+    """
+    from app.settings import load
+    from app.settings.environment import quiet_tensorflow
+
+    loaded = load(file)
+    typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
+    quiet_tensorflow()
+    from app.benching import bench as run_trial  # loads TensorFlow, so what is mistyped is said before
+    from app.logs import configure
+
+    configure(name=loaded.settings.name, form=loaded.settings.logs.format, level="warning")
+    trial = run_trial(loaded, seconds)
+    if as_json:
+        typer.echo(json.dumps(_facts(trial), indent=2))
+        return
+    typer.echo("\n".join(_lines(trial)))
+    if trial.seconds < seconds:
+        typer.echo(f"  The topic held no more: measured for {trial.seconds:.1f} s only.")
+
+
+def _facts(trial: "Trial") -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {name: value for name, value in asdict(trial).items() if value is not None}
+
+
+def _lines(trial: "Trial") -> Iterator[str]:
+    yield f"{trial.name}: {trial.records:,} records in {trial.seconds:.1f} s"
+    yield f"  learnt    {_rate(trial.records_per_s)}"
+    yield f"  arriving  {_arriving(trial)}"
+    shares = sorted(trial.waiting.items(), key=lambda item: -item[1])
+    spent = ", ".join(f"{share:.0%} {_SPENT[what]}" for what, share in shares if share >= 0.005)
+    yield f"  bound by  {trial.bound_by or 'nothing yet'}: {spent}"
+    yield f"  {trial.advice}"
+
+
+def _arriving(trial: "Trial") -> str:
+    if trial.arriving_per_s is None:
+        return "not known: it was over too soon"
+    if trial.headroom is None:
+        return "nothing came meanwhile"
+    if trial.headroom < 1:
+        return f"{_rate(trial.arriving_per_s)}: more than is learnt, so the model falls behind"
+    times = f"{trial.headroom:.1f}" if trial.headroom < 100 else f"{trial.headroom:,.0f}"
+    return f"{_rate(trial.arriving_per_s)}: {times} times as many could come"
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f} records/s" if per_s >= 10 else f"{per_s:.1f} records/s"

@@ -1,0 +1,87 @@
+"""A trial measures whole calls, and touches nothing that anybody else sees."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.benching import Trial, _Span, set_apart
+from app.cli.bench import _lines
+from tests.app.conftest import FIVE_LINES, LoadText
+from training.meter import Meter, Meterings
+
+TRIAL = Trial(
+    name="clicks",
+    records=824_000,
+    seconds=20.0,
+    records_per_s=41_200.0,
+    arriving_per_s=3_100.0,
+    headroom=13.3,
+    bound_by="compute",
+    waiting={"records": 0.02, "input": 0.05, "compute": 0.93, "saving": 0.0},
+    advice="Compute is the limit.",
+)
+
+
+def metered(calls: int, learnt: int) -> Meterings:
+    return replace(Meter(lambda: 0.0).snapshot(), calls=calls, learnt=learnt)
+
+
+def test_what_happens_while_it_settles_is_not_measured() -> None:
+    span = _Span(10.0)
+    assert not span.see(metered(0, 0), 1.0)
+    assert not span.see(metered(1, 1000), 5.0)
+    assert not span.see(metered(3, 3000), 7.5)
+    assert not span.see(metered(9, 9000), 17.0)
+    assert span.see(metered(10, 10_000), 18.0)
+    assert (span.first.at, span.first.learnt, span.last.at, span.last.learnt) == (7.5, 3000, 18.0, 10_000)
+
+
+def test_a_topic_that_is_soon_learnt_is_measured_from_its_first_call() -> None:
+    span = _Span(10.0)
+    span.see(metered(1, 1000), 5.0)
+    span.see(metered(2, 2500), 6.0)
+    assert (span.first.learnt, span.last.learnt) == (1000, 2500)
+
+
+def test_calls_that_are_slow_to_return_are_not_waited_for_without_end() -> None:
+    span = _Span(10.0)
+    span.see(metered(1, 1000), 5.0)
+    assert not span.see(metered(1, 1000), 40.0)
+    assert span.see(metered(1, 1000), 50.0)
+
+
+def test_neither_the_groups_offsets_nor_checkpoints_nor_dead_letters_are_touched(
+    load_text: LoadText, tmp_path: Path
+) -> None:
+    text = FIVE_LINES.replace("label: {clicked", "dead_letters: {topic: clicks.dead}, label: {clicked")
+    settings = load_text(text).settings
+    apart = set_apart(settings, tmp_path / "apart")
+    assert apart.kafka.group == "millrace-bench-clicks" != settings.kafka.group
+    assert apart.checkpoints.path == tmp_path / "apart"
+    assert (settings.records.dead_letters.topic, apart.records.dead_letters.topic) == ("clicks.dead", None)
+    assert (apart.training, apart.model, apart.memory) == (settings.training, settings.model, settings.memory)
+
+
+def test_it_says_how_fast_what_bounds_it_and_with_how_much_headroom() -> None:
+    assert list(_lines(TRIAL)) == [
+        "clicks: 824,000 records in 20.0 s",
+        "  learnt    41,200 records/s",
+        "  arriving  3,100 records/s: 13.3 times as many could come",
+        "  bound by  compute: 93% computing, 5% waiting for decoding and preparing, 2% waiting for records",
+        "  Compute is the limit.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arriving", "headroom", "said"),
+    [
+        (None, None, "not known"),
+        (0.0, None, "nothing came meanwhile"),
+        (50_000.0, 0.8, "50,000 records/s: more than is learnt, so the model falls behind"),
+        (2.5, 16480.0, "2.5 records/s: 16,480 times as many could come"),
+    ],
+)
+def test_what_arrives_is_set_against_what_is_learnt(arriving: float | None, headroom: float | None, said: str) -> None:
+    lines = list(_lines(replace(TRIAL, arriving_per_s=arriving, headroom=headroom)))
+    assert said in lines[2]

@@ -1,0 +1,76 @@
+"""`millrace bench` on a real broker: it measures, and leaves nothing behind."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeTopic, Produce
+
+pytestmark = pytest.mark.broker
+_ROOT = Path(__file__).parents[2]
+_CONFIG = """\
+name: trial
+kafka:   {{bootstrap_servers: ["{broker}"], topics: [{topic}], start: latest}}
+records: {{format: raw, features: {{x: {{dtype: float32, shape: [28]}}}}, label: {{y: float32}}}}
+model:   {{build: {model}:build_model}}
+checkpoints: {{path: ./checkpoints, every: 1s}}
+training: {{batch_size: 64, batches_per_call: 2}}
+"""
+
+
+def bench(folder: Path, broker: str, topic: str) -> "subprocess.CompletedProcess[str]":
+    model = _ROOT / "bench" / "models" / "mlp.py"
+    (folder / "trial.yaml").write_text(_CONFIG.format(broker=broker, topic=topic, model=model))
+    command = [sys.executable, "-c", "from app.cli import main; main()", "bench", "-c", "trial.yaml", "--json"]
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(scratch)}
+    return subprocess.run(
+        [*command, "--seconds", "1"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+async def committed(broker: str, topic: str, group: str) -> int | None:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    async with AIOKafkaConsumer(bootstrap_servers=broker, group_id=group) as consumer:
+        return await consumer.committed(TopicPartition(topic, 0))  # type: ignore[no-any-return]
+
+
+@pytest.mark.timeout(180)
+def test_a_trial_measures_what_the_topic_holds_and_leaves_nothing_behind(
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    name = topic()
+    produce(name, [bytes(29 * 4)] * 20_000)
+    done = bench(tmp_path, broker, name)
+    assert done.returncode == 0, done.stderr
+    trial = json.loads(done.stdout)
+    assert 0 < trial["records"] <= 20_000
+    assert trial["records_per_s"] > 0
+    assert trial["bound_by"] in {"records", "input", "compute"}
+    assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
+    assert not (tmp_path / "checkpoints").exists()
+    assert list((tmp_path / "scratch").iterdir()) == []
+    for group in ("millrace-trial", "millrace-bench-trial"):
+        assert asyncio.run(committed(broker, name, group)) is None
+
+
+@pytest.mark.timeout(180)
+def test_an_empty_topic_is_said_to_be_no_measure(broker: str, topic: MakeTopic, tmp_path: Path) -> None:
+    name = topic()
+    done = bench(tmp_path, broker, name)
+    assert done.returncode == 1
+    assert f"{name} held 0 records, too few to measure by" in done.stderr
+    assert "Traceback" not in done.stderr
