@@ -10,27 +10,27 @@ import argparse
 import statistics
 import time
 
-import numpy as np
 from rig import hosted, place, report, settings_of
 
 from app.learning import build_learner
 
 MODEL = {"model.build": "../models/waiting.py:build_model"}
 SETTLING_CALLS = 5
+STEPS = 16
+"""In a call: training.batches_per_call, as it is unless told."""
 
 
 def alone_s(seconds: float) -> float:
     """Seconds a step, by itself; the median of calls of 16 steps."""
     learner = build_learner(settings_of("higgs_json", MODEL).settings)
     one = learner.rows_of(learner.probe())
-    steps = 16
-    rows = type(one).of(_repeated(one.tensors(), steps))
+    rows = type(one).of(_repeated(one.tensors(), STEPS))
     took: list[float] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until or len(took) <= SETTLING_CALLS:
         began = time.perf_counter()
         learner.learn(rows)
-        took.append((time.perf_counter() - began) / steps)
+        took.append((time.perf_counter() - began) / STEPS)
     return statistics.median(took[SETTLING_CALLS:])
 
 
@@ -52,11 +52,10 @@ def main() -> None:
     step_s = alone_s(given.seconds / 3)
     with hosted("higgs_json", {**place(given.bootstrap, given.topic), **MODEL}) as host:
         host.wait_for_calls(SETTLING_CALLS)
-        began = time.monotonic()
+        began, waited_s = time.monotonic(), host.notes.waited_s
         host.run_for(given.seconds)
-        calls = host.notes.calls(since=began)
+        calls, waited_s = host.notes.calls(since=began), host.notes.waited_s - waited_s
         left = host.lag()
-        waiting = host.notes.snapshot().waiting
     if not left:
         raise SystemExit(f"{given.topic} does not hold enough for {given.seconds:g} s")
     reached, ideal = calls.rate(), batch / step_s
@@ -65,8 +64,8 @@ def main() -> None:
         "own_ms": round(step_s * 1000 - 10, 3),
         "records_per_s": round(reached),
         "ideal_records_per_s": round(ideal),
-        "call_ms": round(float(np.median(calls.took_s)) * 1000, 2),
-        "waiting": {what: round(share, 4) for what, share in waiting.items()},
+        "call_ms": {"mean": round(float(calls.took_s.mean()) * 1000, 2), "ideal": round(step_s * 1000 * STEPS, 2)},
+        "waited_share": round(waited_s / given.seconds, 4),
     }
     report({"of_ideal": round(reached / ideal, 4)}, details)
 

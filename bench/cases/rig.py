@@ -74,6 +74,12 @@ class Notes(Meter):
     def __init__(self) -> None:
         super().__init__(time.monotonic)
         self._noted, self._stalls = array("d"), array("d")
+        self.waited_s = 0.0
+        """For blocks, so far."""
+
+    def waited(self, seconds: float) -> None:
+        super().waited(seconds)
+        self.waited_s += seconds
 
     def called(self, seconds: float, learnt: int, batches: int, freshness_s: float | None, *more: Any) -> None:
         super().called(seconds, learnt, batches, freshness_s, *more)
