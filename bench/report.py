@@ -45,6 +45,19 @@ MEANINGS: Mapping[str, Meaning] = {
 }
 
 
+DETAILS: Mapping[str, str] = {
+    "off_cpu_step_alone_ms": "the step that waits 10 ms, alone in memory, ms",
+    "freshness_slow_p99_ms": "10 records/s, shuffling: age of a record when it is learnt, p99, ms (aim: ≤ 300)",
+    "memory_slope_at_full_speed_mb_per_min": "growth of anonymous memory over a minute at full speed, MB a minute",
+    "memory_of_bound": "memory that came with the records, at the worst, as a share of `memory.limit` (aim: ≤ 1)",
+    "memory_seconds": "how long the paced memory's case ran, s",
+    "flood_freshness_rise_ms": "by how much a flooded API delays learning, p99, ms (aim: < 200)",
+    "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
+    "checkpoint_cost_share": "what one save every 10 s costs of the learning (aim: ≤ 0.02)",
+    "checkpoint_noise_p99_ms": "by how much calls differ without a save, p99, ms",
+}
+
+
 def meaning_of(figure: str) -> Meaning:
     """What a figure says; of a peer's, by its name."""
     if figure.startswith("over_"):
@@ -84,6 +97,12 @@ def figures(report: Report) -> list[str]:
             yield [f"`{name}`", meaning.says, f"**{number(value)}**", f"{spread} ({len(values)})", meaning.aim]
 
     return table(["figure", "what it says", "median", "from, to (rounds)", "aim"], rows())
+
+
+def beside(report: Report) -> list[str]:
+    """What the service's cases say besides the figures."""
+    rows = ([f"`{name}`", DETAILS.get(name, ""), number(value)] for name, value in report["details"].items())
+    return table(["detail", "what it says", "value"], rows)
 
 
 def cases(report: Report) -> list[str]:
@@ -126,6 +145,8 @@ def number(value: float) -> str:
 def text(report: Report) -> str:
     """Everything between the marks."""
     lines = ["", "### Figures", "", *figures(report), ""]
+    if report.get("details"):
+        lines += ["### Beside them", "", *beside(report), ""]
     if "cases" in report:
         lines += ["### Rates of the cases", "", place(report), "", *cases(report), ""]
     if "peers" in report:
