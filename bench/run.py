@@ -306,7 +306,7 @@ def main() -> None:
     result = report(where, plan, rounds)
     result["figures"] |= listing.gathered(services, served, "figures")
     result["details"] = listing.gathered(services, served, "details")
-    result["service_cases"] = served
+    result |= {"service_cases": served, "lengths": asdict(lengths)}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n")
     show(result)

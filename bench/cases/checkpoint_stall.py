@@ -19,7 +19,7 @@ from training.commands import Save
 
 MODEL = {"model.build": "../models/ten_million.py:build_model"}
 SMALL = {"training.batch_size": 64, "training.batches_per_call": 1, "checkpoints.every": "1h"}
-SETTLING_CALLS = 20
+SETTLING_CALLS = 10
 SAVED_WITHIN_S = 60.0
 PUBLISHED_EVERY_S = 10.0
 
