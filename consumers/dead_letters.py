@@ -249,11 +249,7 @@ class _Sender:
                 max_request_size=self._options.max_request_bytes,
                 linger_ms=5,
             )
-            try:
-                await producer.start()
-            except BaseException:
-                await producer.stop()
-                raise
+            await _started(producer)
             self._producer = producer
         return self._producer
 
@@ -274,6 +270,18 @@ async def _connect(kafka: KafkaOptions, options: DeadLetterOptions, backlog: Bac
     sender = _Sender(kafka, options, backlog)
     await sender.connect(deadline_s)
     return sender
+
+
+async def _started(producer: AIOKafkaProducer) -> None:
+    """Start it, or close it whole: a start that is cancelled half-way would leave its connection open for good."""
+    starting = asyncio.ensure_future(producer.start())
+    try:
+        await asyncio.shield(starting)
+    except BaseException:
+        with contextlib.suppress(KafkaError, OSError):
+            await starting  # bounded by the request timeout
+        await producer.stop()
+        raise
 
 
 def _look_at(sent: "asyncio.Future[object]") -> None:

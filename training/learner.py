@@ -149,6 +149,7 @@ class Learner:
             *optimizer_variables(self.model).values(),
             self.witness.variable,
         ]
+        self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
         refuse_uncaptured(function, [*saved, *self.metric_variables()], deterministic=deterministic)
 
     def metric_variables(self) -> list[Any]:

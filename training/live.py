@@ -1,7 +1,8 @@
 """The live metrics: what the model scored on records that it had not yet learnt, over a window and since number 0.
 
-Sums are float64 and int64, kept here, a bucket a second; the compiled metrics' states are added up bucket by bucket and
-turned into values only when somebody looks. Beside each value stands what always guessing the base rate would score.
+Sums are float64 and int64, kept here, in buckets of a second or a sixtieth of the window; the compiled metrics' states
+are added up bucket by bucket and turned into values only when somebody looks. Beside each value stands what always
+guessing the base rate would score.
 
 Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's thread; what `look` gives is frozen, and
 is what other threads read.
@@ -19,6 +20,8 @@ from training.baseline import Baseline, LabelSums, guess_the_base_rate
 from training.checkpoints.parts import PartState
 from training.variables import numpy_arrays
 
+_BUCKETS = 60
+"""Of a window: adding them up is work on the trainer's thread, once a second."""
 State = npt.NDArray[np.float64]
 Results = Callable[[Sequence[State]], dict[str, float]]
 
@@ -91,25 +94,26 @@ class LiveMetrics:
         self._kind = kind
         self._clock = clock
         self._names = list(names)
-        self._buckets: deque[tuple[int, Sums]] = deque()
+        self._bucket_s = max(1.0, window_s / _BUCKETS)
+        self._buckets: deque[tuple[float, Sums]] = deque()
         self._total = Sums()
 
     def add(self, sums: Sums) -> None:
         """Take in what one call scored."""
-        second = int(self._clock())
-        if not self._buckets or self._buckets[-1][0] != second:
-            self._buckets.append((second, Sums()))
+        began = self._clock() // self._bucket_s * self._bucket_s
+        if not self._buckets or self._buckets[-1][0] != began:
+            self._buckets.append((began, Sums()))
         self._buckets[-1][1].add(sums)
         self._total.add(sums)
-        while self._buckets[0][0] < second - self._window_s:
+        while self._buckets[0][0] < began - self._window_s:
             self._buckets.popleft()
 
     def look(self) -> LiveSnapshot:
         """Work the values out."""
         oldest = self._clock() - self._window_s
         window = Sums()
-        for second, sums in self._buckets:
-            if second >= oldest:
+        for began, sums in self._buckets:
+            if began >= oldest:
                 window.add(sums)
         return LiveSnapshot(
             scored=self._scored,

@@ -34,6 +34,7 @@ class CompiledMetrics:
         self._step = _Step()
         compiled, own = _objects(model)
         self.metrics = _named([*compiled, *own])
+        self._results = tf.function(self._stateless_results)
         losses = [metric for metric in _flat(model.metrics) if metric not in self.metrics.values()]
         for metric in [*self.metrics.values(), *losses]:
             metric.update_state = self._weighted(metric.update_state)
@@ -61,15 +62,19 @@ class CompiledMetrics:
         return [tf.convert_to_tensor(variable.value) for variable in self.variables]
 
     def results(self, states: Sequence[State]) -> dict[str, float]:
-        """What the metrics say about these sums of states; scalars only."""
-        found: dict[str, float] = {}
-        left = list(states)
+        """What the metrics say about these sums of states; scalars only, and nothing where there are no sums."""
+        if not states:
+            return {}
+        tensors = [tf.constant(state, tf.as_dtype(v.dtype)) for state, v in zip(states, self.variables, strict=True)]
+        values = {name: np.asarray(value) for name, value in self._results(tensors).items()}
+        return {name: float(value) for name, value in values.items() if value.ndim == 0}
+
+    def _stateless_results(self, tensors: list[Any]) -> dict[str, Any]:
+        """All results in one graph: one by one they are dozens of small operations, on the trainer's thread."""
+        left, found = list(tensors), {}
         for name, metric in self.metrics.items():
             own, left = left[: len(metric.variables)], left[len(metric.variables) :]
-            tensors = [tf.constant(state, tf.as_dtype(v.dtype)) for state, v in zip(own, metric.variables, strict=True)]
-            value = np.asarray(metric.stateless_result(tensors))
-            if value.ndim == 0:
-                found[name] = float(value)
+            found[name] = metric.stateless_result(own)
         return found
 
     def _weighted(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
