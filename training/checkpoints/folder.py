@@ -6,6 +6,7 @@
         checkpoints/.removing-0000000017/               being pruned
         terms/0000000007.json       which writer began when, and after which number
         lock.0000000007             held by the writer of term 7, which touches it every 2 s
+        starts/0000000007           what the writer of term 7 has in flight, for whoever comes after its death
 
 The lineage stands twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty
 file whose name is all there is to it. No damage to contents can take it away, so the way back along the parents is
@@ -66,6 +67,11 @@ class Folder:
         """Where the records of terms are."""
         return self.root / "terms"
 
+    @property
+    def starts(self) -> Path:
+        """Where starts leave what they have in flight."""
+        return self.root / "starts"
+
     def checkpoint(self, number: int) -> Path:
         """The folder of a published checkpoint."""
         return self.checkpoints / _digits(number)
@@ -85,6 +91,10 @@ class Folder:
     def term(self, term: int) -> Path:
         """The record of a term."""
         return self.terms / f"{_digits(term)}.json"
+
+    def start(self, term: int) -> Path:
+        """What the start of a term has in flight."""
+        return self.starts / _digits(term)
 
     def create(self) -> None:
         """Make the folders, durably; ConfigError where they cannot be."""
@@ -123,6 +133,10 @@ class Folder:
     def recorded_terms(self) -> list[int]:
         """The terms that have a record, ascending."""
         return sorted(_numbered(self.terms, _TERM))
+
+    def started_terms(self) -> list[int]:
+        """The terms whose starts have left something, ascending."""
+        return sorted(_numbered(self.starts, _NUMBER))
 
     def highest_term(self) -> int:
         """The greatest term that anybody has claimed; 0 when nobody has."""
