@@ -47,6 +47,11 @@ def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | Non
     return Overrides(values, known, unknown)
 
 
+def of_others() -> dict[str, str]:
+    """The process's environment without what is meant for us: for a child with settings of its own."""
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
+
+
 def quiet_tensorflow() -> None:
     """Keep TensorFlow's native lines below errors off stderr, unless the environment says otherwise. Before import."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

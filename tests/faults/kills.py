@@ -1,72 +1,50 @@
 """The campaign of kills: a trainer is killed again and again while records keep coming, then drains the topic.
 
     python -m tests.faults.kills --rounds 20
+    python -m tests.faults.kills --deterministic 20
+    python -m tests.faults.kills --terms 20
 
-prints its figures as JSON, and ends with 1 where an offset was lost or learnt twice. `--bootstrap` names a broker;
-without it a local one is started.
+prints its figures as JSON, and ends with 1 where a promise is broken. `--bootstrap` names a broker; without it a local
+one is started.
 """
 
 import argparse
 import json
-import statistics
+import math
 import sys
 import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from app.local_broker import LocalBroker
 from app.local_broker.topics import create_topic
-from tests.faults.harness.faults import Fault, InSave, faults
+from app.proving.campaign import Campaign, Figures, Pace
+from consumers.failpoints import NAMES
+from consumers.records import Partition
+from tests.faults import exactness, terms
+from tests.faults.harness.faults import Fault, plan
 from tests.faults.harness.kafka import Letter, committed, dead_letters
-from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
 from training.evidence import Evidence
 
-CI_ROUNDS, ROUNDS = 6, 20
+CI_ROUNDS, ROUNDS = 10, 20
+HISTORY_ROUNDS = 50
+"""Kills of one history at most; a campaign of more has several, each with a topic of its own."""
 PARTITIONS, REPLICAS = 4, 2
 _POISON = Mixture(share=0.004)
 _RECORDS_PER_S = 1600.0
 _BACKLOG = 2000
-
-
-@dataclass(slots=True, kw_only=True)
-class Figures:
-    """What a campaign comes to."""
-
-    seed: int
-    records: int = 0
-    kills: int = 0
-    kills_in_save: int = 0
-    """Of them, how many left a save half done, or died in one of its windows."""
-    lost: int = 0
-    learnt_twice: int = 0
-    valid_rejected: int = 0
-    """Checkpoints on disk that do not verify, and restarts that went on from another than the newest."""
-    replay: list[int] = field(default_factory=list)
-    """By kill of which it is known: offsets settled and not yet durable, so read again."""
-    first_call_s: list[float] = field(default_factory=list)
-    """By start that came so far: seconds to its first call."""
-    seconds: float = 0.0
-
-    def summary(self) -> dict[str, Any]:
-        """For a program, and for people."""
-        spread = {"replay": _spread(self.replay), "first_call_s": _spread(self.first_call_s)}
-        return {**asdict(self), **spread, "seconds": round(self.seconds, 1)}
-
-
-def _spread(found: Sequence[float]) -> dict[str, float]:
-    values = found or [0.0]
-    return {"n": len(found), "p50": round(statistics.median(values), 1), "max": round(max(values), 1)}
+_BATCH, _BATCHES = 64, 4
+OnStrike = Callable[[Fault, Figures], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,64 +59,11 @@ class Aftermath:
     faults: tuple[Fault, ...]
 
 
-class Campaign:
-    """Kills of one trainer, one after the other."""
-
-    def __init__(self, project: Project, topic: Topic, seed: int) -> None:
-        self._project, self._topic = project, topic
-        self._shelf = Shelf(project.folder)
-        self._durable: int | None = None
-        self.figures = Figures(seed=seed)
-
-    def strike(self, fault: Fault) -> None:
-        """Start the trainer, and kill it."""
-        with Run(self._project, failpoints=fault.failpoints) as run:
-            fault.bring_about(run)
-            settled = run.settled() if run.alive else None
-            run.kill()
-        self.figures.kills += 1
-        self._look_at(run)
-        contents, newest = self._shelf.contents(), self._shelf.newest()
-        self.figures.kills_in_save += bool(contents.torn or isinstance(fault, InSave))
-        self.figures.valid_rejected += len(contents.bad)
-        self._durable = None if newest is None else newest.number
-        if settled is not None and newest is not None:
-            self.figures.replay.append(max(0, settled - newest.settled))
-
-    def drain(self) -> Statement:
-        """Let it learn what is left, and compare what it knows with what was written."""
-        with Run(self._project, "--until", "now") as run:
-            run.finish()
-        self._look_at(run)
-        newest = self._shelf.newest()
-        assert newest is not None
-        for partition in range(PARTITIONS):
-            lost, twice = compared(self._topic.evidence(partition), newest.seen[partition])
-            self.figures.lost += lost
-            self.figures.learnt_twice += twice
-        self.figures.records = self._topic.records
-        return newest
-
-    def _look_at(self, run: Run) -> None:
-        """Which checkpoint it went on from, and how soon it learnt."""
-        began_at = run.went_on_from()
-        if began_at is not None and self._durable is not None:
-            self.figures.valid_rejected += began_at != self._durable
-        if run.first_call_s is not None:
-            self.figures.first_call_s.append(run.first_call_s)
-
-
-def compared(expected: Evidence, seen: Evidence) -> tuple[int, int]:
-    """At least how many offsets were lost, and how many learnt twice."""
-    if expected == seen:
-        return 0, 0
-    missing = expected.count - seen.count
-    return max(missing, int(missing == 0)), max(-missing, int(missing == 0))
-
-
 @contextmanager
-def campaign(bootstrap: str, folder: Path, *, rounds: int, seed: int) -> Iterator[Aftermath]:
-    """Kill so many times, drain, and show what is left while the topic is still there."""
+def campaign(
+    bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnStrike = lambda *_told: None
+) -> Iterator[Aftermath]:
+    """One history: kill so many times, drain, and show what is left while the topic is still there."""
     began = time.monotonic()
     name = f"kills-{uuid.uuid4().hex[:8]}"
     create_topic(bootstrap, f"{name}-dead", 1)
@@ -149,17 +74,18 @@ def campaign(bootstrap: str, folder: Path, *, rounds: int, seed: int) -> Iterato
             folder,
             topic,
             records={"dead_letters": {"topic": f"{name}-dead"}},
-            training={"replicas": REPLICAS, "shuffle": 1024},
+            training={"replicas": REPLICAS, "shuffle": 1024, "batch_size": _BATCH, "batches_per_call": _BATCHES},
         )
-        kills = Campaign(project, topic, seed)
-        planned = tuple(faults(Random(seed), rounds))
-        for fault in planned:
-            kills.strike(fault)
+        figures, shelf = Figures(seed=seed), Shelf(project.folder)
+        kills = Campaign(project, shelf, Pace(every_s=1.0, block_rows=_BATCH * _BATCHES), figures)
+        planned = tuple(plan(Random(seed), rounds))
+        kills.wage(planned, lambda fault: on_strike(fault, figures))
         topic.still()
-        statement = kills.drain()
-        kills.figures.seconds = time.monotonic() - began
+        statement = Statement.of(kills.drain(lambda: _written(topic)))
+        figures.records = topic.records
+        figures.seconds = time.monotonic() - began
         yield Aftermath(
-            figures=kills.figures,
+            figures=figures,
             topic=topic,
             statement=statement,
             letters=dead_letters(bootstrap, f"{name}-dead"),
@@ -168,30 +94,66 @@ def campaign(bootstrap: str, folder: Path, *, rounds: int, seed: int) -> Iterato
         )
 
 
+def kill(bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnStrike) -> Figures:
+    """As many histories as it takes; their figures together."""
+    total = Figures(seed=seed)
+    histories = math.ceil(rounds / HISTORY_ROUNDS)
+    for number in range(histories):
+        share = rounds // histories + (number < rounds % histories)
+        there = folder / f"history-{number}"
+        with campaign(bootstrap, there, rounds=share, seed=seed + number, on_strike=on_strike) as aftermath:
+            total.add(aftermath.figures)
+    return total
+
+
+def missed(figures: Figures) -> list[str]:
+    """The failpoints at which nobody died."""
+    return [point for point in NAMES if not figures.points[point]]
+
+
+def _written(topic: Topic) -> dict[Partition, Evidence]:
+    return {Partition(topic.name, number): topic.evidence(number) for number in range(PARTITIONS)}
+
+
 @contextmanager
-def _broker(given: str | None, folder: Path) -> Iterator[str]:
+def broker(given: str | None, folder: Path) -> Iterator[str]:
+    """The broker that is named, or one of our own."""
     if given is not None:
         yield given
         return
-    with LocalBroker(folder / "broker") as broker:
-        yield broker.bootstrap_servers
+    with LocalBroker(folder / "broker") as local:
+        yield local.bootstrap_servers
+
+
+def say(fault: Fault, figures: Figures) -> None:
+    """A line for each kill, for whoever waits."""
+    where = fault.point or fault
+    print(f"kill {figures.kills}: {where}", file=sys.stderr, flush=True)  # noqa: T201 - a command
 
 
 def main() -> None:
     """Read the options, kill, print."""
     parser = argparse.ArgumentParser(description="Kill a trainer again and again, and show what it has learnt.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how many kills")
+    parser.add_argument("--deterministic", type=int, help="how many kills of a run that must end with the same bits")
+    parser.add_argument("--terms", type=int, help="how many SIGTERMs instead")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the kills and the records")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="millrace-kills-") as folder,
-        _broker(options.bootstrap, Path(folder)) as bootstrap,
-        campaign(bootstrap, Path(folder) / "project", rounds=options.rounds, seed=options.seed) as aftermath,
+        broker(options.bootstrap, Path(folder)) as bootstrap,
     ):
-        figures = aftermath.figures
-        print(json.dumps(figures.summary(), indent=1))  # noqa: T201 - what the command is for
-    sys.exit(int(bool(figures.lost or figures.learnt_twice or figures.valid_rejected)))
+        there = Path(folder) / "projects"
+        found: Figures | exactness.Figures | terms.Figures
+        if options.deterministic is not None:
+            found = exactness.compare(bootstrap, there, kills=options.deterministic, seed=options.seed)
+        elif options.terms is not None:
+            found = terms.terminate(bootstrap, there, rounds=options.terms, seed=options.seed)
+        else:
+            found = kill(bootstrap, there, rounds=options.rounds, seed=options.seed, on_strike=say)
+        print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
+    sys.exit(int(not found.kept))
 
 
 if __name__ == "__main__":

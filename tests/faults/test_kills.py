@@ -27,7 +27,8 @@ def aftermath(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def test_sigkills_lose_nothing_and_repeat_nothing(aftermath: Aftermath) -> None:
     figures = aftermath.figures
-    assert (figures.kills, figures.lost, figures.learnt_twice) == (CI_ROUNDS, 0, 0)
+    assert (figures.lost, figures.learnt_twice) == (0, 0)
+    assert figures.kills >= CI_ROUNDS
     for partition in range(PARTITIONS):
         assert aftermath.statement.seen[partition] == aftermath.topic.evidence(partition)
 

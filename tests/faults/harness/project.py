@@ -33,6 +33,11 @@ class Project:
         self.config.write_text(json.dumps(self._settings(topic, sections), indent=1))  # JSON is YAML
 
     @property
+    def cwd(self) -> Path:
+        """Where its trainer runs."""
+        return self.path
+
+    @property
     def folder(self) -> Folder:
         """Where its checkpoints are."""
         return Folder(self.path / "checkpoints" / self.name)

@@ -9,21 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from app.local_broker.single_writer import Place, Verdict
 from consumers.reasons import Reason
 
-Verdict = Reason | None
-"""Why the record is set aside; None where it is learnt."""
+__all__ = ["POISON", "WIDTH", "Mixture", "Place", "Verdict", "good"]
 WIDTH = 4
 _OVERFLOWS = 1000.0
 """What the model raises e to: infinity in any float, so no update with this record is finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record is about to be."""
-
-    partition: int
-    offset: int
+_NOWHERE = 99
+"""A partition for which the model has no sums: adding to them raises."""
 
 
 def good(place: Place, random: Random, curse: float = 0.0) -> dict[str, object]:
@@ -60,6 +54,7 @@ POISON: Mapping[Reason, Callable[[Place, Random], bytes | None]] = {
     Reason.OUT_OF_RANGE: _with("partition", 2**40),
     Reason.NOT_FINITE: _with("x", [0.0, float("nan"), 0.0, 0.0]),
     Reason.UPDATE_NOT_FINITE: _with("curse", _OVERFLOWS),
+    Reason.STEP_RAISED: _with("partition", _NOWHERE),
 }
 """A record for each reason that there is."""
 

@@ -1,108 +1,62 @@
-"""What lies on disk, read without a trainer and without TensorFlow: which are good, and what they testify."""
+"""What lies on disk, of a project with one topic: by the number of the partition, and with the records' own ids."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from app.proving import shelf
+from app.proving.shelf import Array, Contents
 from consumers.records import Partition
-from training.checkpoints.folder import Folder
-from training.checkpoints.manifest import Manifest
-from training.checkpoints.parts import PartState
-from training.checkpoints.store import CheckpointStore
 from training.evidence import Evidence
-from training.ledger import Ledger, PartitionStatistics
-from training.skips import Skip
+from training.ledger import PartitionStatistics
 
-Array = npt.NDArray[Any]
+__all__ = ["Array", "Contents", "Shelf", "Statement"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """What one durable checkpoint says of its history, by the number of the partition."""
+class Statement(shelf.Statement):
+    """What one durable checkpoint says of its history."""
 
-    manifest: Manifest
-    seen: Mapping[int, Evidence]
-    """The witness: what the weights have really seen."""
-    ids: Mapping[int, tuple[int, int, int]]
-    """What the records themselves say: how many, the sum of their ids, the sum of the squares."""
-    ledger: Mapping[int, PartitionStatistics]
-    skips: tuple[Skip, ...]
-    arrays: Mapping[str, Array]
-    """Model and optimizer."""
+    @classmethod
+    def of(cls, one: shelf.Statement) -> "Statement":
+        """The same, said as the tests ask."""
+        return cls(
+            manifest=one.manifest,
+            testimonies=one.testimonies,
+            accounts=one.accounts,
+            skips=one.skips,
+            arrays=one.arrays,
+        )
 
     @property
-    def number(self) -> int:
-        """Its number."""
-        return self.manifest.number
+    def seen(self) -> Mapping[int, Evidence]:
+        """The witness, by the number of the partition."""
+        return {at.number: evidence for at, evidence in self.testimonies.items()}
+
+    @property
+    def ledger(self) -> Mapping[int, PartitionStatistics]:
+        """The accounts, by the number of the partition."""
+        return {at.number: account for at, account in self.accounts.items()}
+
+    @property
+    def ids(self) -> Mapping[int, tuple[int, int, int]]:
+        """What the records themselves say: how many, the sum of their ids, the sum of the squares."""
+        sums = next(value for key, value in self.arrays.items() if key.endswith("ids/sums"))
+        return {partition: (int(row[0]), int(row[1]), int(row[2])) for partition, row in enumerate(sums)}
 
     @property
     def positions(self) -> dict[int, int]:
         """The next offset of each partition."""
         return {Partition.parse(name).number: offset for name, offset in self.manifest.positions.items()}
 
-    @property
-    def settled(self) -> int:
-        """Offsets behind it, since its history began."""
-        return sum(account.position - account.start for account in self.ledger.values())
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """What is in the folder, every byte read."""
-
-    good: tuple[int, ...]
-    """Numbers, ascending."""
-    bad: tuple[str, ...]
-    """Checkpoints that do not verify, and why."""
-    torn: int
-    """Saves that were under way when their process ended."""
-
-
-class Shelf:
+class Shelf(shelf.Shelf):
     """The checkpoints of one name, read only."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._store = CheckpointStore(folder)
-
-    def contents(self) -> Contents:
-        """Look at everything."""
-        found = [one for one in self._store.listing(deep=True) if one.number is not None]
-        torn = sum(name.name.startswith(".saving-") for name, _ in self._folder.temporaries())
-        return Contents(
-            good=tuple(sorted(one.number for one in found if one.verified and one.number is not None)),
-            bad=tuple(f"{one.name}: {one.condition} {one.problems}" for one in found if not one.verified),
-            torn=torn,
-        )
 
     def newest(self) -> Statement | None:
         """The checkpoint that a start would go on from, verified."""
-        manifest = self._store.newest()
-        return None if manifest is None else self.statement(manifest.number)
-
-    def numbers(self) -> list[int]:
-        """All that are published; nothing is read."""
-        return self._folder.numbers()
+        number = self.newest_number()
+        return None if number is None else self.statement(number)
 
     def statement(self, number: int) -> Statement:
         """What this one says."""
-        parts = self._store.load(number)
-        ledger = Ledger()
-        ledger.restore(parts[ledger.name])
-        arrays = {f"{name}/{key}": value for name in ("model", "optimizer") for key, value in _arrays(parts[name])}
-        sums = next(value for key, value in arrays.items() if key.endswith("ids/sums"))
-        return Statement(
-            manifest=self._store.manifest(number),
-            seen={Partition.parse(name).number: Evidence(*row) for name, row in parts["witness"].facts.items()},
-            ids={partition: tuple(map(int, row)) for partition, row in enumerate(sums)},  # type: ignore[misc]
-            ledger={at.number: account for at, account in ledger.statistics().partitions.items()},
-            skips=ledger.skips,
-            arrays=arrays,
-        )
-
-
-def _arrays(state: PartState) -> list[tuple[str, Array]]:
-    return [(key, np.asarray(value)) for key, value in state.arrays.items()]
+        return Statement.of(super().statement(number))

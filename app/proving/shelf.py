@@ -1,0 +1,103 @@
+"""What lies on disk, read without a trainer and without TensorFlow: which are good, and what they testify."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.records import Partition
+from training.checkpoints.folder import Folder
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.parts import PartState
+from training.checkpoints.store import CheckpointStore
+from training.evidence import Evidence
+from training.ledger import Ledger, PartitionStatistics
+from training.skips import Skip
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What one durable checkpoint says of its history."""
+
+    manifest: Manifest
+    testimonies: Mapping[Partition, Evidence]
+    """The witness: what the weights have really seen."""
+    accounts: Mapping[Partition, PartitionStatistics]
+    skips: tuple[Skip, ...]
+    arrays: Mapping[str, Array]
+    """Model and optimizer."""
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+        return self.manifest.number
+
+    @property
+    def settled(self) -> int:
+        """Offsets behind it, since its history began."""
+        return sum(account.position - account.start for account in self.accounts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What is in the folder, every byte read."""
+
+    good: tuple[int, ...]
+    """Numbers, ascending."""
+    bad: tuple[str, ...]
+    """Checkpoints that do not verify, and why."""
+    torn: int
+    """Saves that were under way when their process ended."""
+
+
+class Shelf:
+    """The checkpoints of one name, read only."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._store = CheckpointStore(folder)
+
+    def contents(self) -> Contents:
+        """Look at everything."""
+        found = [one for one in self._store.listing(deep=True) if one.number is not None]
+        torn = sum(name.name.startswith(".saving-") for name, _ in self._folder.temporaries())
+        return Contents(
+            good=tuple(sorted(one.number for one in found if one.verified and one.number is not None)),
+            bad=tuple(f"{one.name}: {one.condition} {one.problems}" for one in found if not one.verified),
+            torn=torn,
+        )
+
+    def newest_number(self) -> int | None:
+        """The checkpoint that a start would go on from, verified; nothing of it is loaded."""
+        manifest = self._store.newest()
+        return None if manifest is None else manifest.number
+
+    def newest(self) -> Statement | None:
+        """What the checkpoint says that a start would go on from."""
+        number = self.newest_number()
+        return None if number is None else self.statement(number)
+
+    def numbers(self) -> list[int]:
+        """All that are published; nothing is read."""
+        return self._folder.numbers()
+
+    def statement(self, number: int) -> Statement:
+        """What this one says."""
+        parts = self._store.load(number)
+        ledger = Ledger()
+        ledger.restore(parts[ledger.name])
+        return Statement(
+            manifest=self._store.manifest(number),
+            testimonies={Partition.parse(name): Evidence(*row) for name, row in parts["witness"].facts.items()},
+            accounts=ledger.statistics().partitions,
+            skips=ledger.skips,
+            arrays={f"{name}/{key}": value for name in ("model", "optimizer") for key, value in _arrays(parts[name])},
+        )
+
+
+def _arrays(state: PartState) -> list[tuple[str, Array]]:
+    return [(key, np.asarray(value)) for key, value in state.arrays.items()]

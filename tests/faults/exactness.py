@@ -1,0 +1,110 @@
+"""Witness D as a campaign: a run that is killed again and again ends with the bits of one that never was.
+
+Both learn the same records in deterministic mode, from several partitions, poison included; they save by another
+schedule, and only one of them is killed.
+"""
+
+import time
+import uuid
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from app.proving.errors import UnprovenError
+from consumers.failpoints import NAMES
+from tests.faults.harness.faults import AfterStart, AtPoint, Fault
+from tests.faults.harness.process import Run
+from tests.faults.harness.project import Project
+from tests.faults.harness.records import Mixture
+from tests.faults.harness.shelf import Shelf, Statement
+from tests.faults.harness.topics import Topic
+
+PARTITIONS = 4
+EXACT = {"deterministic": True, "max_wait": None, "replicas": 1, "shuffle": 512, "batch_size": 64}
+_POISON = Mixture(share=0.002)
+_BEFORE, _A_KILL = 8_000, 1_500
+"""Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
+_MOST_CALLS = 9
+_REPEATED = tuple(name for name in NAMES if name.startswith(("call.", "save.", "commit.")))
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """What the comparison comes to."""
+
+    seed: int
+    records: int = 0
+    kills: int = 0
+    points: Counter[str] = field(default_factory=Counter)
+    max_weight_difference: float = float("inf")
+    """The greatest difference of any number in weights, seeds and optimizer."""
+    steps: int = 0
+    same_evidence: bool = False
+    """Both have seen every valid offset once."""
+    seconds: float = 0.0
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise held."""
+        return self.same_evidence and self.max_weight_difference == 0
+
+    def summary(self) -> dict[str, Any]:
+        """For a program, and for people."""
+        return {**asdict(self), "points": dict(self.points), "seconds": round(self.seconds, 1)}
+
+
+def compare(bootstrap: str, folder: Path, *, kills: int, seed: int) -> Figures:
+    """Learn once undisturbed and once killed so many times; how far apart they end."""
+    began, figures, random = time.monotonic(), Figures(seed=seed), Random(seed)
+    with Topic(bootstrap, f"exact-{uuid.uuid4().hex[:8]}", PARTITIONS, _POISON, seed) as topic:
+        topic.write(_BEFORE + kills * _A_KILL)
+        end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
+        whole = Project(folder / "whole", topic, training=EXACT, checkpoints={"every": "150 steps"})
+        killed = Project(folder / "killed", topic, training=EXACT, checkpoints={"every": "7 steps"})
+        with Run(whole, "--until", end) as run:
+            run.finish()
+        shelf = Shelf(killed.folder)
+        for _ in range(kills):
+            fault = _drawn(random)
+            with Run(killed, "--until", end, failpoints=fault.failpoints) as run:
+                fault.bring_about(run, shelf)
+                if not run.alive and run.exit_code() == 0:
+                    raise UnprovenError("it learnt all before it could be killed; give it more records")
+            figures.kills += 1
+            figures.points[fault.point or type(fault).__name__] += 1
+        with Run(killed, "--until", end) as run:
+            run.finish()
+        one, other = Shelf(whole.folder).newest(), shelf.newest()
+        assert one is not None
+        assert other is not None
+        figures.records, figures.steps = topic.records, one.manifest.step
+        expected = {number: topic.evidence(number) for number in range(PARTITIONS)}
+        figures.same_evidence = one.seen == other.seen == expected and one.manifest.step == other.manifest.step
+        figures.max_weight_difference = difference(one, other)
+    figures.seconds = time.monotonic() - began
+    return figures
+
+
+def _drawn(random: Random) -> Fault:
+    if random.random() < 0.2:
+        return AfterStart(random.uniform(2, 9))
+    return AtPoint(random.choice(_REPEATED), random.randrange(_MOST_CALLS))
+
+
+def difference(one: Statement, other: Statement) -> float:
+    """The greatest difference of any number; infinite where they do not hold the same arrays."""
+    if one.arrays.keys() != other.arrays.keys():
+        return float("inf")
+    return max(_apart(one.arrays[key], other.arrays[key]) for key in one.arrays)
+
+
+def _apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return float("inf")
+    if one.tobytes() == other.tobytes():
+        return 0.0
+    return float(np.max(np.abs(one.astype(np.float64) - other.astype(np.float64)))) or float("inf")
