@@ -6,7 +6,7 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -17,6 +17,7 @@ from app.local_broker import LocalBroker
 from app.local_broker.probe import ready_cluster
 from app.local_broker.properties import HOST, SINGLE_NODE
 from app.local_broker.server import free_port
+from tests.faults.skips import judged
 
 T = TypeVar("T")
 Value = bytes | None | tuple[int, bytes | None]
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.broker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail what is skipped where the one list of skips does not permit it."""
+    return judged((yield))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,0 +1,77 @@
+"""The one list of what may be skipped, why, and where. A skip that is not on it is a failure.
+
+`tests/conftest.py` asks it of every test of the project, whichever folder the test lies in.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.faults.power_cord import usable_strace
+
+_STATUS = Path("/proc/self/status")
+_CAP_SYS_ADMIN = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permitted:
+    """A test that some machines cannot run."""
+
+    test: str
+    """Its file and name, without parameters."""
+    row: int
+    """Of the matrix of faults."""
+    why: str
+    """What shows the same on such a machine."""
+    where: str
+    here: Callable[[], bool]
+    """Whether this machine is such a one."""
+
+
+def _may_not_mount() -> bool:
+    if os.geteuid() != 0 or not _STATUS.exists():
+        return True
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", _STATUS.read_text(), re.MULTILINE)
+    return effective is None or not int(effective[1], 16) >> _CAP_SYS_ADMIN & 1
+
+
+PERMITTED = (
+    Permitted(
+        test="tests/faults/test_power_cord.py::test_the_kernel_sees_the_same",
+        row=2,
+        why="the other tests there see the same calls inside the process, and hold them to the same order",
+        where="strace is not installed, or may not trace",
+        here=lambda: usable_strace() is None,
+    ),
+    Permitted(
+        test="tests/training/checkpoints/test_full_disk.py::test_a_file_system_that_fills_up_is_survived",
+        row=16,
+        why="the other tests there fill the disk by a failpoint and by a limit on the size of files",
+        where="nobody may mount: not root, not Linux, or a container without CAP_SYS_ADMIN",
+        here=_may_not_mount,
+    ),
+    Permitted(
+        test="tests/faults/test_stop.py::test_sigterm_while_it_is_still_importing_ends_well",
+        row=5,
+        why="the other tests there send the signal later, when the process has said that it listens",
+        where="there is no /proc, which tells when a process takes a signal",
+        here=lambda: not _STATUS.exists(),
+    ),
+)
+
+
+def judged(report: pytest.TestReport) -> pytest.TestReport:
+    """The report, failed where it skips what this list does not permit on this machine."""
+    if report.skipped and not hasattr(report, "wasxfail") and not _is_permitted(report.nodeid):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which tests/faults/skips.py does not permit here: {report.longrepr}"
+    return report
+
+
+def _is_permitted(nodeid: str) -> bool:
+    name = nodeid.partition("[")[0]
+    return any(entry.test == name and entry.here() for entry in PERMITTED)
