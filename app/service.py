@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.hyperparameters import hyperparameter_options
 from app.learning import build_learner, prove
 from app.provenance import provenance_of
 from app.retention import keep_policy
@@ -263,6 +264,7 @@ class Service:
                 policy=_save_policy(settings),
                 provenance=provenance_of(self._loaded, parts.source.cluster_id()),
                 stop_timeout_s=settings.stop.grace * 0.8,
+                hyperparameters=hyperparameter_options(settings),
                 clock=time.monotonic,
             ),
         )

@@ -7,6 +7,7 @@ with the process.
 
 from dataclasses import dataclass
 
+from training.hyperparameters import Change
 from training.live import LiveSnapshot
 from training.saving import LastSave
 
@@ -43,6 +44,8 @@ class Posting:
     """Why the newest save failed; None once one has succeeded again."""
     learnt_to_ms: int | None
     """Event time of the newest record of the last call, milliseconds since 1970; None before the first."""
+    changes: tuple[Change, ...] = ()
+    """The hyperparameters that differed at the last restore."""
 
 
 class Board:

@@ -22,7 +22,7 @@ from training.errors import ModelError, gist
 from training.fit import check_inputs
 from training.probe import Probe, make_probe
 from training.strategy import DeviceOptions, make_strategy
-from training.variables import VariablesPart, model_variables, optimizer_variables, refuse_uncaptured
+from training.variables import VariablesPart, model_variables, optimizer_variables, rates_of, refuse_uncaptured
 from training.witness import Witness
 
 Preprocess = Callable[..., Any]
@@ -111,7 +111,7 @@ class Learner:
         """The model's share of a checkpoint. Seeds are among the model's variables."""
         return (
             VariablesPart("model", model_variables(self.model)),
-            VariablesPart("optimizer", optimizer_variables(self.model)),
+            VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model)),
             self.witness,
         )
 

@@ -158,6 +158,7 @@ class Trainer:
                 failed_saves=saving.failed,
                 save_error=saving.last_error,
                 learnt_to_ms=self._learnt_to_ms,
+                changes=saving.changes,
             )
             w.board.post(posting, now)
 

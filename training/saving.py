@@ -22,6 +22,7 @@ from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Rewind, Save
 from training.errors import CheckpointError, CorruptError
+from training.hyperparameters import UNKNOWN, Change, HyperparameterOptions, Hyperparameters
 from training.learner import Learner
 from training.ledger import Ledger
 from training.live import LiveMetrics
@@ -60,6 +61,7 @@ class SavingOptions:
     provenance: Mapping[str, Any]
     stop_timeout_s: float = 20.0
     """How long the last checkpoint may take."""
+    hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
     clock: Callable[[], float]
 
 
@@ -98,7 +100,8 @@ class Saving:
         self._store, self._writer, self._options = store, writer, options
         self._learner, self._ledger, self._live = learner, ledger, live
         self._progress = Progress()
-        self._parts: tuple[Part, ...] = (*learner.parts, ledger, live, self._progress)
+        self._hyperparameters = Hyperparameters(learner.model, options.hyperparameters)
+        self._parts: tuple[Part, ...] = (*learner.parts, self._hyperparameters, ledger, live, self._progress)
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []
         self._parent: int | None = None
@@ -118,6 +121,11 @@ class Saving:
     def provenance(self) -> Mapping[str, Any]:
         """What this process writes down with each checkpoint."""
         return self._options.provenance
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The hyperparameters that differed at the last restore."""
+        return self._hyperparameters.changes
 
     @property
     def turn(self) -> Turn | None:
@@ -243,10 +251,11 @@ class Saving:
 
     def _load(self, number: int) -> dict[str, PartState]:
         """Every part of a checkpoint, once it is certain that they fit this model."""
-        state = self._store.load(number)
+        state = {**UNKNOWN, **self._store.load(number)}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
             raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")
+        self._hyperparameters.check(state)
         for part in self._parts:
             if isinstance(part, VariablesPart):
                 part.check(state[part.name])

@@ -108,6 +108,11 @@ def optimizer_variables(model: Any) -> dict[str, Any]:
     return keyed
 
 
+def rates_of(model: Any) -> frozenset[str]:
+    """What the optimizers' rates are called among the variables: there or not, as a rate is a number or a schedule."""
+    return frozenset(f"{name}/learning_rate" for name in optimizers_of(model))
+
+
 def copies(variable: Any) -> tuple[Any, ...]:
     """The TensorFlow variables behind one Keras variable, one a replica."""
     value = backing(variable)
@@ -139,6 +144,8 @@ class VariablesPart:
 
     name: str
     variables: Mapping[str, Any]
+    optional: Collection[str] = ()
+    """Those that a checkpoint of this very model may lack, or have where the model has none."""
 
     def snapshot(self) -> PartState:
         """Copy all values between calls; numpy comes later, on the writer's thread."""
@@ -149,29 +156,28 @@ class VariablesPart:
         self.check(state)
         arrays = numpy_arrays(state)
         for key, variable in self.variables.items():
-            assign(variable, arrays[key])
+            if key in arrays:
+                assign(variable, arrays[key])
 
     def check(self, state: PartState) -> None:
-        """Refuse a state of another model."""
-        check_same(self.name, self.variables, numpy_arrays(state))
+        """Refuse a state whose names or shapes differ from the model's; the text shows the differences."""
+        found = differences(self.variables, numpy_arrays(state), self.optional)
+        if found:
+            raise OtherModelError(
+                f"the checkpoint holds another model ({self.name}): {found}. "
+                "Take back the change to model.py or model.args, or give the new model a name of its own"
+            )
 
 
-def check_same(part: str, variables: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Refuse a checkpoint whose names or shapes differ from the model's; the text shows the differences."""
-    differences = [f"{key} is new" for key in variables if key not in arrays]
-    differences += [f"{key} is gone" for key in arrays if key not in variables]
+def differences(variables: Mapping[str, Any], arrays: Mapping[str, Array], optional: Collection[str] = ()) -> str:
+    """How the names or shapes of a checkpoint differ from the model's, in words; empty where they do not."""
+    found = [f"{key} is new" for key in variables if key not in arrays and key not in optional]
+    found += [f"{key} is gone" for key in arrays if key not in variables and key not in optional]
     for key in variables.keys() & arrays.keys():
-        wanted, found = tuple(variables[key].shape), tuple(arrays[key].shape)
-        if wanted != found:
-            differences.append(f"{key} is {list(wanted)} here and {list(found)} there")
-    if differences:
-        shown = "; ".join(sorted(differences)[:6]) + (
-            f"; and {len(differences) - 6} more" if len(differences) > 6 else ""
-        )
-        raise OtherModelError(
-            f"the checkpoint holds another model ({part}): {shown}. "
-            "Take back the change to model.py or model.args, or give the new model a name of its own"
-        )
+        wanted, there = tuple(variables[key].shape), tuple(arrays[key].shape)
+        if wanted != there:
+            found.append(f"{key} is {list(wanted)} here and {list(there)} there")
+    return "; ".join(sorted(found)[:6]) + (f"; and {len(found) - 6} more" if len(found) > 6 else "")
 
 
 def numpy_arrays(state: PartState) -> dict[str, Array]:

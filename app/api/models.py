@@ -124,6 +124,15 @@ class LiveView(Shape):
     cumulative: Mapping[str, int | float] = Field(description="The same values since checkpoint number 0.")
 
 
+class HyperparameterView(Shape):
+    """A hyperparameter that the checkpoint has otherwise."""
+
+    name: str
+    then: Any = Field(None, description="In the checkpoint.")
+    now: Any = Field(None, description="In model.py and the settings.")
+    used: Literal["build", "checkpoint"] = Field(description="build: `now` is in force; checkpoint: `then` is.")
+
+
 class TrainingView(Shape):
     """The trainer."""
 
@@ -132,6 +141,9 @@ class TrainingView(Shape):
     replicas: int
     device: str
     incarnation: int
+    hyperparameters_changed: list[HyperparameterView] | None = Field(
+        None, description="What differed between the checkpoint and what is deployed, at the last start or rewind."
+    )
 
 
 class CheckpointView(Shape):

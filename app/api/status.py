@@ -10,6 +10,7 @@ from app.api.models import (
     AssignedPartitions,
     CheckpointView,
     CommitsView,
+    HyperparameterView,
     KafkaView,
     LagAnswer,
     LiveView,
@@ -26,6 +27,7 @@ from app.api.stamp import stamp
 from app.api.throughput import catch_up_s, loop_lag_of, queue_of, staleness_of, throughput_of
 from app.api.verdict import verdict_of
 from app.settings.units import format_duration
+from training.hyperparameters import Change
 
 
 def status_of(observation: Observation) -> Status:
@@ -184,7 +186,12 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         replicas=posting.model.replicas,
         device=", ".join(posting.model.devices),
         incarnation=snapshot.ledger.incarnation,
+        hyperparameters_changed=[_changed(change) for change in posting.changes] or None,
     )
+
+
+def _changed(change: Change) -> HyperparameterView:
+    return HyperparameterView(name=change.name, then=change.then, now=change.now, used=change.used.value)
 
 
 def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:

@@ -103,6 +103,12 @@ class TrainingSettings(Section):
     live_metrics: LiveMetricsSettings = Field(
         LiveMetricsSettings(), description="What is measured of records before they are learnt."
     )
+    on_hyperparameter_change: Literal["build", "checkpoint"] = Field(
+        "build",
+        description="Which holds where a checkpoint was learnt with other hyperparameters than model.py and these "
+        "settings have now, the learning rate say. build: what was just deployed. checkpoint: the checkpoint's; what "
+        "is built into the compiled step is then refused.",
+    )
     proof: Literal["enforce", "warn"] = Field(
         "enforce",
         description="Every start proves on the model that absent rows change nothing. When that fails: refuse to "

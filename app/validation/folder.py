@@ -4,11 +4,10 @@ Only looks: nobody's lock is taken, nothing is created but a nameless temporary 
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
+from app.hyperparameters import hyperparameter_options
 from app.settings import Settings
 from app.validation.check import Check, fail, ok, skip, warn
 from app.validation.kafka import Bounds
@@ -20,8 +19,9 @@ from training.checkpoints.holder import holder_of
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError, FolderBusyError
+from training.hyperparameters import UNKNOWN, Hyperparameters
 from training.learner import Learner
-from training.variables import VariablesPart, check_same, numpy_arrays
+from training.variables import VariablesPart
 
 _COPIES = 3
 """How many states there must be room for: the newest, the one being written, and one to fall back to."""
@@ -88,7 +88,7 @@ def _newest(
     if newest is None:
         yield _first_start(settings, bounds)
         return
-    yield _of_this_model(store, newest, learner)
+    yield _of_this_model(settings, store, newest, learner)
     if bounds is not None:
         yield from _positions(settings, newest, bounds)
 
@@ -103,33 +103,26 @@ def _first_start(settings: Settings, bounds: Bounds | None) -> Check:
     return ok(name, f"none yet: the first start begins at {start}, with {ahead:,} offsets to learn")
 
 
-def _of_this_model(store: CheckpointStore, newest: Manifest, learner: Learner | None) -> Check:
+def _of_this_model(settings: Settings, store: CheckpointStore, newest: Manifest, learner: Learner | None) -> Check:
     name = "checkpoint"
     if learner is None:
         return skip(name, f"there is no model to compare checkpoint {newest.number} with")
     variables = [part for part in learner.parts if isinstance(part, VariablesPart)]
+    hyperparameters = Hyperparameters(learner.model, hyperparameter_options(settings))
     try:
-        state = store.load(newest.number, only={part.name for part in variables})
+        parts = {*(part.name for part in variables), hyperparameters.name}
+        state = {**UNKNOWN, **store.load(newest.number, only=parts)}
         for part in variables:
             if part.name not in state:
                 raise CorruptError(f"checkpoint {newest.number} lacks the part {part.name}; restore another one")
-            check_same(part.name, part.variables, numpy_arrays(state[part.name]))
+        hyperparameters.check(state)
+        for part in variables:
+            part.check(state[part.name])
     except MillraceError as error:
         return fail(name, error)
-    if rate := _other_rate(learner, numpy_arrays(state["optimizer"])):
-        return warn(name, rate)
+    if changes := hyperparameters.foreseen(state):
+        return warn(name, f"goes on from {newest.number} with other hyperparameters: {'; '.join(map(str, changes))}")
     return ok(name, f"goes on from {newest.number} (step {newest.step:,}), which is of this model")
-
-
-def _other_rate(learner: Learner, arrays: Mapping[str, object]) -> str | None:
-    """A complaint where model.py has another learning rate than the state that is gone on from."""
-    found = arrays.get("optimizer/learning_rate")
-    if found is None or np.isclose(float(np.asarray(found)), learner.learning_rate, rtol=1e-6):
-        return None
-    return (
-        f"it has the learning rate {float(np.asarray(found)):g} and model.py {learner.learning_rate:g}: a start goes "
-        "on with the checkpoint's, as with all of its state; give the model a new name to begin with the other one"
-    )
 
 
 def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator[Check]:

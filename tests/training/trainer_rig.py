@@ -25,6 +25,7 @@ from training.calls import Rows
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, Manifest, StoreOptions, Writer
 from training.checkpoints.policies import Never, SavePolicy
 from training.commands import Command, Commands, Stop
+from training.hyperparameters import HyperparameterOptions
 from training.learner import Learner, LearnerOptions
 from training.ledger import Ledger
 from training.live import LiveMetrics
@@ -202,6 +203,7 @@ class RigOptions:
     before_manifest: Callable[[Any], None] = lambda _order: None
     newcomers: Mapping[Partition, int] = field(default_factory=dict)
     start_over: bool = False
+    hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
 
 
 class Run:
@@ -236,7 +238,12 @@ class Run:
             self.learner,
             self.ledger,
             self.live,
-            SavingOptions(policy=options.policy, provenance={"model": "mlp"}, clock=options.clock),
+            SavingOptions(
+                policy=options.policy,
+                provenance={"model": "mlp"},
+                hyperparameters=options.hyperparameters,
+                clock=options.clock,
+            ),
         )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 

@@ -1,0 +1,36 @@
+"""The settings that matter to what is learnt, by name: a checkpoint remembers them, so that no change is silent.
+
+Owns the choice; pure but for the hash of the model's file. Values that may be secrets are masked, as they are wherever
+settings are shown.
+"""
+
+import hashlib
+from typing import Any
+
+from app.settings import Settings
+from app.settings.masking import masked
+from training.hyperparameters import HyperparameterOptions, OnChange
+
+_TRAINING = ("batch_size", "batches_per_call", "max_wait", "shuffle", "deterministic", "seed")
+_MODEL = ("build", "preprocess")
+_RECORDS = ("label", "weight", "event_time")
+
+
+def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
+    """What a restore compares, and whose word holds."""
+    return HyperparameterOptions(
+        settings=_that_matter(settings), on_change=OnChange(settings.training.on_hyperparameter_change)
+    )
+
+
+def _that_matter(settings: Settings) -> dict[str, Any]:
+    values = masked(settings.model_dump(mode="json", include={"training", "model", "records"}))
+    training, model, records = values["training"], values["model"], values["records"]
+    return {
+        **{f"training.{name}": training[name] for name in _TRAINING},
+        **{f"model.{name}": model[name] for name in _MODEL},
+        **{f"model.args.{name}": value for name, value in model["args"].items()},
+        "model.sha256": hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()[:12],
+        **{f"records.{name}": records[name] for name in _RECORDS},
+        **{f"records.features.{name}": value for name, value in records["features"].items()},
+    }
