@@ -21,6 +21,7 @@ from typing import Any
 
 from app.hyperparameters import hyperparameter_options
 from app.learning import build_learner, prove
+from app.limits import phase_limits
 from app.provenance import provenance_of
 from app.retention import keep_policy
 from app.settings import Loaded, Settings
@@ -36,6 +37,7 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from training.baseline import Baseline
 from training.board import Board
+from training.brake import Brake
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import Writer
 from training.checkpoints.manifest import Manifest, SaveOrder
@@ -79,6 +81,7 @@ class Parts:
     source: KafkaSource | None = None
     learner: Learner | None = None
     dead_letters: DeadLetters = field(default_factory=CountedOnly)
+    brake: Brake = field(default_factory=Brake)
     store: CheckpointStore | None = None
     saving: Saving | None = None
     live: LiveMetrics | None = None
@@ -96,7 +99,7 @@ class Service:
     def __init__(self, loaded: Loaded, options: RunOptions, on_end: Callable[[], None] = lambda: None) -> None:
         self.settings: Settings = loaded.settings
         self.options = options
-        self.phases = Phases()
+        self.phases = Phases(phase_limits(self.settings))
         self.meter = Meter(time.monotonic)
         self.ledger = Ledger()
         self.board = Board()
@@ -236,8 +239,9 @@ class Service:
             clock=time.monotonic,
             wall=time.time,
             board=self.board,
+            in_flight=parts.brake.in_flight,
         )
-        parts.trainer = Trainer(collaborators, task=task, paused=self.options.paused)
+        parts.trainer = Trainer(collaborators, task=task, paused=self._paused_because())
         return parts.trainer
 
     def _open_store(self, learner: Learner) -> Saving:
@@ -273,7 +277,15 @@ class Service:
         manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
+        parts.brake = Brake.of(parts.writer, manifest.number, settings.training.pause_after_crashes)
         return saving
+
+    def _paused_because(self) -> str | None:
+        """Why it comes up paused, where it does."""
+        if (loop := self.parts.brake.loop) is not None:
+            log.error("paused: %s", loop)
+            return str(loop)
+        return "started with --paused" if self.options.paused else None
 
     # Callbacks from the left and from the store.
 
@@ -319,6 +331,7 @@ class Service:
             log.warning("%d dead letters were not acknowledged; a restart sends them again", abandoned)
         if parts.source is not None:
             parts.source.stop(_COMMIT_S)
+        parts.brake.close(well=self.error is None)
         if parts.writer is not None:
             parts.writer.release()
 

@@ -21,6 +21,7 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from training.baseline import Baseline, LabelSums
 from training.board import Board, ModelFacts, Posting
+from training.brake import InFlight, untold
 from training.calls import Rows
 from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Commands, Pause, Profile, Resume, Rewind, Save, Stop
@@ -58,15 +59,17 @@ class Collaborators:
     clock: Callable[[], float]
     wall: Callable[[], float]
     board: Board = field(default_factory=Board)
+    in_flight: InFlight = untold
 
 
 class Trainer:
     """The state of the trainer's thread."""
 
-    def __init__(self, with_: Collaborators, *, task: Baseline, paused: bool = False) -> None:
+    def __init__(self, with_: Collaborators, *, task: Baseline, paused: str | None = None) -> None:
         self._with = with_
         self._task = task
-        self._paused: str | None = "started with --paused" if paused else None
+        self._paused = paused
+        """Why nothing is learnt, where nothing is."""
         self._stream: Stream | None = None
         self._stopping: list[Stop] = []
         self._profiling = Profiling(with_.clock)
@@ -130,7 +133,7 @@ class Trainer:
             w.learner.witness.know(span.partition, span.index)
         failpoint("call.before")
         if facts.batches:
-            with self._profiling.call():
+            with self._profiling.call(), w.in_flight(facts):
                 lesson = w.learner.learn(delivery.rows)
             refused = self._set_aside(facts, lesson)
             self._score(delivery.rows, lesson)

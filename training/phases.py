@@ -75,8 +75,13 @@ class PhaseSnapshot:
     """Why, where it is paused or failed."""
     for_s: float
     """Since it entered the phase or last showed progress in it."""
-    hung: bool
-    """Whether it is in the phase past its limit."""
+    limit_s: float | None
+    """How long it may be in the phase without progress; None for ever."""
+
+    @property
+    def hung(self) -> bool:
+        """Whether it is in the phase past its limit."""
+        return self.limit_s is not None and self.for_s > self.limit_s
 
 
 class Phases:
@@ -107,6 +112,4 @@ class Phases:
         with self._lock:
             age = self._clock() - self._since
             limit = self._limits.limits.get(self._phase)
-            return PhaseSnapshot(
-                phase=self._phase, reason=self._reason, for_s=age, hung=limit is not None and age > limit
-            )
+            return PhaseSnapshot(phase=self._phase, reason=self._reason, for_s=age, limit_s=limit)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from app.api.models import Check, Health
 from app.api.snapshot import AT_WORK, Snapshot
 from app.api.stamp import stamp
-from training.phases import Phase
+from training.phases import Phase, PhaseSnapshot
 
 
 def alive(snapshot: Snapshot) -> list[Check]:
@@ -26,7 +26,7 @@ def alive(snapshot: Snapshot) -> list[Check]:
         Check(
             check="progress",
             ok=not phase.hung,
-            detail=f"{phase.phase} for {phase.for_s:.1f} s{', which is past the limit of that phase' * phase.hung}",
+            detail=f"{phase.phase} for {phase.for_s:.1f} s{_past(phase)}",
         ),
     ]
 
@@ -43,7 +43,16 @@ def ready(snapshot: Snapshot) -> list[Check]:
             detail="its state is restored" if at_work else f"it is {snapshot.phase.phase}, not at work",
         ),
         Check(check="kafka", ok=connected, detail="Kafka answers" if connected else "Kafka does not answer"),
+        Check(
+            check="crash_loop",
+            ok=snapshot.braked is None,
+            detail="it is in no crash loop" if snapshot.braked is None else f"paused: {snapshot.braked}",
+        ),
     ]
+
+
+def _past(phase: PhaseSnapshot) -> str:
+    return f", which is past its limit of {phase.limit_s:g} s" if phase.hung else ""
 
 
 def health_of(snapshot: Snapshot, checks: Sequence[Check], *, verbose: bool) -> Health:

@@ -4,7 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.api.snapshot import OVER, Snapshot
+from app.limits import SETTINGS
 from app.settings.units import format_size
+from training.board import Posting
+from training.brake import CrashLoop
+from training.checkpoints.manifest import SaveReason
 from training.phases import Phase
 
 _STRANGERS = "CommitFailedError"
@@ -47,12 +51,30 @@ def _trainer(snapshot: Snapshot) -> Iterator[Problem]:
             fix="Restart the process and report this with its log.",
         )
     elif phase.hung:
+        slow = f" Where it is only slow, raise {SETTINGS[phase.phase]}." if phase.phase in SETTINGS else ""
         yield Problem(
             kind="hung",
-            what=f"No progress for {phase.for_s:.0f} s while {phase.phase}, which is past the limit of that phase.",
+            what=f"No progress for {phase.for_s:.0f} s while {phase.phase}, which is past its limit of "
+            f"{phase.limit_s:g} s.",
             fix="Restart the process: it goes on from the newest checkpoint. If it recurs, look for a step of the "
-            "model, or a disk, that hangs.",
+            f"model, or a disk, that hangs.{slow}",
         )
+    elif snapshot.braked is not None:
+        yield _crash_loop(snapshot.braked, snapshot.posting)
+
+
+def _crash_loop(loop: CrashLoop, posting: Posting | None) -> Problem:
+    """It is paused lest it dies again; the way out is another one once a rewind was ordered."""
+    last = None if posting is None or posting.last_save is None else posting.last_save.manifest
+    again = "POST /resume tries again; should it die once more, the next start is paused too."
+    if last is not None and last.number > loop.number and last.reason in {SaveReason.REWIND, SaveReason.SKIP}:
+        fix = f"Checkpoint {last.number} was ordered since: POST /resume goes on from it."
+    elif loop.suspects:
+        skips = " ".join(f"--skip {one}" for one in loop.ranges)
+        fix = f"Pass them over: `millrace rewind -c CONFIG --to {loop.number} {skips}`, then POST /resume. Or: {again}"
+    else:
+        fix = f"Look for what kills it beside the records: memory, the device, a step of the model. {again}"
+    return Problem(kind="crash_loop", what=f"Paused: {loop}.", fix=fix)
 
 
 def _balance(snapshot: Snapshot) -> Iterator[Problem]:

@@ -14,6 +14,7 @@ from app.version import version
 from consumers.letters import DeadLetterStatistics
 from consumers.source_statistics import SourceStatistics
 from training.board import Posting
+from training.brake import CrashLoop
 from training.ledger import LedgerStatistics
 from training.meter import Meterings
 from training.phases import Phase, PhaseSnapshot
@@ -46,8 +47,17 @@ class Snapshot:
     source: SourceStatistics | None
     stream: "StreamStatistics | None"
     posting: Posting | None
+    crash_loop: CrashLoop | None
+    """What this start was paused for, and may go on in spite of."""
     provenance: Mapping[str, Any]
     """What this process writes down with its checkpoints; empty before the first."""
+
+    @property
+    def braked(self) -> CrashLoop | None:
+        """What it is paused for to this moment, if it is a crash loop."""
+        loop = self.crash_loop
+        held = self.phase.phase is Phase.PAUSED and loop is not None and self.phase.reason == str(loop)
+        return loop if held else None
 
     @property
     def name(self) -> str:
@@ -72,5 +82,6 @@ def take(service: "Service") -> Snapshot:
         source=None if parts.source is None else parts.source.statistics(),
         stream=None if stream is None else stream.statistics(),
         posting=service.board.latest,
+        crash_loop=parts.brake.loop,
         provenance={} if parts.saving is None else parts.saving.provenance,
     )

@@ -109,6 +109,12 @@ class TrainingSettings(Section):
         "settings have now, the learning rate say. build: what was just deployed. checkpoint: the checkpoint's; what "
         "is built into the compiled step is then refused.",
     )
+    pause_after_crashes: Count | None = Field(
+        3,
+        ge=1,
+        description="After so many starts in a row that died in a call with the same offsets, and without a new "
+        "checkpoint, the next one comes up paused and names them. Null: never.",
+    )
     proof: Literal["enforce", "warn"] = Field(
         "enforce",
         description="Every start proves on the model that absent rows change nothing. When that fails: refuse to "

@@ -9,7 +9,7 @@ from app.settings.kafka import KafkaSettings, derived_group
 from app.settings.model import MemorySettings, ModelSettings, TrainingSettings
 from app.settings.records import RecordsSettings
 from app.settings.section import Section
-from app.settings.service import ApiSettings, CheckpointSettings, LogSettings, StopSettings
+from app.settings.service import ApiSettings, CheckpointSettings, LimitSettings, LogSettings, StopSettings
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -39,6 +39,10 @@ class Settings(Section):
     checkpoints: CheckpointSettings = Field(description="What a restart goes on from.")
     api: ApiSettings = Field(ApiSettings(), description="The HTTP side of the service.")
     stop: StopSettings = Field(StopSettings(), description="How the service ends.")
+    limits: LimitSettings = Field(
+        LimitSettings(),
+        description="How long the trainer may be at one thing before it counts as hung, and /livez fails.",
+    )
     logs: LogSettings = Field(LogSettings(), description="What the service says on stderr.")
 
     @model_validator(mode="before")

@@ -102,6 +102,14 @@ class StopSettings(Section):
     )
 
 
+class LimitSettings(Section):
+    """How long the trainer may be at one thing before it counts as hung, and /livez fails."""
+
+    trace: Duration = Field(900.0, ge=1, description="Building the model, tracing and proving it.")
+    restore: Duration = Field(600.0, ge=1, description="Loading a checkpoint, at a start or by an order.")
+    call: Duration = Field(300.0, ge=1, description="One call, or preparing the records for it.")
+
+
 class LogSettings(Section):
     """What the service says on stderr."""
 

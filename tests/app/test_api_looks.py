@@ -1,5 +1,6 @@
 """What the service answers when it is looked at."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
+from training.brake import Brake, CrashLoop
 from training.checkpoints import SaveReason
 from training.phases import Phase
 
@@ -42,6 +44,7 @@ def test_a_service_at_work_is_alive_and_ready(api: Client) -> None:
         "progress",
         "restored",
         "kafka",
+        "crash_loop",
     ]
     assert api.seen("/health")["checks"] == api.seen("/livez?verbose")["checks"]
 
@@ -79,10 +82,13 @@ def test_a_phase_past_its_limit_is_no_life(api: Client, rig: Rig) -> None:
     rig.clock.ahead = 301
     answer = api.get("/livez")
     assert answer.status_code == 503
-    assert "past the limit" in answer.json()["reasons"][0]
+    (reason,) = answer.json()["reasons"]
+    assert re.fullmatch(r"training for 30\d\.\d s, which is past its limit of 300 s", reason)
     status = api.seen("/status")
     assert status["verdict"].startswith("Hung: training for 5 min without progress.")
-    assert [problem["problem"] for problem in status["problems"]] == ["hung"]
+    (problem,) = status["problems"]
+    assert problem["problem"] == "hung"
+    assert problem["fix"].endswith("Where it is only slow, raise limits.call.")
 
 
 def test_a_pause_may_last_for_ever(api: Client, rig: Rig) -> None:
@@ -91,6 +97,42 @@ def test_a_pause_may_last_for_ever(api: Client, rig: Rig) -> None:
     assert api.get("/livez").status_code == 200
     assert api.get("/readyz").status_code == 200
     assert api.seen("/status")["verdict"].startswith("Paused: asked to.")
+
+
+def test_a_crash_loop_is_life_and_not_ready_and_says_how_to_pass_the_record_over(api: Client, rig: Rig) -> None:
+    loop = CrashLoop(starts=3, number=0, suspects={P1: (7, 9), P0: (100, 164)})
+    rig.service.parts.brake = Brake(loop=loop)
+    rig.service.phases.enter(Phase.PAUSED, str(loop))
+    assert api.get("/livez").status_code == 200
+    assert api.get("/readyz").json()["reasons"] == [f"paused: {loop}"]
+    status = api.seen("/status")
+    assert status["verdict"].startswith("Paused: 3 starts in a row died in a call")
+    (problem,) = status["problems"]
+    assert problem["problem"] == "crash_loop"
+    command = "millrace rewind -c CONFIG --to 0 --skip clicks:0:100-163 --skip clicks:1:7-8"
+    assert f"`{command}`, then POST /resume" in problem["fix"]
+
+    skip = {"to": 0, "skip": ["clicks:0:100-163", "clicks:1:7-8"]}
+    assert api.post("/rewind?wait=5s", skip).status_code == 201
+    rig.post()
+    rig.service.phases.enter(Phase.PAUSED, str(loop))
+    (problem,) = api.seen("/status")["problems"]
+    assert problem["fix"] == "Checkpoint 1 was ordered since: POST /resume goes on from it."
+    assert api.get("/readyz").status_code == 503
+    assert api.post("/resume").status_code == 200
+    assert api.seen("/status")["problems"] == []
+    assert api.get("/readyz").status_code == 200
+
+
+def test_a_crash_loop_without_suspects_and_a_pause_by_order_after_it(api: Client, rig: Rig) -> None:
+    loop = CrashLoop(starts=9, number=0, suspects={})
+    rig.service.parts.brake = Brake(loop=loop)
+    rig.service.phases.enter(Phase.PAUSED, str(loop))
+    (problem,) = api.seen("/status")["problems"]
+    assert problem["fix"].startswith("Look for what kills it beside the records")
+    rig.service.phases.enter(Phase.PAUSED, "asked to")
+    assert api.seen("/status")["problems"] == []
+    assert api.get("/readyz").status_code == 200
 
 
 def test_a_failure_is_no_life_and_says_why(api: Client, rig: Rig) -> None:

@@ -21,6 +21,7 @@ from pipelines.blocks import BlockFacts, Span
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, mlp
 from training.baseline import Baseline
 from training.board import Board
+from training.brake import InFlight, untold
 from training.calls import Rows
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, Manifest, StoreOptions, Writer
 from training.checkpoints.policies import Never, SavePolicy
@@ -204,6 +205,7 @@ class RigOptions:
     newcomers: Mapping[Partition, int] = field(default_factory=dict)
     start_over: bool = False
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
+    in_flight: InFlight = untold
 
 
 class Run:
@@ -267,8 +269,10 @@ class Run:
             clock=self.options.clock,
             wall=time.time,
             board=self.board,
+            in_flight=self.options.in_flight,
         )
-        self.trainer = Trainer(collaborators, task=self.options.task, paused=self.options.paused)
+        paused = "started with --paused" if self.options.paused else None
+        self.trainer = Trainer(collaborators, task=self.options.task, paused=paused)
         self._thread.start()
         self.sees(lambda: self.streams)
         return self

@@ -1,0 +1,37 @@
+"""How long the trainer's phases may take before it counts as hung: by the settings, and by what follows from them.
+
+Pure; runs anywhere. What nobody has to set is as `PhaseLimits.usual` has it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from app.settings import Settings
+from training.phases import Phase, PhaseLimits
+
+SETTINGS: Mapping[Phase, str] = {
+    Phase.TRACING: "limits.trace",
+    Phase.RESTORING: "limits.restore",
+    Phase.TRAINING: "limits.call",
+    Phase.IDLE: "limits.call",
+    Phase.STOPPING: "stop.grace",
+}
+"""Which setting moves the limit of a phase."""
+_GRACES = 4
+"""A stop settles the save before, makes the last one and closes: each may take most of the grace."""
+
+
+def phase_limits(settings: Settings) -> PhaseLimits:
+    """The limits of every phase that has one.
+
+    Waiting for a block is bounded as a call is: its records may be in `preprocess` meanwhile.
+    """
+    limits, usual = settings.limits, PhaseLimits.usual()
+    wanted = {
+        Phase.TRACING: limits.trace,
+        Phase.RESTORING: limits.restore,
+        Phase.TRAINING: limits.call,
+        Phase.IDLE: limits.call,
+        Phase.STOPPING: max(usual.limits[Phase.STOPPING], _GRACES * settings.stop.grace),
+    }
+    return replace(usual, limits={**usual.limits, **wanted})

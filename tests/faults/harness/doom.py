@@ -1,0 +1,37 @@
+"""Projects on the model with hazards, and records that are one."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.faults.harness.project import Project
+from tests.faults.harness.records import Mixture, Place, Verdict, good
+from tests.faults.harness.topics import Topic
+
+ABORTS, HANGS = -2.0, -1.5
+"""As in hazards.py, which is not imported here: it loads TensorFlow."""
+_MODEL = Path(__file__).parent / "hazards.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doom(Mixture):
+    """Good records; that of one place bears a curse."""
+
+    place: Place
+    curse: float
+
+    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+        """It decodes, so nothing sets it aside."""
+        return json.dumps(good(place, random, self.curse if place == self.place else 0.0)).encode(), None
+
+
+def hazardous(project: Callable[..., Project], topic: Topic, *, waits: bool = False, **sections: Any) -> Project:
+    """A project whose steps meet their records."""
+    model = {"build": "./hazards.py:build_model", "args": {"waits": waits}}
+    made = project(topic, model=model, **sections)
+    shutil.copy(_MODEL, made.path / _MODEL.name)
+    return made
