@@ -40,12 +40,24 @@ layers: $(READY)
 house: $(READY)
 	$(BIN)/python -m pytest -q tests/house
 
-test: $(READY) ## All tests, with a Kafka of their own
-	$(BIN)/python -m pytest
+test: $(READY) ## All tests, with a Kafka of their own; what became of the matrix of faults goes to build/rows.json
+	$(BIN)/python -m pytest -p tests.faults.rows --rows build/rows.json
 
-.PHONY: kills
+.PHONY: kills chaos chaos-short proof proof-report
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
 	$(BIN)/python -m tests.faults.kills --rounds 20
+
+chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 6 exact ones, 10 SIGTERMs (within 25 minutes)
+	$(BIN)/python -m tests.faults.chaos
+
+chaos-short: $(READY) ## The same out of what the last `make test` has found: build/chaos.json, and what is broken
+	$(BIN)/python -m tests.faults.chaos --short --rows build/rows.json
+
+proof: $(READY) ## The whole proof: 200 kills, 20 exact ones, 50 SIGTERMs, half an hour of soak (within 2 hours)
+	$(BIN)/python -m tests.faults.chaos --full
+
+proof-report: $(READY) ## Write the tables of docs/guarantees.md from build/chaos.json
+	$(BIN)/python -m tests.faults.report
 
 fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix --quiet . || true

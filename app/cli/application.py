@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import bench, checkpoints, config, local, rewind, run, validate
+from app.cli import bench, checkpoints, config, local, prove, rewind, run, validate
 from app.cli.errors import ending
 
 application = typer.Typer(
@@ -26,6 +26,7 @@ application.command()(run.run)
 application.add_typer(checkpoints.checkpoints, name="checkpoints")
 application.command()(rewind.rewind)
 application.command()(bench.bench)
+application.command()(prove.prove)
 application.add_typer(config.config, name="config")
 application.add_typer(local.commands, name="local")
 

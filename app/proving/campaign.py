@@ -19,7 +19,8 @@ from training.evidence import Evidence
 
 Expected = Callable[[], Mapping[Partition, Evidence]]
 _FRUITLESS = 2
-"""Kills in a row without a checkpoint in between: no more, or a trainer rightly takes what comes for what kills it."""
+"""Kills while it learns without a checkpoint in between: after more, it rightly takes what comes for what kills it."""
+_IN_A_CALL = ("call.", "careful.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +70,8 @@ class Figures:
     def summary(self) -> dict[str, Any]:
         """For a program, and for people."""
         spreads = {"replay": spread(self.replay), "rto_s": spread(self.rto_s)}
-        return {**asdict(self), **spreads, "points": dict(self.points), "seconds": round(self.seconds, 1)}
+        counted = {"points": dict(self.points), "seconds": round(self.seconds, 1)}
+        return {**asdict(self), **spreads, **counted, "kept": self.kept}
 
 
 def spread(found: Sequence[float]) -> dict[str, float]:
@@ -97,9 +99,17 @@ class Pace:
 class Campaign:
     """Kills of one trainer, one after the other."""
 
-    def __init__(self, home: Home, shelf: Shelf, pace: Pace, figures: Figures) -> None:
+    def __init__(
+        self,
+        home: Home,
+        shelf: Shelf,
+        pace: Pace,
+        figures: Figures,
+        provoke: Callable[[Fault], None] = lambda _fault: None,
+    ) -> None:
+        """`provoke` does what a fault needs to be brought about, and that only who feeds the trainer can do."""
         self.figures = figures
-        self._home, self._shelf, self._pace = home, shelf, pace
+        self._home, self._shelf, self._pace, self._provoke = home, shelf, pace, provoke
         self._durable: int | None = None
         self._settled = 0
         self._fruitless = 0
@@ -108,18 +118,24 @@ class Campaign:
         """Strike with each of these; those that need a trainer that has saved come when it is time for one."""
         left = list(faults)
         while left:
-            fruitful = (at for at, fault in enumerate(left) if isinstance(fault, AfterSave))
-            at = next(fruitful, 0) if self._fruitless >= _FRUITLESS else 0
-            fault = left.pop(at)
-            if self._fruitless >= _FRUITLESS and not isinstance(fault, AfterSave):
-                left.insert(0, fault)
-                fault = AfterSave(0.0)
+            fault = self._fruitful(left) if self._fruitless >= _FRUITLESS else left.pop(0)
             self.strike(fault)
             on_strike(fault)
+
+    def _fruitful(self, left: list[Fault]) -> Fault:
+        """One that lets the trainer save first: one of these, or instead of one of these that strikes at any time."""
+        at = next((at for at, fault in enumerate(left) if isinstance(fault, AfterSave)), None)
+        if at is not None:
+            return left.pop(at)
+        at = next((at for at, fault in enumerate(left) if fault.point is None), None)
+        if at is not None:
+            left.pop(at)
+        return AfterSave(0.0)
 
     def strike(self, fault: Fault) -> None:
         """Start the trainer, and kill it."""
         with Run(self._home, failpoints=fault.failpoints) as run:
+            self._provoke(fault)
             fault.bring_about(run, self._shelf)
             settled = run.settled() if run.alive and run.first_call_s is not None else None
             run.kill()
@@ -131,7 +147,7 @@ class Campaign:
         self.figures.valid_rejected += len(contents.bad)
         if settled is not None and newest is not None:
             self._count_replay(run, settled, newest)
-        self._remember(newest)
+        self._remember(newest, learning=run.first_call_s is not None or (fault.point or "").startswith(_IN_A_CALL))
 
     def drain(self, expected: Expected) -> Statement:
         """Let it learn what is left, and compare what it knows with what was written."""
@@ -148,9 +164,9 @@ class Campaign:
         self.figures.unbalanced += sum(not account.balanced for account in newest.accounts.values())
         return newest
 
-    def _remember(self, newest: Statement | None) -> None:
+    def _remember(self, newest: Statement | None, *, learning: bool) -> None:
         number, settled = (None, 0) if newest is None else (newest.number, newest.settled)
-        self._fruitless = self._fruitless + 1 if number == self._durable else 0
+        self._fruitless = self._fruitless + learning if number == self._durable else 0
         self._durable, self._settled = number, settled
 
     def _look_at(self, run: Run) -> None:

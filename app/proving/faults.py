@@ -52,6 +52,9 @@ class AfterStart:
     point: str | None = None
     failpoints: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s after its start"
+
     def bring_about(self, run: Run, shelf: Shelf) -> None:  # noqa: ARG002 - the Protocol's signature
         """Wait for that second."""
 
@@ -70,6 +73,9 @@ class WhileLearning:
     point: str | None = None
     failpoints: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s after its first call"
+
     def bring_about(self, run: Run, shelf: Shelf) -> None:  # noqa: ARG002 - the Protocol's signature
         """Wait for the call, then for that second."""
         ends_at = run.wait_for_first_call() + self.seconds
@@ -83,6 +89,9 @@ class AfterSave:
     seconds: float
     point: str | None = None
     failpoints: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s after a checkpoint"
 
     def bring_about(self, run: Run, shelf: Shelf) -> None:
         """Wait for the checkpoint, then for that second."""
@@ -104,6 +113,9 @@ class AtPoint:
     def failpoints(self) -> str:
         """The point, armed to kill."""
         return f"{self.point}=kill:after={self.after}"
+
+    def __str__(self) -> str:
+        return f"at {self.point}: {NAMES[self.point]}"
 
     def bring_about(self, run: Run, shelf: Shelf) -> None:
         """Do what leads there, and wait until it has died of it."""
@@ -136,13 +148,13 @@ RANDOM_KINDS: Sequence[Callable[[Random], Fault]] = (
 """How a kill is drawn: a good third of them inside a save, the others at any time."""
 
 
-_PASSED_ONCE = ("start.", "restore.", "rewind.")
-"""Points that a process passes once, or once an order."""
+_PASSED_ONCE = ("start.", "restore.", "rewind.", "fallback.", "careful.")
+"""Points that a process passes once, or once for what leads there."""
 
 
 def plan(random: Random, rounds: int, points: Sequence[str] = tuple(NAMES)) -> Iterator[Fault]:
     """So many faults of one history: the beginning's points, then other points and random times, shuffled."""
-    beginning: Sequence[Fault] = [AtPoint(point) for point in START_POINTS if point in points][:rounds]
+    beginning: Sequence[Fault] = [AtPoint(point) for point in START_POINTS if point in points][: rounds // 3]
     left = rounds - len(beginning)
     later = list[Fault](_at(point, random) for point in _mixed(points, random))[: _AT_POINTS * left // 3]
     kinds = itertools.islice(itertools.cycle(RANDOM_KINDS), left - len(later))

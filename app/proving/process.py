@@ -66,7 +66,15 @@ class Run:
         self._home = home
         self._log = home.path / f"run-{len(list(home.path.glob('run-*.log')))}.log"
         armed = failpoints if _FIRST_CALL in failpoints else ", ".join(filter(None, (failpoints, _BEACON)))
-        ours = {VARIABLE: armed, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        scratch = home.path / "scratch"  # what TensorFlow writes there stays when it is killed
+        scratch.mkdir(exist_ok=True)
+        ours = {
+            VARIABLE: armed,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONSAFEPATH": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TMPDIR": str(scratch),
+        }
         with self._log.open("wb") as log:
             self.began = time.monotonic()
             self._process = subprocess.Popen(  # noqa: S603 - our own command

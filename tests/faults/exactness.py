@@ -54,7 +54,8 @@ class Figures:
 
     def summary(self) -> dict[str, Any]:
         """For a program, and for people."""
-        return {**asdict(self), "points": dict(self.points), "seconds": round(self.seconds, 1)}
+        counted = {"points": dict(self.points), "seconds": round(self.seconds, 1)}
+        return {**asdict(self), **counted, "kept": self.kept}
 
 
 def compare(bootstrap: str, folder: Path, *, kills: int, seed: int) -> Figures:
@@ -65,20 +66,12 @@ def compare(bootstrap: str, folder: Path, *, kills: int, seed: int) -> Figures:
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         whole = Project(folder / "whole", topic, training=EXACT, checkpoints={"every": "150 steps"})
         killed = Project(folder / "killed", topic, training=EXACT, checkpoints={"every": "7 steps"})
-        with Run(whole, "--until", end) as run:
-            run.finish()
-        shelf = Shelf(killed.folder)
-        for _ in range(kills):
-            fault = _drawn(random)
-            with Run(killed, "--until", end, failpoints=fault.failpoints) as run:
-                fault.bring_about(run, shelf)
-                if not run.alive and run.exit_code() == 0:
-                    raise UnprovenError("it learnt all before it could be killed; give it more records")
-            figures.kills += 1
-            figures.points[fault.point or type(fault).__name__] += 1
-        with Run(killed, "--until", end) as run:
-            run.finish()
-        one, other = Shelf(whole.folder).newest(), shelf.newest()
+        with Run(whole, "--until", end) as beside:
+            _kill(killed, end, random, kills, figures)
+            with Run(killed, "--until", end) as run:
+                run.finish()
+            beside.finish()
+        one, other = Shelf(whole.folder).newest(), Shelf(killed.folder).newest()
         assert one is not None
         assert other is not None
         figures.records, figures.steps = topic.records, one.manifest.step
@@ -87,6 +80,18 @@ def compare(bootstrap: str, folder: Path, *, kills: int, seed: int) -> Figures:
         figures.max_weight_difference = difference(one, other)
     figures.seconds = time.monotonic() - began
     return figures
+
+
+def _kill(project: Project, end: str, random: Random, kills: int, figures: Figures) -> None:
+    shelf = Shelf(project.folder)
+    for _ in range(kills):
+        fault = _drawn(random)
+        with Run(project, "--until", end, failpoints=fault.failpoints) as run:
+            fault.bring_about(run, shelf)
+            if not run.alive and run.exit_code() == 0:
+                raise UnprovenError("it learnt all before it could be killed; give it more records")
+        figures.kills += 1
+        figures.points[fault.point or type(fault).__name__] += 1
 
 
 def _drawn(random: Random) -> Fault:
@@ -99,6 +104,8 @@ def difference(one: Statement, other: Statement) -> float:
     """The greatest difference of any number; infinite where they do not hold the same arrays."""
     if one.arrays.keys() != other.arrays.keys():
         return float("inf")
+    if not any("seed" in key for key in one.arrays):
+        raise UnprovenError("the model draws no random numbers, so nothing is shown of those")
     return max(_apart(one.arrays[key], other.arrays[key]) for key in one.arrays)
 
 

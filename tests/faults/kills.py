@@ -26,6 +26,7 @@ from app.local_broker import LocalBroker
 from app.local_broker.topics import create_topic
 from app.proving.campaign import Campaign, Figures, Pace
 from consumers.failpoints import NAMES
+from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.faults import exactness, terms
 from tests.faults.harness.faults import Fault, plan
@@ -33,6 +34,7 @@ from tests.faults.harness.kafka import Letter, committed, dead_letters
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.shelf import Shelf, Statement
+from tests.faults.harness.spikes import QUIET, Spiked
 from tests.faults.harness.topics import Topic
 from training.evidence import Evidence
 
@@ -40,7 +42,9 @@ CI_ROUNDS, ROUNDS = 10, 20
 HISTORY_ROUNDS = 50
 """Kills of one history at most; a campaign of more has several, each with a topic of its own."""
 PARTITIONS, REPLICAS = 4, 2
-_POISON = Mixture(share=0.004)
+_POISON = Mixture(share=0.004, kinds=QUIET)
+_AFTER_A_RAISE = ("fallback.", "careful.")
+"""Points that are passed when a step has raised."""
 _RECORDS_PER_S = 1600.0
 _BACKLOG = 2000
 _BATCH, _BATCHES = 64, 4
@@ -67,7 +71,14 @@ def campaign(
     began = time.monotonic()
     name = f"kills-{uuid.uuid4().hex[:8]}"
     create_topic(bootstrap, f"{name}-dead", 1)
-    with Topic(bootstrap, name, PARTITIONS, _POISON, seed) as topic:
+    stream = Spiked(_POISON)
+    stream.spike(Reason.STEP_RAISED)
+
+    def provoke(fault: Fault) -> None:
+        if (fault.point or "").startswith(_AFTER_A_RAISE):
+            stream.spike(Reason.STEP_RAISED)
+
+    with Topic(bootstrap, name, PARTITIONS, stream, seed) as topic:
         topic.write(_BACKLOG)
         topic.flow(_RECORDS_PER_S)
         project = Project(
@@ -77,7 +88,7 @@ def campaign(
             training={"replicas": REPLICAS, "shuffle": 1024, "batch_size": _BATCH, "batches_per_call": _BATCHES},
         )
         figures, shelf = Figures(seed=seed), Shelf(project.folder)
-        kills = Campaign(project, shelf, Pace(every_s=1.0, block_rows=_BATCH * _BATCHES), figures)
+        kills = Campaign(project, shelf, Pace(every_s=1.0, block_rows=_BATCH * _BATCHES), figures, provoke)
         planned = tuple(plan(Random(seed), rounds))
         kills.wage(planned, lambda fault: on_strike(fault, figures))
         topic.still()
@@ -106,9 +117,9 @@ def kill(bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnS
     return total
 
 
-def missed(figures: Figures) -> list[str]:
+def missed(points: Mapping[str, int]) -> list[str]:
     """The failpoints at which nobody died."""
-    return [point for point in NAMES if not figures.points[point]]
+    return [point for point in NAMES if not points.get(point)]
 
 
 def _written(topic: Topic) -> dict[Partition, Evidence]:
@@ -127,8 +138,7 @@ def broker(given: str | None, folder: Path) -> Iterator[str]:
 
 def say(fault: Fault, figures: Figures) -> None:
     """A line for each kill, for whoever waits."""
-    where = fault.point or fault
-    print(f"kill {figures.kills}: {where}", file=sys.stderr, flush=True)  # noqa: T201 - a command
+    print(f"kill {figures.kills}: {fault}", file=sys.stderr, flush=True)  # noqa: T201 - a command
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.shelf import Shelf
+from tests.faults.harness.spikes import QUIET
 from tests.faults.harness.topics import Topic
 
 PARTITIONS = 4
@@ -96,13 +97,15 @@ class Figures:
     def summary(self) -> dict[str, Any]:
         """For a program, and for people."""
         counted = {"moments": dict(self.moments), "exits": dict(self.exits)}
-        return {**asdict(self), **counted, "seconds_to_exit": spread(self.seconds_to_exit)}
+        return {**asdict(self), **counted, "seconds_to_exit": spread(self.seconds_to_exit), "kept": self.kept}
 
 
 def terminate(bootstrap: str, folder: Path, *, rounds: int, seed: int) -> Figures:
     """Ask it to end so many times, then drain, and compare what it has learnt with what was written."""
     began, figures = time.monotonic(), Figures(seed=seed)
-    with Topic(bootstrap, f"terms-{uuid.uuid4().hex[:8]}", PARTITIONS, Mixture(share=0.004), seed) as topic:
+    with Topic(
+        bootstrap, f"terms-{uuid.uuid4().hex[:8]}", PARTITIONS, Mixture(share=0.004, kinds=QUIET), seed
+    ) as topic:
         topic.write(500)
         topic.flow(_RECORDS_PER_S)
         project = Project(folder, topic)

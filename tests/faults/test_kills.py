@@ -2,15 +2,16 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from consumers.reasons import Reason
 from tests.faults.kills import CI_ROUNDS, PARTITIONS, Aftermath, campaign
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(1200), pytest.mark.row(1)]
 
+RecordProperty = Callable[[str, object], None]
 SEED: int | None = None
 """Draws kills and records; None for another one each time, which is printed."""
 
@@ -25,8 +26,9 @@ def aftermath(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield left
 
 
-def test_sigkills_lose_nothing_and_repeat_nothing(aftermath: Aftermath) -> None:
+def test_sigkills_lose_nothing_and_repeat_nothing(aftermath: Aftermath, record_property: RecordProperty) -> None:
     figures = aftermath.figures
+    record_property("kills", figures.summary())
     assert (figures.lost, figures.learnt_twice) == (0, 0)
     assert figures.kills >= CI_ROUNDS
     for partition in range(PARTITIONS):
@@ -38,7 +40,15 @@ def test_some_of_the_kills_hit_a_save(aftermath: Aftermath) -> None:
 
 
 def test_no_valid_checkpoint_is_rejected_and_each_restart_goes_on_from_the_newest(aftermath: Aftermath) -> None:
-    assert aftermath.figures.valid_rejected == 0
+    figures = aftermath.figures
+    assert figures.valid_rejected == 0
+    assert figures.restored_newest > CI_ROUNDS // 2
+
+
+def test_what_is_read_again_is_at_most_what_lies_between_two_saves_and_a_block(aftermath: Aftermath) -> None:
+    figures = aftermath.figures
+    assert figures.replay_beyond_bound == 0
+    assert figures.replay, "some of the kills came while it learnt"
 
 
 def test_the_ids_inside_the_records_are_those_of_the_offsets_that_were_counted(aftermath: Aftermath) -> None:

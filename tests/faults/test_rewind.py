@@ -10,7 +10,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf, Statement
 from training.evidence import Evidence
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(4)]
 PARTITIONS = 2
 FIRST, SKIPPED = 400, range(450, 500)
 

@@ -1,16 +1,22 @@
 """Killed before the first save: the beginning is a checkpoint too."""
 
 import signal
+import time
+from random import Random
 
 import pytest
 
 from tests.faults.conftest import MakeProject, MakeStream
+from tests.faults.harness.faults import AfterStart, AtPoint, Fault
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf
 from training.evidence import Evidence
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(3)]
 PARTITIONS = 2
+BEGINNING = (AtPoint("start.before_zero"), AtPoint("start.after_zero"))
+RESTORES = (AtPoint("restore.before"), AtPoint("restore.after"))
+AT_RANDOM = 15
 
 
 def test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before_any_save(
@@ -37,3 +43,49 @@ def test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before
         account = newest.ledger[partition]
         assert (account.start, account.position, account.learnt) == (50, 150, 100)
         assert newest.seen[partition] == Evidence.of(range(50, 150))
+
+
+def _later(random: Random) -> list[Fault]:
+    """Kills of starts that would restore: some as they do, most at any time before."""
+    faults: list[Fault] = [*RESTORES, *(AfterStart(random.uniform(0, 3)) for _ in range(AT_RANDOM))]
+    random.shuffle(faults)
+    return faults
+
+
+def test_a_start_that_is_killed_again_and_again_converges_and_leaves_no_more_on_disk_than_one_does(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    seed = int(time.time())
+    print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
+    topic = stream(PARTITIONS)
+    made = project(topic, kafka={"start": "latest"}, checkpoints={"every": "1h"})
+    shelf = Shelf(made.folder)
+
+    def strike(fault: Fault) -> None:
+        with Run(made, failpoints=fault.failpoints) as run:
+            fault.bring_about(run, shelf)
+
+    for fault in BEGINNING:
+        assert shelf.numbers() == []
+        topic.write(10)  # before number 0 nobody has promised to learn it
+        strike(fault)
+    assert shelf.numbers() == [0]
+    begun = 10 * len(BEGINNING)
+    strike(RESTORES[0])
+    after_one = len([*made.folder.root.rglob("*")])
+    for later in _later(Random(seed)):
+        strike(later)
+        topic.write(10)
+    left = [path.relative_to(made.folder.root).as_posix() for path in made.folder.root.rglob("*")]
+    assert len(left) <= after_one + 1, f"one more at most, of a start that died while it claimed the folder: {left}"
+
+    with Run(made, "--until", "now") as run:
+        run.finish()
+        assert run.went_on_from() == 0
+    newest = shelf.newest()
+    assert newest is not None
+    end = begun + 10 * (len(RESTORES) + AT_RANDOM)
+    for partition in range(PARTITIONS):
+        account = newest.ledger[partition]
+        assert (account.start, account.position, account.learnt) == (begun, end, end - begun)
+        assert newest.seen[partition] == Evidence.of(range(begun, end))

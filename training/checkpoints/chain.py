@@ -31,7 +31,7 @@ def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None
         if not numbers and terms.published >= 0:
             raise AllCorruptError(
                 f"{folder.root} holds no checkpoint, though number {terms.published} was published: bring the "
-                "checkpoints back, or start afresh by an explicit order"
+                "checkpoints back, or start afresh by an explicit order (`millrace run --start-over`)"
             )
         return None
     way: list[int] = []
@@ -72,7 +72,7 @@ def _all_corrupt(folder: Folder, numbers: list[int], look: Look, last: Inspectio
         listed = ", ".join(map(str, others))
         way_out = f"{listed} verify, yet no order leads there: choose one with `millrace rewind --to`"
     else:
-        way_out = "bring one back from a copy, or start afresh by an explicit order"
+        way_out = "bring one back from a copy, or start afresh by an explicit order (`millrace run --start-over`)"
     return (
         f"no checkpoint in {folder.checkpoints} that was last ordered verifies (the last one tried, {last.name}: "
         f"{last.problems[0]}): {way_out}"

@@ -16,7 +16,7 @@ __all__ = ["POISON", "WIDTH", "Mixture", "Place", "Verdict", "good"]
 WIDTH = 4
 _OVERFLOWS = 1000.0
 """What the model raises e to: infinity in any float, so no update with this record is finite."""
-_NOWHERE = 99
+NOWHERE = 7_654_321
 """A partition for which the model has no sums: adding to them raises."""
 
 
@@ -54,7 +54,7 @@ POISON: Mapping[Reason, Callable[[Place, Random], bytes | None]] = {
     Reason.OUT_OF_RANGE: _with("partition", 2**40),
     Reason.NOT_FINITE: _with("x", [0.0, float("nan"), 0.0, 0.0]),
     Reason.UPDATE_NOT_FINITE: _with("curse", _OVERFLOWS),
-    Reason.STEP_RAISED: _with("partition", _NOWHERE),
+    Reason.STEP_RAISED: _with("partition", NOWHERE),
 }
 """A record for each reason that there is."""
 

@@ -18,6 +18,7 @@ from training.checkpoints import CheckpointStore, Folder, PartState, StoreOption
 from training.checkpoints.manifest import Manifest
 from training.errors import CheckpointError
 
+pytestmark = pytest.mark.row(16)
 TMPFS_BYTES = 1 << 20
 
 

@@ -11,6 +11,7 @@ from training.checkpoints import CheckpointStore, Folder, SaveReason
 from training.checkpoints.manifest import FILE_NAME
 from training.errors import CorruptError
 
+pytestmark = pytest.mark.row(17)
 Mutation = tuple[str, Callable[[], None]]
 
 

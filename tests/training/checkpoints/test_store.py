@@ -155,6 +155,7 @@ def test_ancestors_that_were_pruned_are_stepped_over(
     assert newest.number == 0
 
 
+@pytest.mark.row(18)
 def test_all_corrupt_refuses_until_a_new_beginning_is_ordered(
     folder: Folder, store: CheckpointStore, publish_steps: Publish, order: Any, parts: Any
 ) -> None:

@@ -1,0 +1,69 @@
+"""Records by a schema, drawn at random: what a user's model is killed over. Some are such that no schema admits them.
+
+Values are tame, so that most models take them: numbers from 0 to 1, integers 0 or 1, short texts. A pool of them is
+drawn once, and the stream draws from the pool. Pure; runs on the writer's thread.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from app.local_broker.single_writer import Place, Verdict
+from consumers.errors import ConfigError
+from consumers.reasons import Reason
+from pipelines.decoders.sources import distinct_fields
+from pipelines.schema import Column, Field, Schema
+
+_POOL = 256
+_TEXTS = 8
+_BAD = 0.005
+"""The share of records that must be set aside."""
+
+
+class Generated:
+    """A stream of a schema's records."""
+
+    def __init__(self, form: str, schema: Schema, seed: int) -> None:
+        """ConfigError where records of this format cannot be made up."""
+        if form not in _RENDERED:
+            raise ConfigError(f"records.format: {form!r} is one that no records can be made up for; prove json or raw")
+        numbers, fields = np.random.default_rng(seed), distinct_fields(schema)
+        labels = {field.source for field in schema.labels}
+        columns = {field.source: _column(field, schema, numbers, label=field.source in labels) for field in fields}
+        self._pool = [
+            _RENDERED[form](fields, {source: column[at] for source, column in columns.items()}) for at in range(_POOL)
+        ]
+
+    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:  # noqa: ARG002 - a stream's signature
+        """One record, and its verdict."""
+        value = random.choice(self._pool)
+        if random.random() >= _BAD:
+            return value, None
+        return random.choice([(None, Reason.EMPTY), (value + b"\0", Reason.MALFORMED)])
+
+
+def _column(field: Field, schema: Schema, random: np.random.Generator, *, label: bool) -> Column:
+    shape = (_POOL, *field.shape)
+    if field == schema.event_time:
+        return np.full(shape, int(time.time() * 1000), np.int64)
+    if field.dtype == "string":
+        return np.char.add("text-", random.integers(0, _TEXTS, shape).astype(str))
+    if field.dtype.startswith("float") and not label:
+        return random.uniform(0.1, 1.0, shape).astype(field.dtype)
+    return random.integers(0, 2, shape).astype(field.dtype)
+
+
+def _json(_fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
+    return json.dumps({source: value.tolist() for source, value in row.items()}).encode()
+
+
+def _raw(fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
+    values = (np.asarray(row[field.source]) for field in fields)
+    return b"".join(value.astype(value.dtype.newbyteorder("<")).tobytes() for value in values)
+
+
+_RENDERED: Mapping[str, Callable[[tuple[Field, ...], Mapping[str, Any]], bytes]] = {"json": _json, "raw": _raw}

@@ -1,0 +1,144 @@
+"""What a proof is made of: records that a schema admits or refuses, settings that touch nothing, kills, a verdict."""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from app.cli.prove import _facts, _lines
+from app.local_broker.single_writer import Place
+from app.proving.apart import set_apart
+from app.proving.campaign import Figures, Pace, compared, spread
+from app.proving.faults import SAVE_POINTS, START_POINTS, AfterSave, AtPoint, plan
+from app.proving.proof import POINTS, Proof
+from app.proving.records import Generated
+from app.settings import load
+from consumers.errors import ConfigError
+from consumers.failpoints import NAMES
+from consumers.reasons import Reason
+from pipelines.decoders import make_decoder
+from pipelines.schema import DTYPES, Field, Schema
+from tests.app.conftest import FIVE_LINES, LoadText
+from training.evidence import Evidence
+
+RECORDS = 2000
+FIELDS = tuple(
+    Field(name=f"{dtype}{len(shape)}", source=f"{dtype}{len(shape)}", dtype=dtype, shape=shape)  # type: ignore[arg-type]
+    for dtype in DTYPES
+    for shape in ((), (2, 3))
+)
+ROLES = {
+    "labels": (Field(name="y", source="y", dtype="float32"),),
+    "weight": Field(name="weight", source="w", dtype="float32"),
+    "event_time": Field(name="event_time", source="t", dtype="int64"),
+}
+
+
+@pytest.mark.parametrize("form", ["json", "raw"])
+def test_records_made_up_by_a_schema_decode_by_it_and_the_bad_ones_meet_their_verdict(form: str) -> None:
+    features = tuple(field for field in FIELDS if form == "json" or field.dtype != "string")
+    schema = Schema(features=features, **ROLES)  # type: ignore[arg-type]
+    stream, random = Generated(form, schema, seed=1), Random(1)
+    values, verdicts = zip(*(stream.draw(Place(0, offset), random) for offset in range(RECORDS)), strict=True)
+    decoded = make_decoder(form, schema).decode(values)
+    assert {refusal.index: refusal.reason for refusal in decoded.refused} == {
+        index: verdict for index, verdict in enumerate(verdicts) if verdict is not None
+    }
+    assert {Reason.EMPTY, Reason.MALFORMED} == {refusal.reason for refusal in decoded.refused}
+
+
+def test_records_of_a_format_that_cannot_be_made_up_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"records.format: 'avro' .* prove json or raw"):
+        Generated("avro", Schema(features=FIELDS[:1]), seed=1)
+
+
+def test_the_trainer_that_is_killed_touches_neither_the_users_kafka_nor_their_checkpoints(
+    load_text: LoadText, tmp_path: Path
+) -> None:
+    text = FIVE_LINES.replace("topics: [clicks]", "topics: [clicks, set-aside], start: latest, group: theirs")
+    theirs = load_text(text + "training: {batch_size: 32, shuffle: 7}\nstop: {grace: 9s}\n").settings
+    home = set_apart(theirs, "127.0.0.1:1234", tmp_path / "apart")
+    ours = load(home.config, {}).settings
+    assert ours.kafka.bootstrap_servers == ("127.0.0.1:1234",)
+    assert (ours.kafka.group, ours.kafka.start) == ("millrace-clicks", "earliest")
+    assert ours.kafka.topics == theirs.kafka.topics
+    assert home.dead_letters not in ours.kafka.topics
+    assert ours.records.dead_letters.topic == home.dead_letters
+    assert ours.checkpoints.path == tmp_path / "apart" / "checkpoints"
+    assert home.folder.root == ours.checkpoints.path / "clicks"
+    assert ours.api.host == "127.0.0.1"
+    assert (ours.model.build.file, ours.model.build.function) == (tmp_path / "model.py", "build_model")
+    assert (ours.training, ours.memory, ours.stop) == (theirs.training, theirs.memory, theirs.stop)
+    assert ours.records.features == theirs.records.features
+
+
+def test_no_way_into_the_users_kafka_is_written_down(load_text: LoadText, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hush")
+    sasl = "security_protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_username: anna, sasl_password_file: ./secret"
+    theirs = load_text(FIVE_LINES.replace("topics: [clicks]", f"topics: [clicks], {sasl}")).settings
+    written = set_apart(theirs, "127.0.0.1:1234", tmp_path / "apart").config.read_text()
+    assert not [word for word in ("hush", "secret", "anna", "SASL", "localhost:9092") if word in written]
+
+
+def test_a_plan_of_fifty_kills_strikes_at_every_failpoint_and_often_in_a_save() -> None:
+    faults = list(plan(Random(3), 50))
+    struck = Counter(fault.point for fault in faults)
+    assert len(faults) == 50
+    assert [point for point in NAMES if not struck[point]] == []
+    assert [fault.point for fault in faults[: len(START_POINTS)]] == list(START_POINTS)
+    assert sum(struck[point] for point in SAVE_POINTS) >= 10
+    assert any(isinstance(fault, AfterSave) for fault in faults)
+
+
+@pytest.mark.parametrize("rounds", range(1, 12))
+def test_a_short_plan_has_as_many_kills_as_are_asked_for(rounds: int) -> None:
+    for seed in range(20):
+        faults = list(plan(Random(seed), rounds, POINTS))
+        assert len(faults) == rounds
+        assert {fault.point for fault in faults if isinstance(fault, AtPoint)} <= {*POINTS}
+
+
+def test_one_lost_and_one_repeated_do_not_cancel_out() -> None:
+    written = Evidence.of(range(10))
+    assert compared(written, Evidence.of(range(10))) == (0, 0)
+    assert compared(written, Evidence.of(range(9))) == (1, 0)
+    assert compared(written, Evidence.of([*range(10), 4, 4])) == (0, 2)
+    assert compared(written, Evidence.of([0, 1, 2, 3, 4, 5, 6, 7, 8, 8])) == (1, 1)
+    assert compared(written, Evidence.of([0, 1, 2, 3, 4, 5, 6, 8, 8, 8])) == (1, 1), "the sum alone would not tell"
+
+
+def test_more_read_again_than_lies_between_two_saves_and_in_a_block_is_beyond_the_bound() -> None:
+    pace = Pace(every_s=1.0, save_s=1.0, block_rows=256)
+    assert pace.bound(10_000, learning_s=10.0) == 256 + 2000
+    assert pace.bound(500, learning_s=0.5) == 256 + 500, "before the first save all of it is read again"
+
+
+def test_a_spread_of_few_values_does_not_flatter() -> None:
+    assert spread([3.0, 1.0, 2.0]) == {"n": 3, "p50": 2.0, "p99": 3.0, "max": 3.0}
+    assert spread([])["n"] == 0
+
+
+@pytest.mark.parametrize("broken", ["lost", "learnt_twice", "unbalanced", "valid_rejected", "replay_beyond_bound"])
+def test_whatever_does_not_hold_is_said_and_counts(broken: str) -> None:
+    figures = Figures(seed=1, kills=20, records=5000, restored_newest=15)
+    assert Proof(name="clicks", figures=figures, set_aside={}).kept
+    setattr(figures, broken, 3)
+    proof = Proof(name="clicks", figures=figures, set_aside={})
+    assert not proof.kept
+    assert "3" in "\n".join(_lines(proof))
+    assert json.loads(json.dumps(_facts(proof)))[broken] == 3
+
+
+def test_the_figures_of_several_histories_add_up() -> None:
+    one = Figures(seed=1, kills=3, lost=1, replay=[5], rto_s=[7.0], points=Counter({"call.after": 1}), seconds=2.0)
+    total = Figures(seed=1)
+    total.add(one)
+    total.add(one)
+    assert asdict(total) | {"seed": 1} == asdict(
+        Figures(
+            seed=1, kills=6, lost=2, replay=[5, 5], rto_s=[7.0, 7.0], points=Counter({"call.after": 2}), seconds=4.0
+        )
+    )

@@ -1,0 +1,154 @@
+"""The proof as a command: rows of the matrix, kills, exactness, ordered ends, damage, and what they come to.
+
+    python -m tests.faults.chaos --out build/chaos.json            about 20 minutes
+    python -m tests.faults.chaos --full                            within 2 hours, the soak included
+    python -m tests.faults.chaos --short --rows build/rows.json    at once, out of what `make test` has left
+
+The short form takes its figures from the tests that have run; the others run campaigns of their own beside them. It
+prints its seed, writes the report, and ends with 1 where a promise is broken or a fault never hit.
+"""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from consumers.errors import MillraceError
+from tests.faults import exactness, kills, mutations, soak, terms
+from tests.faults.machine import ROOT, machine
+from tests.faults.verdict import Evidence
+
+_ROWS = ROOT / "build" / "rows.json"
+_HANDED_OVER = ("kills", "deterministic", "terms")
+"""What tests hand over by `record_property`, each under its name."""
+_MUTATIONS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How much is done beside the tests."""
+
+    name: str
+    kills: int = 0
+    deterministic: int = 0
+    terms: int = 0
+    soak_minutes: float = 0.0
+
+
+SHORT = Form(name="short")
+USUAL = Form(name="usual", kills=40, deterministic=6, terms=10)
+FULL = Form(name="full", kills=200, deterministic=20, terms=50, soak_minutes=30)
+
+
+def run_rows(path: Path) -> None:
+    """Run the tests that stand for a row; what failed is told by what they leave."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "row", "-p", "tests.faults.rows", "--rows", str(path)]
+    path.unlink(missing_ok=True)
+    subprocess.run(command, cwd=ROOT, check=False)
+
+
+def gather(form: Form, tests: Mapping[str, Any], seed: int) -> Evidence:
+    """Run the campaigns of this form; what it does not run is taken from the tests."""
+    found: dict[str, Any] = {}
+    for test in tests.values():
+        found |= {name: test["properties"][name] for name in _HANDED_OVER if name in test["properties"]}
+    found["mutations"] = _tried(lambda: _damaged(seed))
+    with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as folder:
+        there = Path(folder)
+        if form.kills:
+            with kills.broker(None, there) as bootstrap:
+                found |= _campaigns(form, bootstrap, there, seed)
+        if form.soak_minutes:
+            found["soak"] = _tried(lambda: soak.soak(there / "soak", minutes=form.soak_minutes, seed=seed).summary())
+    missed = kills.missed(found["kills"].get("points", {})) if form.kills else []
+    return Evidence(tests=tests, missed=missed, **found)
+
+
+def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, Any]:
+    """One after the other; one that cannot be brought to its end spoils only itself, and the exit code."""
+
+    def killed() -> dict[str, Any]:
+        found = kills.kill(bootstrap, there / "kills", rounds=form.kills, seed=seed, on_strike=kills.say)
+        return found.summary()
+
+    def exact() -> dict[str, Any]:
+        return exactness.compare(bootstrap, there / "exact", kills=form.deterministic, seed=seed).summary()
+
+    def ended() -> dict[str, Any]:
+        return terms.terminate(bootstrap, there / "terms", rounds=form.terms, seed=seed).summary()
+
+    return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, (killed, exact, ended), strict=True)}
+
+
+def _damaged(seed: int) -> dict[str, Any]:
+    logging.disable()  # the store complains of all that is damaged
+    try:
+        return asdict(mutations.campaign(_MUTATIONS, seed))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _tried(campaign: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return campaign()
+    except (AssertionError, MillraceError) as error:
+        return {"kept": False, "broken": [str(error)]}
+
+
+def report(form: Form, seed: int, evidence: Evidence) -> dict[str, Any]:
+    """What is written."""
+    rows = {str(number): {**asdict(row), "outcome": row.outcome} for number, row in evidence.rows().items()}
+    return {
+        "as_of": datetime.now(UTC).isoformat(timespec="seconds"),
+        "form": form.name,
+        "seed": seed,
+        "machine": machine(),
+        "figures": evidence.figures(),
+        "broken": list(evidence.broken()),
+        "rows": rows,
+        **{name: getattr(evidence, name) for name in (*_HANDED_OVER, "mutations", "soak", "missed")},
+    }
+
+
+def main() -> None:
+    """Read the options, prove, write, and say what is broken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--short", dest="form", action="store_const", const=SHORT, default=USUAL)
+    forms.add_argument("--full", dest="form", action="store_const", const=FULL)
+    parser.add_argument("--rows", type=Path, help="what the tests have left, where they have run already")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="draws kills and records")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
+    given = parser.parse_args()
+    _say(f"seed {given.seed}")
+    if given.rows is None:
+        run_rows(_ROWS)
+    rows = given.rows or _ROWS
+    if not rows.exists():
+        raise SystemExit(f"{rows} is not there; `make test` writes it")
+    evidence = gather(given.form, json.loads(rows.read_text())["tests"], given.seed)
+    written = report(given.form, given.seed, evidence)
+    if not evidence.soak and given.out.exists():
+        written["soak"] = json.loads(given.out.read_text()).get("soak", {})  # it has its own seed, and takes long
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(written, indent=1))
+    _say(json.dumps(written["figures"], indent=1))
+    for line in written["broken"]:
+        _say(f"broken: {line}")
+    sys.exit(int(bool(written["broken"])))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a command
+
+
+if __name__ == "__main__":
+    main()

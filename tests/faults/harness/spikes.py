@@ -1,0 +1,29 @@
+"""A stream into which single records of a kind can be put at will."""
+
+from collections import deque
+from random import Random
+
+from consumers.reasons import Reason
+from tests.faults.harness.records import POISON, Mixture, Place, Verdict
+
+QUIET = tuple(reason for reason in POISON if reason is not Reason.STEP_RAISED)
+"""Every kind but the one that sends the trainer back to its newest checkpoint: that comes when it is wanted."""
+
+
+class Spiked:
+    """A mixture, and what is to come next before it. Any thread may ask for more."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._mixture = mixture
+        self._due: deque[Reason] = deque()
+
+    def spike(self, reason: Reason) -> None:
+        """Have the next record be of this kind."""
+        self._due.append(reason)
+
+    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+        """One record for this place, and its verdict."""
+        if self._due:
+            reason = self._due.popleft()
+            return POISON[reason](place, random), reason
+        return self._mixture.draw(place, random)

@@ -1,0 +1,150 @@
+"""What a proof comes to: nothing that is missing, skipped or broken passes for shown; and the page that it fills."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.failpoints import NAMES
+from tests.faults.kills import missed
+from tests.faults.matrix import ROWS
+from tests.faults.verdict import Evidence
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+KEPT: dict[str, Any] = {
+    "kills": {
+        "kills": 200,
+        "kills_in_save": 80,
+        "lost": 0,
+        "learnt_twice": 0,
+        "unbalanced": 0,
+        "valid_rejected": 0,
+        "replay_beyond_bound": 0,
+        "restored_newest": 150,
+        "records": 1_234_567,
+        "rto_s": {"n": 9, "p50": 7.5, "p99": 9.0, "max": 9.5},
+        "replay": {"n": 9, "p50": 900, "p99": 2000, "max": 2100},
+        "kept": True,
+    },
+    "deterministic": {"kills": 20, "max_weight_difference": 0.0, "kept": True},
+    "terms": {"terms": 50, "replayed": 0, "seconds_to_exit": {"n": 50, "p50": 1, "p99": 2.5, "max": 3}, "kept": True},
+    "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
+}
+
+
+def _test(row: int, outcome: str) -> dict[str, Any]:
+    return {"rows": [row], "outcome": outcome, "why": "no /proc" if outcome == "skipped" else "", "properties": {}}
+
+
+def _tests(**others: str) -> dict[str, Any]:
+    """One that passes for each row, and these."""
+    passed = {f"row{row}": _test(row, "passed") for row in ROWS}
+    return {**passed, **{name: _test(3, outcome) for name, outcome in others.items()}}
+
+
+def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> None:
+    evidence = Evidence(tests=_tests(), **KEPT)
+    assert list(evidence.broken()) == []
+    assert evidence.figures() == {
+        "kills": 200,
+        "kills_in_save": 80,
+        "lost": 0,
+        "learnt_twice": 0,
+        "corrupt_accepted": 0,
+        "valid_rejected": 0,
+        "max_weight_difference": 0.0,
+        "rows_passed": len(ROWS),
+        "rows_skipped": 0,
+        "rto_p50_s": 7.5,
+        "sigterm_p99_s": 2.5,
+    }
+
+
+def test_a_row_that_nothing_stands_for_is_broken() -> None:
+    tests = _tests()
+    del tests["row7"]
+    assert list(Evidence(tests=tests).broken()) == [f"row 7, {ROWS[7]}: missing"]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "not run"])
+def test_one_test_that_fails_or_never_ran_fails_its_row(outcome: str) -> None:
+    evidence = Evidence(tests=_tests(bad=outcome))
+    assert evidence.rows()[3].outcome == "failed"
+    assert list(evidence.broken()) == [f"row 3, {ROWS[3]}: failed bad"]
+
+
+def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
+    evidence = Evidence(tests={**_tests(), "row3": _test(3, "skipped")})
+    assert (evidence.figures()["rows_passed"], evidence.figures()["rows_skipped"]) == (len(ROWS) - 1, 1)
+    assert Evidence(tests=_tests(beside="skipped")).figures()["rows_skipped"] == 0
+
+
+@pytest.mark.parametrize(
+    ("campaign", "key"),
+    [
+        ("kills", "lost"),
+        ("kills", "learnt_twice"),
+        ("kills", "unbalanced"),
+        ("kills", "valid_rejected"),
+        ("kills", "replay_beyond_bound"),
+        ("deterministic", "max_weight_difference"),
+        ("terms", "replayed"),
+        ("mutations", "corrupt_accepted"),
+        ("mutations", "valid_rejected"),
+    ],
+)
+def test_every_figure_that_must_be_nothing_is_a_promise(campaign: str, key: str) -> None:
+    found = {**KEPT, campaign: {**KEPT[campaign], key: 1}}
+    assert list(Evidence(tests=_tests(), **found).broken()) == [f"{campaign}: {key} is 1, and must be 0"]
+
+
+def test_a_campaign_that_could_not_be_brought_to_its_end_is_broken() -> None:
+    found = {**KEPT, "soak": {"kept": False, "broken": ["it ended with 1"]}}
+    assert len(list(Evidence(tests=_tests(), **found).broken())) == 1
+
+
+def test_a_failpoint_at_which_nobody_died_is_broken() -> None:
+    points = dict.fromkeys(NAMES, 1)
+    assert missed(points) == []
+    assert missed({**points, "commit.before": 0}) == ["commit.before"]
+    assert len(list(Evidence(tests=_tests(), missed=["commit.before"], **KEPT).broken())) == 1
+
+
+def _filled(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
+    evidence = Evidence(tests=_tests(), **KEPT)
+    rows = {
+        str(number): {"title": row.title, "outcome": row.outcome, "passed": row.passed, "skipped": row.skipped}
+        for number, row in evidence.rows().items()
+    }
+    machine = {"commit": "abc", "cpu": "a CPU", "cpus": 2, "python": "3.11.7", "versions": {"keras": "3"}}
+    report = {"as_of": "2026-01-02T03:04:05+00:00", "form": "full", "seed": 7, "machine": machine, "rows": rows, **KEPT}
+    (folder / "chaos.json").write_text(json.dumps({**report, "figures": evidence.figures()}))
+    (folder / "page.md").write_text(page)
+    command = [sys.executable, "-m", "tests.faults.report", "--from", str(folder / "chaos.json")]
+    return subprocess.run(
+        [*command, "--into", str(folder / "page.md")], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_report_fills_the_page_again_and_again_and_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
+    done = _filled(tmp_path, PAGE)
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / "page.md").read_text()
+    assert "2026-01-02, commit abc, form full, seed 7; 2 cores (a CPU)" in written
+    assert "| `kills` | SIGKILLs, at random times and at every failpoint | **200** |" in written
+    assert f"| 2 | {ROWS[2]} | passed | 1 |" in written
+    assert "| restart to the first new call, s | p50 7.5, p99 9, max 9.5 (9) |" in written
+    assert written.startswith(PAGE.partition("<!--")[0])
+    _filled(tmp_path, written)
+    assert (tmp_path / "page.md").read_text() == written
+
+
+def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
+    done = _filled(tmp_path, "# Another page\n")
+    assert done.returncode != 0
+    assert "the page lacks" in done.stderr
+    assert (tmp_path / "page.md").read_text() == "# Another page\n"

@@ -1,0 +1,56 @@
+"""`millrace prove` on a broker of its own: it kills, compares, and leaves nothing behind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(400)
+_ROOT = Path(__file__).parents[2]
+_NOBODY = "127.0.0.1:1"
+_CONFIG = f"""\
+name: mine
+kafka:   {{bootstrap_servers: ["{_NOBODY}"], topics: [clicks]}}
+records: {{format: json, features: {{price: float32, ad: string, hour: int32}}, label: {{clicked: float32}}}}
+model:   {{build: ./model.py:build_model}}
+checkpoints: {{path: ./checkpoints}}
+"""
+
+
+def prove(folder: Path, model: str, kills: int) -> "subprocess.CompletedProcess[str]":
+    (folder / "mine.yaml").write_text(_CONFIG)
+    (folder / "model.py").write_text(model)
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-c", "from app.cli import main; main()", "prove", "-c", "mine.yaml", "--json"]
+    return subprocess.run(
+        [*command, "--kills", str(kills), "--seed", "2"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=350,
+        check=False,
+    )
+
+
+def test_a_users_model_is_killed_over_records_of_its_schema_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    done = prove(tmp_path, (_ROOT / "examples" / "clicks" / "model.py").read_text(), kills=3)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["lost"], told["learnt_twice"], told["valid_rejected"], told["kept"]) == (0, 0, 0, True)
+    assert told["kills"] >= 3
+    assert told["records"] > sum(told["set_aside"].values()) > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml", "model.py", "scratch"]
+    assert [*(tmp_path / "scratch").iterdir()] == []
+
+
+def test_a_model_that_does_not_start_is_no_proof_and_says_why_in_one_line(tmp_path: Path) -> None:
+    done = prove(tmp_path, "def build_model():\n    raise RuntimeError('no layers today')\n", kills=1)
+    assert done.returncode == 1
+    assert "nothing is proved" in done.stderr
+    assert "no layers today" in done.stderr
+    assert "Traceback" not in done.stderr
