@@ -19,7 +19,7 @@ from tests.faults.harness.records import Place
 from tests.faults.harness.shelf import Shelf
 from training.evidence import Evidence
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.row(21), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
 PARTITIONS, RECORDS = 2, 600
 DEADLY = Place(1, 300)
 STARTS = 3

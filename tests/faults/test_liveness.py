@@ -14,7 +14,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.records import Place
 from training.checkpoints.starts import deaths
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.row(22), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
 TRACE_S, CALL_S = 3.0, 5.0
 RECORDS = 50
 
