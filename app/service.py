@@ -52,6 +52,7 @@ from training.live import LiveMetrics
 from training.loop import Collaborators, Trainer
 from training.meter import Meter
 from training.phases import Phase, Phases
+from training.raising import OnStepError, RaisingOptions
 from training.saving import Saving, SavingOptions
 
 log = logging.getLogger(__name__)
@@ -240,6 +241,9 @@ class Service:
             wall=time.time,
             board=self.board,
             in_flight=parts.brake.in_flight,
+            raising=RaisingOptions(
+                policy=OnStepError(settings.training.on_step_error), exact=settings.training.deterministic
+            ),
         )
         parts.trainer = Trainer(collaborators, task=task, paused=self._paused_because())
         return parts.trainer

@@ -16,6 +16,7 @@ from consumers.positions import Earliest
 from consumers.records import Chunk, Partition
 from pipelines import dataset
 from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.bypass import Bypass
 from pipelines.decode import DecodePool, Refused
 from pipelines.decoders import make_decoder
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
@@ -53,8 +54,10 @@ class StreamStatistics:
 class KafkaStream:
     """Blocks of one incarnation."""
 
-    def __init__(self, feed: Feed, handoff: Handoff, pool: DecodePool, elements: dataset.Stream) -> None:
-        self._feed, self._handoff, self._pool, self._elements = feed, handoff, pool, elements
+    def __init__(
+        self, feed: Feed, handoff: Handoff, pool: DecodePool, elements: dataset.Stream, raw: dataset.RawRows
+    ) -> None:
+        self._feed, self._handoff, self._pool, self._elements, self._raw = feed, handoff, pool, elements, raw
         self._closed = False
 
     def take(self) -> Delivery | None:
@@ -65,7 +68,10 @@ class KafkaStream:
         number = int(element.number)
         if number == dataset.TICK:
             return None
-        return Delivery(Rows.of(tuple(element)[1:]), self._elements.facts_of(number))
+        facts, raw = self._elements.facts_of(number), self._raw.of(number)
+        if raw is not None:
+            return Delivery(_rows(raw), facts, self._prepared)
+        return Delivery(_rows(element), facts)
 
     def close(self) -> None:
         """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
@@ -83,6 +89,9 @@ class KafkaStream:
         """
         feed = self._feed.statistics()
         return StreamStatistics(handoff=self._handoff.statistics(), feed=feed)
+
+    def _prepared(self, rows: Rows) -> Rows:
+        return _rows(self._raw.prepared(dataset.Element(dataset.TICK, *rows.tensors())))
 
 
 class StreamFactory:
@@ -113,18 +122,13 @@ class StreamFactory:
             pick=EventTimeOrder(self._behind, _BEHIND_S),
         )
         feeds.append(feed)
-        elements = dataset.Stream(
-            feed,
-            dataset.make_dataset(
-                feed,
-                self._schema,
-                dataset.DatasetOptions(
-                    batch_size=settings.training.batch_size, deterministic=settings.training.deterministic
-                ),
-                options.preprocess,
-            ),
+        how = dataset.DatasetOptions(
+            batch_size=settings.training.batch_size, deterministic=settings.training.deterministic
         )
-        self.current = KafkaStream(feed, handoff, pool, elements)
+        bypass = Bypass(order.suspects)
+        elements = dataset.Stream(feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass))
+        raw = dataset.RawRows(bypass, self._schema, how, options.preprocess)
+        self.current = KafkaStream(feed, handoff, pool, elements, raw)
         self._source.begin(order.incarnation, order.positions, handoff, options.until)
         return self.current
 
@@ -164,6 +168,10 @@ class StreamFactory:
     def _behind(self) -> list[Partition]:
         lags = self._source.statistics().lag.partitions
         return [partition for partition, lag in lags.items() if lag.records > 0]
+
+
+def _rows(element: dataset.Element) -> Rows:
+    return Rows.of(tuple(element)[1:])
 
 
 def letter_of(chunk: Chunk, refused: Refused, name: str) -> DeadLetter:

@@ -42,6 +42,9 @@ NAMES: Mapping[str, str] = {
     "rewind.before_order": "the stream has stopped, the order is not published",
     "rewind.after_order": "the order is durable, nothing was loaded",
     "rewind.after_restore": "the ordered state is loaded, nothing was sought",
+    "fallback.before_restore": "a call has raised, the stream has stopped, the durable state is not loaded",
+    "fallback.after_restore": "the durable state is loaded, nothing was sought",
+    "careful.culprit": "a record at fault is found, its block is not settled",
 }
 """Every point there is, and what is true when it is passed."""
 

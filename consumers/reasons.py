@@ -26,3 +26,5 @@ class Reason(StrEnum):
     """A field holds NaN or an infinity."""
     UPDATE_NOT_FINITE = "update_not_finite"
     """The record decodes, yet a training step with it gives a loss or gradient that is not finite."""
+    STEP_RAISED = "step_raised"
+    """The record decodes, yet `preprocess` or a training step raises an error with it."""

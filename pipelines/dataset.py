@@ -10,6 +10,7 @@ So `Stream.close` stops the feed first, waits until nothing of it runs, and only
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from consumers.errors import ConfigError, MillraceError
 from pipelines.blocks import Block, BlockFacts
+from pipelines.bypass import Bypass
 from pipelines.feed import Feed, Tick
 from pipelines.schema import Field, Schema
 
@@ -127,10 +129,47 @@ def _last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [repr(error)])[-1].strip()
 
 
-def make_dataset(feed: Feed, schema: Schema, options: DatasetOptions, preprocess: Preprocess | None = None) -> Any:
-    """The dataset of a feed's `Element`s. A `preprocess` that does not fit the schema's rows is a ConfigError here."""
+class RawRows:
+    """Blocks as they were assembled, and `preprocess` for whoever has to apply it to parts of them."""
+
+    def __init__(self, bypass: Bypass, schema: Schema, options: DatasetOptions, preprocess: Preprocess | None) -> None:
+        self._bypass = bypass
+        self._spec = block_spec(schema, options.batch_size)
+        self._batch_size, self._preprocess = options.batch_size, preprocess
+
+    def of(self, number: int) -> Element | None:
+        """The block of that number, if it was led past; given once."""
+        block = self._bypass.take(number)
+        if block is None:
+            return None
+        given = _element(block)
+        return cast(
+            "Element", tf.nest.map_structure(lambda at, column: tf.constant(column, at.dtype), self._spec, given)
+        )
+
+    def prepared(self, raw: Element) -> Element:
+        """What the dataset would have given. Raises what `preprocess` raises."""
+        return self._preparation(raw)
+
+    @cached_property
+    def _preparation(self) -> Callable[[Element], Element]:
+        return _preparation(self._preprocess, self._spec, self._batch_size)
+
+
+def make_dataset(
+    feed: Feed,
+    schema: Schema,
+    options: DatasetOptions,
+    preprocess: Preprocess | None = None,
+    bypass: Bypass | None = None,
+) -> Any:
+    """The dataset of a feed's `Element`s. A `preprocess` that does not fit the schema's rows is a ConfigError here.
+
+    Of a block that the bypass takes an element without rows travels in its place.
+    """
     spec = block_spec(schema, options.batch_size)
-    dataset = tf.data.Dataset.from_generator(_generator(feed, spec, options.batch_size), output_signature=spec)
+    elements = _generator(feed, spec, options.batch_size, bypass or Bypass())
+    dataset = tf.data.Dataset.from_generator(elements, output_signature=spec)
     dataset = dataset.map(
         _preparation(preprocess, spec, options.batch_size),
         num_parallel_calls=None if options.deterministic or preprocess is None else tf.data.AUTOTUNE,
@@ -142,7 +181,7 @@ def make_dataset(feed: Feed, schema: Schema, options: DatasetOptions, preprocess
     return dataset.prefetch(options.prefetch).with_options(settings)
 
 
-def _generator(feed: Feed, spec: Element, batch_size: int) -> Callable[[], Iterator[Element]]:
+def _generator(feed: Feed, spec: Element, batch_size: int, bypass: Bypass) -> Callable[[], Iterator[Element]]:
     def columns(fields: Mapping[str, Any]) -> dict[str, Any]:
         return {name: np.empty((0, *at.shape[1:]), at.dtype.as_numpy_dtype) for name, at in fields.items()}
 
@@ -157,7 +196,12 @@ def _generator(feed: Feed, spec: Element, batch_size: int) -> Callable[[], Itera
 
     def elements() -> Iterator[Element]:
         for item in feed:
-            yield nothing if isinstance(item, Tick) else _element(item)
+            if isinstance(item, Tick):
+                yield nothing
+            elif bypass.takes(item):
+                yield nothing._replace(number=item.facts.number)
+            else:
+                yield _element(item)
 
     return elements
 

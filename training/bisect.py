@@ -71,13 +71,13 @@ class CulpritSearch:
         )
 
     def _learns(self, batch: Rows, rows: npt.NDArray[np.int64]) -> bool:
-        result = self.call(_only(batch, rows))
+        result = self.call(only(batch, rows))
         if result.finite[0]:
             self.results.append(result)
         return bool(result.finite[0])
 
 
-def _only(batch: Rows, rows: npt.NDArray[np.int64]) -> Rows:
+def only(batch: Rows, rows: npt.NDArray[np.int64]) -> Rows:
     """The batch with only these rows present; the others are copies of them, with weight 0."""
     size = int(batch.weights.shape[1])
     order = np.resize(rows, size)

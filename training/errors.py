@@ -5,6 +5,7 @@ MillraceError
 │   ├── ModelError           the user's model file or model does not fit
 │   └── UncapturedStateError the model holds state that no checkpoint could bring back
 ├── CheckpointError (exit 1)     a save failed; training goes on, the save is tried again
+├── StepError (exit 1)           the model or preprocess raises, and setting records aside would not mend it
 ├── ProfileError (exit 1)        no profile was taken; training goes on
 ├── CorruptError (exit 4)        what is on disk is not what was written
 │   └── AllCorruptError          no checkpoint that may be loaded verifies; nothing starts afresh unasked
@@ -45,6 +46,10 @@ class CheckpointError(MillraceError, OSError):
     """A checkpoint could not be written. Nothing was committed; the next save tries again."""
 
     retriable = True
+
+
+class StepError(MillraceError, RuntimeError):
+    """A training step or `preprocess` raised, and it is not for us to set records aside."""
 
 
 class ProfileError(MillraceError, RuntimeError):

@@ -115,6 +115,12 @@ class Learner:
             self.witness,
         )
 
+    @property
+    def state(self) -> list[Any]:
+        """Every variable of these parts."""
+        variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
+        return [*variables, self.witness.variable]
+
     def probe(self, seed: int = 1) -> Probe:
         """A made-up batch that fits the schema."""
         return make_probe(self.options.schema, self.options.batch_size, seed)
@@ -144,13 +150,8 @@ class Learner:
             lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows.tensors()
         )
         function = self.call.traced(Rows.of(specs))
-        saved = [
-            *model_variables(self.model).values(),
-            *optimizer_variables(self.model).values(),
-            self.witness.variable,
-        ]
         self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
-        refuse_uncaptured(function, [*saved, *self.metric_variables()], deterministic=deterministic)
+        refuse_uncaptured(function, [*self.state, *self.metric_variables()], deterministic=deterministic)
 
     def metric_variables(self) -> list[Any]:
         """States that each call resets, and trackers of losses that nothing reads."""

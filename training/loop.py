@@ -3,7 +3,8 @@
 Owns the learner, the ledger and the parts of a checkpoint while it runs, on the thread "trainer". Between two calls it
 obeys commands and saves; inside a call nobody sees anything. It never waits longer than a tick of the stream, so a
 command is obeyed soon on an idle topic too. It ends when the stream ends or it is told to stop, with a last checkpoint;
-or by an error, with none: what a call that raised has left behind may not be used.
+or by an error, with none. What a call that raised has left behind is never used: the trainer goes back to the newest
+durable checkpoint and on from there, with care.
 """
 
 import logging
@@ -20,17 +21,19 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from training.baseline import Baseline, LabelSums
+from training.bisect import Culprits
 from training.board import Board, ModelFacts, Posting
 from training.brake import InFlight, untold
-from training.calls import Rows
+from training.careful import Piece
 from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Commands, Pause, Profile, Resume, Rewind, Save, Stop
-from training.learner import Learner, Lesson
+from training.learner import Learner
 from training.ledger import Ledger
 from training.live import LiveMetrics, Sums
 from training.meter import Meter
 from training.phases import Phase, Phases
 from training.profiling import Profiling
+from training.raising import BlockRaised, Raising, RaisingOptions
 from training.saving import Saving
 from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder
 
@@ -60,6 +63,7 @@ class Collaborators:
     wall: Callable[[], float]
     board: Board = field(default_factory=Board)
     in_flight: InFlight = untold
+    raising: RaisingOptions = field(default_factory=RaisingOptions)
 
 
 class Trainer:
@@ -76,6 +80,8 @@ class Trainer:
         self._learnt = 0
         self._learnt_to_ms: int | None = None
         learner = with_.learner
+        progress: Callable[[], None] = lambda: with_.phases.enter(Phase.TRAINING)  # noqa: E731 - said where it is used
+        self._raising = Raising(learner, with_.raising, progress, lambda: with_.saving.newest_number)
         self._facts = ModelFacts(parameters=learner.parameters, replicas=learner.replicas, devices=learner.devices)
         self.error: BaseException | None = None
 
@@ -108,11 +114,22 @@ class Trainer:
         self._post()
         if self._paused is not None:
             return self._wait_paused()
-        began = w.clock()
         try:
-            delivery = self._need_stream().take()
+            self._draw()
         except StreamEnded:
             return False
+        except BlockRaised as error:
+            raised = error  # looked at outside, as what is raised from here on is not about the record's values
+        else:
+            return True
+        self._fall_back(raised)
+        return True
+
+    def _draw(self) -> None:
+        """What the stream has next, if anything."""
+        w = self._with
+        began = w.clock()
+        delivery = self._raising.take(self._need_stream())
         w.meter.waited(w.clock() - began)
         if delivery is None:
             w.phases.enter(Phase.IDLE)
@@ -121,7 +138,6 @@ class Trainer:
             self._learn(delivery)
         else:
             w.ledger.settle(delivery.facts)  # drops and counts it
-        return True
 
     def _learn(self, delivery: Delivery) -> None:
         """One call, all or nothing; its records are settled when it has returned."""
@@ -134,18 +150,19 @@ class Trainer:
         failpoint("call.before")
         if facts.batches:
             with self._profiling.call(), w.in_flight(facts):
-                lesson = w.learner.learn(delivery.rows)
-            refused = self._set_aside(facts, lesson)
-            self._score(delivery.rows, lesson)
+                learnt = self._raising.learn(delivery)
+            refused = self._set_aside(facts, learnt.culprits())
+            for piece in learnt.pieces:
+                self._score(piece)
         failpoint("call.after")
         w.ledger.settle(facts, refused)
         w.saving.settled(facts)
         failpoint("call.settled")
-        learnt = facts.rows - sum(sum(counts.values()) for counts in refused.values())
-        self._learnt += learnt
+        rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
+        self._learnt += rows
         self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms
         freshness = w.wall() - facts.oldest_ms / 1000 if facts.rows else None
-        w.meter.called(w.clock() - began, learnt, facts.batches, freshness)
+        w.meter.called(w.clock() - began, rows, facts.batches, freshness)
 
     def _post(self) -> None:
         """Tell how it stands, where that is due; working the live values out takes a moment."""
@@ -165,15 +182,19 @@ class Trainer:
             )
             w.board.post(posting, now)
 
-    def _set_aside(self, facts: BlockFacts, lesson: Lesson) -> dict[Partition, dict[Reason, int]]:
+    def _set_aside(self, facts: BlockFacts, found: Mapping[Reason, Culprits]) -> dict[Partition, dict[Reason, int]]:
         partitions = {span.index: span.partition for span in facts.spans}
-        for index, offset in lesson.culprits.offsets:
-            self._with.on_refused(partitions[index], offset, Reason.UPDATE_NOT_FINITE)
-        counts = lesson.culprits.by_partition().items()
-        return {partitions[index]: {Reason.UPDATE_NOT_FINITE: count} for index, count in counts}
+        refused: dict[Partition, dict[Reason, int]] = {}
+        for reason, culprits in found.items():
+            for index, offset in culprits.offsets:
+                self._with.on_refused(partitions[index], offset, reason)
+            for index, count in culprits.by_partition().items():
+                refused.setdefault(partitions[index], {})[reason] = count
+        return refused
 
-    def _score(self, rows: Rows, lesson: Lesson) -> None:
+    def _score(self, piece: Piece) -> None:
         """Take the call's scores in: of records that were learnt, by weights from before."""
+        rows, lesson = piece.rows, piece.lesson
         result = lesson.result
         offsets = rows.offsets.numpy()
         present = offsets >= 0
@@ -246,6 +267,19 @@ class Trainer:
             command.answer.set_result(manifest)
         self._open()
 
+    def _fall_back(self, raised: BlockRaised) -> None:
+        """Do as a crash does, without one: go back to what is durable, and on from there knowing what is suspect."""
+        w = self._with
+        w.phases.enter(Phase.RESTORING)
+        self._close_stream()
+        newest = w.saving.newest()
+        self._raising.remember(raised, newest)
+        learnt = sum(w.ledger.learnt().values())
+        w.saving.fall_back(newest)
+        self._learnt -= learnt - sum(w.ledger.learnt().values())
+        self._learnt_to_ms = None
+        self._open()
+
     def _wait_paused(self) -> bool:
         self._with.phases.enter(Phase.PAUSED, self._paused)
         if (command := self._with.commands.next(_IDLE_WAIT_S)) is not None:
@@ -264,6 +298,7 @@ class Trainer:
             skips=w.ledger.skips,
             turn=w.saving.turn,
             learnt=self._learnt,
+            suspects=self._raising.suspects,
         )
         w.learner.witness.lay(order.positions)
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(order.positions)})

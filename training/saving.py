@@ -209,6 +209,25 @@ class Saving:
         self._settled_since = False
         failpoint("rewind.after_restore")
 
+    @property
+    def newest_number(self) -> int:
+        """Of the newest checkpoint that is known to be durable."""
+        return 0 if self.last is None else self.last.manifest.number
+
+    def newest(self) -> Manifest:
+        """The newest durable checkpoint, once nothing is under way: where a restart would go on from."""
+        self.settle()
+        failpoint("fallback.before_restore")
+        newest = self._store.newest()
+        assert newest is not None, "number 0 is durable before anything is learnt"
+        return newest
+
+    def fall_back(self, newest: Manifest) -> None:
+        """Be in that state. Where this raises, nothing in memory may be used any more."""
+        self._restore(newest.number)
+        self._settled_since = False
+        failpoint("fallback.after_restore")
+
     def settle(self) -> None:
         """Wait for the save that is under way; its outcome stands in the log."""
         if self._under_way is not None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
+from pipelines.bypass import Suspect
 from training.calls import Rows
 from training.ledger import Skip
 
@@ -24,6 +25,8 @@ class Delivery:
 
     rows: Rows
     facts: BlockFacts
+    prepare: Callable[[Rows], Rows] | None = None
+    """Makes of any of the rows what the model takes, where they are as the records have them; may raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,18 @@ class StreamOrder:
     """Where the strict rotation stood, in deterministic mode."""
     learnt: int
     """Offsets learnt by this process before, against a limit on records."""
+    suspects: Sequence[Suspect] = ()
+    """What has made `preprocess` raise: blocks with any of it are delivered as the records have them."""
 
 
 class Stream(Protocol):
     """Blocks of one incarnation."""
 
     def take(self) -> Delivery | None:
-        """The next block; None soon where there is nothing just now. StreamEnded at the end."""
+        """The next block; None soon where there is nothing just now.
+
+        StreamEnded at the end; PreprocessError for a block that the user's `preprocess` has raised on.
+        """
         ...
 
     def close(self) -> None:

@@ -115,6 +115,11 @@ class TrainingSettings(Section):
         description="After so many starts in a row that died in a call with the same offsets, and without a new "
         "checkpoint, the next one comes up paused and names them. Null: never.",
     )
+    on_step_error: Literal["set_aside", "halt"] = Field(
+        "set_aside",
+        description="When a training step or `preprocess` raises an error: set_aside goes back to the newest "
+        "checkpoint, finds the records at fault and learns all others; halt ends the training, naming the offsets.",
+    )
     proof: Literal["enforce", "warn"] = Field(
         "enforce",
         description="Every start proves on the model that absent rows change nothing. When that fails: refuse to "

@@ -128,8 +128,8 @@ def _advice(learner: Learner) -> Iterator[Check]:
         if (raised := _far_value_raises(learner, field)) is not None:
             yield warn(
                 "model",
-                f"a record whose {field.source!r} is far out makes it raise {raised}, and the trainer with it; hash "
-                "such a feature, or take the remainder, inside the model",
+                f"a record whose {field.source!r} is far out makes it raise {raised}; each such record is searched for "
+                "and set aside, which takes time: hash the feature, or take the remainder, inside the model",
             )
 
 

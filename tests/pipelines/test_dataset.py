@@ -17,12 +17,14 @@ from consumers.errors import ConfigError, HandoffBroken
 from consumers.handoff import Handoff
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.bypass import Bypass, Suspect
 from pipelines.dataset import (
     TICK,
     DatasetOptions,
     Element,
     Preprocess,
     PreprocessError,
+    RawRows,
     Stream,
     block_spec,
     flat_preprocess,
@@ -83,15 +85,20 @@ def chunk(count: int, start: int = 0) -> Chunk:
 
 @contextmanager
 def streaming(
-    preprocess: Preprocess | None = None, schema: Schema = SCHEMA, *, deterministic: bool = False
+    preprocess: Preprocess | None = None,
+    schema: Schema = SCHEMA,
+    *,
+    deterministic: bool = False,
+    bypass: Bypass | None = None,
+    tick_s: float = 0.02,
 ) -> Iterator[tuple[Handoff, Stream]]:
     handoff = Handoff(capacity_bytes=1 << 20)
     pool = DecodePool(Made(schema), threads=1)
     assembler = Assembler(schema, AssembleOptions(batch_size=BATCH, batches_per_call=2), [P0], incarnation=1)
-    feed = Feed(handoff, pool, assembler, FeedOptions(max_bytes=1 << 20, tick_s=0.02))
+    feed = Feed(handoff, pool, assembler, FeedOptions(max_bytes=1 << 20, tick_s=tick_s))
     options = DatasetOptions(batch_size=BATCH, deterministic=deterministic)
     try:
-        stream = Stream(feed, make_dataset(feed, schema, options, preprocess))
+        stream = Stream(feed, make_dataset(feed, schema, options, preprocess, bypass))
         try:
             yield handoff, stream
         finally:
@@ -239,6 +246,55 @@ def test_a_preprocess_that_raises_names_the_offsets_and_not_the_values() -> None
         assert [int(element.number) for element in stream] == [2], "what comes after it is not lost"
 
 
+def _refuses_nine(features: Any, label: Any, weight: Any) -> Any:
+    tf.debugging.assert_none_equal(features["id"], tf.constant(9, tf.int64))
+    return {"root": tf.sqrt(tf.cast(features["id"], tf.float32)), "word": features["word"]}, label, weight
+
+
+def test_what_is_suspect_passes_preprocess_by_and_comes_in_its_turn_as_the_records_have_it() -> None:
+    bypass = Bypass([Suspect(partition=P0, start=10, end=11)])
+    raw_rows = RawRows(bypass, SCHEMA, DatasetOptions(batch_size=BATCH), _refuses_nine)
+    with streaming(_refuses_nine, bypass=bypass) as (handoff, stream):
+        handoff.offer(chunk(24))
+        handoff.end()
+        elements = [element for element in stream if element.number != TICK]
+        assert [int(element.number) for element in elements] == [0, 1, 2]
+        assert [element.weights.shape[0] for element in elements] == [2, 0, 2]
+        assert [raw_rows.of(number) for number in (0, 2)] == [None, None]
+        raw = raw_rows.of(1)
+        assert raw is not None
+        assert raw.offsets.numpy().ravel().tolist() == [*range(8, 16)]
+        assert raw.features["word"].numpy().ravel().tolist() == [b"%d" % n for n in range(8, 16)]
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            raw_rows.prepared(raw)
+        rest = tf.nest.map_structure(lambda column: column[1:], tuple(raw)[1:])
+        prepared = raw_rows.prepared(Element(TICK, *rest))
+        assert np.allclose(prepared.features["root"].numpy() ** 2, [[12.0, 13.0, 14.0, 15.0]])
+        assert stream.facts_of(1).spans[0].start == 8
+        assert raw_rows.of(1) is None, "it is given once"
+
+
+def test_what_is_prepared_apart_is_what_the_dataset_gives_but_for_last_bits() -> None:
+    def preprocess(features: Any, label: Any, weight: Any) -> Any:
+        x = tf.cast(features["id"], tf.float32)
+        return {"x": tf.sin(tf.math.log1p(x) / 3.0) * x * 0.1, "word": features["word"]}, {"a": label, "b": x}, weight
+
+    bypass = Bypass([Suspect(partition=P0, start=0, end=30)])
+    raw_rows = RawRows(bypass, SCHEMA, DatasetOptions(batch_size=BATCH), preprocess)
+    with streaming(preprocess, bypass=bypass) as (handoff, stream):
+        handoff.offer(chunk(13))
+        handoff.end()
+        numbers = [int(element.number) for element in stream if element.number != TICK]
+        apart = [raw_rows.prepared(raw) for number in numbers if (raw := raw_rows.of(number)) is not None]
+    through = learnt(preprocess, 13)
+    assert len(apart) == len(through) == 2
+    for one, other in zip(apart, through, strict=True):
+        pairs = zip(tf.nest.flatten(tuple(one)[1:]), tf.nest.flatten(tuple(other)[1:]), strict=True)
+        for a, b in pairs:
+            assert a.dtype == b.dtype
+            assert np.array_equal(a, b) if a.dtype == tf.string else np.allclose(a, b, rtol=1e-6)
+
+
 def test_flat_preprocess_checks_rows_outside_of_a_graph_too() -> None:
     rows = {"id": tf.range(4)}
     with pytest.raises(ConfigError, match="4 went in"):
@@ -280,12 +336,27 @@ def within(seconds: float, body: Callable[[], Any]) -> None:
     assert not thread.is_alive(), f"not done within {seconds} s"
 
 
+@pytest.mark.row(23)
 def test_a_stream_whose_generator_waits_for_records_closes_a_hundred_times() -> None:
     def once() -> None:
         with streaming(schema=Schema(features=(ID,))) as (handoff, stream):
             assert next(stream).number == TICK
             handoff.offer(chunk(3))
             stream.close()
+            stream.close()
+            assert list(stream) == []
+
+    for _ in range(100):
+        within(20, once)
+
+
+@pytest.mark.row(23)
+def test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue_a_hundred_times() -> None:
+    def once() -> None:
+        with streaming(schema=Schema(features=(ID,)), tick_s=3600) as (handoff, stream):
+            handoff.offer(chunk(2 * BATCH))
+            assert next(stream).number != TICK
+            # It has given its only block and draws the next ahead, for which nothing will come within the hour.
             stream.close()
             assert list(stream) == []
 

@@ -15,17 +15,19 @@ from consumers.errors import MillraceError
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import Span
-from tests.training.conftest import BATCH, largest_difference, mlp, state_of
+from tests.training.conftest import BATCH, Fragile, largest_difference, mlp, state_of
 from tests.training.trainer_rig import P0, P1, SHARE, Clock, Run, Topic, delivery, running
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.checkpoints.policies import EverySeconds
 from training.commands import Command, Pause, Resume, Rewind, Save, Stop
-from training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError
+from training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError, StepError
 from training.evidence import Evidence
 from training.phases import Phase
+from training.raising import OnStepError, RaisingOptions
 from training.skips import Skip
 
 pytestmark = pytest.mark.tensorflow
+HALT = RaisingOptions(policy=OnStepError.HALT)
 
 
 @pytest.fixture
@@ -402,25 +404,20 @@ def test_a_record_without_a_finite_update_is_set_aside_and_told_and_not_scored(t
 # Failing
 
 
-class Fragile(keras.Model):
-    """Raises inside the call where a feature is above 100."""
-
-    def train_step(self, data: Any) -> Any:
-        x, _, _ = data
-        tf.debugging.assert_less(tf.reduce_max(x["x"] if isinstance(x, dict) else x), 100.0)
-        return super().train_step(data)
-
-
-def test_a_call_that_raises_ends_the_training_without_a_checkpoint(tmp_path: Path, topic: Topic) -> None:
+def test_where_that_is_ordered_a_call_that_raises_ends_the_training_without_a_checkpoint(
+    tmp_path: Path, topic: Topic
+) -> None:
     topic.poison = {(P0, SHARE): 1000.0}
-    with running(tmp_path, topic, build=lambda: mlp(model=Fragile)) as run:
+    with running(tmp_path, topic, build=lambda: mlp(model=Fragile), raising=HALT) as run:
         topic.produce(SHARE)
         run.reaches(SHARE)
         topic.produce(SHARE)
         run.join()
         assert run.phases.phase is Phase.FAILED
-        assert run.raised is not None
-        assert run.raised is run.trainer.error
+        assert run.raised is None, "it is one line, and no traceback"
+        assert isinstance(run.trainer.error, StepError)
+        assert "on clicks:0 24 to 47; training.on_step_error is halt" in str(run.trainer.error)
+        assert str(run.trainer.error).endswith("millrace rewind --to 0 --skip clicks:0:24-47")
         assert [manifest.number for manifest in run.durable] == [0]
         assert run.ledger.positions() == {P0: SHARE}
         assert run.streams[0].closed
@@ -435,7 +432,8 @@ def test_who_waits_for_a_save_is_answered_though_the_training_fails(tmp_path: Pa
             writing.set()
             assert released.wait(20)
 
-    with running(tmp_path, topic, build=lambda: mlp(model=Fragile), before_manifest=before_manifest) as run:
+    build = lambda: mlp(model=Fragile)  # noqa: E731 - said once
+    with running(tmp_path, topic, build=build, raising=HALT, before_manifest=before_manifest) as run:
         written, waiting = run.commands.send(Save()), run.commands.send(Save())
         assert writing.wait(20)
         topic.produce(SHARE)

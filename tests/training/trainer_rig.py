@@ -33,6 +33,7 @@ from training.live import LiveMetrics
 from training.loop import Collaborators, Trainer
 from training.meter import Meter
 from training.phases import Phase, Phases
+from training.raising import RaisingOptions
 from training.saving import Saving, SavingOptions
 from training.strategy import DeviceOptions
 from training.stream import Delivery, StreamEnded, StreamOrder
@@ -205,6 +206,7 @@ class RigOptions:
     newcomers: Mapping[Partition, int] = field(default_factory=dict)
     start_over: bool = False
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
+    raising: RaisingOptions = field(default_factory=RaisingOptions)
     in_flight: InFlight = untold
 
 
@@ -269,6 +271,7 @@ class Run:
             clock=self.options.clock,
             wall=time.time,
             board=self.board,
+            raising=self.options.raising,
             in_flight=self.options.in_flight,
         )
         paused = "started with --paused" if self.options.paused else None

@@ -1,0 +1,186 @@
+"""Careful learning: what raises is found, and leaves nothing behind; all else is learnt once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from consumers.errors import MillraceError
+from consumers.records import Partition
+from tests.training.conftest import (
+    BATCH,
+    SCHEMA,
+    Fragile,
+    MakeLearner,
+    block,
+    largest_difference,
+    mlp,
+    state_of,
+    with_feature,
+)
+from training import careful
+from training.calls import Rows
+from training.careful import CarefulLearner, TooManyCulpritsError, at_fault, blamed, most_culprits
+from training.checkpoints.parts import PartState
+from training.evidence import Evidence
+from training.learner import Learner, LearnerOptions
+from training.strategy import DeviceOptions
+from training.variables import assign
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]
+PARTITION = Partition("clicks", 0)
+RAISES = 1000.0
+
+
+def fragile() -> Any:
+    """Statistics, random numbers and moments: all that a try could leave behind."""
+    seeded = keras.layers.Dropout(0.3, seed=3)
+    return mlp(keras.layers.BatchNormalization(), seeded, model=Fragile)
+
+
+def _raising(rows: Rows, culprits: set[int]) -> Rows:
+    for culprit in culprits:
+        rows = with_feature(rows, culprit, RAISES)
+    return rows
+
+
+def _carefully(learner: Learner, rows: Rows, prepare: Callable[[Rows], Rows] | None = None) -> CarefulLearner:
+    learner.witness.know(PARTITION, 0)
+    found = CarefulLearner(learner=learner, prepare=prepare, progress=lambda: None, most=BATCH)
+    found.learn(rows)
+    return found
+
+
+def _offsets(found: CarefulLearner) -> list[int]:
+    return [culprit.offset for culprit in found.culprits]
+
+
+@pytest.fixture(scope="module")
+def learner() -> Learner:
+    """One for all tests that look only at what they have learnt themselves."""
+    devices = DeviceOptions(replicas=1)
+    return Learner(fragile, None, LearnerOptions(schema=SCHEMA, batch_size=BATCH, devices=devices, seed=7))
+
+
+def _begin_anew(learner: Learner) -> None:
+    learner.witness.lay([PARTITION])
+    assign(learner.witness.variable, np.zeros(learner.witness.variable.shape, np.int64))
+
+
+def _copied(learner: Learner) -> list[PartState]:
+    return [
+        PartState(arrays={key: value() for key, value in state.arrays.items() if callable(value)}, facts=state.facts)
+        for state in (part.snapshot() for part in learner.parts)
+    ]
+
+
+def _put_back(learner: Learner, states: list[PartState]) -> None:
+    for part, state in zip(learner.parts, states, strict=True):
+        part.restore(state)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_raises_leaves_no_trace_in_any_variable(learner_of: MakeLearner, replicas: int) -> None:
+    learner = learner_of(fragile, replicas=replicas)
+    learner.witness.know(PARTITION, 0)
+    learner.learn(block(2, seed=9, first=1000))
+    before, culprits = _copied(learner), {1, 7, BATCH + 4}
+    found = _carefully(learner, _raising(block(3), culprits))
+    assert _offsets(found) == sorted(culprits)
+    after = state_of(learner)
+    learnt = set(range(3 * BATCH)) - culprits | set(range(1000, 1000 + 2 * BATCH))
+    assert learner.witness.testimonies() == {PARTITION: Evidence.of(learnt)}
+    _put_back(learner, before)
+    for piece in found.pieces:
+        learner.learn(piece.rows)
+    assert largest_difference(state_of(learner), after) == 0, "as if the culprits had never been there"
+
+
+def test_whatever_raises_is_found_and_all_others_are_learnt_and_scored_once(learner: Learner) -> None:
+    _begin_anew(learner)
+    learnt: list[int] = []
+    random = np.random.default_rng(5)
+    for turn in range(5):
+        present = int(random.integers(1, 2 * BATCH + 1))
+        culprits = set(random.choice(present, int(random.integers(0, min(present, 8) + 1)), replace=False).tolist())
+        first = 100 * turn
+        rows = block(-(-present // BATCH), rows=present, seed=turn, first=first)
+        found = _carefully(learner, _raising(rows, culprits))
+        assert sorted(_offsets(found)) == [first + culprit for culprit in sorted(culprits)]
+        learnt += [first + row for row in range(present) if row not in culprits]
+        scored = [piece.rows.offsets.numpy() for piece in found.pieces]
+        assert sum(int((offsets >= 0).sum()) for offsets in scored) == present - len(culprits)
+    assert learner.witness.testimonies() == {PARTITION: Evidence.of(learnt)}
+
+
+def test_a_block_that_does_not_raise_is_learnt_as_ever(learner: Learner) -> None:
+    before, rows = _copied(learner), block(3, rows=2 * BATCH + 5)
+    found = _carefully(learner, rows)
+    after = state_of(learner)
+    _put_back(learner, before)
+    learner.learn(rows)
+    assert len(found.pieces) == 1
+    assert largest_difference(state_of(learner), after) == 0
+
+
+def test_a_record_that_raises_and_one_without_a_finite_update_are_told_apart(learner: Learner) -> None:
+    _begin_anew(learner)
+    found = _carefully(learner, with_feature(_raising(block(2), {3}), BATCH + 6, np.nan))
+    assert _offsets(found) == [3]
+    assert [offset for piece in found.pieces for offset in piece.lesson.culprits.offsets] == [(0, BATCH + 6)]
+    assert learner.witness.testimonies()[PARTITION].count == 2 * BATCH - 2
+
+
+def test_rows_as_the_records_have_them_are_prepared_try_by_try(learner: Learner) -> None:
+    _begin_anew(learner)
+
+    def prepare(rows: Rows) -> Rows:
+        features, *others = rows.tensors()
+        tf.debugging.assert_less(tf.reduce_max(features["x"]), 100.0)
+        return Rows.of(({"x": features["x"] / 2}, *others))
+
+    found = _carefully(learner, _raising(block(2), {5, BATCH}), prepare)
+    assert _offsets(found) == [5, BATCH]
+    assert {culprit.gist for culprit in found.culprits} == {"InvalidArgumentError in preprocess"}
+    assert learner.witness.testimonies()[PARTITION].count == 2 * BATCH - 2
+
+
+def test_where_more_raise_than_single_records_the_search_ends_soon(learner: Learner) -> None:
+    tries: list[None] = []
+    found = CarefulLearner(learner=learner, prepare=None, progress=lambda: tries.append(None), most=3)
+    with pytest.raises(TooManyCulpritsError):
+        found.learn(_raising(block(2), set(range(2 * BATCH))))
+    assert len(found.culprits) == 4
+    assert len(tries) < BATCH
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 32), (400, 100), (16_384, 256)])
+def test_single_bad_records_are_few(rows: int, most: int) -> None:
+    assert most_culprits(rows) == most
+
+
+def test_what_no_record_is_to_blame_for_is_raised_again(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (MemoryError(), tf.errors.ResourceExhaustedError(None, None, "out of memory"), MillraceError("no")):
+        assert not at_fault(error)
+        monkeypatch.setattr(learner, "learn", _raises(error))
+        with pytest.raises(type(error)):
+            _carefully(learner, block(1))
+    assert at_fault(tf.errors.InvalidArgumentError(None, None, "indices[0] = 7 is not in [0, 5)"))
+
+
+def test_what_is_told_of_an_error_holds_no_value(learner: Learner) -> None:
+    found = _carefully(learner, _raising(block(1), {2}))
+    (culprit,) = found.culprits
+    assert culprit.gist.startswith("InvalidArgumentError in the training step (")
+    assert "1000" not in culprit.gist
+    assert blamed(ValueError("4711"), careful.STEP) == "ValueError in the training step"
+
+
+def _raises(error: Exception) -> Callable[[Rows], Any]:
+    def raising(_rows: Rows) -> Any:
+        raise error
+
+    return raising
