@@ -40,6 +40,7 @@ def make_learner(functions: LoadedModelFile, settings: Settings) -> Learner:
         devices=DeviceOptions(
             replicas=None if training.replicas == "auto" else training.replicas,
             deterministic=training.deterministic,
+            threads=None if training.threads == "auto" else training.threads,
         ),
         seed=training.seed,
     )

@@ -8,10 +8,8 @@ Start: (1) the folder's lock, (2) Kafka, (3) the model and its proof, (4) the ne
 (5) dead letters, (6) learn. Stop: (1) stop taking, (2) finish the call, (3) last checkpoint, (4) commit, (5) close.
 """
 
-import gc
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from app.retention import keep_policy
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
 from app.stream import StreamFactory, StreamOptions
+from app.tuning import tune
 from consumers.dead_letters import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
@@ -45,6 +44,7 @@ from training.checkpoints.policies import EverySeconds, EverySteps, SavePolicy
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Commands, Stop
+from training.cores import usable_cores
 from training.errors import CheckpointError, PassedError
 from training.learner import Learner
 from training.ledger import Ledger
@@ -146,7 +146,7 @@ class Service:
         """The trainer's thread, from the first step of the start to the last of the stop."""
         try:
             trainer = self._prepare()
-            _tune_interpreter()
+            tune()
             trainer.run()
             self.error = trainer.error
         except _Stopped:
@@ -220,7 +220,7 @@ class Service:
         saving = self._open_store(learner)
         options = StreamOptions(
             settings=settings,
-            decode_threads=max(1, min(4, os.cpu_count() or 2)),
+            threads=max(1, min(4, usable_cores())),
             until=None if self.options.until is None else source.resolve_until(self.options.until),
             max_records=self.options.max_records,
             preprocess=learner.preprocess,
@@ -350,15 +350,3 @@ def _within(seconds: float, what: str, future: "Future[Any]") -> None:
         future.result(seconds)
     except Exception as error:  # noqa: BLE001 - said, and lived with: nothing durable depends on it
         log.warning("%s did not end well: %s", what, error or type(error).__name__)
-
-
-def _tune_interpreter() -> None:
-    """Keep the cyclic collector off the hot path, and hand the interpreter's lock over soon.
-
-    What is here now stays, so the collector need not walk it again and again. Threads that come back from Arrow or
-    TensorFlow wait for the lock; at the default of 5 ms a busy consumer would keep them waiting most of the time.
-    """
-    sys.setswitchinterval(0.001)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 100)

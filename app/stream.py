@@ -37,7 +37,8 @@ class StreamOptions:
     """What streams are made of, besides the order for one."""
 
     settings: Settings
-    decode_threads: int
+    threads: int
+    """That decode, and that run `preprocess`."""
     until: Mapping[Partition, int] | None
     max_records: int | None
     preprocess: Callable[..., Any] | None
@@ -111,9 +112,7 @@ class StreamFactory:
         )
         feeds: list[Feed] = []
         on_refused = self._letters_until(lambda: bool(feeds) and feeds[0].stopped)
-        pool = DecodePool(
-            self._decoder, threads=options.decode_threads, on_refused=unless_skipped(order.skips, on_refused)
-        )
+        pool = DecodePool(self._decoder, threads=options.threads, on_refused=unless_skipped(order.skips, on_refused))
         feed = Feed(
             handoff,
             pool,
@@ -123,7 +122,9 @@ class StreamFactory:
         )
         feeds.append(feed)
         how = dataset.DatasetOptions(
-            batch_size=settings.training.batch_size, deterministic=settings.training.deterministic
+            batch_size=settings.training.batch_size,
+            deterministic=settings.training.deterministic,
+            threads=options.threads,
         )
         bypass = Bypass(order.suspects)
         elements = dataset.Stream(feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass))

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from consumers.records import Chunk, Headers, Partition
 
@@ -18,6 +19,7 @@ _RECORD_BYTES = 128
 _CHUNK_BYTES = 512
 """What a chunk weighs without records, so that empty ones are bounded as well."""
 
+_Columns = tuple[list[bytes | None], list[bytes | None], list[Headers], list[int]]
 _NO_NUMBERS = np.empty(0, np.int64)
 _NO_NUMBERS.setflags(write=False)
 
@@ -60,11 +62,11 @@ def chunk_of(
     records: Sequence[FetchedRecord], partition: Partition, incarnation: int, *, start: int, end: int, fetched_at: float
 ) -> Chunk:
     """The records as columns."""
-    keys = [record.key for record in records]
-    values = [record.value for record in records]
-    headers = [record.headers for record in records]
+    keys, values, headers, timestamps = _columns(records)
     nbytes = _CHUNK_BYTES + _RECORD_BYTES * len(values)
-    nbytes += sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys)))
+    nbytes += sum(map(len, filter(None, values)))
+    if any(keys):
+        nbytes += sum(map(len, filter(None, keys)))
     if any(headers):
         nbytes += sum(len(name) + len(value or b"") + _RECORD_BYTES for some in headers for name, value in some)
     return Chunk(
@@ -72,14 +74,37 @@ def chunk_of(
         incarnation=incarnation,
         start=start,
         end=end,
-        offsets=np.array([record.offset for record in records], np.int64),
-        timestamps=np.array([record.timestamp for record in records], np.int64),
+        offsets=_offsets(records),
+        timestamps=np.fromiter(timestamps, np.int64, len(timestamps)),
         keys=keys,
         values=values,
         headers=headers,
         nbytes=nbytes,
         fetched_at=fetched_at,
     )
+
+
+def _columns(records: Sequence[FetchedRecord]) -> _Columns:
+    """All columns in one pass: half of what a pass a column costs."""
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    headers: list[Headers] = []
+    timestamps: list[int] = []
+    add_key, add_value, add_headers, add_timestamp = keys.append, values.append, headers.append, timestamps.append
+    for record in records:
+        add_key(record.key)
+        add_value(record.value)
+        add_headers(record.headers)
+        add_timestamp(record.timestamp)
+    return keys, values, headers, timestamps
+
+
+def _offsets(records: Sequence[FetchedRecord]) -> npt.NDArray[np.int64]:
+    """They rise, so where the ends are as far apart as there are records, none is missing between them."""
+    first, last = records[0].offset, records[-1].offset
+    if last - first + 1 == len(records):
+        return np.arange(first, last + 1, dtype=np.int64)
+    return np.fromiter([record.offset for record in records], np.int64, len(records))
 
 
 def empty_chunk(

@@ -63,6 +63,8 @@ class DatasetOptions:
     """Elements that are ready while the trainer is busy."""
     deterministic: bool = False
     """One `preprocess` at a time, so that a random one repeats itself."""
+    threads: int = 2
+    """For the generator and `preprocess`, beside those that train."""
 
 
 def replica_rows(batch_size: int, replicas: int, replica: Any) -> slice:
@@ -177,6 +179,7 @@ def make_dataset(
     )
     settings = tf.data.Options()
     settings.deterministic = True
+    settings.threading.private_threadpool_size = max(2, options.threads)  # a generator that waits keeps one for itself
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(options.prefetch).with_options(settings)
 

@@ -22,7 +22,7 @@ import numpy as np
 from consumers.errors import ConfigError
 from training.checkpoints.parts import PartState
 from training.errors import OtherModelError
-from training.variables import assign, differences, numpy_arrays, optimizer_variables, optimizers_of, read
+from training.variables import assign, differences, optimizer_variables, optimizers_of, read
 
 log = logging.getLogger(__name__)
 NAME = "hyperparameters"
@@ -103,8 +103,7 @@ class Hyperparameters:
     def foreseen(self, state: Mapping[str, PartState]) -> tuple[Change, ...]:
         """What a restore of these parts would find to differ."""
         arrays = state["optimizer"].arrays
-        rates = {name: arrays[key] for name in self._variables if (key := _key(name)) in arrays}
-        then = {name: float(np.array(rate() if callable(rate) else rate)) for name, rate in rates.items()}
+        then = {name: float(arrays[key]) for name in self._variables if (key := _key(name)) in arrays}
         return self._compared(state[NAME].facts or then)
 
     def restore(self, state: PartState) -> None:
@@ -142,7 +141,7 @@ class Hyperparameters:
         return change.name in self._variables and isinstance(change.then, int | float)
 
     def _other_optimizer(self, change: Change, state: Mapping[str, PartState]) -> str:
-        found = differences(optimizer_variables(self._model), numpy_arrays(state["optimizer"]))
+        found = differences(optimizer_variables(self._model), state["optimizer"].arrays)
         variables = f": {found}" if found else ""
         return (
             f"the checkpoint holds the state of another optimizer ({change.now} here, {change.then} there){variables}. "

@@ -78,7 +78,9 @@ class Learner:
 
     def alone(self) -> "Learner":
         """The same model anew, on one replica; built by the same code."""
-        return Learner(self._build_model, self.preprocess, replace(self.options, devices=DeviceOptions(replicas=1)))
+        return Learner(
+            self._build_model, self.preprocess, replace(self.options, devices=replace(self.options.devices, replicas=1))
+        )
 
     @property
     def replicas(self) -> int:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from training.baseline import Baseline, LabelSums, guess_the_base_rate
 from training.checkpoints.parts import PartState
-from training.variables import numpy_arrays
 
 _BUCKETS = 60
 """Of a window: adding them up is work on the trainer's thread, once a second."""
@@ -145,7 +144,7 @@ class LiveMetrics:
 
     def restore(self, state: PartState) -> None:
         """Take the cumulative sums back; states of metrics that were compiled otherwise begin at nothing."""
-        arrays = numpy_arrays(state)
+        arrays = state.arrays
         facts = state.facts
         same = facts.get("names", self._names) == self._names
         states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays)) if same]

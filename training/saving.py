@@ -149,7 +149,9 @@ class Saving:
         for partition, offset in start().items():
             self._ledger.join(partition, offset)
         failpoint("start.before_zero")
-        manifest = self._store.publish(self._order(SaveReason.START), self._snapshot(), start_over=start_over)
+        state = self._snapshot()
+        manifest = self._store.publish(self._order(SaveReason.START), state, start_over=start_over)
+        _release(state)
         failpoint("start.after_zero")
         self._remember(manifest, took_s=0.0, stall_s=0.0)
         return manifest
@@ -185,6 +187,7 @@ class Saving:
         order, state = self._order(reason, by=first.by, note=first.note), self._snapshot()
         stall_s = self._options.clock() - began
         future = self._writer.submit(order, state)
+        future.add_done_callback(lambda _done: _release(state))
         self._settled_since, self._saved_step = False, self.step
         self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
 
@@ -334,6 +337,11 @@ class Saving:
         self._saved_step = manifest.step
         self.last_error = None
         self.last = LastSave(manifest=manifest, at=self._options.clock(), took_s=took_s, stall_s=stall_s)
+
+
+def _release(state: Mapping[str, PartState]) -> None:
+    for part in state.values():
+        part.release()
 
 
 def _compared(seen: Mapping[Partition, int], counted: Mapping[Partition, int]) -> str:

@@ -35,12 +35,12 @@ def _build(value: object, info: ValidationInfo) -> Build:
     return Build(str(value), (folder / Path(file).expanduser()).absolute(), function)
 
 
-def _replicas(value: object) -> object:
+def _auto_or_count(value: object) -> object:
     if value == "auto":
         return value
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{value!r} is no number of replicas; write auto, or a whole number from 1")
+        raise ValueError(f"{value!r} is neither auto nor a whole number from 1; write one of them")
     return number
 
 
@@ -50,9 +50,9 @@ BuildFunction = Annotated[
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"type": "string", "pattern": r"\.py:[A-Za-z_]\w*$"}),
 ]
-Replicas = Annotated[
+AutoOrCount = Annotated[
     int | Literal["auto"],
-    BeforeValidator(_replicas),
+    BeforeValidator(_auto_or_count),
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
 ]
 
@@ -98,7 +98,14 @@ class TrainingSettings(Section):
         description="Same settings and records, any kills: the same weights to the bit. Slower; needs max_wait null "
         "and replicas 1.",
     )
-    replicas: Replicas = Field("auto", description="Copies of the model, one a device. auto: one on each GPU, or one.")
+    replicas: AutoOrCount = Field(
+        "auto", description="Copies of the model, one a device. auto: one on each GPU, or one."
+    )
+    threads: AutoOrCount = Field(
+        "auto",
+        description="That share the work of one TensorFlow operation on CPUs. auto: as many as there are cores, but "
+        "one that ingest needs. Raise it for a large model on few cores.",
+    )
     seed: Count = Field(0, ge=0, le=2**31 - 1, description="What initial weights and shuffling are drawn from.")
     live_metrics: LiveMetricsSettings = Field(
         LiveMetricsSettings(), description="What is measured of records before they are learnt."

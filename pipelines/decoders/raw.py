@@ -7,6 +7,7 @@ each is copied out once. Runs on the decode pool's threads and holds no state.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +38,8 @@ class RawDecoder:
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, none included."""
-        size = self._row.itemsize
-        lengths = np.fromiter((0 if value is None else len(value) for value in values), np.int64, len(values))
-        refused = [
-            Refusal(index, Reason.MALFORMED if lengths[index] else Reason.EMPTY)
-            for index in np.flatnonzero(lengths != size).tolist()
-        ]
-        indices = np.flatnonzero(lengths == size)
-        text = b"".join([value for value in values if value is not None and len(value) == size])
+        indices, refused = self._of_this_size(values)
+        text = b"".join(values if len(indices) == len(values) else [values[index] for index in indices])  # type: ignore[arg-type]  # of this size: none is None
         rows = np.frombuffer(text, self._row, count=len(indices))
         good = np.ones(len(rows), dtype=bool)
         for at, field in enumerate(self._fields):
@@ -55,6 +50,19 @@ class RawDecoder:
             rows, indices = rows[good], indices[good]
         columns = {field.source: _column(field, rows[str(at)]) for at, field in enumerate(self._fields)}
         return DecodedValues(indices, columns, tuple(sorted(refused, key=lambda refusal: refusal.index)))
+
+    def _of_this_size(self, values: Sequence[bytes | None]) -> tuple[npt.NDArray[np.int64], list[Refusal]]:
+        """The indices of the values that are as long as a row, and the refusal of each that is not."""
+        size = self._row.itemsize
+        with suppress(TypeError):  # some are None
+            if set(map(len, values)) <= {size}:  # type: ignore[arg-type]  # a fifth of what looking at each costs
+                return np.arange(len(values)), []
+        lengths = np.array([0 if value is None else len(value) for value in values], np.int64)
+        refused = [
+            Refusal(index, Reason.MALFORMED if lengths[index] else Reason.EMPTY)
+            for index in np.flatnonzero(lengths != size).tolist()
+        ]
+        return np.flatnonzero(lengths == size), refused
 
 
 def _check(field: Field) -> None:

@@ -59,7 +59,7 @@ def test_an_unknown_key_names_its_nearest_neighbour(problem: Problem, problems: 
         ("training: {batch_size: 1.5}", "training.batch_size: 1.5 is not a whole number"),
         ("training: {shuffle: true}", "training.shuffle: true is not a whole number"),
         ("training: {deterministic: perhaps}", "training.deterministic: perhaps is not true or false"),
-        ("training: {replicas: 0}", "training.replicas: 0 is no number of replicas; write auto, or a whole number from 1"),
+        ("training: {replicas: 0}", "training.replicas: 0 is neither auto nor a whole number from 1; write one of them"),
         ("training: {proof: enforced}", "training.proof: enforced is not one of enforce, warn; did you mean enforce?"),
         ("training: {replicas: 3}", "training.batch_size: 1024 rows cannot be shared evenly by 3 replicas; write a multiple"),
         ("training: 5", "training: 5 is not a mapping of settings; write it as in {key: value}"),

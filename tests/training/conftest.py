@@ -93,7 +93,7 @@ def state_of(learner: Learner) -> dict[str, Any]:
     found = {}
     for part in learner.parts[:2]:
         for key, value in part.snapshot().arrays.items():
-            found[f"{part.name}/{key}"] = np.array(value() if callable(value) else value)
+            found[f"{part.name}/{key}"] = np.array(value)
     return found
 
 

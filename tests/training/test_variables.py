@@ -15,7 +15,7 @@ from training.calls import Rows
 from training.checkpoints.parts import PartState
 from training.errors import OtherModelError, UncapturedStateError
 from training.learner import Learner
-from training.variables import VariablesPart, model_variables, numpy_arrays, optimizer_variables, optimizers_of
+from training.variables import VariablesPart, model_variables, optimizer_variables, optimizers_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -299,14 +299,14 @@ def _held_back(learner: Learner, learn: Callable[[int], object]) -> None:
     """A snapshot that is only read after more training holds what it held when it was taken."""
     learn(0)
     snapshots = [part.snapshot() for part in learner.parts[:2]]
-    then = [{k: v.copy() for k, v in numpy_arrays(snapshot).items()} for snapshot in snapshots]
+    then = [{k: v.copy() for k, v in snapshot.arrays.items()} for snapshot in snapshots]
     late = [part.snapshot() for part in learner.parts[:2]]
     for seed in range(1, 4):
         learn(seed)
     changed = False
     for part, early, held in zip(learner.parts[:2], then, late, strict=True):
-        now = numpy_arrays(part.snapshot())
-        for key, value in numpy_arrays(held).items():
+        now = part.snapshot().arrays
+        for key, value in held.arrays.items():
             np.testing.assert_array_equal(value, early[key], err_msg=key)
             changed = changed or not np.array_equal(now[key], value)
     assert changed, "nothing was learnt in between"
@@ -344,7 +344,22 @@ def test_a_snapshot_survives_updates_in_place_by_row() -> None:
         snapshot = part.snapshot()
         variable.scatter_add(tf.IndexedSlices(tf.ones((2, 4)), tf.constant([1, 2])))
         variable.assign_add(tf.ones_like(variable))
-        np.testing.assert_array_equal(numpy_arrays(snapshot)["rows"], before)
+        np.testing.assert_array_equal(snapshot.arrays["rows"], before)
+
+
+def test_memory_of_a_snapshot_serves_another_once_it_is_released_and_not_before() -> None:
+    variable = tf.Variable(np.zeros(ROWS, np.float32))
+    part = VariablesPart("model", {"rows": variable})
+    first = part.snapshot()
+    variable.assign_add(tf.ones_like(variable))
+    second = part.snapshot()
+    assert not np.shares_memory(first.arrays["rows"], second.arrays["rows"])
+    first.release()
+    variable.assign_add(tf.ones_like(variable))
+    third = part.snapshot()
+    assert np.shares_memory(first.arrays["rows"], third.arrays["rows"])
+    np.testing.assert_array_equal(second.arrays["rows"], np.ones(ROWS))
+    np.testing.assert_array_equal(third.arrays["rows"], np.full(ROWS, 2.0))
 
 
 @pytest.mark.parametrize("replicas", [2, 3])

@@ -1,7 +1,6 @@
 """The files of the parts: arrays in `<part>.safetensors`, facts in `<part>.json`.
 
 Owns the translation between a PartState and its files; runs on the checkpoint writer's thread and on whichever loads.
-A part's arrays are fetched when its file is written and let go with it, so only one part is ever in memory twice.
 """
 
 import json
@@ -12,7 +11,7 @@ from typing import Any
 
 from training.checkpoints.files import FileFacts, read_verified, require_space, write_durably
 from training.checkpoints.manifest import Manifest
-from training.checkpoints.parts import LazyArray, PartState, checked_name
+from training.checkpoints.parts import Array, PartState, checked_name
 from training.checkpoints.publication import FileSource
 from training.checkpoints.tensors import decode, encode
 from training.errors import UncapturedStateError
@@ -46,7 +45,7 @@ def _read_part(folder: Path, manifest: Manifest, name: str) -> PartState:
     )
 
 
-def _write_arrays(part: str, arrays: Mapping[str, LazyArray], path: Path) -> FileFacts:
+def _write_arrays(part: str, arrays: Mapping[str, Array], path: Path) -> FileFacts:
     pieces = encode(part, arrays)
     require_space(path.parent, sum(len(piece) for piece in pieces))
     return write_durably(path, pieces)

@@ -1,7 +1,7 @@
 """Parts: what a checkpoint is a list of, by name (model, optimizer, seeds, metrics, ledger, and whatever comes later).
 
-Owns the two types; runs anywhere. A snapshot is taken on the trainer's thread between two calls and must not change
-afterwards; an array may be given as a callable, which the thread that writes calls once to get at the numbers.
+Owns the two types; runs anywhere. A snapshot is taken on the trainer's thread between two calls, and does not change
+until it is released.
 
 On disk a part is `<name>.safetensors` where it has arrays and `<name>.json` where it has facts, so a name is plain:
 lower case letters, digits, `-` and `_`. A part that has neither is an empty `<name>.json`: it was there.
@@ -15,18 +15,23 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-LazyArray = Array | Callable[[], Array]
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKEN = frozenset({"manifest"})
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartState:
     """All that one part needs to be as it was."""
 
-    arrays: Mapping[str, LazyArray] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Whatever JSON can hold; keys are text."""
+    release: Callable[[], None] = _nothing
+    """Whoever is through with a snapshot may say so, once: its memory then serves the next one."""
 
 
 class Part(Protocol):

@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 
 from training.checkpoints.files import Bytes
-from training.checkpoints.parts import Array, LazyArray
+from training.checkpoints.parts import Array
 from training.errors import UncapturedStateError
 
 _DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -39,9 +39,9 @@ _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 _RESERVED = "__metadata__"
 
 
-def encode(part: str, arrays: Mapping[str, LazyArray]) -> list[Bytes]:
+def encode(part: str, arrays: Mapping[str, Array]) -> list[Bytes]:
     """The pieces of a file that holds these arrays; all but the first are views on them."""
-    plain = {name: _plain(part, name, array() if callable(array) else array) for name, array in arrays.items()}
+    plain = {name: _plain(part, name, array) for name, array in arrays.items()}
     order = sorted(plain, key=lambda name: (-plain[name].itemsize, name))  # every array lies aligned
     header: dict[str, Any] = {}
     end = 0

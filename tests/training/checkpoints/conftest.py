@@ -78,7 +78,7 @@ def parts() -> MakeParts:
 
     def make(step: int) -> dict[str, PartState]:
         return {
-            "model": PartState(arrays={"w": np.full((3, 4), step, np.float32), "n": lambda: np.array(step)}),
+            "model": PartState(arrays={"w": np.full((3, 4), step, np.float32), "n": np.array(step)}),
             "ledger": PartState(facts={"position": 10 * step}),
         }
 
