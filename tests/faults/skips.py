@@ -23,8 +23,8 @@ class Permitted:
 
     test: str
     """Its file and name, without parameters."""
-    row: int
-    """Of the matrix of faults."""
+    row: int | None
+    """Of the matrix of faults; None where it stands for none."""
     why: str
     """What shows the same on such a machine."""
     where: str
@@ -42,7 +42,7 @@ def _may_not_mount() -> bool:
 PERMITTED = (
     Permitted(
         test="tests/faults/test_power_cord.py::test_the_kernel_sees_the_same",
-        row=2,
+        row=None,
         why="the other tests there see the same calls inside the process, and hold them to the same order",
         where="strace is not installed, or may not trace",
         here=lambda: usable_strace() is None,
