@@ -1,50 +1,109 @@
 """Rewinding from the command line: by the trainer where one runs, else here, with a trainer's rights.
 
 An order that is given while nobody runs takes the folder for a moment, as a trainer would, so the two exclude each
-other; the next start finds the order as the newest checkpoint.
+other; the next start finds the order as the newest checkpoint. Kafka is asked what it still has; where it does not
+answer within some seconds, the order is given without knowing.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from app.api.checkpoints import just_published
+from app.api.order_models import RewindPlanAnswer
+from app.api.rewinding import advice_on, beginnings_of, plan_fields
+from app.api.skips import parse_skips
 from app.remote import RunningTrainer
 from app.retention import keep_policy
 from app.settings import Settings
-from consumers.errors import MillraceError
+from app.settings.connection import kafka_options
+from consumers.errors import DataLossError, MillraceError
+from consumers.kafka_source import KafkaSource
+from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.holder import holder_of
 from training.checkpoints.lease import Writer
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.commands import Rewind
-from training.rewinding import last_ordered, plan_rewind, publish_rewind
+from training.destinations import Destination, Numbered, find, parse_destination
+from training.rewinding import last_ordered, plan_rewind, present_on_disk, publish_rewind
 
 _WAIT_S = 600
+CONNECT_S = 5.0
+_STOP_S = 5.0
 
 
-def order_rewind(settings: Settings, command: Rewind, skip: list[str], *, dry_run: bool) -> Mapping[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindOrder:
+    """What was typed."""
+
+    to: str
+    skip: Sequence[str] = ()
+    unskip: Sequence[str] = ()
+    reason: str | None = None
+    dry_run: bool = False
+
+    def body(self, destination: Destination) -> dict[str, Any]:
+        """As `POST /rewind` takes it. What an older trainer may not know is left out where it is not asked for."""
+        to = destination.number if isinstance(destination, Numbered) else self.to
+        body: dict[str, Any] = {"to": to, "skip": list(self.skip), "reason": self.reason, "dry_run": self.dry_run}
+        return {**body, "unskip": list(self.unskip)} if self.unskip else body
+
+
+def order_rewind(settings: Settings, order: RewindOrder) -> Mapping[str, Any]:
     """Have the rewind done, or planned; the answer has the shape of `POST /rewind`."""
     folder = Folder(settings.checkpoints.path / settings.name)
+    destination = parse_destination(order.to, now_s=time.time())
+    skips = parse_skips(order.skip, order.reason)
     if (holder := holder_of(folder)) is not None:
-        body = {"to": command.to, "skip": skip, "reason": command.note, "dry_run": dry_run}
-        return _asked(RunningTrainer(settings, holder), body)
-    plan = plan_rewind(CheckpointStore(folder), command)
-    if dry_run:
-        return {
-            "to": command.to,
-            "replayed": sum(replay.replayed for replay in plan.values()),
-            "skipped": sum(replay.skipped for replay in plan.values()),
-            "partitions": {str(partition): asdict(replay) for partition, replay in plan.items()},
-        }
+        return _asked(RunningTrainer(settings, holder), order.body(destination))
+    store = CheckpointStore(folder)
+    command = Rewind(
+        to=find(store, destination),
+        skips=skips,
+        unskip=order.unskip,
+        by="command line",
+        note=order.reason,
+    )
+    plan = plan_rewind(store, command, present_on_disk(store), _beginnings(settings))
+    policy = settings.kafka.out_of_range
+    if order.dry_run:
+        return _as_json(plan_fields(plan, policy=policy, per_s=None))
+    if plan.gone and policy == "fail":
+        raise DataLossError(f"this would lose records: {advice_on(plan, policy)}")
+    return _carried_out(settings, folder, command)
+
+
+def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """As the answer of `POST /rewind` would hold them, but for its stamp."""
+    answer = RewindPlanAnswer(as_of="", name="", version="", **fields)
+    return answer.model_dump(exclude_none=True, exclude={"as_of", "name", "version"})
+
+
+def _carried_out(settings: Settings, folder: Folder, command: Rewind) -> dict[str, Any]:
     writer = Writer.acquire(folder, f"millrace rewind {settings.name}")
     try:
         store = CheckpointStore(folder, writer, StoreOptions(keep=keep_policy(settings)))
-        last = last_ordered(store)
-        manifest = publish_rewind(store, command, incarnation=0 if last is None else last.incarnation)
+        last, present = last_ordered(store), present_on_disk(store)
+        incarnation = 0 if last is None else last.incarnation
+        manifest = publish_rewind(store, command, incarnation=incarnation, orders=present.orders)
     finally:
         writer.release()
     return {"checkpoint": just_published(manifest).model_dump(exclude_none=True)}
+
+
+def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
+    """What Kafka still has; None where it does not answer soon."""
+    try:
+        source = KafkaSource(kafka_options(settings.kafka))
+        source.start(CONNECT_S)
+    except MillraceError:
+        return None
+    try:
+        return beginnings_of(source)
+    finally:
+        source.stop(_STOP_S)
 
 
 def _asked(trainer: RunningTrainer, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -30,6 +30,8 @@ class Rewind:
 
     to: int
     skips: Sequence[Skip] = ()
+    unskip: Sequence[str] = ()
+    """Orders to skip that hold no more, by name."""
     by: str | None = None
     note: str | None = None
     answer: "Future[Manifest]" = field(default_factory=Future)

@@ -5,7 +5,7 @@ the ledger as a part of each checkpoint; other threads only read frozen statisti
 it holds a few integers a partition, and it ends with the process: what lasts is its part.
 
 The law: position - start = learnt + set aside + skipped by order + gaps + lost, by partition, at any time. To rewind is
-to restore the ledger of an older checkpoint, counters and all, and to add the ranges that an order cuts out.
+to restore the ledger of an older checkpoint, counters and all, under the orders that have been given since.
 """
 
 import threading
@@ -20,6 +20,8 @@ from pipelines.blocks import BlockFacts, Span
 from training.account import Account, PartitionStatistics
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
+from training.event_span import EventSpan
+from training.orders import Orders
 from training.skips import Skip, uncovered
 
 __all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionStatistics", "Skip"]
@@ -40,6 +42,10 @@ class LedgerStatistics:
     """Blocks of an older incarnation that arrived late and were not settled, in this process."""
     balanced: bool
     """Whether the law holds; False is a defect."""
+    orders: Orders
+    """What was ordered, ever."""
+    event_span: EventSpan
+    """The event times of what was learnt."""
     as_of: float
     """Monotonic clock."""
 
@@ -52,7 +58,9 @@ class Ledger:
         self._clock = clock
         self._lock = threading.Lock()
         self._accounts: dict[Partition, Account] = {}
+        self._orders = Orders()
         self._skips: tuple[Skip, ...] = ()
+        self._event_span = EventSpan()
         self._incarnation = 0
         self._settled_blocks = 0
         self._dropped_blocks = 0
@@ -64,8 +72,13 @@ class Ledger:
 
     @property
     def skips(self) -> tuple[Skip, ...]:
-        """All ranges cut out by order; no two of them overlap."""
+        """All ranges cut out by orders that hold; no two of them overlap."""
         return self._skips
+
+    @property
+    def orders(self) -> Orders:
+        """What was ordered, ever."""
+        return self._orders
 
     def begin_incarnation(self) -> int:
         """Begin the next one: what still arrives from those before is dropped."""
@@ -93,6 +106,11 @@ class Ledger:
                 self._accounts[partition] = Account(start=start, position=start)
             return new
 
+    def follow(self, orders: Orders) -> None:
+        """Be under these orders from here on; what they skip before the positions is history already."""
+        with self._lock:
+            self._orders, self._skips = orders, orders.standing
+
     def skip(self, skip: Skip) -> tuple[Skip, ...]:
         """Cut a range out of what is ahead. Gives the pieces that no earlier order has cut out already."""
         with self._lock:
@@ -104,7 +122,8 @@ class Ledger:
                     "rewind to a checkpoint before the range, and give a range that is not empty"
                 )
             pieces = tuple(uncovered(skip, self._skips))
-            self._skips = tuple(sorted((*self._skips, *pieces), key=lambda piece: (piece.partition, piece.start)))
+            self._orders = self._orders.with_skip(skip)
+            self._skips = self._orders.standing
             return pieces
 
     def settle(self, facts: BlockFacts, refused: Refused | None = None) -> bool:
@@ -121,6 +140,8 @@ class Ledger:
             self._check(facts, refused)
             for span in facts.spans:
                 self._accounts[span.partition].settle(span, refused.get(span.partition, {}))
+            if facts.rows:
+                self._event_span = self._event_span.widened(facts.oldest_ms, facts.newest_ms)
             self._settled_blocks += 1
             return True
 
@@ -148,6 +169,8 @@ class Ledger:
                 settled_blocks=self._settled_blocks,
                 dropped_blocks=self._dropped_blocks,
                 balanced=all(partition.balanced for partition in partitions.values()),
+                orders=self._orders,
+                event_span=self._event_span,
                 as_of=self._clock(),
             )
 
@@ -158,7 +181,8 @@ class Ledger:
                 facts={
                     "incarnation": self._incarnation,
                     "partitions": {str(partition): account.facts() for partition, account in self._accounts.items()},
-                    "skips": [skip.facts() for skip in self._skips],
+                    "event_span": self._event_span.facts(),
+                    **self._orders.facts(),
                 }
             )
 
@@ -168,7 +192,9 @@ class Ledger:
             accounts = {
                 Partition.parse(text): Account.of_facts(facts) for text, facts in state.facts["partitions"].items()
             }
-            skips = tuple(Skip.of_facts(facts) for facts in state.facts["skips"])
+            orders = Orders.of_facts(state.facts)
+            learnt = sum(account.learnt for account in accounts.values())
+            event_span = EventSpan.of_facts(state.facts.get("event_span"), learnt=learnt)
             incarnation = int(state.facts["incarnation"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptError(
@@ -180,7 +206,8 @@ class Ledger:
                 f"the checkpoint's ledger does not add up for {unbalanced[0]}; restore another checkpoint"
             )
         with self._lock:
-            self._accounts, self._skips = accounts, skips
+            self._accounts, self._event_span = accounts, event_span
+            self._orders, self._skips = orders, orders.standing
             self._incarnation = max(self._incarnation, incarnation)
 
     def _check(self, facts: BlockFacts, refused: Refused) -> None:

@@ -193,7 +193,7 @@ class Saving:
 
     def check(self, command: Rewind) -> None:
         """Refuse a rewind that cannot be carried out, to another model say, before anything is stopped."""
-        check_rewind(self._store, command)
+        check_rewind(self._store, command, self._ledger.orders)
         self._load(command.to)
 
     def order_rewind(self, command: Rewind) -> Manifest:
@@ -201,7 +201,11 @@ class Saving:
         self.settle()
         failpoint("rewind.before_order")
         manifest = publish_rewind(
-            self._store, command, incarnation=self._ledger.incarnation, provenance=self._options.provenance
+            self._store,
+            command,
+            incarnation=self._ledger.incarnation,
+            orders=self._ledger.orders,
+            provenance=self._options.provenance,
         )
         failpoint("rewind.after_order")
         return manifest

@@ -1,7 +1,6 @@
 """Skips: ranges of offsets that an order has cut out of history.
 
-Owns the range and its arithmetic; pure, runs anywhere. Ranges of different orders never overlap in a ledger, so every
-offset is skipped by one order at most.
+Owns the range and its arithmetic; pure, runs anywhere.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,15 @@ class Skip:
     """One past the last offset."""
     reason: str
     """Why, in the words of the one who ordered it."""
+    number: int | None = None
+    """The checkpoint that the order was published as; None before, and where an older version wrote it down."""
+    by: str | None = None
+    """Who ordered it."""
+    lifted_by: int | None = None
+    """The checkpoint whose order took it back; None while it holds."""
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.start}-{self.end - 1}"
 
     def overlap(self, start: int, end: int) -> int:
         """How many offsets of [start, end) it cuts out."""
@@ -36,6 +44,9 @@ class Skip:
             "start": self.start,
             "end": self.end,
             "reason": self.reason,
+            "number": self.number,
+            "by": self.by,
+            "lifted_by": self.lifted_by,
         }
 
     @classmethod
@@ -47,6 +58,9 @@ class Skip:
             start=int(facts["start"]),
             end=int(facts["end"]),
             reason=facts["reason"],
+            number=facts.get("number"),
+            by=facts.get("by"),
+            lifted_by=facts.get("lifted_by"),
         )
 
 

@@ -17,6 +17,7 @@ from app.api.models import ProblemDocument
 from app.api.observer import Observer
 from app.api.operations import Operations
 from app.api.orders import Orders
+from app.api.rewinding import beginnings_of
 from app.api.snapshot import take
 from app.api.stamp import Stamp, stamp
 from app.version import version
@@ -49,7 +50,8 @@ def make_application(service: "Service", *, on_loopback: bool) -> FastAPI:
     )
     errors.install(app, stamp_now)
     app.include_router(Looks(observer, shelf, operations).router())
-    app.include_router(Orders(observer, shelf, operations).router())
+    orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
+    app.include_router(orders.router())
     return app
 
 

@@ -4,7 +4,7 @@ Owns no state but a store that only reads, so it answers from the first moment o
 one request wait for each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
-from app.api.models import Checkpoint, CheckpointInFull, OtherFolder, PartitionPlan
+from app.api.models import Checkpoint, CheckpointInFull, OtherFolder
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
@@ -20,9 +20,10 @@ from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.terms import Terms
 from training.commands import Rewind
+from training.destinations import Destination, find
 from training.errors import MissingCheckpointError
-from training.rewinding import check_rewind
-from training.skips import Skip
+from training.lineage import CheckpointLineage, lineage_of
+from training.rewinding import Present, RewindPlan, plan_rewind
 
 T = TypeVar("T")
 
@@ -53,17 +54,17 @@ class CheckpointShelf:
         """Everything that is there, by its manifest and the sizes of its files."""
         return await self._off_the_loop(self._list)
 
-    async def one(self, number: int, *, verify: bool) -> CheckpointInFull:
-        """One checkpoint; `verify` reads and hashes all of it."""
-        return in_full(await self._off_the_loop(lambda: self._look(number, deep=verify)))
+    async def one(self, number: int, *, verify: bool) -> CheckpointLineage:
+        """One checkpoint and what is behind it; `verify` reads and hashes all of it."""
+        return await self._off_the_loop(lambda: lineage_of(self._store, self._look(number, deep=verify)))
 
-    async def plan(self, order: Rewind, positions: Mapping[Partition, int]) -> dict[str, PartitionPlan]:
+    async def find(self, destination: Destination) -> int:
+        """The number of the checkpoint that a destination comes to; raises where there is none."""
+        return await self._off_the_loop(lambda: find(self._store, destination))
+
+    async def plan(self, order: Rewind, present: Present, earliest: Mapping[Partition, int] | None) -> RewindPlan:
         """What a rewind would do; raises where it cannot be carried out."""
-        ledger = await self._off_the_loop(lambda: check_rewind(self._store, order))
-        return {
-            str(partition): _plan(positions.get(partition, back_to), back_to, partition, ledger.skips)
-            for partition, back_to in ledger.positions().items()
-        }
+        return await self._off_the_loop(lambda: plan_rewind(self._store, order, present, earliest))
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
@@ -130,10 +131,3 @@ def _fields(found: Inspection) -> dict[str, Any]:
 def _text(name: str) -> str:
     """A name on disk may hold bytes that are no text."""
     return name.encode("utf-8", "replace").decode()
-
-
-def _plan(position: int, back_to: int, partition: Partition, skips: Sequence[Skip]) -> PartitionPlan:
-    skipped = sum(skip.overlap(back_to, position) for skip in skips if skip.partition == partition)
-    return PartitionPlan(
-        position=position, back_to=back_to, replayed=max(0, position - back_to) - skipped, skipped=skipped
-    )

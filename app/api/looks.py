@@ -6,11 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from app.api.checkpoints import CheckpointShelf
+from app.api.checkpoints import CheckpointShelf, in_full
 from app.api.health import alive, health_of, ready
+from app.api.lineage import lineage_fields
+from app.api.lineage_models import LineageAnswer
 from app.api.models import (
     Check,
-    CheckpointAnswer,
     CheckpointList,
     Health,
     LagAnswer,
@@ -49,7 +50,7 @@ class Looks:
         add("/lag", self.lag, response_model=LagAnswer)
         add("/throughput", self.throughput, response_model=ThroughputAnswer)
         add("/checkpoints", self.checkpoints, response_model=CheckpointList)
-        add("/checkpoints/{number}", self.checkpoint, response_model=CheckpointAnswer, responses=NOT_FOUND)
+        add("/checkpoints/{number}", self.checkpoint, response_model=LineageAnswer, responses=NOT_FOUND)
         add("/operations/{operation_id}", self.operation, response_model=OperationAnswer, responses=NOT_FOUND)
         return router
 
@@ -101,10 +102,11 @@ class Looks:
         self,
         number: Number,
         verify: Annotated[bool, Query(description="Read and hash every byte of it.")] = False,
-    ) -> CheckpointAnswer:
-        """One checkpoint in full."""
-        found = await self._shelf.one(number, verify=verify)
-        return CheckpointAnswer(**stamp(self._observer.look().snapshot), checkpoint=found)
+    ) -> LineageAnswer:
+        """One checkpoint in full, and what is behind it."""
+        lineage = await self._shelf.one(number, verify=verify)
+        found = in_full(lineage.found)
+        return LineageAnswer(**stamp(self._observer.look().snapshot), checkpoint=found, **lineage_fields(lineage))
 
     async def operation(self, operation_id: Annotated[str, Path(max_length=40)]) -> OperationAnswer:
         """How an operation stands."""

@@ -153,9 +153,33 @@ class CheckpointView(Shape):
     parent: int | None = None
     step: int
     reason: str
+    ordered_by: str | None = None
+    note: str | None = None
     age_s: float
     took_s: float | None = Field(None, description="From the copy to durability; of a save of this process.")
     stall_ms: float | None = Field(None, description="How long the learning stood still for the copy.")
+
+
+class SkipView(Shape):
+    """An order to pass over some offsets; it holds on every later replay."""
+
+    order: str
+    number: int | None = Field(None, description="The checkpoint that it was published as.")
+    by: str | None = None
+    reason: str
+    ranges: list[str] = Field(description="As ordered, both ends included.")
+    offsets: int = Field(description="How many there are in them.")
+    passed: int = Field(description="How many of them this history has passed over so far.")
+    lifted_by: int | None = Field(None, description="The checkpoint whose order took it back; it holds no more.")
+
+
+class RewoundView(Shape):
+    """The last rewind of this history."""
+
+    number: int = Field(description="The checkpoint that it was published as.")
+    to: int
+    by: str | None = None
+    reason: str | None = None
 
 
 class ModelView(Shape):
@@ -188,6 +212,8 @@ class Status(Answer):
     live: LiveView | None = None
     training: TrainingView | None = None
     checkpoint: CheckpointView | None = None
+    skips: list[SkipView] | None = Field(None, description="All that were ever ordered, the earliest first.")
+    rewound: RewoundView | None = None
     model: ModelView
     kafka: KafkaView
 
@@ -331,24 +357,6 @@ class ProfileAnswer(Answer):
     open: str = Field(description="What shows it.")
 
 
-class PartitionPlan(Shape):
-    """What a rewind would do to one partition."""
-
-    position: int = Field(description="The next offset now.")
-    back_to: int = Field(description="The next offset after the rewind.")
-    replayed: int = Field(description="Offsets that would be read again.")
-    skipped: int = Field(description="Offsets on the way that would not be.")
-
-
-class RewindPlan(Answer):
-    """What a rewind would do; nothing was done."""
-
-    to: int
-    replayed: int
-    skipped: int
-    partitions: Mapping[str, PartitionPlan]
-
-
 class ProblemDocument(Answer):
     """Why a request was not carried out (RFC 9457)."""
 
@@ -357,33 +365,3 @@ class ProblemDocument(Answer):
     status: int
     detail: str
     fix: str = Field(description="What to do about it.")
-
-
-class SaveBody(Shape):
-    """What may be said with a save."""
-
-    note: str | None = Field(None, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")
-
-
-class ProfileBody(Shape):
-    """What may be said about a profile."""
-
-    calls: int = Field(20, ge=1, le=1000, strict=True, description="How many calls it should show.")
-
-
-class RestoreBody(Shape):
-    """What may be said with a restore."""
-
-    skip: list[str] = Field(
-        default_factory=list,
-        max_length=100,
-        description="Ranges to pass over, as in clicks:0:100-200; both ends are passed over too.",
-    )
-    reason: str | None = Field(None, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$", description="Why; it is kept.")
-    dry_run: bool = Field(default=False, description="Only say what would be done.")
-
-
-class RewindBody(RestoreBody):
-    """Where to go back to, and what to pass over."""
-
-    to: int = Field(ge=0, le=10**15, strict=True, description="The number of a checkpoint.")

@@ -5,10 +5,12 @@ goes on, and is an operation to look at.
 """
 
 import shlex
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
+import anyio.to_thread
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,22 +23,24 @@ from app.api.models import (
     OperationAnswer,
     ProblemDocument,
     ProfileAnswer,
-    ProfileBody,
-    RestoreBody,
-    RewindBody,
-    RewindPlan,
-    SaveBody,
     StateAnswer,
 )
 from app.api.observer import Observer
 from app.api.operations import Operation, Operations, new_id
+from app.api.order_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
+from app.api.rewinding import advice_on, plan_fields
 from app.api.skips import parse_skips
 from app.api.snapshot import OVER, Snapshot
 from app.api.stamp import stamp
 from app.settings.units import parse_duration
+from consumers.records import Partition
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save
+from training.destinations import parse_destination
+from training.rewinding import Present
 
+Beginnings = Callable[[], Mapping[Partition, int] | None]
+"""Asks Kafka for the first offset that it still has of each partition; may take its time."""
 LONGEST_WAIT_S = 600.0
 _SOON_S = 5.0
 """How long a pause or a resume is waited for unless told otherwise: the trainer looks several times a second."""
@@ -47,20 +51,27 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationAnswer},
     **{code: {"model": ProblemDocument} for code in (403, 409, 413, 429, 503)},
 }
-_OF_ONE: dict[int | str, dict[str, Any]] = {**_RESPONSES, 404: {"model": ProblemDocument}, 200: {"model": RewindPlan}}
+_OF_ONE: dict[int | str, dict[str, Any]] = {
+    **_RESPONSES,
+    404: {"model": ProblemDocument},
+    200: {"model": RewindPlanAnswer},
+}
 
 
 class Orders:
     """The routes that change something."""
 
-    def __init__(self, observer: Observer, shelf: CheckpointShelf, operations: Operations) -> None:
+    def __init__(
+        self, observer: Observer, shelf: CheckpointShelf, operations: Operations, beginnings: Beginnings
+    ) -> None:
         self._observer, self._shelf, self._operations = observer, shelf, operations
+        self._beginnings = beginnings
 
     def router(self) -> APIRouter:
         """All of them."""
         router = APIRouter()
         add = partial(router.add_api_route, methods=["POST"], response_model_exclude_none=True)
-        published = partial(add, status_code=201, response_model=CheckpointAnswer | RewindPlan | OperationAnswer)
+        published = partial(add, status_code=201, response_model=CheckpointAnswer | RewindPlanAnswer | OperationAnswer)
         state = partial(add, response_model=StateAnswer | OperationAnswer, responses=_RESPONSES)
         add(
             "/checkpoints",
@@ -86,33 +97,30 @@ class Orders:
 
     async def restore(
         self, number: Number, request: Request, response: Response, body: RestoreBody | None = None, wait: Wait = None
-    ) -> CheckpointAnswer | RewindPlan | OperationAnswer:
+    ) -> CheckpointAnswer | RewindPlanAnswer | OperationAnswer:
         """Go back to this checkpoint, and on from there."""
         given = body or RestoreBody()
-        order = RewindBody(to=number, skip=given.skip, reason=given.reason, dry_run=given.dry_run)
-        return await self.rewind(order, request, response, wait)
+        return await self.rewind(RewindBody(to=number, **dict(given)), request, response, wait)
 
     async def rewind(
         self, body: RewindBody, request: Request, response: Response, wait: Wait = None
-    ) -> CheckpointAnswer | RewindPlan | OperationAnswer:
+    ) -> CheckpointAnswer | RewindPlanAnswer | OperationAnswer:
         """Go back to a checkpoint, and on from there, passing over what is to be skipped."""
-        seconds, order = _seconds(wait, 0.0), new_id()
-        skips = parse_skips(body.skip, order=f"rewind-{order}", reason=body.reason or "no reason was given")
+        seconds = _seconds(wait, 0.0)
+        skips = parse_skips(body.skip, body.reason)
         snapshot = self._at_work()
-        positions = {partition: settled.position for partition, settled in snapshot.ledger.partitions.items()}
-        command = Rewind(to=body.to, skips=skips, by=_who(request), note=body.reason)
-        partitions = await self._shelf.plan(command, positions)
+        to = await self._shelf.find(parse_destination(str(body.to), now_s=snapshot.at))
+        command = Rewind(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
+        earliest = await anyio.to_thread.run_sync(self._beginnings) if _connected(snapshot) else None
+        plan = await self._shelf.plan(command, _present(snapshot), earliest)
+        policy = snapshot.settings.kafka.out_of_range
         if body.dry_run:
             response.status_code = 200
-            return RewindPlan(
-                **stamp(snapshot),
-                to=body.to,
-                replayed=sum(plan.replayed for plan in partitions.values()),
-                skipped=sum(plan.skipped for plan in partitions.values()),
-                partitions=partitions,
-            )
-        operation = self._begin(command, order)
-        return await self._published(operation, seconds, response)
+            per_s = max(snapshot.meter.records_per_s.values(), default=0.0)
+            return RewindPlanAnswer(**stamp(snapshot), **plan_fields(plan, policy=policy, per_s=per_s))
+        if plan.gone and policy == "fail":
+            raise _gone(advice_on(plan, policy))
+        return await self._published(self._begin(command), seconds, response)
 
     async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
         """Learn nothing until told to go on."""
@@ -193,6 +201,23 @@ class Orders:
 def _who(request: Request) -> str:
     """Who ordered it, as far as anybody knows: there are no names yet, only addresses."""
     return f"{request.client.host} over HTTP" if request.client else "somebody over HTTP"
+
+
+def _present(snapshot: Snapshot) -> Present:
+    settled = snapshot.ledger.partitions
+    positions = {partition: facts.position for partition, facts in settled.items()}
+    return Present(positions=positions, orders=snapshot.ledger.orders)
+
+
+def _connected(snapshot: Snapshot) -> bool:
+    """Whether Kafka answered a moment ago: one that is away is not waited for."""
+    return snapshot.source is not None and snapshot.source.connected
+
+
+def _gone(advice: str | None) -> ProblemError:
+    return ProblemError(
+        409, "Conflict", f"This would lose records: {advice}.", fix="Ask with dry_run what a newer checkpoint comes to."
+    )
 
 
 def _seconds(wait: str | None, usual: float) -> float:

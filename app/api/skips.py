@@ -10,15 +10,19 @@ from training.skips import Skip, uncovered
 _RANGE = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<first>\d{1,18})-(?P<last>\d{1,18})", re.ASCII)
 
 
-def parse_skips(texts: Sequence[str], *, order: str, reason: str) -> list[Skip]:
+_UNPUBLISHED = "unpublished"
+"""The order has no name before it is published under a number."""
+
+
+def parse_skips(texts: Sequence[str], reason: str | None) -> list[Skip]:
     """The ranges of one order; where they overlap, an offset belongs to the first."""
     skips: list[Skip] = []
     for text in texts:
-        skips.extend(uncovered(_parse(text, order, reason), skips))
+        skips.extend(uncovered(_parse(text, reason or "no reason was given"), skips))
     return skips
 
 
-def _parse(text: str, order: str, reason: str) -> Skip:
+def _parse(text: str, reason: str) -> Skip:
     match = _RANGE.fullmatch(text)
     if match is None:
         raise ConfigError(
@@ -27,4 +31,5 @@ def _parse(text: str, order: str, reason: str) -> Skip:
     first, last = int(match["first"]), int(match["last"])
     if last < first:
         raise ConfigError(f"skip: {text[:60]!r} ends before it begins; write the smaller offset first")
-    return Skip(order=order, partition=Partition.parse(match["partition"]), start=first, end=last + 1, reason=reason)
+    partition = Partition.parse(match["partition"])
+    return Skip(order=_UNPUBLISHED, partition=partition, start=first, end=last + 1, reason=reason)

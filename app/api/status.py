@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.api.lag import partition_lags, retention_s_left
+from app.api.lineage import rewound_of, skips_of
 from app.api.models import (
     AssignedPartitions,
     CheckpointView,
@@ -46,6 +47,8 @@ def status_of(observation: Observation) -> Status:
         live=_live(snapshot),
         training=_training(snapshot),
         checkpoint=_checkpoint(snapshot),
+        skips=skips_of(snapshot.ledger.orders, snapshot.ledger.partitions),
+        rewound=rewound_of(snapshot.ledger.orders),
         model=_model(snapshot),
         kafka=_kafka(snapshot),
     )
@@ -204,6 +207,8 @@ def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:
         parent=manifest.parent,
         step=manifest.step,
         reason=manifest.reason,
+        ordered_by=manifest.ordered_by,
+        note=manifest.note,
         age_s=round(max(0.0, snapshot.at - manifest.created.timestamp()), 1),
         took_s=round(save.took_s, 3) if save.took_s else None,
         stall_ms=round(save.stall_s * 1000, 1) if save.took_s else None,

@@ -35,12 +35,41 @@ def listing(file: Config, as_json: Json = False) -> None:
 
 @checkpoints.command()
 def show(number: Number, file: Config, as_json: Json = False) -> None:
-    """Tell where a checkpoint comes from: which offsets are in it and how, when, by whom and with what."""
+    """Tell where a checkpoint comes from.
+
+    Which offsets are in it and what became of them, of which event times, what was skipped, when, why and by whom it
+    was made and with what, and the checkpoints before it up to the beginning.
+    """
     from app.cli.lineage import described, in_words
     from training.lineage import lineage_of
 
-    lineage = lineage_of(_store(_settings(file)), number)
+    store = _store(_settings(file))
+    lineage = lineage_of(store, store.look(number))
     typer.echo(json.dumps(described(lineage), indent=2) if as_json else "\n".join(in_words(lineage)))
+
+
+@checkpoints.command()
+def diff(
+    first: Annotated[int, typer.Argument(min=0, metavar="A", help="A checkpoint's number.")],
+    second: Annotated[int, typer.Argument(min=0, metavar="B", help="Another one's.")],
+    file: Config,
+    as_json: Json = False,
+) -> None:
+    """Tell what differs between two checkpoints: offsets, orders, settings, code, and each variable's numbers.
+
+    Example: millrace checkpoints diff 36 37 -c clicks.yaml
+    """
+    from app.cli import differences
+    from app.cli.tables import print_table
+    from training.comparison import compare
+
+    found = compare(_store(_settings(file)), first, second)
+    if as_json:
+        typer.echo(json.dumps(differences.as_json(found), indent=2))
+        return
+    typer.echo("\n".join(differences.in_words(found)) + "\n")
+    print_table(differences.VARIABLES, differences.rows(found))
+    typer.echo(differences.summary(found))
 
 
 @checkpoints.command()

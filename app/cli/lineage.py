@@ -1,19 +1,20 @@
 """Checkpoints in words, in rows and as JSON, the shapes of the HTTP side's answers. Pure; nothing is read here."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from app.api.checkpoints import in_full
+from app.api.lineage import event_time_of, lineage_fields, rewound_of, skips_of
+from app.api.lineage_models import LineageAnswer
 from app.api.models import Checkpoint
 from training.account import PartitionStatistics
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
-from training.lineage import CheckpointLineage
+from training.lineage import CheckpointLineage, Link
 
 LISTED = ("number", "condition", "parent", "step", "written", "bytes", "reason", "note")
 _WIDTH = 14
-_ANCESTORS = 8
+_SHORT = 12
 _VERSIONS = ("millrace", "python", "tensorflow", "keras", "numpy")
 
 
@@ -48,12 +49,10 @@ def listed(found: Sequence[Inspection]) -> dict[str, Any]:
 
 
 def described(lineage: CheckpointLineage) -> dict[str, Any]:
-    """One checkpoint as `GET /checkpoints/{number}` has it, and what became of the offsets."""
-    return {
-        "checkpoint": in_full(lineage.found).model_dump(exclude_none=True),
-        "history": {str(partition): asdict(facts) for partition, facts in lineage.partitions.items()},
-        "skips": [skip.facts() for skip in lineage.skips],
-    }
+    """One checkpoint as `GET /checkpoints/{number}` has it, but for the stamp."""
+    checkpoint = in_full(lineage.found)
+    answer = LineageAnswer(as_of="", name="", version="", checkpoint=checkpoint, **lineage_fields(lineage))
+    return answer.model_dump(exclude_none=True, exclude={"as_of", "name", "version"})
 
 
 def in_words(lineage: CheckpointLineage) -> Iterator[str]:
@@ -63,27 +62,51 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
     if found.manifest is not None:
         yield from _origin(found.manifest)
         yield from _made_with(found.manifest.provenance)
+        yield from _chain(lineage.chain)
     if found.condition is not Condition.GOOD:
         return
     yield ""
     for partition, facts in lineage.partitions.items():
         yield _fact(str(partition), _offsets(facts))
-    for skip in lineage.skips:
-        yield _fact("skipped", f"{skip.partition}:{skip.start}-{skip.end - 1} by {skip.order}: {skip.reason}")
+    if (event_time := event_time_of(lineage.event_span)) is not None:
+        yield _fact("event time", f"{event_time.oldest} to {event_time.newest}")
+    yield from _orders(lineage)
+
+
+def _orders(lineage: CheckpointLineage) -> Iterator[str]:
+    for skip in skips_of(lineage.orders, lineage.partitions) or ():
+        by = "" if skip.by is None else f" by {skip.by}"
+        lifted = "" if skip.lifted_by is None else f"; taken back by checkpoint {skip.lifted_by}"
+        passed = f"{skip.passed:,} of {skip.offsets:,} offsets passed over"
+        yield _fact("skipped", f"{', '.join(skip.ranges)} ({skip.order}{by}: {skip.reason}): {passed}{lifted}")
+    if (last := rewound_of(lineage.orders)) is not None:
+        by, why = ("" if last.by is None else f" by {last.by}"), ("" if last.reason is None else f": {last.reason}")
+        yield _fact("last rewind", f"checkpoint {last.number}, back to {last.to}{by}{why}")
+
+
+def _chain(chain: Sequence[Link]) -> Iterator[str]:
+    """A line for each row of parents."""
+    label = "parents"
+    for link in chain:
+        row = str(link.first) if link.count == 1 else f"{link.first}..{link.last} ({link.count})"
+        ordered = "" if link.ordered_by is None else f" by {link.ordered_by}"
+        note = "" if link.note is None else f": {link.note}"
+        yield _fact(label, f"{row} {link.reason or 'not on disk any more'}{ordered}{note}{_code(link)}")
+        label = ""
+
+
+def _code(link: Link) -> str:
+    hashes = {"settings": link.config_sha256, "model.py": link.model_sha256}
+    known = [f"{name} {digest[:_SHORT]}" for name, digest in hashes.items() if digest is not None]
+    return f" ({', '.join(known)})" if known else ""
 
 
 def _origin(manifest: Manifest) -> Iterator[str]:
-    yield _fact("parent", ", before it ".join([_or_none(manifest.parent), *_further(manifest.ancestors)]))
+    yield _fact("parent", _or_none(manifest.parent))
     yield _fact("step", f"{manifest.step}, incarnation {manifest.incarnation}, term {manifest.term}")
     yield _fact("written", f"{manifest.created_at}, {manifest.size:,} bytes in {len(manifest.files)} files")
     ordered = "" if manifest.ordered_by is None else f", ordered by {manifest.ordered_by}"
     yield _fact("why", manifest.reason + ordered + ("" if manifest.note is None else f": {manifest.note}"))
-
-
-def _further(ancestors: Sequence[int]) -> list[str]:
-    """Those beyond the parent, as far as they are of interest."""
-    further = [str(number) for number in ancestors[1:_ANCESTORS]]
-    return [", ".join(further) + (", …" if len(ancestors) > _ANCESTORS else "")] if further else []
 
 
 def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:

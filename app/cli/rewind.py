@@ -10,10 +10,20 @@ import typer
 
 def rewind(
     file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
-    to: Annotated[int, typer.Option(min=0, help="The number of the checkpoint to go on from.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="Where to go on from: the number of a checkpoint; or a time (2026-11-21T03:00:00Z), an age (-2h) or "
+            "an offset (clicks:0:1200), for the newest checkpoint from before it."
+        ),
+    ],
     skip: Annotated[
         list[str] | None,
         typer.Option(help="Offsets to pass over, both ends included, as in clicks:0:100-200. May be repeated."),
+    ] = None,
+    unskip: Annotated[
+        list[str] | None,
+        typer.Option(help="An earlier order to skip that is to hold no more, as in rewind-17. May be repeated."),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="Why; it is kept with the checkpoint.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
@@ -21,31 +31,45 @@ def rewind(
 ) -> None:
     """Go back to a checkpoint and on from there; what came after it is read again.
 
-    A trainer that runs is asked to (at api.listen); without one the order waits for the next start. Example:
+    A trainer that runs is asked to (at api.listen); without one the order waits for the next start. Exits 4 where
+    Kafka has no more what would have to be read again. Example:
     millrace rewind -c clicks.yaml --to 37 --skip clicks:0:100-200 --reason "a broken producer"
     """
-    import secrets
-
-    from app.api.skips import parse_skips
-    from app.rewinding import order_rewind
+    from app.rewinding import RewindOrder, order_rewind
     from app.settings import load
-    from training.commands import Rewind
+    from consumers.errors import DataLossError
 
     note = None if reason is None else " ".join(reason.split())
-    skips = parse_skips(skip or [], order=f"rewind-{secrets.token_hex(6)}", reason=note or "no reason was given")
-    command = Rewind(to=to, skips=skips, by="command line", note=note)
-    answer = order_rewind(load(file).settings, command, skip or [], dry_run=dry_run)
+    order = RewindOrder(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
+    answer = order_rewind(load(file).settings, order)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     elif dry_run:
         typer.echo("\n".join(_plan(answer)))
     else:
-        number = answer["checkpoint"]["number"]
-        typer.echo(f"checkpoint {number} is checkpoint {to} again: this is where learning goes on from")
+        number, target = answer["checkpoint"]["number"], answer["checkpoint"]["parent"]
+        typer.echo(f"checkpoint {number} is checkpoint {target} again: this is where learning goes on from")
+    if dry_run and answer.get("gone"):
+        raise DataLossError(answer["advice"])
 
 
 def _plan(plan: Mapping[str, Any]) -> Iterator[str]:
+    learnt_to = f", has learnt up to {plan['learnt_to']}" if "learnt_to" in plan else ""
+    yield f"back to checkpoint {plan['to']}: step {plan['step']:,}, written {plan['created_at']}{learnt_to}"
     for partition, facts in plan["partitions"].items():
         skipped = f", {facts['skipped']:,} skipped" if facts["skipped"] else ""
-        yield f"{partition}  {facts['position']} -> {facts['back_to']}: {facts['replayed']:,} offsets again{skipped}"
-    yield f"{plan['replayed']:,} offsets would be read again and {plan['skipped']:,} skipped; nothing was done"
+        gone = f", {facts['gone']:,} gone from Kafka" if facts.get("gone") else ""
+        way = f"{facts['position']} -> {facts['back_to']}"
+        yield f"{partition}  {way}: {facts['replayed']:,} offsets again{skipped}{gone}"
+    for skip in plan.get("skips", []):
+        yield f"{skip['order']} holds further on: {', '.join(skip['ranges'])} skipped ({skip['reason']})"
+    takes = f" in about {_minutes(plan['takes_s'])}" if "takes_s" in plan else ""
+    unasked = "" if "gone" in plan else "; Kafka does not answer, so whether it still has them is not known"
+    yield (
+        f"{plan['replayed']:,} offsets would be read again{takes} and {plan['skipped']:,} skipped; nothing was "
+        f"done{unasked}"
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:,.0f} min" if seconds >= 90 else f"{seconds:,.0f} s"

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +21,7 @@ from app.service import RunOptions, Service
 from app.settings import load
 from app.stream import StreamStatistics
 from consumers.handoff import Handoff
+from consumers.positions import Earliest, Start
 from consumers.records import Chunk, Partition
 from consumers.source_statistics import SourceMeter, SourceStatistics
 from pipelines.assemble import AssembleOptions, Assembler
@@ -33,9 +34,9 @@ from training.baseline import Baseline, LabelSums
 from training.board import ModelFacts, Posting
 from training.checkpoints import CheckpointStore, Folder, Manifest, PartState, SaveOrder, SaveReason, Writer
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
-from training.ledger import Ledger
 from training.live import LiveMetrics, Sums
 from training.phases import Phase, PhaseLimits, Phases
+from training.rewinding import publish_rewind
 from training.saving import LastSave
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
@@ -66,6 +67,12 @@ class Source:
     """What is left of Kafka: the counters."""
 
     meter: SourceMeter
+    first: dict[Partition, int] = field(default_factory=dict)
+    """Where the partitions begin by now."""
+
+    def resolve_start(self, start: Start) -> dict[Partition, int]:
+        assert isinstance(start, Earliest)
+        return {P0: 0, P1: 0, **self.first}
 
     def statistics(self) -> SourceStatistics:
         return self.meter.snapshot(0.001)
@@ -255,21 +262,9 @@ class Rig:
         return self.last.number
 
     def _rewind(self, command: Rewind) -> Manifest:
-        ledger = Ledger()
-        ledger.restore(self.store.load(command.to)[ledger.name])
-        for skip in command.skips:
-            ledger.skip(skip)
-        order = SaveOrder(
-            reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
-            parent=command.to,
-            step=self.store.manifest(command.to).step,
-            incarnation=self.service.ledger.incarnation,
-            positions=ledger.positions(),
-            ordered_by=command.by,
-            note=command.note,
-        )
-        self.last = self.store.publish_linked(command.to, {ledger.name: ledger.snapshot()}, order)
-        self.service.ledger.restore(ledger.snapshot())
+        ledger = self.service.ledger
+        self.last = publish_rewind(self.store, command, incarnation=ledger.incarnation, orders=ledger.orders)
+        ledger.restore(self.store.load(self.last.number)[ledger.name])
         return self.last
 
 

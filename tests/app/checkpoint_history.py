@@ -1,6 +1,6 @@
 """Real checkpoints of a trainer that never ran: a ledger that moves, and a model of a few numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from training.ledger import Ledger
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 PER_STEP = {P0: 10, P1: 5}
 """Offsets that a step settles; the first of clicks:0 is malformed each time."""
+BEGAN_MS, STEP_MS = 1_763_694_000_000, 3_600_000
+"""The event times of a step are within an hour of its own; the first begins at 2025-11-21T03:00:00Z."""
 PROVENANCE = {
     "millrace": "0.1.0",
     "python": "3.11.9",
@@ -47,8 +49,13 @@ def folder_in(folder: Path) -> Folder:
     return Folder(folder / "checkpoints" / "clicks")
 
 
-def publish_history(folder: Folder, steps: int, model: Mapping[str, np.ndarray] | None = None) -> None:
-    """Publish number 0 and one checkpoint a step, each the child of the one before; then let the folder go."""
+def publish_history(
+    folder: Folder, steps: int, model: Mapping[str, np.ndarray] | None = None, *, without: Collection[str] = ()
+) -> None:
+    """Publish number 0 and one checkpoint a step, each the child of the one before; then let the folder go.
+
+    `without` are facts of the ledger that an older version did not write down.
+    """
     writer = Writer.acquire(folder, "a test")
     try:
         store = CheckpointStore(folder, writer, StoreOptions(keep=KeepLast(100)))
@@ -62,7 +69,9 @@ def publish_history(folder: Folder, steps: int, model: Mapping[str, np.ndarray] 
                 ledger.settle(_block(step))
             arrays = {"w": np.full(4, step, np.float32)} if model is None else dict(model)
             parts = {
-                ledger.name: ledger.snapshot(),
+                ledger.name: PartState(
+                    facts={name: fact for name, fact in ledger.snapshot().facts.items() if name not in without}
+                ),
                 "model": PartState(arrays=arrays),
                 "progress": PartState(facts={"step": step, "turn": None}),
             }
@@ -102,6 +111,6 @@ def _block(step: int) -> BlockFacts:
         rows=sum(span.learnt for span in spans),
         seed=0,
         fetched_at=0.0,
-        oldest_ms=0,
-        newest_ms=0,
+        oldest_ms=BEGAN_MS + (step - 1) * STEP_MS,
+        newest_ms=BEGAN_MS + step * STEP_MS - 1,
     )

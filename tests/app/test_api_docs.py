@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from app.api import models
+from app.api import lineage_models, models, order_models
 from tests.app.api_rig import Client
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
@@ -22,11 +22,11 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /lag": models.LagAnswer,
     "GET /throughput": models.ThroughputAnswer,
     "GET /checkpoints": models.CheckpointList,
-    "GET /checkpoints/{number}": models.CheckpointAnswer,
+    "GET /checkpoints/{number}": lineage_models.LineageAnswer,
     "GET /operations/{operation_id}": models.OperationAnswer,
     "POST /checkpoints": models.OperationAnswer,
     "POST /checkpoints/{number}/restore": models.OperationAnswer,
-    "POST /rewind": models.RewindPlan,
+    "POST /rewind": order_models.RewindPlanAnswer,
     "POST /pause": models.StateAnswer,
     "POST /resume": models.StateAnswer,
     "POST /profile": models.ProfileAnswer,
@@ -77,6 +77,9 @@ def test_the_numbers_of_the_samples_add_up() -> None:
     assert all(
         one["position"] - one["back_to"] == one["replayed"] + one["skipped"] for one in plan["partitions"].values()
     )
+    for history in sample("GET /checkpoints/{number}")["history"].values():
+        settled = sum(history["set_aside"].values()) + sum(history["skipped"].values())
+        assert history["position"] - history["start"] == history["learnt"] + settled + history["gaps"] + history["lost"]
     files = sample("GET /checkpoints/{number}")["checkpoint"]["files"].values()
     assert sample("GET /checkpoints/{number}")["checkpoint"]["bytes"] == sum(file["bytes"] for file in files)
 

@@ -111,9 +111,90 @@ def test_a_dry_run_says_what_would_be_replayed_and_does_nothing(api: Client, rig
     assert answer.status_code == 200
     plan = answer.json()
     assert (plan["to"], plan["replayed"], plan["skipped"]) == (0, 15, 5)
-    assert plan["partitions"]["clicks:0"] == {"position": 20, "back_to": 0, "replayed": 15, "skipped": 5}
+    assert plan["partitions"]["clicks:0"] == {
+        "position": 20,
+        "back_to": 0,
+        "replayed": 15,
+        "skipped": 5,
+        "earliest": 0,
+        "gone": 0,
+    }
     assert rig.folder.numbers() == [0]
     assert rig.service.ledger.positions()[P0] == 20
+
+
+def test_a_dry_run_says_how_long_and_what_kafka_has_no_more(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    rig.source.first[P0] = 7
+    plan = api.post("/rewind", {"to": 0, "dry_run": True}).json()
+    assert (plan["gone"], plan["partitions"]["clicks:0"]["gone"], plan["partitions"]["clicks:0"]["earliest"]) == (
+        7,
+        7,
+        7,
+    )
+    assert "offsets 0..6 of clicks:0 are gone by retention" in plan["advice"]
+    assert plan["takes_s"] > 0
+    assert plan["step"] == 7
+    assert plan["created_at"]
+
+
+def test_a_rewind_to_what_kafka_has_no_more_is_refused_before_anything_is_stopped(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    rig.source.first[P0] = 7
+    problem = is_problem(api.post("/rewind?wait=20s", {"to": 0}), 409)
+    assert "offsets 0..6 of clicks:0 are gone by retention" in problem["detail"]
+    assert rig.folder.numbers() == [0]
+
+
+def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    rig.source.first[P0] = 7
+    rig.source.meter.unanswered("away")
+    assert "gone" not in api.post("/rewind", {"to": 0, "dry_run": True}).json()
+    assert api.post("/rewind?wait=20s", {"to": 0}).status_code == 201
+
+
+def test_a_rewind_finds_the_checkpoint_of_a_time_or_an_offset(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    rig.publish(SaveReason.INTERVAL, 0)
+    learnt(rig)
+    rig.publish(SaveReason.INTERVAL, 1)
+    for to, number in (("clicks:0:39", 1), ("clicks:0:40", 2), ("clicks:0:19", 0), ("-1h", 0)):
+        plan = api.post("/rewind", {"to": to, "dry_run": True})
+        assert (plan.status_code, plan.json().get("to")) == (200, number), to
+    assert "no partition of this timeline" in is_problem(api.post("/rewind", {"to": "clicks:7:1"}), 422)["detail"]
+    assert "no place to go back to" in is_problem(api.post("/rewind", {"to": "yesterday"}), 422)["detail"]
+
+
+def test_skips_stand_in_the_status_for_ever_after(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    assert "skips" not in api.seen("/status")
+    api.post("/rewind?wait=20s", {"to": 0, "skip": ["clicks:0:3-5", "clicks:1:100-100"], "reason": "bad import"})
+    order = {
+        "order": "rewind-1",
+        "number": 1,
+        "by": "127.0.0.1 over HTTP",
+        "reason": "bad import",
+        "ranges": ["clicks:0:3-5", "clicks:1:100-100"],
+        "offsets": 4,
+        "passed": 0,
+    }
+    assert api.seen("/status")["skips"] == [order]
+    api.post("/rewind?wait=20s", {"to": 0, "reason": "once more"})
+    status = api.seen("/status")
+    assert status["skips"] == [order]
+    assert status["rewound"] == {"number": 2, "to": 0, "by": "127.0.0.1 over HTTP", "reason": "once more"}
+    assert (status["checkpoint"]["note"], status["checkpoint"]["ordered_by"]) == ("once more", "127.0.0.1 over HTTP")
+    plan = api.post("/rewind", {"to": 0, "dry_run": True}).json()
+    assert plan["skips"] == [order]
+    api.post("/rewind?wait=20s", {"to": 0, "unskip": ["rewind-1"]})
+    assert api.seen("/status")["skips"] == [{**order, "lifted_by": 3}]
+    assert rig.service.ledger.skips == ()
+
+
+def test_an_order_that_is_not_there_cannot_be_taken_back(api: Client, rig: Rig) -> None:
+    assert "rewind-9" in is_problem(api.post("/rewind?wait=5s", {"to": 0, "unskip": ["rewind-9"]}), 422)["detail"]
+    assert rig.folder.numbers() == [0]
 
 
 def test_a_damaged_checkpoint_is_refused_before_anything_is_stopped(api: Client, rig: Rig) -> None:

@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from app import rewinding
 from app.cli.application import application
 from consumers.errors import ConfigError, MillraceError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
 from training.checkpoints import Folder, Writer
 
 ROOT = Path(__file__).parents[2]
+SKIPS = ["--skip", "clicks:0:22-24", "--skip", "clicks:1:12-12"]
+REWIND = ["rewind", "--to", "2", *SKIPS, "--reason", "a bad hour"]
 MODEL = """\
 import keras
 
@@ -27,6 +30,12 @@ def build_model(width=4):
     model.compile(optimizer="adam", loss="mse")
     return model
 """
+
+
+@pytest.fixture(autouse=True)
+def _no_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers, and nobody is waited for."""
+    monkeypatch.setattr(rewinding, "_beginnings", lambda _settings: None)
 
 
 @pytest.fixture
@@ -91,7 +100,10 @@ def test_looking_needs_no_rights_and_takes_none(config: str, folder: Folder) -> 
 def test_show_tells_what_became_of_every_offset(config: str) -> None:
     said = run("show", "2", "-c", config)
     assert "checkpoint    2 (good)" in said
-    assert "parent        1, before it 0" in said
+    assert "parent        1\n" in said
+    assert "parents       1 interval (settings c0c0c0c0c0c0, model.py f0f0f0f0f0f0)\n" in said
+    assert "              0 start (settings" in said
+    assert "event time    2025-11-21T03:00:00.000Z to 2025-11-21T04:59:59.999Z" in said
     assert "model.py      sha256 f0f0" in said
     assert "versions      millrace 0.1.0, python 3.11.9" in said
     assert "clicks:0      offsets 0..19: learnt 18, set aside 2 malformed" in said
@@ -104,6 +116,46 @@ def test_show_as_json_adds_up(config: str) -> None:
     for facts in answer["history"].values():
         settled = facts["learnt"] + sum(facts["set_aside"].values()) + facts["gaps"] + facts["lost"]
         assert settled == facts["position"] - facts["start"]
+
+
+def test_show_tells_who_ordered_what_and_how_far_it_has_come(config: str, folder: Folder) -> None:
+    assert CliRunner().invoke(application, [*REWIND, "-c", config]).exit_code == 0
+    said = run("show", "4", "-c", config)
+    why = "by command line: a bad hour"
+    assert f"skipped       clicks:0:22-24, clicks:1:12-12 (rewind-4 {why}): 0 of 4 offsets passed over" in said
+    assert f"last rewind   checkpoint 4, back to 2 {why}" in said
+    answer = json.loads(run("show", "4", "-c", config, "--json"))
+    assert answer["skips"][0]["ranges"] == ["clicks:0:22-24", "clicks:1:12-12"]
+    assert answer["rewound"] == {"number": 4, "to": 2, "by": "command line", "reason": "a bad hour"}
+    assert [(link["first"], link["last"], link["reason"]) for link in answer["chain"]] == [
+        (2, 1, "interval"),
+        (0, 0, "start"),
+    ]
+
+
+def test_diff_shows_what_came_between(config: str, folder: Folder) -> None:
+    assert CliRunner().invoke(application, [*REWIND, "-c", config]).exit_code == 0
+    said = run("diff", "1", "3", "-c", config).splitlines()
+    assert "checkpoints   1 and 3" in said
+    assert "step          1 -> 3" in said
+    counts = "position 10 -> 30 (+20), learnt 9 -> 27 (+18), set aside malformed 1 -> 3 (+2)"
+    assert f"clicks:0      {counts}" in said
+    times = (
+        "2025-11-21T03:00:00.000Z to 2025-11-21T03:59:59.999Z -> 2025-11-21T03:00:00.000Z to 2025-11-21T05:59:59.999Z"
+    )
+    assert f"event time    {times}" in said
+    assert [line.split() for line in said[-2:-1]] == [["w", "[4]", "float32", "2", "2", "4"]]
+    assert said[-1].startswith("0 of 1 variables of the model are the same")
+    assert "skips         none -> rewind-4 (0 of 4 passed over)" in run("diff", "2", "4", "-c", config)
+
+
+def test_diff_as_json_has_both_sides_of_everything(config: str) -> None:
+    answer = json.loads(run("diff", "1", "3", "-c", config, "--json"))
+    assert answer["checkpoints"] == [1, 3]
+    assert answer["history"]["clicks:1"]["learnt"] == [5, 15]
+    assert answer["made_with"] == {}
+    (weights,) = answer["model"]
+    assert (weights["largest"], weights["mean"], weights["differing"]) == (2.0, 2.0, 4)
 
 
 def test_show_tells_as_much_of_a_damaged_one_as_can_be_trusted(config: str, folder: Folder) -> None:

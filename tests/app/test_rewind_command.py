@@ -10,11 +10,21 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
+from app import rewinding
 from app.cli.application import application
 from consumers.errors import MillraceError
-from tests.app.checkpoint_history import config_in, folder_in, publish_history
+from consumers.records import Partition
+from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
 from training.checkpoints import CheckpointStore, Folder, Writer
 from training.checkpoints.holder import holder_of
+
+
+@pytest.fixture(autouse=True)
+def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[Partition, int]:
+    """Where the partitions begin by now, for who asks Kafka; nobody answers while it is empty."""
+    first: dict[Partition, int] = {}
+    monkeypatch.setattr(rewinding, "_beginnings", lambda _settings: dict(first) or None)
+    return first
 
 
 @pytest.fixture
@@ -57,14 +67,70 @@ def test_a_skip_includes_both_of_its_ends(config: str, folder: Folder) -> None:
     assert (skip["partition"], skip["start"], skip["end"]) == ("clicks:0", 12, 15)
 
 
-def test_a_dry_run_counts_and_does_nothing(config: str, folder: Folder) -> None:
-    said = run("-c", config, "--to", "1", "--skip", "clicks:0:12-14", "--dry-run").splitlines()
+def test_a_dry_run_counts_and_does_nothing(config: str, folder: Folder, kafka: dict[Partition, int]) -> None:
+    kafka.update({P0: 0, P1: 0})
+    head, *said = run("-c", config, "--to", "1", "--skip", "clicks:0:12-14", "--dry-run").splitlines()
+    assert head.startswith("back to checkpoint 1: step 1, written 20")
+    assert head.endswith(", has learnt up to 2025-11-21T03:59:59.999Z")
     assert said == [
         "clicks:0  30 -> 10: 17 offsets again, 3 skipped",
         "clicks:1  15 -> 5: 10 offsets again",
         "27 offsets would be read again and 3 skipped; nothing was done",
     ]
     assert folder.numbers() == [0, 1, 2, 3]
+
+
+def test_a_dry_run_that_kafka_does_not_answer_says_what_is_not_known(config: str) -> None:
+    said = run("-c", config, "--to", "1", "--dry-run")
+    assert said.endswith("nothing was done; Kafka does not answer, so whether it still has them is not known\n")
+    assert "gone" not in json.loads(run("-c", config, "--to", "1", "--dry-run", "--json"))
+
+
+def test_what_kafka_has_no_more_is_refused_and_named(config: str, folder: Folder, kafka: dict[Partition, int]) -> None:
+    kafka.update({P0: 16, P1: 0})
+    for further in ([], ["--dry-run"]):
+        error = refused("-c", config, "--to", "1", *further)
+        assert error.exit_code == 4
+        assert "offsets 10..15 of clicks:0 are gone by retention" in str(error)
+        assert "kafka.out_of_range: earliest" in str(error)
+    assert folder.numbers() == [0, 1, 2, 3]
+    run("-c", config, "--to", "2")
+
+
+def test_what_is_gone_counts_as_lost_where_the_settings_say_so(
+    tmp_path: Path, folder: Folder, config: str, kafka: dict[Partition, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.update({P0: 16, P1: 0})
+    monkeypatch.setenv("MILLRACE_KAFKA__OUT_OF_RANGE", "earliest")
+    error = refused("-c", config, "--to", "1", "--dry-run")
+    assert error.exit_code == 4
+    assert "would count as lost" in str(error)
+    run("-c", config, "--to", "1")
+    assert folder.numbers() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("to", "target"), [("2025-11-21T05:00:00Z", 2), ("clicks:0:19", 1), ("clicks:1:10", 2), ("-1s", 3)]
+)
+def test_a_time_or_an_offset_finds_its_checkpoint(config: str, folder: Folder, to: str, target: int) -> None:
+    said = run("-c", config, "--to", to)
+    assert said == f"checkpoint 4 is checkpoint {target} again: this is where learning goes on from\n"
+
+
+def test_a_skip_holds_on_until_it_is_taken_back(config: str, folder: Folder) -> None:
+    run("-c", config, "--to", "2", "--skip", "clicks:0:22-24", "--reason", "a bad hour")
+    said = run("-c", config, "--to", "1", "--dry-run")
+    assert "rewind-4 holds further on: clicks:0:22-24 skipped (a bad hour)" in said
+    plan = json.loads(run("-c", config, "--to", "1", "--dry-run", "--unskip", "rewind-4", "--json"))
+    assert "skips" not in plan
+    assert folder.numbers() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_no_place_to_go_back_to_names_the_ways_to_write_one(config: str, folder: Folder) -> None:
+    error = refused("-c", config, "--to", "yesterday")
+    assert error.exit_code == 2
+    assert "write a checkpoint's number" in str(error)
+    assert folder.highest_term() == 1
 
 
 def test_pruning_goes_by_the_settings_as_a_trainers_does(tmp_path: Path, folder: Folder) -> None:
@@ -111,7 +177,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.orders.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
         refusal = {"detail": "Checkpoint 1 is corrupt.", "fix": "Choose another one."}
-        self._answer(self.status, {"checkpoint": {"number": 4}} if self.status == 201 else refusal)
+        self._answer(self.status, {"checkpoint": {"number": 4, "parent": 1}} if self.status == 201 else refusal)
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
         raw = json.dumps(body).encode()
@@ -145,6 +211,11 @@ def test_a_trainer_that_runs_is_asked(config: str, folder: Folder, trainer: type
     assert said.startswith("checkpoint 4 is checkpoint 1 again")
     assert trainer.orders == [{"to": 1, "skip": ["clicks:0:12-14"], "reason": "why", "dry_run": False}]
     assert folder.numbers() == [0, 1, 2, 3]
+
+
+def test_a_trainer_that_runs_finds_times_and_offsets_itself(config: str, trainer: type[Answers]) -> None:
+    run("-c", config, "--to", "-2h", "--unskip", "rewind-3")
+    assert trainer.orders == [{"to": "-2h", "skip": [], "reason": None, "dry_run": False, "unskip": ["rewind-3"]}]
 
 
 def test_another_trainer_at_that_address_is_not_asked(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from training.checkpoints import CheckpointStore, Folder, Writer
 from training.commands import Rewind
 from training.errors import AllCorruptError, CorruptError, MissingCheckpointError
 from training.ledger import Ledger, Skip
-from training.rewinding import check_rewind, plan_rewind, publish_rewind
+from training.orders import Orders, Rewound
+from training.rewinding import Present, RewindPlan, check_rewind, plan_rewind, present_on_disk, publish_rewind
 
 STEPS = 3
 
@@ -43,8 +45,12 @@ def ledger_of_newest(folder: Folder) -> Ledger:
     return ledger
 
 
+def plan(store: CheckpointStore, command: Rewind) -> RewindPlan:
+    return plan_rewind(store, command, present_on_disk(store))
+
+
 def test_the_next_start_is_on_the_rewound_timeline(store: CheckpointStore, folder: Folder) -> None:
-    manifest = publish_rewind(store, Rewind(to=1, note="why", by="somebody"), incarnation=7)
+    manifest = publish_rewind(store, Rewind(to=1, note="why", by="somebody"), orders=Orders(), incarnation=7)
     newest = CheckpointStore(folder).newest()
     assert newest is not None
     assert (newest.number, newest.parent, newest.step) == (STEPS + 1, 1, 1)
@@ -57,7 +63,7 @@ def test_a_kill_right_after_the_order_changes_nothing_about_it(folder: Folder) -
     arm("save.before_prune=raise")
     try:
         with pytest.raises(FailpointError):
-            publish_rewind(CheckpointStore(folder, writer), Rewind(to=1), incarnation=1)
+            publish_rewind(CheckpointStore(folder, writer), Rewind(to=1), orders=Orders(), incarnation=1)
     finally:
         arm("")
         writer.release()
@@ -65,50 +71,52 @@ def test_a_kill_right_after_the_order_changes_nothing_about_it(folder: Folder) -
 
 
 def test_the_other_parts_are_the_targets_own(store: CheckpointStore) -> None:
-    manifest = publish_rewind(store, Rewind(to=2, skips=[skip(P0, 20, 25)]), incarnation=1)
+    manifest = publish_rewind(store, Rewind(to=2, skips=[skip(P0, 20, 25)]), orders=Orders(), incarnation=1)
     ordered, target = store.load(manifest.number), store.load(2)
     assert ordered["progress"].facts == target["progress"].facts
     assert (ordered["model"].arrays["w"] == target["model"].arrays["w"]).all()  # type: ignore[union-attr]  # loaded
 
 
 def test_an_order_says_where_its_state_comes_from(store: CheckpointStore) -> None:
-    assert publish_rewind(store, Rewind(to=1), incarnation=1).provenance == PROVENANCE
-    assert publish_rewind(store, Rewind(to=1), incarnation=1, provenance={"a": 1}).provenance == {"a": 1}
+    assert publish_rewind(store, Rewind(to=1), orders=Orders(), incarnation=1).provenance == PROVENANCE
+    assert publish_rewind(store, Rewind(to=1), orders=Orders(), incarnation=1, provenance={"a": 1}).provenance == {
+        "a": 1
+    }
 
 
 def test_the_incarnation_never_goes_back(store: CheckpointStore, folder: Folder) -> None:
-    publish_rewind(store, Rewind(to=0), incarnation=41)
+    publish_rewind(store, Rewind(to=0), orders=Orders(), incarnation=41)
     assert ledger_of_newest(folder).incarnation == 41
 
 
 def test_a_plan_counts_what_is_read_again_and_what_is_not(store: CheckpointStore, folder: Folder) -> None:
     before = folder.numbers()
-    plan = plan_rewind(store, Rewind(to=1, skips=[skip(P0, 12, 15), skip(P0, 28, 99)]))
-    assert (plan[P0].position, plan[P0].back_to) == (30, 10)
-    assert (plan[P0].replayed, plan[P0].skipped) == (15, 5)
-    assert (plan[P1].replayed, plan[P1].skipped) == (10, 0)
+    found = plan(store, Rewind(to=1, skips=[skip(P0, 12, 15), skip(P0, 28, 99)])).partitions
+    assert (found[P0].position, found[P0].back_to) == (30, 10)
+    assert (found[P0].replayed, found[P0].skipped) == (15, 5)
+    assert (found[P1].replayed, found[P1].skipped) == (10, 0)
     assert folder.numbers() == before
 
 
 def test_what_is_learnt_cannot_be_skipped_from_there(store: CheckpointStore) -> None:
     with pytest.raises(DataLossError, match=r"settled up to 20"):
-        check_rewind(store, Rewind(to=2, skips=[skip(P0, 19, 25)]))
+        check_rewind(store, Rewind(to=2, skips=[skip(P0, 19, 25)]), Orders())
 
 
 def test_a_range_of_a_strange_partition_is_refused(store: CheckpointStore) -> None:
     with pytest.raises(ConfigError, match=r"clicks:9 is no partition of checkpoint 2; it has clicks:0, clicks:1"):
-        check_rewind(store, Rewind(to=2, skips=[skip(Partition("clicks", 9), 0, 5)]))
+        check_rewind(store, Rewind(to=2, skips=[skip(Partition("clicks", 9), 0, 5)]), Orders())
 
 
 def test_a_number_that_is_not_there_is_refused(store: CheckpointStore) -> None:
     with pytest.raises(MissingCheckpointError, match=r"no checkpoint has the number 9"):
-        publish_rewind(store, Rewind(to=9), incarnation=1)
+        publish_rewind(store, Rewind(to=9), orders=Orders(), incarnation=1)
 
 
 def test_a_damaged_target_is_refused(store: CheckpointStore, folder: Folder) -> None:
     (folder.checkpoint(1) / "model.safetensors").write_bytes(b"x")
     with pytest.raises(CorruptError, match=r"checkpoint 1 is corrupt: model.safetensors holds 1 bytes"):
-        check_rewind(store, Rewind(to=1))
+        check_rewind(store, Rewind(to=1), Orders())
 
 
 def test_a_rewind_is_the_way_out_where_nothing_newer_verifies(store: CheckpointStore, folder: Folder) -> None:
@@ -119,6 +127,89 @@ def test_a_rewind_is_the_way_out_where_nothing_newer_verifies(store: CheckpointS
             name.unlink()
     with pytest.raises(AllCorruptError):
         CheckpointStore(folder).newest()
-    assert plan_rewind(store, Rewind(to=1))[P0].back_to == 10
-    publish_rewind(store, Rewind(to=1), incarnation=1)
+    assert plan(store, Rewind(to=1)).partitions[P0].back_to == 10
+    publish_rewind(store, Rewind(to=1), orders=Orders(), incarnation=1)
     assert ledger_of_newest(folder).positions() == PER_STEP
+
+
+# What was ordered holds on every later replay.
+
+
+def carried_out(store: CheckpointStore, **order: Any) -> int:
+    """Order a rewind as a process without a trainer does; its number."""
+    command = Rewind(by="somebody", note="why", **order)
+    return publish_rewind(store, command, incarnation=1, orders=present_on_disk(store).orders).number
+
+
+def test_a_skip_holds_after_a_rewind_to_before_it_was_ordered(store: CheckpointStore, folder: Folder) -> None:
+    ordered = carried_out(store, to=2, skips=[skip(P0, 22, 25)])
+    carried_out(store, to=1)
+    assert [(piece.order, piece.start, piece.end) for piece in ledger_of_newest(folder).skips] == [
+        (f"rewind-{ordered}", 22, 25)
+    ]
+
+
+def test_a_skip_holds_after_a_rewind_to_a_timeline_that_never_knew_it(store: CheckpointStore, folder: Folder) -> None:
+    carried_out(store, to=1, skips=[skip(P0, 15, 25)])
+    carried_out(store, to=2)
+    newest = ledger_of_newest(folder)
+    assert newest.positions()[P0] == 20, "five offsets of the range are learnt there"
+    assert [(piece.start, piece.end) for piece in newest.skips] == [(15, 25)]
+    carried_out(store, to=0)
+    assert [(piece.start, piece.end) for piece in ledger_of_newest(folder).skips] == [(15, 25)]
+
+
+def test_an_order_is_known_by_the_number_that_it_was_published_as(store: CheckpointStore, folder: Folder) -> None:
+    first = carried_out(store, to=1, skips=[skip(P0, 12, 15), skip(P1, 7, 9)])
+    second = carried_out(store, to=1, skips=[skip(P0, 14, 18)])
+    orders = ledger_of_newest(folder).orders
+    assert [(one.order, one.number, one.by, one.start, one.end) for one in orders.skips] == [
+        (f"rewind-{first}", first, "somebody", 12, 15),
+        (f"rewind-{first}", first, "somebody", 7, 9),
+        (f"rewind-{second}", second, "somebody", 14, 18),
+    ]
+    assert orders.rewound == Rewound(number=second, to=1, by="somebody", why="why")
+
+
+def test_an_order_that_is_taken_back_holds_no_more_and_stays_on_record(store: CheckpointStore, folder: Folder) -> None:
+    first = carried_out(store, to=1, skips=[skip(P0, 12, 15)])
+    second = carried_out(store, to=1, skips=[skip(P0, 14, 18)])
+    third = carried_out(store, to=0, unskip=[f"rewind-{first}"])
+    newest = ledger_of_newest(folder)
+    assert [(piece.order, piece.start, piece.end) for piece in newest.skips] == [(f"rewind-{second}", 14, 18)]
+    assert [one.lifted_by for one in newest.orders.skips] == [third, None]
+    carried_out(store, to=first)
+    assert [piece.order for piece in ledger_of_newest(folder).skips] == [f"rewind-{second}"], "it came back"
+
+
+def test_an_order_that_is_not_there_cannot_be_taken_back(store: CheckpointStore, folder: Folder) -> None:
+    ordered = carried_out(store, to=1, skips=[skip(P0, 12, 15)])
+    with pytest.raises(ConfigError, match=rf"'rewind-99' is no order that holds; there is rewind-{ordered}"):
+        carried_out(store, to=1, unskip=["rewind-99"])
+    assert folder.numbers()[-1] == ordered
+
+
+def test_orders_outlive_the_damage_of_the_checkpoint_that_they_were_published_as(
+    store: CheckpointStore, folder: Folder
+) -> None:
+    carried_out(store, to=1, skips=[skip(P0, 12, 15)])
+    last = carried_out(store, to=1)
+    (folder.checkpoint(last) / "ledger.json").write_bytes(b"x")
+    carried_out(store, to=0)
+    assert [(piece.start, piece.end) for piece in ledger_of_newest(folder).skips] == [(12, 15)]
+
+
+def test_a_plan_knows_what_kafka_has_no_more(store: CheckpointStore) -> None:
+    found = plan_rewind(store, Rewind(to=1), present_on_disk(store), {P0: 17, P1: 0})
+    assert (found.partitions[P0].gone, found.partitions[P1].gone, found.gone) == (7, 0, 7)
+    beyond = plan_rewind(store, Rewind(to=1), present_on_disk(store), {P0: 99, P1: 0})
+    assert beyond.partitions[P0].gone == 20, "what is ahead of the present position is lost in any case"
+    assert plan_rewind(store, Rewind(to=1), present_on_disk(store), {P0: 17}).gone is None
+    assert plan_rewind(store, Rewind(to=1), present_on_disk(store)).gone is None
+
+
+def test_a_plan_counts_what_earlier_orders_skip(store: CheckpointStore) -> None:
+    carried_out(store, to=2, skips=[skip(P0, 22, 25)])
+    orders = present_on_disk(store).orders
+    found = plan_rewind(store, Rewind(to=1), Present(positions={P0: 30, P1: 15}, orders=orders)).partitions
+    assert (found[P0].replayed, found[P0].skipped) == (17, 3)

@@ -31,6 +31,7 @@ from training.checkpoints.terms import Terms
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError
 
 log = logging.getLogger(__name__)
+Replaced = Mapping[str, PartState] | Callable[[int], Mapping[str, PartState]]
 
 
 def _acknowledged(_order: SaveOrder) -> None:
@@ -90,25 +91,27 @@ class CheckpointStore:
     def publish_linked(
         self,
         target: int,
-        replaced: Mapping[str, PartState],
+        replaced: Replaced,
         order: SaveOrder,
         *,
         gate: Callable[[], None] = _open,
     ) -> Manifest:
         """Publish an older checkpoint again as a child of itself, some parts replaced, the others linked.
 
-        The target is verified first. This is how a rewind or a skip is ordered.
+        The target is verified first. This is how a rewind or a skip is ordered. `replaced` may be what gives the parts
+        when it is told the number that they are published as.
         """
         with self._publishing:
             found = self.verify(target)
             if found.manifest is None or not found.verified:
                 raise CorruptError(f"checkpoint {target} is {found.condition}: {'; '.join(found.problems)}")
+            parts = replaced(self._next_number()) if callable(replaced) else replaced
             linked = {
-                name: facts for name, facts in found.manifest.files.items() if name.partition(".")[0] not in replaced
+                name: facts for name, facts in found.manifest.files.items() if name.partition(".")[0] not in parts
             }
             source = self.folder.checkpoint(target)
             links = {name: partial(link_durably, source / name, facts) for name, facts in linked.items()}
-            return self._publish(_inherit(order, found.manifest), {**links, **part_sources(replaced)}, gate)
+            return self._publish(_inherit(order, found.manifest), {**links, **part_sources(parts)}, gate)
 
     def newest(self) -> Manifest | None:
         """The checkpoint to go on from, all of its bytes verified; None where nothing was ever published.
@@ -171,7 +174,7 @@ class CheckpointStore:
         writer = self._require_writer()
         writer.check()
         draft = Draft(
-            number=max([Terms.read(self.folder).published, *self.folder.numbers()]) + 1,
+            number=self._next_number(),
             order=order,
             ancestors=self._ancestors(order.parent),
             files=files,
@@ -184,6 +187,9 @@ class CheckpointStore:
         failpoint("save.before_prune")
         self._prune(manifest)  # (6)
         return manifest
+
+    def _next_number(self) -> int:
+        return max([Terms.read(self.folder).published, *self.folder.numbers()]) + 1
 
     def _tell(self, manifest: Manifest) -> None:
         try:

@@ -1,0 +1,129 @@
+"""Where to go back to: what is written, and which checkpoint of the present timeline it comes to."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consumers.errors import ConfigError
+from consumers.records import Partition
+from tests.app.checkpoint_history import BEGAN_MS, P0, STEP_MS, folder_in, publish_history
+from training.checkpoints import CheckpointStore, Folder, Writer
+from training.commands import Rewind
+from training.destinations import Before, Destination, NotPast, Numbered, find, parse_destination, timeline
+from training.errors import MissingCheckpointError
+from training.rewinding import present_on_disk, publish_rewind
+
+STEPS = 4
+NOW_S = 1_763_694_000.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    publish_history(folder_in(tmp_path), STEPS)
+    return folder_in(tmp_path)
+
+
+@pytest.fixture
+def store(folder: Folder) -> Iterator[CheckpointStore]:
+    writer = Writer.acquire(folder, "a test")
+    yield CheckpointStore(folder, writer)
+    writer.release()
+
+
+def rewind(store: CheckpointStore, to: int) -> int:
+    return publish_rewind(store, Rewind(to=to), incarnation=1, orders=present_on_disk(store).orders).number
+
+
+@pytest.mark.parametrize(
+    ("text", "destination"),
+    [
+        ("17", Numbered(17)),
+        (" 017 ", Numbered(17)),
+        ("2025-11-21T03:00:00Z", Before(1_763_694_000_000)),
+        ("2025-11-21T04:00:00+01:00", Before(1_763_694_000_000)),
+        ("-2h", Before(1_763_686_800_000)),
+        ("-9999999d", Before(0)),
+        ("clicks:0:1200", NotPast(P0, 1200)),
+        ("a.b-c_d:12:0", NotPast(Partition("a.b-c_d", 12), 0)),
+    ],
+)
+def test_a_place_is_a_number_a_time_an_age_or_an_offset(text: str, destination: Destination) -> None:
+    assert parse_destination(text, now_s=NOW_S) == destination
+
+
+@pytest.mark.parametrize(
+    "text", ["", "latest", "earliest", "yesterday", "clicks:0", "clicks:0=5", "clicks:x:5", "-5", "2h", "1.5", "٣"]
+)
+def test_what_is_no_place_names_the_ways_to_write_one(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"write a checkpoint's number, a time as in"):
+        parse_destination(text, now_s=NOW_S)
+
+
+@pytest.mark.parametrize("text", ["2025-11-21T03:00:00", "2025-11-21"])
+def test_a_time_without_a_zone_is_refused_rather_than_guessed(text: str) -> None:
+    with pytest.raises(ConfigError, match="names no zone"):
+        parse_destination(text, now_s=NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "number"), [(0, 0), (1, 0), (STEP_MS - 1, 0), (STEP_MS, 1), (3 * STEP_MS, 3), (99 * STEP_MS, STEPS)]
+)
+def test_a_time_comes_to_the_newest_that_has_learnt_nothing_from_then_on(
+    store: CheckpointStore, after_ms: int, number: int
+) -> None:
+    assert find(store, Before(BEGAN_MS + after_ms)) == number
+
+
+def test_a_history_that_knows_no_event_times_goes_by_when_it_was_written(tmp_path: Path) -> None:
+    publish_history(folder_in(tmp_path / "old"), STEPS, without={"event_span"})
+    store = CheckpointStore(folder_in(tmp_path / "old"))
+    written = [store.manifest(number).created.timestamp() * 1000 for number in range(STEPS + 1)]
+    assert find(store, Before(round(written[-1]) + 10_000)) == STEPS
+    assert find(store, Before(1)) == 0, "what has learnt nothing has learnt nothing from then on"
+
+
+def test_where_none_will_do_those_there_are_named(store: CheckpointStore, folder: Folder) -> None:
+    shutil.rmtree(folder.checkpoint(0))
+    with pytest.raises(MissingCheckpointError) as caught:
+        find(store, Before(BEGAN_MS))
+    assert "has learnt only what is from before 2025-11-21T03:00:00Z; there are 4, 3, 2, 1" in str(caught.value)
+
+
+@pytest.mark.parametrize(("offset", "number"), [(0, 0), (9, 0), (10, 1), (29, 2), (30, 3), (10**9, STEPS)])
+def test_an_offset_comes_to_the_newest_that_has_not_gone_past_it(
+    store: CheckpointStore, offset: int, number: int
+) -> None:
+    assert find(store, NotPast(P0, offset)) == number
+
+
+def test_only_the_present_timeline_is_looked_at(store: CheckpointStore) -> None:
+    back = rewind(store, 1)
+    assert [found.number for found in timeline(store)] == [back, 1, 0]
+    assert find(store, NotPast(P0, 10**9)) == back
+    assert find(store, Before(BEGAN_MS + 99 * STEP_MS)) == back
+    again = rewind(store, 0)
+    assert find(store, Before(BEGAN_MS + STEP_MS)) == again, "it is newer than 1, which was abandoned"
+
+
+def test_a_damaged_one_is_passed_over_for_the_next_older(store: CheckpointStore, folder: Folder) -> None:
+    path = folder.checkpoint(3) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    (folder.checkpoint(2) / "model.safetensors").unlink()
+    assert find(store, NotPast(P0, 39)) == 1
+
+
+def test_the_way_leads_past_a_newest_one_that_cannot_be_read(store: CheckpointStore, folder: Folder) -> None:
+    (folder.checkpoint(STEPS) / "manifest.json").write_bytes(b"x")
+    assert find(store, NotPast(P0, 10**9)) == STEPS - 1
+
+
+def test_a_partition_that_nobody_knows_is_named_with_those_there_are(store: CheckpointStore) -> None:
+    with pytest.raises(ConfigError, match="clicks:9 is no partition of this timeline; it has clicks:0, clicks:1"):
+        find(store, NotPast(Partition("clicks", 9), 5))
+
+
+def test_a_folder_without_checkpoints_has_no_place_to_go_back_to(tmp_path: Path) -> None:
+    with pytest.raises(MissingCheckpointError, match="there are none"):
+        find(CheckpointStore(folder_in(tmp_path)), Before(1))
