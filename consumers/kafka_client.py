@@ -18,6 +18,7 @@ from aiokafka.errors import (
     CorruptRecordException,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     TopicAuthorizationFailedError,
@@ -33,6 +34,7 @@ from consumers.kafka_options import KafkaOptions
 from consumers.records import Partition
 
 _RETRY_S = 0.25
+_SPARE_MS = 1000
 _LOGIN_ERRORS = (AuthenticationFailedError, AuthenticationMethodNotSupported, UnsupportedSaslMechanismError)
 _MISSING, _UNAUTHORIZED = 3, 29
 """Kafka's error codes for a topic in a metadata response."""
@@ -69,6 +71,7 @@ class KafkaClient:
             max_partition_fetch_bytes=options.fetch_bytes,
         )
         self._client: AIOKafkaClient = self._consumer._client  # noqa: SLF001 - metadata has no public way
+        self._consumer._request_timeout_ms += _SPARE_MS  # noqa: SLF001 - see _answers
         self.cluster_id: str | None = None
 
     async def connect(self, deadline_s: float) -> None:
@@ -88,8 +91,7 @@ class KafkaClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        with contextlib.suppress(KafkaError):
-            await self._consumer.stop()
+        await _stop(self._consumer)
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics that Kafka last told us of."""
@@ -173,7 +175,7 @@ class KafkaClient:
     async def _refuse_login_errors(self) -> None:
         """The client library only logs why it could not connect: ask once more, and end at once if it is the login."""
         settings = self._options.client_settings()
-        del settings["bootstrap_servers"], settings["metadata_max_age_ms"]
+        del settings["bootstrap_servers"], settings["metadata_max_age_ms"], settings["retry_backoff_ms"]
         for host, port, _ in collect_hosts(list(self._options.bootstrap_servers)):
             try:
                 connection = await create_conn(host, port, **settings)
@@ -210,8 +212,11 @@ class GroupCommits:
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
+        settings = options.client_settings()
+        # As in `_answers`: the request ends first, and there is time for another.
+        settings["request_timeout_ms"] = min(options.request_timeout_ms, options.commit_timeout_ms // 2)
         self._consumer = AIOKafkaConsumer(
-            **options.client_settings(), group_id=options.group_id, auto_offset_reset="none", enable_auto_commit=False
+            **settings, group_id=options.group_id, auto_offset_reset="none", enable_auto_commit=False
         )
         self._lock = asyncio.Lock()
 
@@ -224,8 +229,7 @@ class GroupCommits:
 
     async def close(self) -> None:
         """Close all connections."""
-        with contextlib.suppress(KafkaError):
-            await self._consumer.stop()
+        await _stop(self._consumer)
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """What stands committed, None where nothing does."""
@@ -266,6 +270,20 @@ def missing_topic(topic: str, servers: str) -> str:
     )
 
 
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop it, and close its connections in any case.
+
+    While it waits before it asks a broker again that is away, its stopping ends with the cancellation of its own task,
+    and leaves the rest undone.
+    """
+    ending: BaseException | None = (await asyncio.gather(consumer.stop(), return_exceptions=True))[0]
+    if ending is None:
+        return
+    await consumer._client.close()  # noqa: SLF001 - nothing public is left to do it
+    if not isinstance(ending, KafkaError | asyncio.CancelledError):
+        raise ending
+
+
 def _theirs(partitions: Iterable[Partition]) -> list[TopicPartition]:
     return [TopicPartition(*partition) for partition in partitions]
 
@@ -288,11 +306,15 @@ def _fatal_text(error: KafkaError) -> str:
 
 @contextlib.asynccontextmanager
 async def _answers(options: KafkaOptions) -> AsyncIterator[None]:
-    """Bound a question to Kafka, and say in our words that it was not answered."""
+    """Bound a question to Kafka, and say in our words that it was not answered.
+
+    The request has to end by itself before the question does: only then is its connection given up. Cancelled, it would
+    leave one that is open at our end alone, and the next question would go the same way.
+    """
     try:
-        async with asyncio.timeout(options.request_timeout_ms / 1000):
+        async with asyncio.timeout((options.request_timeout_ms + 2 * _SPARE_MS) / 1000):
             yield
-    except (TimeoutError, KafkaConnectionError) as error:
+    except (TimeoutError, KafkaTimeoutError, KafkaConnectionError) as error:
         raise UnreachableError(
             f"the broker at {options.servers} does not answer ({type(error).__name__}): is it up?"
         ) from error

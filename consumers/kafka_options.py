@@ -38,6 +38,8 @@ class KafkaOptions:
     """How long a broker holds a fetch for which it has nothing. A partition that gets room again waits for it too."""
     metadata_max_age_ms: int = 5000
     """How soon a new partition is seen."""
+    retry_backoff_ms: int = 250
+    """How long a client waits before it asks again what was refused, or connects anew to a broker that is away."""
     request_timeout_ms: int = 15_000
     """When an unanswered request counts as failed, and its connection with it."""
     commit_timeout_ms: int = 10_000
@@ -59,5 +61,6 @@ class KafkaOptions:
             "client_id": self.client_id,
             "metadata_max_age_ms": self.metadata_max_age_ms,
             "request_timeout_ms": self.request_timeout_ms,
+            "retry_backoff_ms": self.retry_backoff_ms,
             **self.security,
         }

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from concurrent.futures import Future
 
+from consumers.committing import Committing
 from consumers.errors import MillraceError
 from consumers.fetching import Fetching, Incarnation
 from consumers.handoff import Handoff
@@ -30,6 +31,8 @@ __all__ = ["KafkaOptions", "KafkaSource", "SourceStatistics"]
 log = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
+_SILENT_S = 5.0
+"""A question without an answer for so long means that Kafka is away, as far as anybody should know."""
 _RETENTION_EVERY_S, _RETENTION_RETRY_S = 600.0, 60.0
 _SPARE_S = 5.0
 """What a call from another thread waits beyond the time that its question to Kafka may take."""
@@ -135,6 +138,9 @@ class _Parts:
         self._meter = meter
         self.client = KafkaClient(options)
         self.commits = GroupCommits(options)
+        self._committing = Committing(
+            self.commits, meter, options.group_id, lines_per_minute=options.log_lines_per_minute
+        )
         self.room = asyncio.Event()
         self._fetching: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
@@ -149,6 +155,7 @@ class _Parts:
         self._watching = [
             asyncio.create_task(self._watch(), name="watch-ends"),
             asyncio.create_task(self._watch_retention(), name="watch-retention"),
+            asyncio.create_task(self._committing.keep_trying(), name="commit-again"),
         ]
 
     async def begin(self, incarnation: Incarnation) -> None:
@@ -164,13 +171,9 @@ class _Parts:
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
         try:
-            refusal = await self.commits.commit(positions)
+            return await self._committing.commit(positions)
         except asyncio.CancelledError:  # the source is being stopped, and this task ends here
             return False
-        self._meter.committed(refusal)
-        if refusal is not None:
-            log.warning("A commit of group %s was refused: %s", self._options.group_id, refusal)
-        return refusal is None
 
     async def close(self) -> None:
         await self.end_fetching()
@@ -181,12 +184,19 @@ class _Parts:
         await self.client.close()
 
     async def _watch(self) -> None:
-        """Know where the partitions end even while nobody polls them."""
+        """Know where the partitions end even while nobody polls them, and soon that nobody answers.
+
+        The question itself may take as long as a request may: only then is its connection given up.
+        """
+        loop = asyncio.get_running_loop()
         while True:
+            late = loop.call_later(_SILENT_S, self._meter.unanswered, f"no answer for {_SILENT_S:g} s")
             try:
                 self._meter.ends(await self.client.ends(self.client.partitions()))
             except MillraceError as error:
                 self._meter.unanswered(str(error))
+            finally:
+                late.cancel()
             await asyncio.sleep(_WATCH_EVERY_S)
 
     async def _watch_retention(self) -> None:
