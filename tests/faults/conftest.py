@@ -10,6 +10,8 @@ import pytest
 
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
+from tests.faults.harness.shared import SharedTrainer
+from tests.faults.harness.station import Station
 from tests.faults.harness.topics import Topic
 
 MakeStream = Callable[..., Topic]
@@ -37,3 +39,50 @@ def project(tmp_path: Path) -> MakeProject:
         return Project(tmp_path / name, topic, **sections)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def harmable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
+    """A broker of this folder's own, to be harmed, with a proxy before it."""
+    with Station(tmp_path_factory.mktemp("station")) as station:
+        yield station
+
+
+@pytest.fixture
+def station(harmable: Station) -> Station:
+    """The same, whole and in good order, whatever the test before has left."""
+    harmable.make_whole()
+    return harmable
+
+
+def _shared(station: Station, bootstrap: str, folder: Path) -> Iterator[SharedTrainer]:
+    with Topic(station.straight, f"f-{uuid.uuid4().hex[:10]}", 2, Mixture(), _SEED) as topic:
+        made = Project(folder, topic, kafka={"bootstrap_servers": [bootstrap]}, memory={"limit": "1MiB"})
+        with SharedTrainer(made, topic) as trainer:
+            yield trainer
+
+
+@pytest.fixture(scope="session")
+def straight_trainer(harmable: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedTrainer]:
+    """Connected to the broker itself."""
+    yield from _shared(harmable, harmable.straight, tmp_path_factory.mktemp("straight"))
+
+
+@pytest.fixture(scope="session")
+def proxied_trainer(harmable: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedTrainer]:
+    """Connected to the broker through the proxy."""
+    yield from _shared(harmable, harmable.proxied, tmp_path_factory.mktemp("proxied"))
+
+
+@pytest.fixture
+def straight(station: Station, straight_trainer: SharedTrainer) -> SharedTrainer:
+    """Ready, and connected to the broker itself."""
+    straight_trainer.make_ready()
+    return straight_trainer
+
+
+@pytest.fixture
+def proxied(station: Station, proxied_trainer: SharedTrainer) -> SharedTrainer:
+    """Ready, and connected to the broker through the proxy."""
+    proxied_trainer.make_ready()
+    return proxied_trainer
