@@ -1,0 +1,95 @@
+"""The settings that a checkpoint remembers, and what `validate` says of those that have changed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.hyperparameters import hyperparameter_options
+from app.settings import Settings, load
+from app.validation import Outcome
+from app.validation.folder import folder_checks
+from tests.training.conftest import SCHEMA, mlp
+from tests.training.trainer_rig import Topic, running
+from training.hyperparameters import OnChange
+from training.learner import Learner, LearnerOptions
+from training.strategy import DeviceOptions
+
+CONFIG = """\
+name: clicks
+kafka:   {bootstrap_servers: [127.0.0.1:1], topics: [clicks]}
+records: {features: {x: {dtype: float32, shape: [6], missing: 0}}, label: {y: float32}}
+model:   {build: ./model.py:build_model, args: {layers: [8, 8], api_token: "s3cret"}}
+checkpoints: {path: ./checkpoints}
+"""
+Configure = Callable[..., Settings]
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Configure:
+    def write(*further: str, model: str = "def build_model(): ...\n") -> Settings:
+        (tmp_path / "model.py").write_text(model)
+        (tmp_path / "clicks.yaml").write_text("\n".join([CONFIG, *further]))
+        return load(tmp_path / "clicks.yaml", {}).settings
+
+    return write
+
+
+def test_what_matters_to_what_is_learnt_is_remembered_and_no_secret_is(configure: Configure) -> None:
+    options = hyperparameter_options(configure("training: {batch_size: 12, max_wait: null}"))
+    wanted = {
+        "training.batch_size": 12,
+        "training.max_wait": None,
+        "training.shuffle": 0,
+        "training.seed": 0,
+        "model.args.layers": [8, 8],
+        "model.preprocess": None,
+        "records.features.x": {"dtype": "float32", "shape": [6], "missing": 0},
+        "records.label": {"y": "float32"},
+    }
+    assert {name: options.settings[name] for name in wanted} == wanted
+    assert options.on_change is OnChange.BUILD
+    assert "s3cret" not in str(options)
+
+
+def test_another_model_file_is_seen_by_its_hash_and_where_checkpoints_lie_is_of_no_concern(
+    configure: Configure,
+) -> None:
+    before = hyperparameter_options(configure()).settings
+    other = hyperparameter_options(configure(model="def build_model(): return 1\n")).settings
+    assert {name for name in before if before[name] != other[name]} == {"model.sha256"}
+    assert hyperparameter_options(configure("memory: {limit: 8MiB}", "logs: {level: debug}")).settings == before
+
+
+def _learner(rate: float) -> Learner:
+    options = LearnerOptions(schema=SCHEMA, batch_size=12, devices=DeviceOptions(replicas=1), seed=7)
+    return Learner(lambda: _model(rate), None, options)
+
+
+def _model(rate: float) -> Any:
+    model = mlp()
+    model.optimizer.learning_rate = rate
+    return model
+
+
+@pytest.mark.tensorflow
+def test_validate_says_which_hyperparameters_a_start_would_find_changed_and_which_it_would_refuse(
+    configure: Configure, tmp_path: Path
+) -> None:
+    settings, topic = configure("training: {batch_size: 12}"), Topic()
+    then = {"build": lambda: _model(0.5), "hyperparameters": hyperparameter_options(settings)}
+    with running(tmp_path / "checkpoints", topic, **then) as run:
+        run.stop()
+
+    def checked(settings: Settings, rate: float) -> tuple[Outcome, str]:
+        found = {check.name: check for check in folder_checks(settings, _learner(rate), None)}["checkpoint"]
+        return found.outcome, found.detail
+
+    assert checked(settings, 0.5) == (Outcome.OK, "goes on from 0 (step 0), which is of this model")
+    said = "optimizer.learning_rate: 0.5 in the checkpoint, 0.25 in model and settings; 0.25 is used"
+    assert checked(settings, 0.25) == (Outcome.WARN, f"goes on from 0 with other hyperparameters: {said}")
+    strict = configure("training: {batch_size: 24, on_hyperparameter_change: checkpoint}")
+    outcome, detail = checked(strict, 0.5)
+    assert outcome is Outcome.FAIL
+    assert "cannot hold training.batch_size, which is 12 in the checkpoint and 24 in the settings" in detail
