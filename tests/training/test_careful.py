@@ -23,7 +23,7 @@ from tests.training.conftest import (
 )
 from training import careful
 from training.calls import Rows
-from training.careful import CarefulLearner, TooManyCulpritsError, at_fault, blamed, most_culprits
+from training.careful import CarefulLearner, Memory, TooManyCulpritsError, at_fault, blamed, most_culprits
 from training.checkpoints.parts import PartState
 from training.evidence import Evidence
 from training.learner import Learner, LearnerOptions
@@ -97,6 +97,21 @@ def test_what_raises_leaves_no_trace_in_any_variable(learner_of: MakeLearner, re
     for piece in found.pieces:
         learner.learn(piece.rows)
     assert largest_difference(state_of(learner), after) == 0, "as if the culprits had never been there"
+
+
+def test_what_is_put_back_is_every_variable_that_a_checkpoint_holds(learner: Learner) -> None:
+    _begin_anew(learner)
+    learner.learn(block(1))
+    before, testimonies = state_of(learner), learner.witness.testimonies()
+    memory = Memory(learner)
+    memory.keep()
+    for _ in range(2):  # what was kept stays, though it was put back once
+        learner.learn(block(2, seed=4, first=500))
+        assert largest_difference(state_of(learner), before) > 0
+        assert learner.witness.testimonies() != testimonies
+        memory.put_back()
+        assert largest_difference(state_of(learner), before) == 0
+        assert learner.witness.testimonies() == testimonies
 
 
 def test_whatever_raises_is_found_and_all_others_are_learnt_and_scored_once(learner: Learner) -> None:

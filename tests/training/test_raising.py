@@ -45,7 +45,7 @@ def _set_aside(run: Run, partition: Partition = P0) -> Any:
 
 
 def test_the_records_at_fault_are_set_aside_and_all_others_learnt_once(tmp_path: Path, topic: Topic) -> None:
-    culprits = {SHARE + 3, SHARE + 9, 3 * SHARE}
+    culprits = {2 * SHARE + 3, 2 * SHARE + 9, 4 * SHARE}
     topic.poison = dict.fromkeys(((P0, offset) for offset in culprits), RAISES)
     with running(tmp_path, topic, build=fragile) as run:
         topic.produce(SHARE)
