@@ -393,6 +393,7 @@ def test_a_full_handoff_stops_the_polling_and_nothing_is_lost(
     assert statistics.peak_bytes <= 600_000
 
 
+@pytest.mark.row(9)
 def test_a_stranger_in_the_group_refuses_commits_and_stops_nothing_else(
     broker: str, topic: Topic, produce: Produce, source: Open
 ) -> None:

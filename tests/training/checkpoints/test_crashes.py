@@ -101,6 +101,7 @@ def test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one(
         writer.release()
 
 
+@pytest.mark.row(11)
 def test_a_second_trainer_is_refused_and_the_first_is_named(folder: Folder, start: Start, quick: LeaseOptions) -> None:
     first = start(2, "save.before_data=sleep:60:after=1")
     wait_in_save(first)
@@ -115,6 +116,7 @@ def test_a_second_trainer_is_refused_and_the_first_is_named(folder: Folder, star
     writer.release()
 
 
+@pytest.mark.row(10)
 def test_what_a_stopped_trainer_publishes_after_it_was_passed_is_never_loaded(
     folder: Folder, start: Start, quick: LeaseOptions, order: Any, parts: Any
 ) -> None:
@@ -143,6 +145,7 @@ def test_what_a_stopped_trainer_publishes_after_it_was_passed_is_never_loaded(
     writer.release()
 
 
+@pytest.mark.row(10)
 def test_a_stopped_trainer_that_was_passed_ends_by_itself(folder: Folder, start: Start, quick: LeaseOptions) -> None:
     zombie = start(2, "save.before_data=sleep:60:after=1")
     wait_in_save(zombie)
@@ -156,6 +159,7 @@ def test_a_stopped_trainer_that_was_passed_ends_by_itself(folder: Folder, start:
     writer.release()
 
 
+@pytest.mark.row(10)
 def test_of_several_that_would_take_over_one_wins(folder: Folder, start: Start) -> None:
     zombie = start(2, "save.before_data=sleep:60:after=1")
     wait_in_save(zombie)
