@@ -91,7 +91,7 @@ class Soak:
         self._station, self._run, self._topic, self._stream = station, run, topic, stream
         self._random = Random(figures.seed)
         self._samples: list[tuple[float, Vitals]] = []
-        self._acts = self._deal()
+        self._acts = self._listed()
         self._over_at = 0.0
         self.figures = figures
 
@@ -99,9 +99,10 @@ class Soak:
         """One thing after another, for so long; then everything is mended."""
         began = time.monotonic()
         self._over_at = began + minutes * 60
+        deal = self._deal()
         while time.monotonic() < self._over_at:
-            name, act = next(self._acts)
-            act()
+            name = next(deal)
+            self._acts[name]()
             self.figures.faults[name] += 1
             self._say(f"{(time.monotonic() - began) / 60:.1f} min: {name}")
             self._watch(self._random.uniform(2, 8))
@@ -121,26 +122,29 @@ class Soak:
         self._measure()
         figures.broken += list(self._complaints())
 
-    def _deal(self) -> Iterator[tuple[str, Callable[[], None]]]:
+    def _deal(self) -> Iterator[str]:
         """Every act, shuffled, again and again: none is left out for long."""
-        station, broker, proxy = self._station, self._station.broker, self._station.proxy
-        acts: list[tuple[str, Callable[[], None]]] = [
-            ("broker killed", lambda: self._without_broker(BrokerKilled(broker))),
-            ("broker stopped", lambda: self._without_broker(BrokerStopped(broker))),
-            ("broker frozen", lambda: self._without_broker(BrokerPaused(broker))),
-            ("network slow", lambda: self._for_a_while(SlowNetwork(proxy))),
-            ("network resets", lambda: self._for_a_while(ResettingNetwork(proxy, self._random.randrange(2**30)))),
-            ("network half open", lambda: self._for_a_while(HalfOpenNetwork(proxy))),
-            ("poison burst", self._burst),
-            ("step raises", lambda: self._stream.spike(Reason.STEP_RAISED)),
-            ("rewind", self._rewind),
-            ("save", lambda: self._order("/checkpoints?wait=60s", {"note": "soak"}, HTTPStatus.CREATED)),
-        ]
+        names = list(self._acts)
         while True:
-            self._random.shuffle(acts)
-            for act in acts:
-                station.make_whole()
-                yield act
+            self._random.shuffle(names)
+            for name in names:
+                self._station.make_whole()
+                yield name
+
+    def _listed(self) -> dict[str, Callable[[], None]]:
+        broker, proxy = self._station.broker, self._station.proxy
+        return {
+            "broker killed": lambda: self._without_broker(BrokerKilled(broker)),
+            "broker stopped": lambda: self._without_broker(BrokerStopped(broker)),
+            "broker frozen": lambda: self._without_broker(BrokerPaused(broker)),
+            "network slow": lambda: self._for_a_while(SlowNetwork(proxy)),
+            "network resets": lambda: self._for_a_while(ResettingNetwork(proxy, self._random.randrange(2**30))),
+            "network half open": lambda: self._for_a_while(HalfOpenNetwork(proxy)),
+            "poison burst": self._burst,
+            "step raises": lambda: self._stream.spike(Reason.STEP_RAISED),
+            "rewind": self._rewind,
+            "save": lambda: self._order("/checkpoints?wait=60s", {"note": "soak"}, HTTPStatus.CREATED),
+        }
 
     def _without_broker(self, disturbance: Disturbance) -> None:
         """The writer is no part of what is tried, so it rests meanwhile."""
@@ -203,6 +207,8 @@ class Soak:
             yield f"it ended with {figures.exit_code}"
         if not figures.balanced:
             yield "a partition's account does not add up"
+        if never := sorted(name for name in self._acts if not figures.faults[name]):
+            yield f"it was too short to prove anything of: {', '.join(never)}"
         if figures.server_errors:
             yield f"{figures.server_errors} of {figures.requests} requests were answered with an error of ours"
         if figures.minutes * 60 < _LONG_ENOUGH_S:
