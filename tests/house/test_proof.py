@@ -1,6 +1,7 @@
 """What a proof comes to: nothing that is missing, skipped or broken passes for shown; and the page that it fills."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,12 @@ def _tests(**others: str) -> dict[str, Any]:
     """One that passes for each row, and these."""
     passed = {f"row{row}": _test(row, "passed") for row in ROWS}
     return {**passed, **{name: _test(3, outcome) for name, outcome in others.items()}}
+
+
+def test_every_row_of_the_matrix_has_a_test_that_stands_for_it() -> None:
+    paths = (ROOT / "tests").rglob("test_*.py")
+    marked = {int(row) for path in paths for row in re.findall(r"mark\.row\((\d+)\)", path.read_text())}
+    assert marked >= ROWS.keys()
 
 
 def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> None:
