@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
 from consumers.handoff import Handoff
 from consumers.records import Chunk, Partition
+from tests.properties.effort import tried
 
 CAPACITY = 1000
 PARTITIONS = [Partition("t", number) for number in range(3)]
@@ -30,6 +31,7 @@ class HandoffMachine(RuleBasedStateMachine):
         self.refused: set[Partition] = set()
         self.over_large = 0
         self.state = "open"
+        self.woken = False
         self.handoff.on_room(self._room)
 
     def _room(self) -> None:
@@ -73,6 +75,7 @@ class HandoffMachine(RuleBasedStateMachine):
         if expected is None:
             with pytest.raises(HandoffEnded if self.state == "ended" else HandoffEmpty):
                 self.handoff.receive(0, pick)
+            self.woken &= self.state == "ended"
             return
         assert self.handoff.receive(0, pick) is expected
         assert self.rooms == rooms + (expected.partition in self.refused)
@@ -80,6 +83,18 @@ class HandoffMachine(RuleBasedStateMachine):
         self.model[expected.partition].popleft()
         self.arrival.remove(expected)
         self.received += len(expected)
+
+    @rule()
+    def wake(self) -> None:
+        self.handoff.wake()
+        self.woken = True
+
+    @precondition(lambda self: self.state == "open" and self.woken)
+    @rule()
+    def a_receive_that_would_wait_for_ever_is_woken_once(self) -> None:
+        with pytest.raises(HandoffEmpty):
+            self.handoff.receive(None, lambda _heads: None)
+        self.woken = False
 
     @precondition(lambda self: self.state == "open")
     @rule(shares=st.integers(1, 4))
@@ -154,3 +169,4 @@ def _chunk(partition: Partition, start: int, records: int, nbytes: int) -> Chunk
 
 
 TestHandoffLaws = HandoffMachine.TestCase
+TestHandoffLaws.settings = tried(100)
