@@ -14,6 +14,7 @@ from tests.properties.effort import tried
 
 CAPACITY = 1000
 PARTITIONS = [Partition("t", number) for number in range(3)]
+CHUNKS = st.tuples(st.sampled_from(PARTITIONS), st.integers(0, 5), st.integers(1, 400) | st.integers(1, 1500))
 
 
 class HandoffMachine(RuleBasedStateMachine):
@@ -41,8 +42,12 @@ class HandoffMachine(RuleBasedStateMachine):
         return sum(chunk.nbytes for chunk in self.model[partition])
 
     @precondition(lambda self: self.state == "open")
-    @rule(partition=st.sampled_from(PARTITIONS), records=st.integers(0, 5), nbytes=st.integers(1, 1500))
-    def offer(self, partition: Partition, records: int, nbytes: int) -> None:
+    @rule(chunks=st.lists(CHUNKS, min_size=1, max_size=6))
+    def offer(self, chunks: list[tuple[Partition, int, int]]) -> None:
+        for chunk in chunks:
+            self._offer(*chunk)
+
+    def _offer(self, partition: Partition, records: int, nbytes: int) -> None:
         start = self.next_offset[partition]
         chunk = _chunk(partition, start, records, nbytes)
         fits = not self.model[partition] or self._queued(partition) + nbytes <= self.share
@@ -65,8 +70,12 @@ class HandoffMachine(RuleBasedStateMachine):
             self.refused.add(partition)
 
     @precondition(lambda self: self.state in ("open", "ended"))
-    @rule(wanted=st.none() | st.sampled_from(PARTITIONS))
-    def receive(self, wanted: Partition | None) -> None:
+    @rule(wanted=st.lists(st.none() | st.sampled_from(PARTITIONS), min_size=1, max_size=4))
+    def receive(self, wanted: list[Partition | None]) -> None:
+        for partition in wanted:
+            self._receive(partition)
+
+    def _receive(self, wanted: Partition | None) -> None:
         pick = None if wanted is None else (lambda heads: wanted if wanted in heads else None)
         expected = self.arrival[0] if wanted is None and self.arrival else None
         if wanted is not None and self.model[wanted]:
@@ -104,8 +113,10 @@ class HandoffMachine(RuleBasedStateMachine):
         self.refused.clear()
 
     @precondition(lambda self: self.state == "open")
-    @rule(how=st.sampled_from(["ended", "broken"]))
-    def sender_ends(self, how: str) -> None:
+    @rule(how=st.sampled_from(["ended", "broken"]), sure=st.integers(0, 3))
+    def sender_ends(self, how: str, sure: int) -> None:
+        if sure:
+            return
         if how == "ended":
             self.handoff.end()
         else:
@@ -113,8 +124,10 @@ class HandoffMachine(RuleBasedStateMachine):
             self._drop()
         self.state = how
 
-    @rule()
-    def close(self) -> None:
+    @rule(sure=st.integers(0, 3))
+    def close(self, sure: int) -> None:
+        if sure:  # most should go on for a while
+            return
         self.handoff.close()
         self._drop()
         self.state = "closed"
