@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded, MillraceError
+from consumers.joining import JOINED_BYTES, JOINED_RECORDS, follows, together
 from consumers.records import Chunk, Partition
 
 Pick = Callable[[Mapping[Partition, Chunk]], Partition | None]
@@ -204,6 +205,20 @@ class Handoff:
             callback = self._room_made(chunk.partition)
         _call(callback)
         return chunk
+
+    def take_behind(self, chunk: Chunk) -> list[Chunk]:
+        """Take what is queued right behind a chunk that was received, as far as all together stay small."""
+        behind = [chunk]
+        with self._arrived:
+            records, nbytes = len(chunk), chunk.nbytes
+            while (head := self._heads.get(chunk.partition)) is not None and follows(head, behind[-1]):
+                records, nbytes = records + len(head), nbytes + head.nbytes
+                if records > JOINED_RECORDS or nbytes > JOINED_BYTES or not together(chunk, head):
+                    break
+                behind.append(self._pop(chunk.partition))
+            callback = self._room_made(chunk.partition) if len(behind) > 1 else None
+        _call(callback)
+        return behind[1:]
 
     def wake(self) -> None:
         """Make the receive that waits, or else the next that would wait, raise HandoffEmpty at once."""

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from consumers.loop_lag import LoopLag
-from consumers.precedence import stand_back
 
 T = TypeVar("T")
 
@@ -70,7 +69,6 @@ class LoopThread:
 
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     """The thread's body: turn until stopped, then let what is left end."""
-    stand_back()
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

@@ -291,12 +291,14 @@ class Stream:
         self._feed = feed
         self._iterator: Any = iter(dataset)
         self._following = 0
+        self._given: Element | None = None
 
     def __iter__(self) -> "Stream":
         return self
 
     def __next__(self) -> Element:
         """The next element; StopIteration at the end. Raises what ended the feed, or a PreprocessError."""
+        self._feed.let_go(self._given)
         try:
             element = cast("Element", next(self._iterator))
         except tf.errors.OpError as error:
@@ -305,6 +307,7 @@ class Stream:
             raise self._blamed(error) from error
         if (number := int(element.number)) != TICK:
             self._following = number + 1
+        self._given = element
         return element
 
     def _blamed(self, error: tf.errors.OpError) -> PreprocessError:
@@ -322,4 +325,4 @@ class Stream:
     def close(self) -> None:
         """Stop the feed, wait until nothing of it runs, drop the iterator: in this order. Twice is once."""
         self._feed.close()
-        self._iterator = iter(())
+        self._iterator, self._given = iter(()), None

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from consumers.precedence import stand_back
 from consumers.reasons import Reason
 from consumers.records import Chunk, Int64s, Partition
 from pipelines.decoders.protocol import Decoder
@@ -135,7 +134,7 @@ class DecodePool:
         self._changed = threading.Condition()
         self._queue: deque[tuple[Chunk, Future[Decoded]]] = deque()
         self._closed = False
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="decode", initializer=stand_back)
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
 
     @property
     def in_flight(self) -> int:

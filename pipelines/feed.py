@@ -11,7 +11,7 @@ again from Kafka), and it raises when the source or the decoding failed, after t
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
 from consumers.handoff import Handoff, Pick
+from consumers.joining import joined
 from consumers.records import Chunk, Partition
 from pipelines.assemble import Assembler
 from pipelines.balance import Balance, Balances, Stage
@@ -102,6 +103,7 @@ class Feed:
         self._opened_at = -math.inf
         self._waiting_records_s = self._waiting_decode_s = 0.0
         self._blocks = self._stale = 0
+        self._spent: deque[object] = deque()
 
     # Any thread.
 
@@ -148,6 +150,10 @@ class Feed:
             as_of=self._clock(),
         )
 
+    def let_go(self, spent: object) -> None:
+        """Have something dropped on the generator's thread, as freeing a block's tensors takes the caller some time."""
+        self._spent.append(spent)
+
     # The generator's thread.
 
     def __iter__(self) -> Iterator[Block | Tick]:
@@ -160,6 +166,7 @@ class Feed:
             yield element
 
     def _step(self, steps: Iterator[Block | Tick]) -> Block | Tick | None:
+        self._spent.clear()
         try:
             element = next(steps, None)
         except Exception as error:
@@ -218,7 +225,8 @@ class Feed:
         except (HandoffClosed, HandoffBroken) as ending:
             self._ending = ending
             return False
-        self._submit(chunk)
+        rotates = self._assembler.rotates  # it takes just what it asks for
+        self._submit(chunk if rotates else joined([chunk, *self._handoff.take_behind(chunk)]))
         return True
 
     def _drain(self, ended: HandoffEnded) -> bool:

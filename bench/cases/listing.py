@@ -113,7 +113,11 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "checkpoint_stall.py",
             {**on["raw"], "saves": lengths.saves, "every-s": lengths.save_every_s},
             {"checkpoint_stall_p99_ms": "stall_p99_ms"},
-            {"checkpoint_cost_share": "cost_share", "checkpoint_noise_p99_ms": "noise_p99_ms"},
+            {
+                "checkpoint_cost_share": "cost_share",
+                "checkpoint_next_call_p50_ms": "next_call_p50_ms",
+                "checkpoint_noise_p99_ms": "noise_p99_ms",
+            },
         ),
         ServiceCase(
             "off-cpu-step",

@@ -69,6 +69,19 @@ class Gated:
         return self._decoder.decode(values)
 
 
+class Counting:
+    """A decoder that notes how many values it is given at once."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self.schema = decoder.schema
+        self.sizes: list[int] = []
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        self.sizes.append(len(values))
+        return self._decoder.decode(values)
+
+
 class Failing:
     """A decoder with a fault of its own."""
 
@@ -178,10 +191,19 @@ def test_a_policy_that_waits_loses_nothing_when_all_was_sent() -> None:
 
 def test_a_backlog_comes_in_order_of_event_time() -> None:
     with rig(pick=EventTimeOrder(set, slack_s=1.0)) as made:
-        made.offer(*(chunk(P0, 8, start=at) for at in (0, 8)))
-        made.offer(chunk(P1, 8, timestamps=np.arange(4, 12)))
+        made.offer(*(chunk(P0, 8, start=at, timestamps=1000 * np.arange(at, at + 8)) for at in (0, 8)))
+        made.offer(chunk(P1, 8, timestamps=1000 * np.arange(4, 12)))
         made.handoff.end()
         assert [block.facts.spans[0].partition for block in made.blocks()] == [P0, P1, P0]
+
+
+def test_a_trickle_of_small_chunks_is_decoded_as_few_larger_ones() -> None:
+    decoder = Counting(RawDecoder(SCHEMA))
+    with rig(decoder) as made:
+        made.offer(*(chunk(P0, 1, start=at) for at in range(16)))
+        made.handoff.end()
+        assert ids(made.blocks()) == [list(range(8)), list(range(8, 16))]
+    assert decoder.sizes == [16]
 
 
 def test_a_broken_source_raises_after_the_blocks_that_were_whole() -> None:
@@ -331,7 +353,7 @@ def test_a_block_larger_than_the_bound_is_filled_all_the_same() -> None:
 def test_what_is_held_stays_within_its_bytes() -> None:
     gate, size = threading.Event(), 8 * 10
     with rig(Gated(RawDecoder(SCHEMA), gate), max_bytes=4 * size, max_chunks=100) as made:
-        made.offer(*(chunk(P0, 10, start=10 * at) for at in range(40)))
+        made.offer(*(chunk(P0, 10, start=10 * at, timestamps=2000 * np.arange(10) + at) for at in range(40)))
         assert next(iter(made.feed)) == Tick()
         assert made.handoff.statistics().received.chunks == 4
         gate.set()
@@ -340,7 +362,7 @@ def test_what_is_held_stays_within_its_bytes() -> None:
 def test_no_more_chunks_are_decoded_at_once_than_allowed() -> None:
     gate = threading.Event()
     with rig(Gated(RawDecoder(SCHEMA), gate), max_chunks=3) as made:
-        made.offer(*(chunk(P0, 2, start=2 * at) for at in range(10)))
+        made.offer(*(chunk(P0, 2, start=2 * at, timestamps=2000 * np.arange(2) + at) for at in range(10)))
         assert next(iter(made.feed)) == Tick()
         assert made.pool.in_flight == 3
         gate.set()
