@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.settings import Settings, to_schema
+from consumers.errors import HandoffBroken, TopicRecreatedError
 from consumers.handoff import Handoff, HandoffStatistics
 from consumers.kafka_source import KafkaSource
 from consumers.letters import DeadLetter, DeadLetters
@@ -23,7 +24,7 @@ from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from pipelines.order import EventTimeOrder
 from pipelines.turns import RotationOptions
 from training.calls import Rows
-from training.stream import Delivery, StreamEnded, StreamOrder
+from training.stream import Delivery, StreamEnded, StreamOrder, TopicsRecreated
 
 _BEHIND_S = 60.0
 """Records older than this are a backlog, which is taken in order of event time."""
@@ -63,7 +64,7 @@ class KafkaStream:
 
     def take(self) -> Delivery | None:
         """The next block; None soon where there is nothing just now. StreamEnded at the end."""
-        element = next(self._elements, None)
+        element = self._next()
         if element is None:
             raise StreamEnded
         number = int(element.number)
@@ -73,6 +74,14 @@ class KafkaStream:
         if raw is not None:
             return Delivery(_rows(raw), facts, self._prepared)
         return Delivery(_rows(element), facts)
+
+    def _next(self) -> dataset.Element | None:
+        try:
+            return next(self._elements, None)
+        except HandoffBroken as broken:
+            if isinstance(broken.why, TopicRecreatedError) and not broken.why.fatal:
+                raise TopicsRecreated(broken.why.beginnings) from broken
+            raise
 
     def close(self) -> None:
         """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
@@ -130,7 +139,7 @@ class StreamFactory:
         elements = dataset.Stream(feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass))
         raw = dataset.RawRows(bypass, self._schema, how, options.preprocess)
         self.current = KafkaStream(feed, handoff, pool, elements, raw)
-        self._source.begin(order.incarnation, order.positions, handoff, options.until)
+        self._source.begin(order.incarnation, order.positions, handoff, options.until, order.fingerprints)
         return self.current
 
     def _assembly(self, order: StreamOrder) -> AssembleOptions:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from consumers.fingerprints import Fingerprint
 from consumers.records import Chunk, Headers, Partition
 
 _RECORD_BYTES = 128
@@ -81,7 +82,13 @@ def chunk_of(
         headers=headers,
         nbytes=nbytes,
         fetched_at=fetched_at,
+        fingerprint=fingerprint_of(records[-1]),
     )
+
+
+def fingerprint_of(record: FetchedRecord) -> Fingerprint:
+    """Of one record."""
+    return Fingerprint.of(record.offset, record.timestamp, record.key, record.value)
 
 
 def _columns(records: Sequence[FetchedRecord]) -> _Columns:

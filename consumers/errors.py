@@ -5,6 +5,7 @@
     ├── UnreachableError (ConnectionError)   nobody answers, or not yet: exit 3, retriable
     ├── TopicMissingError (LookupError)      exit 3
     ├── DataLossError (RuntimeError)  going on would lose or repeat records: exit 4
+    │   └── TopicRecreatedError       another topic stands under the name of the one that was learnt
     ├── SourceError (RuntimeError)    Kafka refuses for good: authorization, a corrupt log
     ├── DeadLettersFull (TimeoutError)       the dead-letter topic takes nothing, retriable
     └── HandoffBroken (RuntimeError)  the other end of the hand-off failed
@@ -18,6 +19,10 @@
 
 Every text says what, which value, and what to do. `exit_code` is what the command line ends with.
 """
+
+from collections.abc import Mapping
+
+from consumers.records import Partition
 
 
 class MillraceError(Exception):
@@ -52,6 +57,17 @@ class DataLossError(MillraceError, RuntimeError):
     exit_code = 4
 
 
+class TopicRecreatedError(DataLossError):
+    """Another topic stands under the name of the one that was learnt; its offsets mean other records."""
+
+    def __init__(self, text: str, beginnings: Mapping[Partition, int], *, fatal: bool = True) -> None:
+        super().__init__(text)
+        self.beginnings = dict(beginnings)
+        """The first offset of each partition of it that was to be read further on."""
+        self.fatal = fatal
+        """Whether nobody has said that it may be begun anew."""
+
+
 class SourceError(MillraceError, RuntimeError):
     """Kafka refuses for good, and asking again would not help."""
 
@@ -63,11 +79,13 @@ class DeadLettersFull(MillraceError, TimeoutError):  # noqa: N818 - named for th
 
 
 class HandoffBroken(MillraceError, RuntimeError):  # noqa: N818 - named for the state of the hand-off
-    """The sending end of a hand-off failed; `__cause__` holds why."""
+    """The sending end of a hand-off failed."""
 
-    def __init__(self, text: str, *, exit_code: int = 1) -> None:
+    def __init__(self, text: str, *, exit_code: int = 1, why: BaseException | None = None) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+        self.why = why
+        """What it failed with; unlike `__cause__` it stays when this is raised again from something else."""
 
 
 class HandoffSignal(Exception):  # noqa: N818 - a state of the hand-off, no error

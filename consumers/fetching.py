@@ -2,8 +2,9 @@
 
 Owns the positions of its incarnation and at most one chunk a partition that the hand-off has refused. It is one task
 on the consumer's loop; a turn takes what one poll returned, some milliseconds. Full, it polls only the partitions that
-have room, and when none has, it waits for room and nobody polls. It ends by reaching `until` (`Handoff.end`), by an
-error that it may not live with (`Handoff.fail`), by the receiver's leaving, or by being cancelled.
+have room, and when none has, it waits for room and nobody polls. Which may be read at all, `admission` knows. It ends
+by reaching `until` (`Handoff.end`), by an error that it may not live with (`Handoff.fail`), by the receiver's leaving,
+or by being cancelled.
 """
 
 import asyncio
@@ -12,17 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from consumers.admission import Admission
 from consumers.chunking import FetchedRecord, chunk_of, empty_chunk, records_between
-from consumers.errors import (
-    DataLossError,
-    HandoffClosed,
-    MillraceError,
-    SourceError,
-    TopicMissingError,
-    UnreachableError,
-)
+from consumers.errors import DataLossError, HandoffClosed, MillraceError, SourceError, UnreachableError
+from consumers.fingerprints import Fingerprint
 from consumers.handoff import Handoff
-from consumers.kafka_client import KafkaClient, OffsetGoneError, PollError, missing_topic
+from consumers.kafka_client import KafkaClient, OffsetGoneError, PollError
 from consumers.kafka_options import KafkaOptions
 from consumers.records import Chunk, Partition
 from consumers.source_statistics import SourceMeter
@@ -35,7 +31,6 @@ _POLL_BESIDE_FULL_MS = 10
 _LOOK_EVERY_S = 0.5
 _SWEEP_EVERY_S = 0.1
 _RETRY_S = 0.5
-_PAST_END_S = 2.0
 _RETRIES = 20
 """Failed polls in a row before a passing trouble counts as a lasting one."""
 
@@ -46,6 +41,8 @@ class Incarnation:
 
     number: int
     positions: Mapping[Partition, int]
+    fingerprints: Mapping[Partition, Fingerprint | None]
+    """By what the partitions are known of which something is settled; None where no record is on file."""
     until: Mapping[Partition, int] | None
     handoff: Handoff
 
@@ -71,8 +68,9 @@ class Fetching:
         self._meter = meter
         self._room = room
         self._held: dict[Partition, Chunk] = {}
-        self._past_end: dict[Partition, tuple[int, float]] = {}
-        self._missing_since: float | None = None
+        self._admission = Admission(
+            self._positions, incarnation.fingerprints, client=client, options=options, meter=meter
+        )
         self._look_due = self._sweep_due = 0.0
         self._failures = 0
 
@@ -80,7 +78,6 @@ class Fetching:
         """The task's body. Whatever goes wrong reaches the receiver."""
         try:
             self._meter.begin(self._number, self._positions)
-            self._share_out()
             while not self._reached():
                 await self._turn()
             self._handoff.end()
@@ -97,9 +94,11 @@ class Fetching:
             self._meter.stopped()
 
     async def _turn(self) -> None:
+        if await self._admission.look(self._positions):
+            self._share_out()
         await self._look_at_partitions()
         self._offer_held()
-        unfinished = [partition for partition in self._positions if not self._finished(partition)]
+        unfinished = [p for p in self._positions if self._admission.admits(p) and not self._finished(p)]
         ready = [p for p in unfinished if p not in self._held and self._handoff.has_room(p)]
         if not ready:
             await self._wait_for_room()
@@ -111,6 +110,8 @@ class Fetching:
         except PollError as error:
             await self._seek_again(error)
         else:
+            if self._client.doubted:  # what was found may be of another topic: it is found again if it is not
+                return
             if found:
                 self._failures = 0
             await self._take_all(found)
@@ -150,6 +151,7 @@ class Fetching:
 
     def _send(self, chunk: Chunk) -> None:
         self._positions[chunk.partition] = chunk.end
+        self._admission.fetched(chunk)
         if self._handoff.offer(chunk):
             self._meter.fetched(chunk)
         else:
@@ -180,7 +182,8 @@ class Fetching:
         return self._until is not None and self._positions[partition] >= self._until.get(partition, 0)
 
     def _reached(self) -> bool:
-        return self._until is not None and not self._held and all(map(self._finished, self._positions))
+        drained = self._until is not None and not self._held and self._admission.complete
+        return drained and all(map(self._finished, self._positions))
 
     # Trouble.
 
@@ -191,7 +194,8 @@ class Fetching:
             raise SourceError(f"fetching fails again and again: {error}; is the log of the broker sound?")
         self._meter.trouble(f"a poll failed: {error}")
         for partition, position in self._positions.items():
-            self._client.seek(partition, position)
+            if self._admission.admits(partition):
+                self._client.seek(partition, position)
         await asyncio.sleep(_RETRY_S)
 
     async def _out_of_range(self, gone: OffsetGoneError) -> None:
@@ -207,22 +211,10 @@ class Fetching:
         if position < first:
             self._pass_lost(partition, first)
             self._client.seek(partition, first)
+        elif position > end:
+            self._admission.doubt([partition])
         else:
-            self._check_past_end(partition, position, end)
             await self._seek_again(PollError(str(gone)))
-
-    def _check_past_end(self, partition: Partition, position: int, end: int) -> None:
-        """A leader that was just elected may not know its own end yet, so this takes some patience."""
-        if position <= end:
-            return
-        now = time.monotonic()
-        seen_at, since = self._past_end.get(partition, (position, now))
-        if seen_at == position and now - since >= _PAST_END_S:
-            raise DataLossError(
-                f"{partition} ends at offset {end}, yet {position} is the next to be read: the topic was truncated, or "
-                "deleted and created again. Start afresh under another name, or rewind to an offset that it has"
-            )
-        self._past_end[partition] = (position, since if seen_at == position else now)
 
     def _pass_lost(self, partition: Partition, first: int) -> None:
         position = self._positions[partition]
@@ -244,7 +236,6 @@ class Fetching:
             return
         self._look_due = now + _LOOK_EVERY_S
         known = set(self._client.partitions())
-        self._check_missing(self._positions.keys() - known, now)
         new = known - self._positions.keys()
         if self._options.freeze_partitions or self._until is not None:
             self._meter.waiting(new)
@@ -265,18 +256,4 @@ class Fetching:
     def _share_out(self) -> None:
         """Assigning anew drops all positions of the client: seek them all."""
         self._handoff.set_partitions(max(1, len(self._positions)))
-        self._client.assign(self._positions)
-
-    def _check_missing(self, missing: set[Partition], now: float) -> None:
-        """A broker that has just come back may not know its topics yet, so this takes some patience."""
-        if not missing:
-            self._missing_since = None
-            return
-        if self._missing_since is None:
-            self._missing_since = now
-        if now - self._missing_since < self._options.missing_after_ms / 1000:
-            return
-        topic = min(missing).topic
-        if any(known.topic == topic for known in self._client.partitions()):
-            raise DataLossError(f"{min(missing)} is no longer there: was topic {topic} created again with fewer?")
-        raise TopicMissingError(missing_topic(topic, self._options.servers))
+        self._client.assign({p: at for p, at in self._positions.items() if self._admission.admits(p)})

@@ -274,7 +274,7 @@ class Handoff:
             raise HandoffClosed("the hand-off is closed")
         if self._state is _State.BROKEN:
             exit_code = self._error.exit_code if isinstance(self._error, MillraceError) else 1
-            raise HandoffBroken(str(self._error), exit_code=exit_code) from self._error
+            raise HandoffBroken(str(self._error), exit_code=exit_code, why=self._error) from self._error
         partition = self._oldest() if pick is None else pick(MappingProxyType(self._heads))
         if partition is not None:
             return self._pop(partition)

@@ -7,7 +7,8 @@ Two clients, so that trouble in the group (strangers, a coordinator that moves) 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
@@ -72,6 +73,7 @@ class KafkaClient:
         )
         self._client: AIOKafkaClient = self._consumer._client  # noqa: SLF001 - metadata has no public way
         self._consumer._request_timeout_ms += _SPARE_MS  # noqa: SLF001 - see _answers
+        self._doubt = _Doubt(self._client)
         self.cluster_id: str | None = None
 
     async def connect(self, deadline_s: float) -> None:
@@ -97,6 +99,21 @@ class KafkaClient:
         """Every partition of the topics that Kafka last told us of."""
         numbers = {topic: self._client.cluster.partitions_for_topic(topic) or () for topic in self._options.topics}
         return tuple(sorted(Partition(topic, number) for topic in numbers for number in numbers[topic]))
+
+    def led(self) -> frozenset[Partition]:
+        """Those of them that have a leader, so that they can be read."""
+        leader = self._client.cluster.leader_for_partition
+        return frozenset(p for p in self.partitions() if leader(TopicPartition(*p)) not in {None, -1})
+
+    @property
+    def doubted(self) -> bool:
+        """Whether since `take_doubt` an answer did not fit, or a connection broke: a topic may be another by now."""
+        return self._doubt.raised
+
+    def take_doubt(self) -> bool:
+        """Whether it is doubted; from now on it is not."""
+        doubted, self._doubt.raised = self._doubt.raised, False
+        return doubted
 
     async def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset that each partition still has."""
@@ -130,8 +147,9 @@ class KafkaClient:
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these positions; what was fetched for an earlier assignment is dropped."""
-        self._consumer.assign(_theirs(positions))
-        self._client.set_topics(self._options.topics)  # the assignment has left only its own
+        with self._doubt.withheld():
+            self._consumer.assign(_theirs(positions))
+            self._client.set_topics(self._options.topics)  # the assignment has left only its own
         for partition, position in positions.items():
             self.seek(partition, position)
 
@@ -207,6 +225,30 @@ class KafkaClient:
             await self._client.set_topics(topics)
 
 
+class _Doubt:
+    """Notices when the client asks for metadata out of turn, which is all that it shows of some answers.
+
+    It does so when a broker does not know a partition, does not lead it, or breaks a connection, and before it asks any
+    of them again: so what is fetched of a topic that was created again is fetched after the doubt was raised.
+    """
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self.raised = False
+        self._ask = client.force_metadata_update
+        client.force_metadata_update = self._noticed
+
+    def _noticed(self) -> Any:
+        self.raised = True
+        return self._ask()
+
+    @contextlib.contextmanager
+    def withheld(self) -> Iterator[None]:
+        """What is asked for in here is ours."""
+        raised = self.raised
+        yield
+        self.raised = raised
+
+
 class GroupCommits:
     """The commits of the group id. Its consumer is never polled: assigned, sought and paused, it only commits."""
 
@@ -251,12 +293,22 @@ class GroupCommits:
                 return type(error).__name__
         return None
 
+    async def keep(self, led: Iterable[Partition]) -> None:
+        """Hold none but these: the client asks without a pause for the leader of one that has none."""
+        async with self._lock:
+            assigned = self._consumer.assignment()
+            if not assigned <= (kept := set(_theirs(led))):
+                self._hold(assigned & kept, {})
+
     def _cover(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Only what is assigned can be committed; paused at a position of ours, it is not fetched."""
         assigned = self._consumer.assignment()
         if assigned.issuperset(offsets):
             return
-        self._consumer.assign(sorted(assigned.union(offsets)))
+        self._hold(assigned.union(offsets), offsets)
+
+    def _hold(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        self._consumer.assign(sorted(partitions))
         for theirs in self._consumer.assignment():
             self._consumer.seek(theirs, offsets.get(theirs, 0))
             self._consumer.pause(theirs)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 OutOfRange = Literal["fail", "earliest"]
+OnRecreated = Literal["fail", "earliest"]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
 
@@ -24,6 +25,8 @@ class KafkaOptions:
     """aiokafka's own client settings, already built: security_protocol, ssl_context, sasl_*."""
     out_of_range: OutOfRange = "fail"
     """When retention has removed what is to be read next: fail, or go on at the earliest and count the gap."""
+    on_recreated: OnRecreated = "fail"
+    """When another topic stands under the name of the one that was learnt: fail, or begin at its first record."""
     isolation_level: IsolationLevel = "read_committed"
     """Whether records of transactions that were aborted, or still are open, are read."""
     freeze_partitions: bool = False
@@ -45,7 +48,7 @@ class KafkaOptions:
     commit_timeout_ms: int = 10_000
     """When a commit that Kafka does not answer counts as refused."""
     missing_after_ms: int = 10_000
-    """For how long metadata may lack a partition of ours before it counts as deleted."""
+    """For how long a partition of ours may be away before it is called missing."""
     log_lines_per_minute: int = 10
     """What each of the client library's loggers may write, so that a broker that is away does not fill a disk."""
 

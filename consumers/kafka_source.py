@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from consumers.committing import Committing
 from consumers.errors import MillraceError
 from consumers.fetching import Fetching, Incarnation
+from consumers.fingerprints import Fingerprint
 from consumers.handoff import Handoff
 from consumers.kafka_client import GroupCommits, KafkaClient
 from consumers.kafka_options import KafkaOptions
@@ -80,12 +81,20 @@ class KafkaSource:
         positions: Mapping[Partition, int],
         handoff: Handoff,
         until: Mapping[Partition, int] | None = None,
+        fingerprints: Mapping[Partition, Fingerprint | None] | None = None,
     ) -> None:
         """End the fetching under way, seek, fetch into `handoff`: nothing of the old positions arrives there.
 
+        Partitions of which something was settled before are in `fingerprints`, and read only once they are recognised.
         With `until`, each partition stops before that offset, and the hand-off ends when all have stopped.
         """
-        wanted = Incarnation(number=incarnation, positions=dict(positions), until=until, handoff=handoff)
+        wanted = Incarnation(
+            number=incarnation,
+            positions=dict(positions),
+            fingerprints=dict(fingerprints or {}),
+            until=until,
+            handoff=handoff,
+        )
         parts = self._connected
         handoff.on_room(lambda: self._loop.call(parts.room.set))
         self._loop.run(parts.begin(wanted), self._patience_s)
@@ -171,7 +180,8 @@ class _Parts:
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
         try:
-            return await self._committing.commit(positions)
+            known = set(self.client.partitions())
+            return await self._committing.commit({p: at for p, at in positions.items() if p in known})
         except asyncio.CancelledError:  # the source is being stopped, and this task ends here
             return False
 
@@ -192,7 +202,8 @@ class _Parts:
         while True:
             late = loop.call_later(_SILENT_S, self._meter.unanswered, f"no answer for {_SILENT_S:g} s")
             try:
-                self._meter.ends(await self.client.ends(self.client.partitions()))
+                await self.commits.keep(self.client.led())
+                self._meter.ends(await self.client.ends(self.client.led()))
             except MillraceError as error:
                 self._meter.unanswered(str(error))
             finally:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from consumers.fingerprints import Fingerprint
+
 Int64s = npt.NDArray[np.int64]
 Headers = Sequence[tuple[str, bytes]]
 
@@ -54,6 +56,8 @@ class Chunk:
     """Monotonic clock, when the poll returned."""
     lost: int = 0
     """Offsets inside [start, end) that Kafka's retention removed before they were read."""
+    fingerprint: Fingerprint | None = None
+    """Of its last record; None where it has no record."""
 
     def __len__(self) -> int:
         return len(self.values)

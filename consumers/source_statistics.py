@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from consumers.fingerprints import Sameness
 from consumers.lag import Lag, lag_of
 from consumers.records import Chunk, Partition
 
@@ -61,6 +62,10 @@ class SourceStatistics:
     """The newest trouble that was lived with."""
     connected: bool
     """Whether Kafka answered when it was last asked, about a second ago."""
+    missing: tuple[Partition, ...] = ()
+    """Partitions that Kafka does not have, or has no leader for, since some seconds; nothing is read of them."""
+    recognised: Mapping[Partition, Sameness] = field(default_factory=dict)
+    """Whether partitions of which something was settled before are known to be still the same."""
     retention_ms: Mapping[str, int | None]
     """For how long Kafka keeps records, by topic; None: it removes none for their age. A topic not here: not known."""
     loop_lag_p99_s: float
@@ -104,6 +109,8 @@ class SourceMeter:
         self._fresh_ms: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
         self._waiting: tuple[Partition, ...] = ()
+        self._missing: tuple[Partition, ...] = ()
+        self._recognised: dict[Partition, Sameness] = {}
         self._retention_ms: dict[str, int | None] = {}
         self._last_error: str | None = None
         self._connected = False
@@ -115,6 +122,8 @@ class SourceMeter:
             self._fetching = True
             self._partitions.clear()
             self._fresh_ms.clear()
+            self._missing = ()
+            self._recognised.clear()
         self.joined(positions)
 
     def joined(self, positions: Mapping[Partition, int]) -> None:
@@ -176,6 +185,16 @@ class SourceMeter:
         with self._lock:
             self._waiting = tuple(sorted(partitions))
 
+    def missing(self, partitions: Iterable[Partition]) -> None:
+        """These partitions are not there."""
+        with self._lock:
+            self._missing = tuple(partitions)
+
+    def recognised(self, found: Mapping[Partition, Sameness]) -> None:
+        """These partitions were looked at."""
+        with self._lock:
+            self._recognised |= found
+
     def retention(self, kept_ms: Mapping[str, int | None]) -> None:
         """Kafka keeps the topics' records for so long."""
         with self._lock:
@@ -204,6 +223,8 @@ class SourceMeter:
                 stale_records=self._totals.stale_records,
                 partitions=dict(self._partitions),
                 waiting_partitions=self._waiting,
+                missing=self._missing,
+                recognised=dict(self._recognised),
                 lag=lag_of(positions, self._ends, self._fresh_ms, now_s=now_s),
                 commits_accepted=self._totals.commits_accepted,
                 commits_refused=dict(self._totals.commits_refused),

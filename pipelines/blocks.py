@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Int64s, Partition
 from pipelines.schema import Column
@@ -33,6 +34,8 @@ class Span:
     """Offsets at which Kafka holds no record: compacted, aborted, control records."""
     lost: int = 0
     """Offsets that retention removed before they were read."""
+    fingerprint: Fingerprint | None = None
+    """Of the last chunk that ends in it; None where none does."""
 
     def balanced(self) -> bool:
         """Whether every offset of the span is accounted for exactly once."""

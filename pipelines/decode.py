@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Chunk, Int64s, Partition
 from pipelines.decoders.protocol import Decoder
@@ -57,6 +58,8 @@ class Decoded:
     """Ascending by offset."""
     nbytes: int
     """What its columns hold in memory, roughly."""
+    fingerprint: Fingerprint | None = None
+    """Of the chunk's last record, whatever became of it."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -90,6 +93,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         weights=weights,
         refused=tuple(Refused(int(chunk.offsets[index]), reason, field) for index, reason, field in sorted(refused)),
         nbytes=sum(map(_nbytes, columns.values())) + 2 * offsets.nbytes,
+        fingerprint=chunk.fingerprint,
     )
 
 

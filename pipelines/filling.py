@@ -12,6 +12,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
+from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import Block, BlockFacts, BlockRows, Span, Turn
@@ -32,6 +33,7 @@ class _Tally:
     skipped: Counter[str] = field(default_factory=Counter)
     gaps: int = 0
     lost: int = 0
+    fingerprint: Fingerprint | None = None
 
     def add(self, piece: Slice) -> None:
         if piece.start != self.end:
@@ -44,6 +46,7 @@ class _Tally:
         self.skipped.update(piece.skipped)
         self.gaps += piece.gaps
         self.lost += piece.lost
+        self.fingerprint = piece.fingerprint or self.fingerprint
 
     def span(self, partition: Partition) -> Span:
         return Span(
@@ -56,6 +59,7 @@ class _Tally:
             skipped=dict(self.skipped),
             gaps=self.gaps,
             lost=self.lost,
+            fingerprint=self.fingerprint,
         )
 
 

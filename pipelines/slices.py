@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Int64s, Partition
 from pipelines.decode import Decoded
@@ -66,6 +67,11 @@ class Slice:
     def rows(self) -> int:
         """How many rows it holds."""
         return self.last - self.first
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """Of the chunk's last record, where this slice settles it."""
+        return self.decoded.fingerprint if self.end == self.decoded.end else None
 
 
 class Remainder:

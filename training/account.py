@@ -1,12 +1,14 @@
 """The account of one partition: one integer (the next offset), and what became of every offset before it.
 
-Owns the counters by reason; the ledger guards it and is the only one to change it.
+Owns the counters by reason, and the fingerprint by which the partition is known again; the ledger guards it and is the
+only one to change it. Where a topic was created again, the account of the one before it is closed as it stood and kept.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from pipelines.blocks import Span
 
@@ -29,12 +31,44 @@ class PartitionStatistics:
     """Offsets at which Kafka holds no record."""
     lost: int
     """Offsets that retention removed before they were read; anything but 0 is a loss."""
+    former: tuple["PartitionStatistics", ...] = ()
+    """What became of the topics that bore the name before, the oldest first."""
+
+    @property
+    def histories(self) -> tuple["PartitionStatistics", ...]:
+        """The closed ones and the present one; the weights have learnt from all of them."""
+        return (*self.former, self)
 
     @property
     def balanced(self) -> bool:
-        """Whether every offset is accounted for exactly once."""
+        """Whether every offset is accounted for exactly once, in every history."""
         parts = self.learnt + sum(self.set_aside.values()) + sum(self.skipped.values()) + self.gaps + self.lost
-        return parts == self.position - self.start
+        return parts == self.position - self.start and all(closed.balanced for closed in self.former)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON holds it; the closed ones apart."""
+        return {
+            "start": self.start,
+            "position": self.position,
+            "learnt": self.learnt,
+            "set_aside": {reason.value: count for reason, count in self.set_aside.items()},
+            "skipped": dict(self.skipped),
+            "gaps": self.gaps,
+            "lost": self.lost,
+        }
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "PartitionStatistics":
+        """Out of JSON."""
+        return cls(
+            start=int(facts["start"]),
+            position=int(facts["position"]),
+            learnt=int(facts["learnt"]),
+            set_aside={Reason(reason): int(count) for reason, count in facts["set_aside"].items()},
+            skipped={str(order): int(count) for order, count in facts["skipped"].items()},
+            gaps=int(facts["gaps"]),
+            lost=int(facts["lost"]),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +82,9 @@ class Account:
     skipped: dict[str, int] = field(default_factory=dict)
     gaps: int = 0
     lost: int = 0
+    fingerprint: Fingerprint | None = None
+    """Of the last chunk that was wholly settled; None where none was."""
+    former: tuple[PartitionStatistics, ...] = ()
 
     def settle(self, span: Span, refused: Mapping[Reason, int]) -> None:
         """Move past a span, so many of its rows set aside after all."""
@@ -55,11 +92,21 @@ class Account:
         self.learnt += span.learnt - sum(refused.values())
         self.gaps += span.gaps
         self.lost += span.lost
+        self.fingerprint = span.fingerprint or self.fingerprint
         for reasons in (span.set_aside, refused):
             for reason, count in reasons.items():
                 self.set_aside[reason] = self.set_aside.get(reason, 0) + count
         for order, count in span.skipped.items():
             self.skipped[order] = self.skipped.get(order, 0) + count
+
+    @property
+    def settled(self) -> int:
+        """Offsets behind the position, of the present topic."""
+        return self.position - self.start
+
+    def begun_anew(self, start: int) -> "Account":
+        """The account of a topic that was created again; this one is closed as it stands."""
+        return Account(start=start, position=start, former=(*self.former, replace(self.statistics(), former=())))
 
     def statistics(self) -> PartitionStatistics:
         """A frozen copy."""
@@ -71,29 +118,29 @@ class Account:
             skipped=dict(self.skipped),
             gaps=self.gaps,
             lost=self.lost,
+            former=self.former,
         )
 
     def facts(self) -> dict[str, Any]:
         """As JSON holds it."""
         return {
-            "start": self.start,
-            "position": self.position,
-            "learnt": self.learnt,
-            "set_aside": {reason.value: count for reason, count in self.set_aside.items()},
-            "skipped": dict(self.skipped),
-            "gaps": self.gaps,
-            "lost": self.lost,
+            **self.statistics().facts(),
+            "fingerprint": None if self.fingerprint is None else list(self.fingerprint),
+            "former": [closed.facts() for closed in self.former],
         }
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Account":
-        """Out of JSON."""
+        """Out of JSON; facts from before there were fingerprints hold none."""
+        counted = PartitionStatistics.of_facts(facts)
         return cls(
-            start=int(facts["start"]),
-            position=int(facts["position"]),
-            learnt=int(facts["learnt"]),
-            set_aside={Reason(reason): int(count) for reason, count in facts["set_aside"].items()},
-            skipped={str(order): int(count) for order, count in facts["skipped"].items()},
-            gaps=int(facts["gaps"]),
-            lost=int(facts["lost"]),
+            start=counted.start,
+            position=counted.position,
+            learnt=counted.learnt,
+            set_aside=dict(counted.set_aside),
+            skipped=dict(counted.skipped),
+            gaps=counted.gaps,
+            lost=counted.lost,
+            fingerprint=Fingerprint.of_facts(facts.get("fingerprint")),
+            former=tuple(map(PartitionStatistics.of_facts, facts.get("former", ()))),
         )

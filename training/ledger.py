@@ -11,9 +11,10 @@ to restore the ledger of an older checkpoint, counters and all, under the orders
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from consumers.errors import DataLossError
+from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
@@ -106,10 +107,20 @@ class Ledger:
                 self._accounts[partition] = Account(start=start, position=start)
             return new
 
+    def begin_anew(self, partition: Partition, start: int) -> None:
+        """Close the account of a partition whose topic was created again, and open one from this offset on.
+
+        What was ordered to be skipped of the topic before says nothing of this one.
+        """
+        with self._lock:
+            self._accounts[partition] = self._accounts[partition].begun_anew(start)
+            self._skips = self._holding()
+
     def follow(self, orders: Orders) -> None:
         """Be under these orders from here on; what they skip before the positions is history already."""
         with self._lock:
-            self._orders, self._skips = orders, orders.standing
+            self._orders = orders
+            self._skips = self._holding()
 
     def skip(self, skip: Skip) -> tuple[Skip, ...]:
         """Cut a range out of what is ahead. Gives the pieces that no earlier order has cut out already."""
@@ -121,9 +132,10 @@ class Ledger:
                     f"{skip.partition} [{skip.start}, {skip.end}) cannot be skipped: the partition {ahead}; "
                     "rewind to a checkpoint before the range, and give a range that is not empty"
                 )
+            skip = replace(skip, topic=len(account.former))
             pieces = tuple(uncovered(skip, self._skips))
             self._orders = self._orders.with_skip(skip)
-            self._skips = self._orders.standing
+            self._skips = self._holding()
             return pieces
 
     def settle(self, facts: BlockFacts, refused: Refused | None = None) -> bool:
@@ -150,10 +162,18 @@ class Ledger:
         with self._lock:
             return {partition: account.position for partition, account in sorted(self._accounts.items())}
 
-    def learnt(self) -> dict[Partition, int]:
-        """How many records of each partition were learnt."""
+    def fingerprints(self) -> dict[Partition, Fingerprint | None]:
+        """By what each partition of which anything is settled is known again; None where nothing was kept."""
         with self._lock:
-            return {partition: account.learnt for partition, account in sorted(self._accounts.items())}
+            accounts = sorted(self._accounts.items())
+            return {partition: account.fingerprint for partition, account in accounts if account.settled}
+
+    def learnt(self) -> dict[Partition, int]:
+        """How many records of each partition were learnt, of topics that bore its name before too."""
+        return {
+            partition: sum(history.learnt for history in account.histories)
+            for partition, account in self.statistics().partitions.items()
+        }
 
     def history_balanced(self) -> bool:
         """Whether the law holds in every partition."""
@@ -207,7 +227,8 @@ class Ledger:
             )
         with self._lock:
             self._accounts, self._event_span = accounts, event_span
-            self._orders, self._skips = orders, orders.standing
+            self._orders = orders
+            self._skips = self._holding()
             self._incarnation = max(self._incarnation, incarnation)
 
     def _check(self, facts: BlockFacts, refused: Refused) -> None:
@@ -246,6 +267,11 @@ class Ledger:
             "skips more than was ordered": any(count > cut.get(order, 0) for order, count in span.skipped.items()),
         }
         return next((text for text, applies in complaints.items() if applies), None)
+
+    def _holding(self) -> tuple[Skip, ...]:
+        """The ranges that hold, of the topics that the accounts are of."""
+        topics = {partition: len(account.former) for partition, account in self._accounts.items()}
+        return tuple(skip for skip in self._orders.standing if topics.get(skip.partition, 0) == skip.topic)
 
     def _cut(self, span: Span) -> dict[str, int]:
         """How many offsets of a span are cut out, by order."""

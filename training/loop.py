@@ -35,7 +35,7 @@ from training.phases import Phase, Phases
 from training.profiling import Profiling
 from training.raising import BlockRaised, Raising, RaisingOptions
 from training.saving import Saving
-from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder
+from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder, TopicsRecreated
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +118,9 @@ class Trainer:
             self._draw()
         except StreamEnded:
             return False
+        except TopicsRecreated as recreated:
+            self._begin_anew(recreated.beginnings)
+            return True
         except BlockRaised as error:
             raised = error  # looked at outside, as what is raised from here on is not about the record's values
         else:
@@ -280,6 +283,18 @@ class Trainer:
         self._learnt_to_ms = None
         self._open()
 
+    def _begin_anew(self, beginnings: Mapping[Partition, int]) -> None:
+        """Go on with other topics under the names of those that were learnt, whose histories end here."""
+        w = self._with
+        w.phases.enter(Phase.RESTORING)
+        self._close_stream()
+        w.saving.settle()
+        for partition, beginning in beginnings.items():
+            w.ledger.begin_anew(partition, beginning)
+            log.warning("%s is of a topic that was created again, and begins anew at %d", partition, beginning)
+        self._save(SaveReason.RECREATED)
+        self._open()
+
     def _wait_paused(self) -> bool:
         self._with.phases.enter(Phase.PAUSED, self._paused)
         if (command := self._with.commands.next(_IDLE_WAIT_S)) is not None:
@@ -296,6 +311,7 @@ class Trainer:
             incarnation=incarnation,
             positions=w.ledger.positions(),
             skips=w.ledger.skips,
+            fingerprints=w.ledger.fingerprints(),
             turn=w.saving.turn,
             learnt=self._learnt,
             suspects=self._raising.suspects,

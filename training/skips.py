@@ -28,6 +28,8 @@ class Skip:
     """Who ordered it."""
     lifted_by: int | None = None
     """The checkpoint whose order took it back; None while it holds."""
+    topic: int = 0
+    """Of which topic of that name it is: how many bore it before, when it was ordered. It holds in that one alone."""
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.start}-{self.end - 1}"
@@ -47,6 +49,7 @@ class Skip:
             "number": self.number,
             "by": self.by,
             "lifted_by": self.lifted_by,
+            "topic": self.topic,
         }
 
     @classmethod
@@ -61,13 +64,15 @@ class Skip:
             number=facts.get("number"),
             by=facts.get("by"),
             lifted_by=facts.get("lifted_by"),
+            topic=int(facts.get("topic", 0)),
         )
 
 
 def uncovered(skip: Skip, earlier: Sequence[Skip]) -> Iterator[Skip]:
     """The pieces of a range that no earlier one covers, ascending."""
     start = skip.start
-    ranges = sorted((other.start, other.end) for other in earlier if other.partition == skip.partition)
+    same = (other for other in earlier if (other.partition, other.topic) == (skip.partition, skip.topic))
+    ranges = sorted((other.start, other.end) for other in same)
     for covered_start, covered_end in ranges:
         if covered_start > start and start < skip.end:
             yield replace(skip, start=start, end=min(covered_start, skip.end))

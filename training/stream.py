@@ -5,9 +5,10 @@ incarnation: it begins at positions and ends for good.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from consumers.fingerprints import Fingerprint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
 from pipelines.bypass import Suspect
@@ -17,6 +18,15 @@ from training.ledger import Skip
 
 class StreamEnded(Exception):  # noqa: N818 - the regular end of a stream, as StopIteration is
     """All that was to be learnt has been handed out."""
+
+
+class TopicsRecreated(Exception):  # noqa: N818 - what the stream meets, and may be lived with
+    """Other topics stand under the names of some that were learnt, and are to be learnt from their first records."""
+
+    def __init__(self, beginnings: Mapping[Partition, int]) -> None:
+        super().__init__(f"begin anew: {', '.join(map(str, beginnings))}")
+        self.beginnings = beginnings
+        """Where each of their partitions begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,8 @@ class StreamOrder:
     incarnation: int
     positions: Mapping[Partition, int]
     skips: Sequence[Skip]
+    fingerprints: Mapping[Partition, Fingerprint | None] = field(default_factory=dict)
+    """By what partitions of which something is settled are known again; None where no record is on file."""
     turn: Turn | None
     """Where the strict rotation stood, in deterministic mode."""
     learnt: int
@@ -50,7 +62,8 @@ class Stream(Protocol):
     def take(self) -> Delivery | None:
         """The next block; None soon where there is nothing just now.
 
-        StreamEnded at the end; PreprocessError for a block that the user's `preprocess` has raised on.
+        StreamEnded at the end; TopicsRecreated where it cannot go on without a new beginning; PreprocessError for a
+        block that the user's `preprocess` has raised on.
         """
         ...
 

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from app.api.models import PartitionLagView
 from app.api.snapshot import Snapshot
+from consumers.fingerprints import Sameness
 from consumers.records import Partition
+
+_SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,4 +80,5 @@ def _view(snapshot: Snapshot, partition: Partition, position: int) -> PartitionL
         fetched=None if fetching is None else fetching.position,
         end=end,
         lag_records=None if end is None else max(0, end - position),
+        same_topic=_SHOWN.get(snapshot.source.recognised.get(partition)) if snapshot.source else None,
     )

@@ -26,8 +26,8 @@ def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
 
 
 def history_of(facts: PartitionStatistics) -> HistoryView:
-    """What became of a partition's offsets."""
-    return HistoryView(**asdict(facts))
+    """What became of a partition's offsets, and of those of the topics that bore its name before."""
+    return HistoryView(**facts.facts(), former=[history_of(closed) for closed in facts.former] or None)
 
 
 def skips_of(orders: Orders, partitions: Mapping[Partition, PartitionStatistics]) -> list[SkipView] | None:
@@ -42,7 +42,7 @@ def skips_of(orders: Orders, partitions: Mapping[Partition, PartitionStatistics]
             reason=skip.reason,
             ranges=list(map(str, ranges)),
             offsets=sum(one.end - one.start for one in ranges),
-            passed=sum(settled.skipped.get(skip.order, 0) for settled in partitions.values()),
+            passed=sum(one.skipped.get(skip.order, 0) for at in partitions.values() for one in at.histories),
             lifted_by=skip.lifted_by,
         )
     return list(views.values()) or None

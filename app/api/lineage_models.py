@@ -17,6 +17,9 @@ class HistoryView(Shape):
     skipped: Mapping[str, int] = Field(description="By the order that said so.")
     gaps: int
     lost: int
+    former: list["HistoryView"] | None = Field(
+        None, description="What became of the topics that bore the name before, the oldest first."
+    )
 
 
 class EventTimeView(Shape):

@@ -105,6 +105,9 @@ class RecordsView(Shape):
     skipped: Mapping[str, int] = Field(description="By the order that said so.")
     gaps: int = Field(description="Offsets at which Kafka holds no record: compacted, aborted, control records.")
     lost: int = Field(description="Offsets that retention removed before they were read.")
+    begun_anew: int | None = Field(
+        None, description="How often a partition began anew, as its topic had been created again; left out for never."
+    )
     fetched: int | None = Field(None, description="Since the present incarnation began.")
     handed: int | None = Field(None, description="Of those, given to the trainer.")
     held: int | None = Field(None, description="Of those, on their way to the trainer.")
@@ -225,6 +228,10 @@ class PartitionLagView(Shape):
     fetched: int | None = Field(None, description="The next offset to be fetched.")
     end: int | None = Field(None, description="One past the last offset in the topic.")
     lag_records: int | None = None
+    same_topic: Literal["same", "unknown"] | None = Field(
+        None,
+        description="Whether it is known to be of the topic that was learnt before; left out where nothing was learnt.",
+    )
 
 
 class CommitsView(Shape):

@@ -105,6 +105,13 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
             what=f"Kafka does not answer at {servers}{why}.",
             fix="Nothing is lost: it goes on by itself when Kafka is back. Look at the brokers and the way to them.",
         )
+    if source.missing:
+        yield Problem(
+            kind="partitions_missing",
+            what=f"Kafka has no {', '.join(map(str, source.missing))}: deleted, or without a leader.",
+            fix="The others are learnt meanwhile, and these go on when they are back as they were. Created again they "
+            "are other ones, and kafka.on_recreated says what becomes of it.",
+        )
     if source.waiting_partitions:
         names = ", ".join(map(str, source.waiting_partitions))
         yield Problem(

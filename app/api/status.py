@@ -86,18 +86,20 @@ def throughput_answer(observation: Observation) -> ThroughputAnswer:
 def records_of(snapshot: Snapshot) -> RecordsView:
     """What became of the records: of this history by the ledger, of this incarnation by what is on its way."""
     partitions = snapshot.ledger.partitions.values()
+    histories = [history for partition in partitions for history in partition.histories]
     set_aside, skipped = Counter[str](), Counter[str]()
-    for partition in partitions:
-        set_aside.update({reason.value: count for reason, count in partition.set_aside.items()})
-        skipped.update(partition.skipped)
+    for history in histories:
+        set_aside.update({reason.value: count for reason, count in history.set_aside.items()})
+        skipped.update(history.skipped)
     flow = _flow(snapshot)
     return RecordsView(
-        offsets=sum(p.position - p.start for p in partitions),
-        learnt=sum(p.learnt for p in partitions),
+        offsets=sum(history.position - history.start for history in histories),
+        learnt=sum(history.learnt for history in histories),
         set_aside=dict(set_aside),
         skipped=dict(skipped),
-        gaps=sum(p.gaps for p in partitions),
-        lost=sum(p.lost for p in partitions),
+        gaps=sum(history.gaps for history in histories),
+        lost=sum(history.lost for history in histories),
+        begun_anew=len(histories) - len(partitions) or None,
         fetched=flow.fetched if flow else None,
         handed=flow.handed if flow else None,
         held=flow.held if flow else None,

@@ -19,6 +19,7 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
         group_id=kafka.group,
         security=_security(kafka),
         out_of_range=kafka.out_of_range,
+        on_recreated=kafka.on_recreated,
         isolation_level=kafka.isolation_level,
         chunk_records=kafka.chunk_records,
         fetch_bytes=kafka.fetch_bytes,

@@ -70,6 +70,11 @@ class KafkaSettings(Section):
         description="When Kafka has removed the records that come next: fail, or go on from the earliest that is left "
         "and count the gap.",
     )
+    on_recreated: Literal["fail", "earliest"] = Field(
+        "fail",
+        description="When a topic turns out to be another one under the same name, deleted and created again: fail, or "
+        "close the history of its partitions and begin anew at their first records.",
+    )
     group: str = Field(
         "",
         min_length=1,

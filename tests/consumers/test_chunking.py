@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consumers.chunking import chunk_of, empty_chunk, records_between
+from consumers.fingerprints import Fingerprint
 from consumers.records import Headers, Partition
 
 P = Partition("t", 0)
@@ -37,6 +38,17 @@ def test_a_chunk_weighs_its_keys_values_and_headers() -> None:
     assert weight(value=b"x" * 1000) == bare + 1000
     assert weight(key=b"x" * 1000) == bare + 1000
     assert weight(headers=(("h", b"x" * 1000),)) > bare + 1000
+
+
+def test_a_chunk_is_known_by_its_last_record_whatever_comes_before() -> None:
+    def known(*records: Record) -> object:
+        return chunk_of(records, P, 0, start=0, end=9, fetched_at=0).fingerprint
+
+    last = Record(7, 70, b"k", b"v")
+    assert known(Record(3), last) == known(last) == Fingerprint.of(7, 70, b"k", b"v")
+    others = (Record(8, 70, b"k", b"v"), Record(7, 71, b"k", b"v"), Record(7, 70, b"", b"v"), Record(7, 70, b"k", b"w"))
+    assert len({known(last), *map(known, others)}) == 5
+    assert empty_chunk(P, 0, start=0, end=9, fetched_at=0).fingerprint is None
 
 
 def test_an_empty_chunk_moves_the_position_and_still_weighs_something() -> None:

@@ -279,20 +279,6 @@ def test_a_position_past_the_end_fails_whatever_the_policy(topic: Topic, produce
             handoff.receive(20)
 
 
-def test_a_topic_that_is_deleted_ends_the_fetching_with_its_name(
-    broker: str, topic: Topic, produce: Produce, source: Open
-) -> None:
-    name = topic()
-    produce(name, [b"x"])
-    with source(name, missing_after_ms=500) as opened:
-        handoff = new_handoff()
-        opened.begin(0, {Partition(name, 0): 0}, handoff)
-        assert len(handoff.receive(20)) == 1
-        on_admin(broker, lambda admin: admin.delete_topics([name]))
-        with pytest.raises(HandoffBroken, match=f"topic {name} is not at {broker}; create it"):
-            handoff.receive(30)
-
-
 def add_partitions(broker: str, topic: str, total: int) -> None:
     on_admin(broker, lambda admin: admin.create_partitions({topic: NewPartitions(total_count=total)}))
 

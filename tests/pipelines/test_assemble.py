@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consumers.errors import ConfigError
+from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.assemble import AssembleOptions, Assembler
@@ -319,3 +320,22 @@ def test_the_facts_name_the_span_of_event_times() -> None:
 def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make(**options)
+
+
+def test_a_fingerprint_is_of_the_block_that_settles_the_last_offset_of_its_chunk() -> None:
+    marks = [Fingerprint(end - 1, 0, end) for end in (6, 8, 10, 12)]
+    chunks = [
+        decoded(P0, [ROW] * 6, 0, fingerprint=marks[0]),
+        decoded(P0, [REFUSED] * 2, 6, fingerprint=marks[1]),
+        decoded(P0, [ROW] * 2, 8, fingerprint=marks[2]),
+        decoded(P1, [GAP] * 3),
+        decoded(P0, [ROW] * 2, 10, fingerprint=marks[3]),
+    ]
+    assembler = make(batch_size=4, batches_per_call=1, skips=[Skip("rewind-1", P0, 8, 10)])
+    found = [
+        (str(span.partition), span.start, span.end, span.fingerprint)
+        for block in feed(assembler, chunks)
+        for span in block.facts.spans
+    ]
+    zero, one = str(P0), str(P1)
+    assert found == [(zero, 0, 4, None), (zero, 4, 12, marks[3]), (one, 0, 3, None)]

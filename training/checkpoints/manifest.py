@@ -40,6 +40,8 @@ class SaveReason(StrEnum):
     """An order to cut a range out of history."""
     JOIN = "join"
     """An order to take partitions in."""
+    RECREATED = "recreated"
+    """Another topic stands under the name of one that was learnt, and is learnt from its first record."""
     FORK = "fork"
     """The beginning of a model that comes from another one."""
 

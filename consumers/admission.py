@@ -1,0 +1,155 @@
+"""Admission: which partitions of an incarnation may be read: those that are there, and are what they were.
+
+Owns the doubts about the partitions of one incarnation and the fingerprints of what was fetched last. Part of the task
+that fetches, on the consumer's loop. Each partition is doubted at the beginning, again whenever the client meets an
+answer that does not fit or a broken connection, and while it is away; it is admitted when it has been recognised. The
+broker may be away for as long as it likes: nothing is read meanwhile.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from consumers.errors import DataLossError, TopicRecreatedError, UnreachableError
+from consumers.fingerprints import Fingerprint, Sameness
+from consumers.kafka_client import KafkaClient
+from consumers.kafka_options import KafkaOptions
+from consumers.recognising import Finding, Place, recognise
+from consumers.records import Chunk, Partition
+from consumers.source_statistics import SourceMeter
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 0.5
+
+
+class Admission:
+    """Admits the partitions of one incarnation."""
+
+    def __init__(
+        self,
+        positions: Iterable[Partition],
+        fingerprints: Mapping[Partition, Fingerprint | None],
+        *,
+        client: KafkaClient,
+        options: KafkaOptions,
+        meter: SourceMeter,
+    ) -> None:
+        self._fingerprints = dict(fingerprints)
+        """Of partitions of which something was settled or fetched; None where no record is on file."""
+        self._client, self._options, self._meter = client, options, meter
+        self._doubted = set(positions)
+        self._told: set[Partition] = set()
+        """Partitions of which was said that they are not known."""
+        self._away_since: dict[Partition, float] = {}
+        self._missing: tuple[Partition, ...] = ()
+        self._look_due = 0.0
+
+    def admits(self, partition: Partition) -> bool:
+        """Whether it may be read."""
+        return partition not in self._doubted
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is doubted."""
+        return not self._doubted
+
+    def doubt(self, partitions: Iterable[Partition]) -> None:
+        """Read no further of these before they are recognised."""
+        self._doubted |= set(partitions)
+
+    def fetched(self, chunk: Chunk) -> None:
+        """Know the partition by this chunk from now on."""
+        if chunk.fingerprint is not None:
+            self._fingerprints[chunk.partition] = chunk.fingerprint
+
+    async def look(self, positions: Mapping[Partition, int]) -> bool:
+        """Look at whom is doubted. True where others may be read than before, or all must be sought again.
+
+        Raises TopicRecreatedError or DataLossError for a partition that cannot be read from its position.
+        """
+        now = time.monotonic()
+        if self._client.take_doubt():
+            self.doubt(positions)
+        elif now < self._look_due:
+            return False
+        changed = self._look_who_is_away(positions, now)
+        here = {partition: positions[partition] for partition in self._doubted - self._away_since.keys()}
+        if now < self._look_due:
+            return changed
+        self._look_due = now + _LOOK_EVERY_S
+        return (bool(here) and await self._recognise(here)) or changed
+
+    async def _recognise(self, positions: Mapping[Partition, int]) -> bool:
+        places = {p: Place(position=at, fingerprint=self._fingerprints.get(p)) for p, at in positions.items()}
+        try:
+            findings = await recognise(self._client, places)
+        except UnreachableError as error:
+            self._meter.unanswered(str(error))
+            return False
+        self._doubted -= findings.keys()
+        self._meter.recognised({p: finding.sameness for p, finding in findings.items() if p in self._fingerprints})
+        _refuse(findings, fatal=self._options.on_recreated == "fail")
+        self._tell(findings)
+        return True
+
+    def _tell(self, findings: Mapping[Partition, Finding]) -> None:
+        """Say once which partitions are not known, though something was settled of them."""
+        unknown = sorted(p for p, finding in findings.items() if finding.sameness is Sameness.UNKNOWN)
+        new = [partition for partition in unknown if partition in self._fingerprints.keys() - self._told]
+        if new:
+            self._told.update(new)
+            names, seen = ", ".join(map(str, new)), findings[new[0]].seen
+            log.warning("Taken on trust to be of the same topics as before: %s. %s %s", names, new[0], seen)
+
+    def _look_who_is_away(self, positions: Mapping[Partition, int], now: float) -> bool:
+        """A broker that has just come back may not know its topics yet, so `missing` takes some patience."""
+        away = {p: self._away_since.get(p, now) for p in positions.keys() - self._client.led()}
+        changed, self._away_since = away.keys() != self._away_since.keys(), away
+        self.doubt(away)
+        patience_s = self._options.missing_after_ms / 1000
+        missing = tuple(sorted(partition for partition, since in away.items() if now - since >= patience_s))
+        if missing != self._missing:
+            self._missing = missing
+            self._meter.missing(missing)
+            self._tell_missing(missing)
+        return changed
+
+    def _tell_missing(self, missing: Sequence[Partition]) -> None:
+        if not missing:
+            log.warning("The partitions that were missing are there again")
+            return
+        log.warning("Kafka has no leader for %s: nothing is read of it until it is back", ", ".join(map(str, missing)))
+        known = set(self._client.partitions())
+        topics = {partition.topic for partition in known}
+        fewer = [partition for partition in missing if partition not in known and partition.topic in topics]
+        if fewer and self._options.on_recreated == "fail":
+            raise DataLossError(
+                f"{fewer[0]} is no longer there: was topic {fewer[0].topic} created again with fewer partitions? "
+                f"{_ways_out(fewer[0].topic)}"
+            )
+
+
+def _refuse(findings: Mapping[Partition, Finding], *, fatal: bool) -> None:
+    for partition, finding in sorted(findings.items()):
+        if finding.sameness is Sameness.TRUNCATED:
+            raise DataLossError(
+                f"{partition} {finding.seen}, though it is the same topic: Kafka has lost its end, as an unclean "
+                "election does. Rewind to a checkpoint from before that offset"
+            )
+    others = {p: found for p, found in findings.items() if found.sameness is Sameness.DIFFERENT}
+    if others:
+        partition, finding = min(others.items())
+        raise TopicRecreatedError(
+            f"{partition} {finding.seen}: {partition.topic} is another topic under the same name, deleted and created "
+            f"again. {_ways_out(partition.topic)}",
+            {other: found.first for other, found in others.items()},
+            fatal=fatal,
+        )
+
+
+def _ways_out(topic: str) -> str:
+    return (
+        f"To learn {topic} from its first record on set kafka.on_recreated: earliest; to begin with new weights give "
+        "--start-over"
+    )
