@@ -74,7 +74,7 @@ def test_the_other_parts_are_the_targets_own(store: CheckpointStore) -> None:
     manifest = publish_rewind(store, Rewind(to=2, skips=[skip(P0, 20, 25)]), orders=Orders(), incarnation=1)
     ordered, target = store.load(manifest.number), store.load(2)
     assert ordered["progress"].facts == target["progress"].facts
-    assert (ordered["model"].arrays["w"] == target["model"].arrays["w"]).all()  # type: ignore[union-attr]  # loaded
+    assert (ordered["model"].arrays["w"] == target["model"].arrays["w"]).all()
 
 
 def test_an_order_says_where_its_state_comes_from(store: CheckpointStore) -> None:
