@@ -306,6 +306,7 @@ class Trainer:
         w = self._with
         for partition, beginning in w.newcomers(w.ledger.positions()).items():
             w.ledger.join_if_new(partition, beginning)
+            w.saving.joined()
         incarnation = w.ledger.begin_incarnation()
         order = StreamOrder(
             incarnation=incarnation,

@@ -138,6 +138,10 @@ class Saving:
         self._progress.turn = facts.turn
         self._settled_since = True
 
+    def joined(self) -> None:
+        """A partition has joined: where it begins is worth a checkpoint, though nothing of it is settled yet."""
+        self._settled_since = True
+
     def begin_or_restore(self, start: Callable[[], Mapping[Partition, int]], *, start_over: bool) -> Manifest:
         """Load the newest checkpoint; where there is none, resolve the start and publish number 0."""
         newest = None if start_over else self._store.newest()
@@ -199,6 +203,7 @@ class Saving:
     def order_rewind(self, command: Rewind) -> Manifest:
         """Publish the order as a checkpoint of its own: from here on a restart finds it."""
         self.settle()
+        self._see_to_who_waits()
         failpoint("rewind.before_order")
         manifest = publish_rewind(
             self._store,
@@ -240,6 +245,15 @@ class Saving:
         if self._under_way is not None:
             self._writer.cancel_or_settle(self._options.stop_timeout_s)
             self._collect()
+
+    def _see_to_who_waits(self) -> None:
+        """Who waits for a save has asked for one of the present history, not of the one that an order begins."""
+        if self._waiting and self._under_way is None:
+            self.begin(SaveReason.DEMAND)
+            self.settle()
+        waiting, self._waiting = self._waiting, []
+        for command in waiting:
+            command.answer.set_exception(CheckpointError("the save was overtaken by a later order; nothing was saved"))
 
     def finish(self) -> None:
         """The last checkpoint, durable before this returns; raises where it cannot be."""

@@ -11,10 +11,11 @@ Owns the folder `.saving-<number>-<term>` until it is renamed; runs on the check
 5. `on_durable`, by the store.
 6. Pruning, by the store.
 
-What fails before the rename (a full disk, a cancelled save) leaves nothing behind; what dies leaves a temporary folder,
-which the next writer removes.
+What fails (a full disk, a cancelled save, a name that cannot be synced) leaves nothing behind; what dies leaves a
+temporary folder, which the next writer removes.
 """
 
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from training.checkpoints.lease import Writer
 from training.checkpoints.manifest import FILE_NAME, Manifest, SaveOrder
 from training.errors import CheckpointError
 
+log = logging.getLogger(__name__)
 FileSource = Callable[[Path], FileFacts]
 """Puts one file under the path that it is given, durably."""
 
@@ -54,7 +56,8 @@ def publish_draft(
     writer: Writer, draft: Draft, before_manifest: Callable[[SaveOrder], None], gate: Callable[[], None]
 ) -> Manifest:
     """Write it, and return when it is durable. CheckpointError when it could not be, PassedError when we were."""
-    temporary = writer.folder.saving(draft.number, writer.term)
+    temporary, published = writer.folder.saving(draft.number, writer.term), writer.folder.checkpoint(draft.number)
+    renamed = False
     try:
         failpoint("save.before_data")
         files = _write_data(temporary, draft, writer.term)  # (2)
@@ -65,7 +68,8 @@ def publish_draft(
         failpoint("save.before_manifest")
         manifest = _write_manifest(temporary, draft, writer.term, files)
         failpoint("save.after_manifest")
-        temporary.rename(writer.folder.checkpoint(draft.number))  # (4)
+        temporary.rename(published)  # (4)
+        renamed = True
         sync_folder(writer.folder.checkpoints)
         writer.check()
         failpoint("save.after_rename")
@@ -74,12 +78,24 @@ def publish_draft(
         raise
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        writer.check()  # whoever takes over removes what we were writing
+        writer.check()  # whoever takes over removes what we were writing, and may go on from what we published
+        if renamed:
+            _withdraw(published, temporary)
         raise CheckpointError(
             f"checkpoint {draft.number} could not be written below {writer.folder.root}: {error.strerror}; "
             "nothing of it is kept, and the next save tries again"
         ) from error
     return manifest
+
+
+def _withdraw(published: Path, temporary: Path) -> None:
+    """Take back what was given its name and may not be durable: nobody was told, so no restart may find it."""
+    try:
+        published.rename(temporary)
+    except OSError as error:
+        log.error("%s could not be taken back, and a restart may find it: %s", published, error)  # noqa: TRY400 - one line
+    else:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_data(temporary: Path, draft: Draft, term: int) -> dict[str, FileFacts]:

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from threading import Lock
 
-from consumers.errors import DataLossError
+from consumers.errors import ConfigError, DataLossError
 from consumers.failpoints import failpoint
 from training.checkpoints.chain import newest_verified
 from training.checkpoints.files import link_durably, require_space, sync_folder
@@ -172,21 +172,32 @@ class CheckpointStore:
 
     def _publish(self, order: SaveOrder, files: Mapping[str, FileSource], gate: Callable[[], None]) -> Manifest:
         writer = self._require_writer()
-        writer.check()
-        draft = Draft(
+        try:
+            writer.check()
+            draft = self._draft(order, files)
+        except CheckpointError:
+            raise
+        except OSError as error:
+            raise CheckpointError(f"{self.folder.root} cannot be read ({error}); the next save tries again") from error
+        manifest = publish_draft(writer, draft, self._options.before_manifest, gate)  # (1) to (4)
+        self._verified[manifest.number] = manifest
+        log.info("checkpoint %d is durable: step %d, %s", manifest.number, manifest.step, manifest.reason)
+        self._tell(manifest)  # (5)
+        failpoint("save.before_prune")
+        try:
+            self._prune(manifest)  # (6)
+        except (OSError, ConfigError) as error:
+            log.warning("checkpoint %d is durable, and nothing was pruned after it: %s", manifest.number, error)
+        return manifest
+
+    def _draft(self, order: SaveOrder, files: Mapping[str, FileSource]) -> Draft:
+        return Draft(
             number=self._next_number(),
             order=order,
             ancestors=self._ancestors(order.parent),
             files=files,
             created=self._options.now(),
         )
-        manifest = publish_draft(writer, draft, self._options.before_manifest, gate)  # (1) to (4)
-        self._verified[manifest.number] = manifest
-        log.info("checkpoint %d is durable: step %d, %s", manifest.number, manifest.step, manifest.reason)
-        self._tell(manifest)  # (5)
-        failpoint("save.before_prune")
-        self._prune(manifest)  # (6)
-        return manifest
 
     def _next_number(self) -> int:
         return max([Terms.read(self.folder).published, *self.folder.numbers()]) + 1

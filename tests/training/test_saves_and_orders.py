@@ -1,0 +1,56 @@
+"""What a save is of: the history in which it was asked for, and where partitions have joined it."""
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.trainer_rig import P0, P1, SHARE, Topic, running
+from training.commands import Rewind, Save
+from training.phases import Phase
+
+pytestmark = pytest.mark.tensorflow
+
+
+def _answer(sent: "Future[Any]") -> Any:
+    return sent.result(20)
+
+
+def test_a_save_that_waits_for_its_turn_when_a_rewind_is_ordered_is_of_what_was_learnt_before_it(
+    tmp_path: Path,
+) -> None:
+    topic, disk, begun = Topic(P0), threading.Event(), threading.Event()
+
+    def before_manifest(order: Any) -> None:
+        if order.parent is not None:
+            begun.set()
+            assert disk.wait(20)
+
+    with running(tmp_path, topic, before_manifest=before_manifest) as run:
+        topic.produce(SHARE)
+        run.reaches(SHARE)
+        first = run.commands.send(Save())
+        assert begun.wait(20)
+        topic.produce(SHARE)
+        run.reaches(2 * SHARE)
+        waiting = run.commands.send(Save())
+        run.sees(lambda: run.saving._waiting)
+        rewound = run.commands.send(Rewind(to=0))
+        run.sees(lambda: run.phases.phase is Phase.RESTORING)
+        disk.set()
+        assert _answer(first).positions == {"clicks:0": SHARE}
+        assert _answer(waiting).positions == {"clicks:0": 2 * SHARE}
+        assert _answer(waiting).parent == _answer(first).number
+        assert _answer(rewound).parent == 0
+        assert _answer(rewound).number > _answer(waiting).number
+
+
+def test_where_a_partition_joined_outlives_a_stop_though_nothing_of_it_was_settled(tmp_path: Path) -> None:
+    with running(tmp_path, Topic(P0)):
+        pass
+    with running(tmp_path, Topic(P0), newcomers={P1: 7}) as joined:
+        joined.stop()
+    with running(tmp_path, Topic(P0), newcomers={P1: 99}) as again:
+        assert again.ledger.positions() == {P0: 0, P1: 7}
