@@ -4,12 +4,13 @@ Owns what one incarnation needs and takes it down in order: the feed, then the i
 closed on the trainer's thread.
 """
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.settings import Settings, to_schema
-from consumers.errors import HandoffBroken, TopicRecreatedError
+from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
 from consumers.handoff import Handoff, HandoffStatistics
 from consumers.kafka_source import KafkaSource
 from consumers.letters import DeadLetter, DeadLetters
@@ -29,6 +30,8 @@ from training.stream import Delivery, StreamEnded, StreamOrder, TopicsRecreated
 _BEHIND_S = 60.0
 """Records older than this are a backlog, which is taken in order of event time."""
 _ROTATION_ROWS = 64
+_ROOM_S = 0.1
+"""How long a dead letter waits for room at a time, before the trainer may look at its commands."""
 _HANDOFF_SHARE, _FEED_SHARE = 0.35, 0.45
 """Of the memory limit: the hand-off's, and decoding, assembly and blocks together; the rest is the client's buffers."""
 
@@ -120,7 +123,7 @@ class StreamFactory:
             capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(order.positions))
         )
         feeds: list[Feed] = []
-        on_refused = self._letters_until(lambda: bool(feeds) and feeds[0].stopped)
+        on_refused = posting(self._dead_letters, settings.name, lambda: bool(feeds) and feeds[0].stopped)
         pool = DecodePool(self._decoder, threads=options.threads, on_refused=unless_skipped(order.skips, on_refused))
         feed = Feed(
             handoff,
@@ -166,15 +169,6 @@ class StreamFactory:
         beginnings = self._source.resolve_start(Earliest())
         return {partition: beginnings[partition] for partition in new}
 
-    def _letters_until(self, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:
-        """Post each refused record, waiting for room in the backlog unless the feed is stopped."""
-        name = self._options.settings.name
-
-        def post(chunk: Chunk, refused: Refused) -> None:
-            self._dead_letters.put(letter_of(chunk, refused, name), stopped)
-
-        return post
-
     def _behind(self) -> list[Partition]:
         lags = self._source.statistics().lag.partitions
         return [partition for partition, lag in lags.items() if lag.records > 0]
@@ -182,6 +176,21 @@ class StreamFactory:
 
 def _rows(element: dataset.Element) -> Rows:
     return Rows.of(tuple(element)[1:])
+
+
+def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:
+    """Posts refused records. Where there is no room, decoding waits, yet the trainer gets its ticks: a TimeoutError."""
+
+    def post(chunk: Chunk, refused: Refused) -> None:
+        gives_up_at = time.monotonic() + _ROOM_S
+        try:
+            dead_letters.put(letter_of(chunk, refused, name), lambda: stopped() or time.monotonic() >= gives_up_at)
+        except DeadLettersStopped:
+            if time.monotonic() < gives_up_at:  # they were stopped
+                raise
+            raise TimeoutError(f"no room for a dead letter within {_ROOM_S:g} s") from None
+
+    return post
 
 
 def letter_of(chunk: Chunk, refused: Refused, name: str) -> DeadLetter:

@@ -2,8 +2,9 @@
 
 Owns a few threads, and the chunks and results that are between `submit` and `next`. `submit` never waits: whoever
 submits bounds what is in flight, by `statistics()`. `next` hands out results in order on the caller's thread, after
-the dead letters' callback has had each refused record, in order too. A chunk whose decoding raised is never passed
-over: `next` raises the same again until `discard`. Ends with `close`, which waits for the chunks being decoded and
+the dead letters' callback has had each refused record, in order too; where the callback raises, it is that record's
+turn again next time. A chunk whose decoding raised is never passed over: `next` raises the same again until `discard`.
+Ends with `close`, which waits for the chunks being decoded and
 drops their results.
 """
 
@@ -127,6 +128,16 @@ class DecodeStatistics:
     """What those chunks hold in memory, undecoded; a decoded one is counted as it was, until it is handed out."""
 
 
+@dataclass(slots=True)
+class _Submitted:
+    """A chunk on its way."""
+
+    chunk: Chunk
+    future: "Future[Decoded]"
+    told: int = 0
+    """How many of its refused records the callback has had."""
+
+
 class DecodePool:
     """Decodes chunks on several threads and hands them out in the order of submission, on one thread."""
 
@@ -136,7 +147,7 @@ class DecodePool:
         self._decoder = decoder
         self._on_refused = on_refused
         self._changed = threading.Condition()
-        self._queue: deque[tuple[Chunk, Future[Decoded]]] = deque()
+        self._queue: deque[_Submitted] = deque()
         self._closed = False
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
 
@@ -148,7 +159,7 @@ class DecodePool:
     def statistics(self) -> DecodeStatistics:
         """What it holds just now."""
         with self._changed:
-            chunks = [chunk for chunk, _ in self._queue]
+            chunks = [submitted.chunk for submitted in self._queue]
         return DecodeStatistics(
             chunks=len(chunks), records=sum(map(len, chunks)), nbytes=sum(chunk.nbytes for chunk in chunks)
         )
@@ -157,13 +168,14 @@ class DecodePool:
         """Take a chunk; never waits. RuntimeError after `close`."""
         with self._changed:
             future = self._executor.submit(decode_chunk, chunk, self._decoder)
-            self._queue.append((chunk, future))
+            self._queue.append(_Submitted(chunk, future))
         future.add_done_callback(self._wake)
 
     def next(self, timeout: float | None) -> Decoded:
         """The next chunk in order of submission; TimeoutError when it is not there in time.
 
-        Raises what the decoding or the callback raised, and again on the next call: nothing is passed over.
+        Raises what the decoding or the callback raised, and tries again on the next call: nothing is passed over. A
+        callback that finds no room in time raises a TimeoutError too.
         """
         while True:
             with self._changed:
@@ -172,11 +184,8 @@ class DecodePool:
                 if self._closed:
                     raise RuntimeError("the decode pool is closed")
                 head = self._queue[0]
-            chunk, future = head
-            decoded = future.result()
-            if self._on_refused is not None:
-                for refused in decoded.refused:
-                    self._on_refused(chunk, refused)
+            decoded = head.future.result()
+            self._tell(head, decoded)
             with self._changed:
                 if self._queue and self._queue[0] is head:
                     self._queue.popleft()
@@ -187,9 +196,9 @@ class DecodePool:
         with self._changed:
             dropped = list(self._queue)
             self._queue.clear()
-        for _, future in dropped:
-            future.cancel()
-        return sum(len(chunk) for chunk, _ in dropped)
+        for submitted in dropped:
+            submitted.future.cancel()
+        return sum(len(submitted.chunk) for submitted in dropped)
 
     def close(self) -> None:
         """Discard, and wait for the threads to end. A waiting `next` raises RuntimeError. Twice is once."""
@@ -199,8 +208,14 @@ class DecodePool:
         self.discard()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
+    def _tell(self, head: _Submitted, decoded: Decoded) -> None:
+        if self._on_refused is not None:
+            for refused in decoded.refused[head.told :]:
+                self._on_refused(head.chunk, refused)
+                head.told += 1
+
     def _ready(self) -> bool:
-        return self._closed or (bool(self._queue) and self._queue[0][1].done())
+        return self._closed or (bool(self._queue) and self._queue[0].future.done())
 
     def _wake(self, _: Future[Decoded]) -> None:
         with self._changed:
