@@ -293,12 +293,14 @@ class GroupCommits:
                 return type(error).__name__
         return None
 
-    async def keep(self, led: Iterable[Partition]) -> None:
-        """Hold none but these: the client asks without a pause for the leader of one that has none."""
-        async with self._lock:
-            assigned = self._consumer.assignment()
-            if not assigned <= (kept := set(_theirs(led))):
-                self._hold(assigned & kept, {})
+    def keep(self, led: Iterable[Partition]) -> None:
+        """Hold none but these: the client asks without a pause for the leader of one that has none.
+
+        While a commit is under way, all stay: nobody who calls this every second waits for one that is not answered.
+        """
+        assigned = self._consumer.assignment()
+        if not self._lock.locked() and not assigned <= (kept := set(_theirs(led))):
+            self._hold(assigned & kept, {})
 
     def _cover(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Only what is assigned can be committed; paused at a position of ours, it is not fetched."""

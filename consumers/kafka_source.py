@@ -202,7 +202,7 @@ class _Parts:
         while True:
             late = loop.call_later(_SILENT_S, self._meter.unanswered, f"no answer for {_SILENT_S:g} s")
             try:
-                await self.commits.keep(self.client.led())
+                self.commits.keep(self.client.led())
                 self._meter.ends(await self.client.ends(self.client.led()))
             except MillraceError as error:
                 self._meter.unanswered(str(error))
