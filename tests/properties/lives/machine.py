@@ -9,12 +9,10 @@ conservation hold; and so it is in every checkpoint that became durable. What a 
 import shutil
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -23,65 +21,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from consumers.failpoints import FailpointError, arm
 from consumers.records import Partition
 from pipelines.assemble import AssembleOptions
-from pipelines.balance import Balance
 from pipelines.turns import RotationOptions
-from tests.properties.effort import tried
-from tests.properties.lives import BAD, BATCH, GAP, GOOD, LOST, UNDECODED, Life, Line, World, identity
-from training.account import PartitionStatistics
+from tests.properties.lives import laws
+from tests.properties.lives.history import LEARNT, History
+from tests.properties.lives.life import DEATHS, Life
+from tests.properties.lives.line import Line
+from tests.properties.lives.log import BAD, GAP, GOOD, LOST
+from tests.properties.lives.recorder import BATCH
+from tests.properties.lives.world import World
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.commands import Rewind, Save
 from training.errors import MissingCheckpointError, StepError
 from training.evidence import Evidence
 from training.skips import Skip
 
-pytestmark = pytest.mark.tensorflow
-
 PARTITIONS = [Partition("clicks", number) for number in range(3)]
 COUNTS = st.integers(1, 9)
-DEATHS = (
-    "call.before",
-    "call.after",
-    "call.settled",
-    "save.before_data",
-    "save.after_data",
-    "save.before_manifest",
-    "save.after_manifest",
-    "save.after_rename",
-    "save.before_prune",
-    "rewind.before_order",
-    "rewind.after_order",
-    "rewind.after_restore",
-    "fallback.before_restore",
-    "fallback.after_restore",
-    "careful.culprit",
-)
-LEARNT = "learnt"
 ORDERS = (SaveReason.REWIND, SaveReason.SKIP)
-
-
-@dataclass
-class History:
-    """What became of every offset, by partition, from its start to its position."""
-
-    starts: dict[Partition, int] = field(default_factory=dict)
-    fates: dict[Partition, list[str]] = field(default_factory=dict)
-
-    def positions(self) -> dict[Partition, int]:
-        return {partition: start + len(self.fates[partition]) for partition, start in self.starts.items()}
-
-    def up_to(self, positions: dict[Partition, int]) -> "History":
-        """A copy that ends there."""
-        starts = {partition: self.starts[partition] for partition in positions}
-        return History(starts, {p: self.fates[p][: at - starts[p]] for p, at in positions.items()})
-
-    def places(self, *fates: str) -> list[tuple[Partition, int]]:
-        """The offsets of which one of these became."""
-        return [
-            (partition, self.starts[partition] + at)
-            for partition, all_fates in self.fates.items()
-            for at, fate in enumerate(all_fates)
-            if fate in fates
-        ]
 
 
 class LivesMachine(RuleBasedStateMachine):
@@ -101,6 +57,8 @@ class LivesMachine(RuleBasedStateMachine):
             if hasattr(self, "life") and sys.exc_info()[0] is None:
                 self._to_the_end()
         finally:
+            if hasattr(self, "life"):
+                self.life.die()
             shutil.rmtree(self.root)
 
     @initialize(
@@ -238,7 +196,7 @@ class LivesMachine(RuleBasedStateMachine):
     @invariant()
     def every_good_offset_was_learnt_once_and_all_else_has_its_name(self) -> None:
         if hasattr(self, "life"):
-            self._check(self.history, self.life.learner.seen.times, self.life.ledger.statistics().partitions)
+            laws.agree(self.history, self.life.learner.seen.times, self.life.ledger.statistics().partitions)
             learnt = self.history.places(LEARNT)
             testimonies = self.life.learner.witness.testimonies()
             for partition in self.history.starts:
@@ -248,7 +206,7 @@ class LivesMachine(RuleBasedStateMachine):
     @invariant()
     def every_record_that_was_fetched_is_in_one_place(self) -> None:
         if hasattr(self, "life"):
-            self._check_line(self._line())
+            laws.in_one_place(self._line(), self.life.ledger.statistics().partitions, self.life.began)
 
     @invariant()
     def whoever_was_told_was_told_of_what_is_durable(self) -> None:
@@ -302,7 +260,7 @@ class LivesMachine(RuleBasedStateMachine):
             assert self.life.turn()
             self._note()
             assert line.closed, "it was not stopped before it was rewound"
-            self._check_closed(line)
+            laws.let_go(line)
             error = command.answer.exception(0)
             if error is None:
                 assert command.answer.result(0).parent == command.to
@@ -426,116 +384,8 @@ class LivesMachine(RuleBasedStateMachine):
         ledger = type(life.ledger)()
         ledger.restore(parts["ledger"])
         seen = Counter(place for call in parts["seen"].facts["calls"] for place in call)
-        self._check(history, seen, ledger.statistics().partitions)
+        laws.agree(history, seen, ledger.statistics().partitions)
         letters = {place: f"bad {reason.value}" for place, reason in self.world.letters.items()}
         for word in BAD:
             for place in history.places(word):
                 assert letters.get(place) == word, "it is durable, and its dead letter is not"
-
-    def _check(self, history: History, seen: Counter[int], found: Any) -> None:
-        assert seen == Counter(identity(*place) for place in history.places(LEARNT))
-        assert {p: (s.start, s.position) for p, s in found.items()} == {
-            p: (history.starts[p], at) for p, at in history.positions().items()
-        }
-        for partition, statistics in found.items():
-            counts = Counter(history.fates[partition])
-            assert statistics.balanced
-            assert (statistics.learnt, statistics.gaps, statistics.lost) == (counts[LEARNT], counts[GAP], counts[LOST])
-            aside = {f"bad {reason.value}": count for reason, count in statistics.set_aside.items() if count}
-            skipped = {f"skip {order}": count for order, count in statistics.skipped.items() if count}
-            rest = {fate: count for fate, count in counts.items() if fate not in (LEARNT, GAP, LOST)}
-            assert aside | skipped == rest
-
-    def _check_line(self, line: Line) -> None:
-        """Per incarnation: fetched = learnt + set aside + skipped + held + discarded."""
-        now = self.life.ledger.statistics().partitions
-        balances = line.feed.statistics().balances
-        handoff = line.handoff.statistics()
-        assert handoff.offered.records == line.fetched.total()
-        assert handoff.offered == handoff.received + handoff.queued + handoff.discarded
-        assert handoff.received.records == sum(balance.received for balance in balances.values())
-        for partition, balance in balances.items():
-            assert balance.balanced()
-            assert balance.discarded == 0
-            assert balance.handed == _records(now.get(partition)) - _records(line.began.get(partition))
-
-    def _check_closed(self, line: Line) -> None:
-        """What it had not handed over is discarded, and counted."""
-        handoff = line.handoff.statistics()
-        balances: list[Balance] = list(line.feed.statistics().balances.values())
-        assert handoff.queued.records == 0
-        assert all(balance.balanced() and balance.held == 0 for balance in balances)
-        gone = handoff.discarded.records + sum(balance.handed + balance.discarded for balance in balances)
-        assert gone == line.fetched.total()
-
-
-def _records(statistics: PartitionStatistics | None) -> int:
-    if statistics is None:
-        return 0
-    return statistics.learnt + sum(statistics.set_aside.values()) + sum(statistics.skipped.values())
-
-
-class RotatingLivesMachine(LivesMachine):
-    """Deterministic mode: which rows a call has, and in which order, depends on what stands in the log alone."""
-
-    rotates = True
-    kinds = (*[GOOD] * 8, *UNDECODED, GAP)
-
-    @initialize()
-    def remember(self) -> None:
-        self.first_made: list[list[int]] = []
-        """Every call, as it was made the first time, in whatever life."""
-        self.ended = False
-
-    @invariant()
-    def calls_are_cut_out_of_one_order_of_rows(self) -> None:
-        if not hasattr(self, "life") or not hasattr(self, "first_made"):
-            return
-        calls, made, size = self.life.learner.seen.calls, len(self.first_made), self.world.options.capacity
-        order = self._rows()
-        for number, call in enumerate(calls):
-            assert sorted(call) == sorted(order[number * size : (number + 1) * size])
-        assert calls[:made] == self.first_made[: len(calls)], "another order when it was learnt again"
-        self.first_made += [list(call) for call in calls[made:]]
-
-    def _rows(self) -> list[int]:
-        """A share of each partition in turn, up to the first that has too few; once nothing more comes, to the end."""
-        assert self.world.rotation is not None
-        queues = [
-            deque(identity(p, at) for at, kind in enumerate(kinds) if kind == GOOD)
-            for p, kinds in sorted(self.world.log.kinds.items())
-        ]
-        rows: list[int] = []
-        while any(queues):
-            for queue in queues:
-                if len(queue) < self.world.rotation.share and not self.ended:
-                    return rows + list(queue)
-                rows += [queue.popleft() for _ in range(min(self.world.rotation.share, len(queue)))]
-        return rows
-
-    def _to_the_end(self) -> None:
-        """Nothing more comes: what is there is learnt to its last row."""
-        for _ in range(200):
-            for partition in sorted(self.world.log.kinds):
-                self._fetch(partition, 50)
-            if self._line().positions == self._ends():
-                break
-            self._turn()
-        line = self._line()
-        line.handoff.end()
-        self.ended = True
-        while self.life.turn():
-            self._note()
-            self._follow()
-        assert self._line() is line
-        self._follow()
-        assert self.history.positions() == self._ends()
-        self.every_good_offset_was_learnt_once_and_all_else_has_its_name()
-        self.calls_are_cut_out_of_one_order_of_rows()
-        self.life.stop()
-
-
-TestLivesMachine = LivesMachine.TestCase
-TestLivesMachine.settings = tried(20, steps=40)
-TestRotatingLivesMachine = RotatingLivesMachine.TestCase
-TestRotatingLivesMachine.settings = tried(14, steps=40)
