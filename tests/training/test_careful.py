@@ -72,7 +72,7 @@ def _begin_anew(learner: Learner) -> None:
 
 def _copied(learner: Learner) -> list[PartState]:
     return [
-        PartState(arrays={key: value() for key, value in state.arrays.items() if callable(value)}, facts=state.facts)
+        PartState(arrays={key: np.array(value) for key, value in state.arrays.items()}, facts=state.facts)
         for state in (part.snapshot() for part in learner.parts)
     ]
 
