@@ -43,6 +43,13 @@ house: $(READY)
 test: $(READY) ## All tests, with a Kafka of their own; what became of the matrix of faults goes to build/rows.json
 	$(BIN)/python -m pytest -p tests.faults.rows --rows build/rows.json
 
+.PHONY: tools
+tools: ## What some tests need besides Python's packages: a browser and promtool, from Debian's packages (as root)
+	@missing=; command -v chromium >/dev/null || missing="$$missing chromium"; \
+	command -v promtool >/dev/null || missing="$$missing prometheus"; \
+	[ -z "$$missing" ] || { apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; }
+
 .PHONY: kills chaos chaos-short proof proof-report
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
 	$(BIN)/python -m tests.faults.kills --rounds 20
