@@ -14,7 +14,7 @@ from consumers.errors import ConfigError, MillraceError, UnreachableError
 
 _ASK_S = 10.0
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what api.listen may say; nothing is bound here
-_EXIT_CODES: Mapping[int, int] = {403: 2, 404: 2, 409: 4, 422: 2, 503: 3}
+_EXIT_CODES: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 409: 4, 422: 2, 503: 3}
 
 
 class RefusedError(MillraceError):

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
 from starlette.middleware import Middleware
 
 from app.api import errors
 from app.api.checkpoints import CheckpointShelf
+from app.api.doors import Door
 from app.api.guard import Guard
 from app.api.looks import Looks
 from app.api.models import ProblemDocument
@@ -26,11 +28,13 @@ from training.checkpoints.folder import Folder
 if TYPE_CHECKING:
     from app.service import Service
 
+_BEARER = HTTPBearer(auto_error=False, scheme_name="token", description="A token of the folder api.tokens_dir.")
+"""For the description alone: the guard has let nobody through who brings none."""
 _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
 
 
-def make_application(service: "Service", *, on_loopback: bool) -> FastAPI:
-    """The application of one service; `on_loopback` says whether only this machine can reach its listener."""
+def make_application(service: "Service", door: Door) -> FastAPI:
+    """The application of one service; orders come in by the door."""
     observer = Observer(partial(take, service))
     shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name))
     operations = Operations(service.commands, lambda: service.alive)
@@ -45,13 +49,13 @@ def make_application(service: "Service", *, on_loopback: bool) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer),
-        middleware=[Middleware(Guard, stamp=stamp_now, on_loopback=on_loopback)],
+        middleware=[Middleware(Guard, stamp=stamp_now, door=door)],
         responses={422: {"model": ProblemDocument}},
     )
     errors.install(app, stamp_now)
     app.include_router(Looks(observer, shelf, operations).router())
     orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
-    app.include_router(orders.router())
+    app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
     return app
 
 

@@ -1,29 +1,30 @@
 """The guard: what a request must be before anybody looks at it. An ASGI layer around the whole application.
 
-Bodies are small and come soon. What changes something is served on loopback alone, to a client that names this machine
-by a loopback name and comes from no other site: so neither another host, nor a name that was bent to point here, nor a
-page in somebody's browser can order the trainer about. A new route cannot forget it.
+Bodies are small and come soon. What changes something passes a door, and stands in the audit log. A new route cannot
+forget it.
 """
 
 import asyncio
-import ipaddress
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.audit import Audited, client_of, refused
+from app.api.doors import Door
 from app.api.errors import ProblemError, StampNow, document
 
 MOST_BODY_BYTES = 64 * 1024
 BODY_WITHIN_S = 10.0
+ORDERED_BY = "ordered_by"
+"""Under which name a route finds in its request's state who orders."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Guard:
     """Refuses what no route should see."""
 
-    def __init__(self, app: ASGIApp, stamp: StampNow, *, on_loopback: bool) -> None:
-        self._app, self._stamp, self._on_loopback = app, stamp, on_loopback
+    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door) -> None:
+        self._app, self._stamp, self._door = app, stamp, door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with a problem."""
@@ -33,7 +34,7 @@ class Guard:
         try:
             headers = Headers(scope=scope)
             if scope["method"] not in _READS:
-                self._check_origin(headers)
+                send = await self._pass_door(scope, headers, send)
             body = await _body(headers, receive)
         except ProblemError as problem:
             await document(problem, self._stamp())(scope, receive, send)
@@ -41,52 +42,15 @@ class Guard:
         if body is not None:
             await self._app(scope, _replayed(body, receive), send)
 
-    def _check_origin(self, headers: Headers) -> None:
-        if not self._on_loopback:
-            raise ProblemError(
-                403,
-                "Read Only",
-                "This listener can be reached from other machines, so it changes nothing.",
-                fix="Set api.listen to 127.0.0.1:8080 and ask from the same machine (kubectl port-forward does).",
-            )
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or not is_loopback(_host_of(f"//{hosts[0]}")):
-            raise ProblemError(
-                403,
-                "Foreign Host",
-                "The Host header does not name a loopback address, so the request may come from elsewhere.",
-                fix="Ask for http://127.0.0.1 or http://localhost with the port of api.listen.",
-            )
-        origins = headers.getlist("origin")
-        if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
-            raise ProblemError(
-                403,
-                "Foreign Origin",
-                "The request comes from a page of another origin.",
-                fix="Send orders from a command line, or from a page that this service has served.",
-            )
-
-
-def is_loopback(host: str | None) -> bool:
-    """Whether a name or an address is this machine's alone."""
-    if host is None:
-        return False
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _host_of(url: str) -> str | None:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises where it is none
-    except ValueError:
-        return None
-    plain = not (parts.username or parts.password or parts.path or parts.query or parts.fragment)
-    return parts.hostname if plain else None
+    async def _pass_door(self, scope: Scope, headers: Headers, send: Send) -> Send:
+        """Let an order through the door; its answer goes by the audit log."""
+        try:
+            by = await self._door.admit(headers, client_of(scope))
+        except ProblemError as problem:
+            refused(scope, problem)
+            raise
+        scope.setdefault("state", {})[ORDERED_BY] = by
+        return Audited(scope, send, by).send
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes | None:

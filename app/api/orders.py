@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from app.api.checkpoints import CheckpointShelf, just_published
 from app.api.errors import ProblemError
+from app.api.guard import ORDERED_BY
 from app.api.looks import Number
 from app.api.models import (
     CheckpointAnswer,
@@ -49,7 +50,7 @@ _PROFILED_S = 30.0
 Wait = Annotated[str | None, Query(max_length=20, description="How long to wait for the end, as in 30s; at most 10m.")]
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationAnswer},
-    **{code: {"model": ProblemDocument} for code in (403, 409, 413, 429, 503)},
+    **{code: {"model": ProblemDocument} for code in (401, 403, 408, 409, 413, 429, 503)},
 }
 _OF_ONE: dict[int | str, dict[str, Any]] = {
     **_RESPONSES,
@@ -199,8 +200,8 @@ class Orders:
 
 
 def _who(request: Request) -> str:
-    """Who ordered it, as far as anybody knows: there are no names yet, only addresses."""
-    return f"{request.client.host} over HTTP" if request.client else "somebody over HTTP"
+    """Who ordered it: what the door knows of them."""
+    return str(request.scope["state"][ORDERED_BY])
 
 
 def _present(snapshot: Snapshot) -> Present:

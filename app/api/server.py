@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from app.api.application import make_application
-from app.api.guard import is_loopback
+from app.api.doors import door_of
 from app.api.protocol import PatientProtocol
+from app.api.tokens import Tokens
 from app.settings.service import ApiSettings
 from consumers.errors import ConfigError
 from consumers.log_limit import limit_loggers
@@ -41,10 +42,12 @@ class ApiServer:
         self._server: _Server | None = None
 
     def bind(self) -> None:
-        """Take the address, and listen. ConfigError where that cannot be."""
+        """Take the address, and listen. ConfigError where that cannot be, or where the tokens do not do."""
+        folder = self._settings.tokens_dir
+        tokens = None if folder is None else Tokens.open(folder)
         self._socket = _listening(self._settings)
         host = self._socket.getsockname()[0]
-        app = make_application(self._service, on_loopback=is_loopback(host))
+        app = make_application(self._service, door_of(tokens, host))
         self._server = _Server(_config(app))
         limit_loggers("uvicorn", _LOG_LINES_PER_MINUTE)
         log.info("answering on http://%s:%d", f"[{host}]" if ":" in host else host, self.port)

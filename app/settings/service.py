@@ -79,6 +79,12 @@ class ApiSettings(Section):
     """The HTTP side of the service."""
 
     listen: Listen = Field("127.0.0.1:8080", description="Address and port that answer. Port 0 takes any that is free.")
+    tokens_dir: ConfigPath | None = Field(
+        None,
+        description="Folder of bearer tokens, one file a token, named after who orders with it. Null: orders are taken "
+        "from this machine alone.",
+        examples=["/run/secrets/millrace"],
+    )
 
     @property
     def host(self) -> str:

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 
 from app.api.application import make_application
+from app.api.doors import Door, LoopbackDoor
 from app.service import RunOptions, Service
 from app.settings import load
 from app.stream import StreamStatistics
@@ -179,7 +180,9 @@ class Rig:
         while self.service.ledger.positions() != {p: s.position for p, s in source.partitions.items()}:
             self.learn(self.draw())
 
-    def publish(self, reason: SaveReason, parent: int | None, note: str | None = None) -> Manifest:
+    def publish(
+        self, reason: SaveReason, parent: int | None, note: str | None = None, by: str | None = "test"
+    ) -> Manifest:
         """A checkpoint of what is now."""
         ledger = self.service.ledger
         parts = {
@@ -192,7 +195,7 @@ class Rig:
             step=7,
             incarnation=ledger.incarnation,
             positions=ledger.positions(),
-            ordered_by="test",
+            ordered_by=by,
             note=note,
         )
         self.last = self.store.publish(order, parts)
@@ -244,7 +247,7 @@ class Rig:
         if self.refuse_with is not None:
             command.answer.set_exception(self.refuse_with)
         elif isinstance(command, Save):
-            command.answer.set_result(self.publish(SaveReason.DEMAND, self._number, command.note))
+            command.answer.set_result(self.publish(SaveReason.DEMAND, self._number, command.note, command.by))
         elif isinstance(command, Rewind):
             command.answer.set_result(self._rewind(command))
         elif isinstance(command, Profile):
@@ -271,9 +274,9 @@ class Rig:
 class Client:
     """Asks the application, without a socket, on a loop of its own."""
 
-    def __init__(self, rig: Rig, *, on_loopback: bool = True, service: Service | None = None) -> None:
+    def __init__(self, rig: Rig, *, door: Door | None = None, service: Service | None = None) -> None:
         self.service = service or rig.service
-        self.app = make_application(self.service, on_loopback=on_loopback)
+        self.app = make_application(self.service, door or LoopbackDoor())
         self._runner = asyncio.Runner()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=("127.0.0.1", 50000))
         self._client = httpx.AsyncClient(transport=transport, base_url=ORIGIN)

@@ -1,0 +1,214 @@
+"""Tokens: who may order, whose order it was, and how a folder of them changes under a running service."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.api.doors import TokenDoor
+from app.api.server import ApiServer
+from app.api.tokens import Tokens
+from app.settings.service import ApiSettings
+from consumers.errors import ConfigError
+from tests.app.api_rig import Client, Rig, is_problem
+
+TOKEN = "correct-horse-battery-staple"
+OTHER = "another-token-of-another-client"
+READS = {"get", "head", "options"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the token of `ops`."""
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    (folder / "ops").write_text(f"{TOKEN}\n")
+    return folder
+
+
+@pytest.fixture
+def guarded(rig: Rig, folder: Path) -> Iterator[Client]:
+    """A client of a service that asks for tokens."""
+    client = Client(rig, door=TokenDoor(Tokens.open(folder)))
+    yield client
+    client.close()
+
+
+def bearing(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def mutating(client: Client) -> list[tuple[str, str]]:
+    """Every method and path of the description that changes something."""
+    paths = client.seen("/openapi.json")["paths"]
+    return [
+        (method.upper(), re.sub(r"\{\w+\}", "0", path))
+        for path, methods in paths.items()
+        for method in methods
+        if method not in READS
+    ]
+
+
+def test_every_route_that_changes_something_asks_for_a_token(guarded: Client, rig: Rig) -> None:
+    routes = mutating(guarded)
+    assert len(routes) >= 6
+    for method, path in routes:
+        without = guarded.ask(method, path, json={"to": 0})
+        assert is_problem(without, 401)["fix"].startswith("Send the header Authorization: Bearer TOKEN")
+        assert without.headers["www-authenticate"] == 'Bearer realm="millrace"'
+        wrong = guarded.ask(method, path, json={"to": 0}, headers=bearing(OTHER))
+        is_problem(wrong, 401)
+        assert wrong.headers["www-authenticate"] == 'Bearer realm="millrace", error="invalid_token"'
+    assert rig.folder.numbers() == [0]
+    for method, path in routes:
+        assert guarded.ask(method, path, json={}, headers=bearing(TOKEN)).status_code != 401
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE", "BREW"])
+def test_what_is_no_route_asks_for_a_token_too(guarded: Client, method: str) -> None:
+    is_problem(guarded.ask(method, "/nope"), 401)
+    assert guarded.ask(method, "/nope", headers=bearing(TOKEN)).status_code == 404
+
+
+def test_whoever_only_looks_needs_no_token(guarded: Client) -> None:
+    for path in ("/livez", "/readyz", "/status", "/checkpoints", "/openapi.json"):
+        assert guarded.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "brought",
+    ["", "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer café"],
+)
+def test_what_is_not_the_whole_token_does_not_do(guarded: Client, brought: str) -> None:
+    is_problem(guarded.post("/pause", headers={b"authorization": brought.encode("latin-1")}), 401)
+
+
+def test_two_tokens_are_none(guarded: Client) -> None:
+    both = [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {OTHER}")]
+    is_problem(guarded.post("/pause", headers=both), 401)
+
+
+def test_a_token_is_enough_from_anywhere(guarded: Client) -> None:
+    far = {"host": "millrace.default.svc:8080", "origin": "https://millrace.example"}
+    assert guarded.post("/pause", headers={**far, **bearing(TOKEN)}).status_code == 200
+    assert guarded.post("/pause", headers={**far, "authorization": f"bearer  {TOKEN} "}).status_code == 200
+
+
+def test_who_ordered_stands_in_the_checkpoint_and_in_the_log(guarded: Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "app.api.audit"):
+        made = guarded.post("/checkpoints?wait=10s", headers=bearing(TOKEN))
+    assert made.status_code == 201
+    assert made.json()["checkpoint"]["ordered_by"] == "ops over HTTP"
+    assert guarded.post("/pause", headers=bearing(TOKEN)).json()["reason"] == "asked to by ops over HTTP"
+    (line,) = [record for record in caplog.records if record.name == "app.api.audit"]
+    assert line.getMessage() == "POST /checkpoints: 201, ordered by ops over HTTP"
+    facts = {name: getattr(line, name) for name in ("by", "client", "status", "location")}
+    assert facts == {"by": "ops over HTTP", "client": "127.0.0.1", "status": 201, "location": "/checkpoints/1"}
+
+
+def test_what_was_refused_stands_in_the_log_without_what_was_sent(
+    guarded: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("app.api.audit.refusals"), "filters", [])
+    guarded.post("/checkpoints/canary-4711/restore", {"reason": "canary-4711"}, headers=bearing("canary-4711"))
+    guarded.post("/checkpoints/canary-4711/restore?wait=canary-4711", headers=bearing(TOKEN))
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("app.api.audit")]
+    assert lines == [
+        "an order from 127.0.0.1 was refused: 401 Unauthorized",
+        "POST /checkpoints/{number}/restore: 422, ordered by ops over HTTP",
+    ]
+    assert "canary" not in caplog.text
+
+
+def test_a_token_is_exchanged_added_and_taken_away_without_a_restart(guarded: Client, folder: Path) -> None:
+    (folder / "ops").write_text(OTHER)
+    assert guarded.post("/pause", headers=bearing(TOKEN)).status_code == 401
+    assert guarded.post("/pause", headers=bearing(OTHER)).status_code == 200
+    (folder / "second").write_text(TOKEN)
+    assert guarded.post("/pause", headers=bearing(TOKEN)).json()["reason"] == "asked to by second over HTTP"
+    (folder / "second").unlink()
+    (folder / "ops").unlink()
+    assert {guarded.post("/pause", headers=bearing(token)).status_code for token in (TOKEN, OTHER)} == {401}
+
+
+def test_a_folder_that_is_exchanged_by_a_link_is_followed(rig: Rig, tmp_path: Path) -> None:
+    """As Kubernetes does it: the files are links through `..data`, which is renamed over to point elsewhere."""
+    folder = tmp_path / "secret"
+    for name, token in (("..first", TOKEN), ("..second", OTHER)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "ops").write_text(token)
+    (folder / "..data").symlink_to("..first")
+    (folder / "ops").symlink_to("..data/ops")
+    client = Client(rig, door=TokenDoor(Tokens.open(folder)))
+    assert client.post("/pause", headers=bearing(TOKEN)).json()["reason"] == "asked to by ops over HTTP"
+    (folder / "..new").symlink_to("..second")
+    (folder / "..new").rename(folder / "..data")
+    assert client.post("/pause", headers=bearing(TOKEN)).status_code == 401
+    assert client.post("/pause", headers=bearing(OTHER)).status_code == 200
+    client.close()
+
+
+def test_a_folder_that_goes_away_lets_nobody_in_and_says_so(guarded: Client, folder: Path) -> None:
+    (folder / "ops").unlink()
+    folder.rmdir()
+    assert "no such file" in is_problem(guarded.post("/pause", headers=bearing(TOKEN)), 503)["detail"]
+    is_problem(guarded.post("/pause"), 401)
+
+
+def test_a_file_that_turns_bad_is_said_once_and_counts_for_nothing(
+    guarded: Client, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "broken").write_text("canary with spaces")
+    for _ in range(3):
+        assert guarded.post("/pause", headers=bearing(TOKEN)).status_code == 200
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "app.api.tokens"]
+    assert "holds what no header can carry" in line
+    assert "canary" not in caplog.text
+
+
+def test_hidden_files_and_folders_are_no_tokens(folder: Path) -> None:
+    (folder / ".gitkeep").touch()
+    (folder / "lost+found").mkdir()
+    assert Tokens.open(folder).owner(TOKEN) == "ops"
+    assert Tokens.open(folder).owner("") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        (None, "", "holds no token; write one file a token"),
+        ("ops", "\n", "/ops is empty; write a token into it"),
+        ("ops", "short", "/ops holds a token of another length than 16 to 4096"),
+        ("ops", "x" * 5000, "/ops holds a token of another length than 16 to 4096"),
+        ("ops", "canary canary canary canary", "/ops holds what no header can carry"),
+        ("ops", "canärycanärycanärycanäry", "/ops holds what no header can carry"),
+        ("two words", TOKEN, "/two words is no name to order under"),
+    ],
+)
+def test_a_folder_that_does_not_do_is_one_clear_line_at_the_start(
+    rig: Rig, tmp_path: Path, name: str | None, content: str, complaint: str
+) -> None:
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    if name is not None:
+        (folder / name).write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0", tokens_dir=folder)).bind()
+    text = str(caught.value)
+    assert text.startswith("api.tokens_dir: ")
+    assert complaint in text
+    assert "\n" not in text
+    assert "canary" not in text
+
+
+def test_a_folder_that_is_not_there_is_one_clear_line_at_the_start(rig: Rig, tmp_path: Path) -> None:
+    settings = ApiSettings(listen="127.0.0.1:0", tokens_dir=tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="nowhere cannot be read: no such file or directory; make the folder"):
+        ApiServer(rig.service, settings).bind()
+
+
+def test_no_token_stands_where_objects_are_shown(folder: Path) -> None:
+    tokens = Tokens.open(folder)
+    assert TOKEN not in f"{tokens!r} {vars(tokens)} {tokens._read()!r}"
