@@ -19,6 +19,7 @@ from app.api.models import ProblemDocument
 from app.api.observer import Observer
 from app.api.operations import Operations
 from app.api.orders import Orders
+from app.api.probes import Probes
 from app.api.rewinding import beginnings_of
 from app.api.snapshot import take
 from app.api.stamp import Stamp, stamp
@@ -53,6 +54,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
         responses={422: {"model": ProblemDocument}},
     )
     errors.install(app, stamp_now)
+    app.include_router(Probes(lambda: observer.look().snapshot).router())
     app.include_router(Looks(observer, shelf, operations).router())
     orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])

@@ -7,11 +7,10 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from app.api.checkpoints import CheckpointShelf, in_full
-from app.api.health import alive, health_of, ready
+from app.api.health import alive
 from app.api.lineage import lineage_fields
 from app.api.lineage_models import LineageAnswer
 from app.api.models import (
-    Check,
     CheckpointList,
     Health,
     LagAnswer,
@@ -22,15 +21,13 @@ from app.api.models import (
 )
 from app.api.observer import Observer
 from app.api.operations import Operations
-from app.api.snapshot import Snapshot
+from app.api.probes import FAILING, probed
 from app.api.stamp import stamp
 from app.api.status import lag_answer, status_of, throughput_answer
 
 MOST_ON_A_PAGE = 100
 Number = Annotated[int, Path(ge=0, le=10**15, description="A checkpoint's number.")]
-Verbose = Annotated[str | None, Query(description="Present: list all checks.")]
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ProblemDocument}}
-FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
 
 
 class Looks:
@@ -43,8 +40,6 @@ class Looks:
         """All of them."""
         router = APIRouter()
         add = partial(router.add_api_route, response_model_exclude_none=True)
-        add("/livez", self.livez, response_model=Health, responses=FAILING)
-        add("/readyz", self.readyz, response_model=Health, responses=FAILING)
         add("/health", self.health, response_model=Health, responses=FAILING)
         add("/status", self.status, response_model=Status)
         add("/lag", self.lag, response_model=LagAnswer)
@@ -54,20 +49,10 @@ class Looks:
         add("/operations/{operation_id}", self.operation, response_model=OperationAnswer, responses=NOT_FOUND)
         return router
 
-    async def livez(self, response: Response, verbose: Verbose = None) -> Health:
-        """May it live: it makes progress, or waits for good reason."""
-        snapshot = self._observer.look().snapshot
-        return _probe(response, snapshot, alive(snapshot), verbose=verbose is not None)
-
-    async def readyz(self, response: Response, verbose: Verbose = None) -> Health:
-        """May it be relied upon: its state is restored, it obeys orders, Kafka answers."""
-        snapshot = self._observer.look().snapshot
-        return _probe(response, snapshot, ready(snapshot), verbose=verbose is not None)
-
     async def health(self, response: Response) -> Health:
         """As `/livez?verbose`, for people who type it."""
         snapshot = self._observer.look().snapshot
-        return _probe(response, snapshot, alive(snapshot), verbose=True)
+        return probed(response, snapshot, alive(snapshot), verbose=True)
 
     async def status(self) -> Status:
         """Everything at a glance."""
@@ -112,10 +97,3 @@ class Looks:
         """How an operation stands."""
         operation = self._operations.get(operation_id)
         return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())
-
-
-def _probe(response: Response, snapshot: Snapshot, checks: list[Check], *, verbose: bool) -> Health:
-    health = health_of(snapshot, checks, verbose=verbose)
-    response.status_code = 200 if health.status == "ok" else 503
-    response.headers["cache-control"] = "no-store"
-    return health

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from app.settings.section import ConfigPath, Count, Section
+from app.settings.section import ConfigPath, Count, Section, SettingError
 from app.settings.units import Duration, format_duration, parse_duration
 
 _STEPS = re.compile(r"\s*([1-9]\d{0,14})\s*steps?\s*", re.ASCII)
@@ -47,6 +47,12 @@ def _listen(value: object) -> object:
     return value
 
 
+def host_and_port(listen: str) -> tuple[str, int]:
+    """An address to listen on, taken apart; IPv6 without its brackets."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 SaveEvery = Annotated[
     Every,
     BeforeValidator(_every),
@@ -85,16 +91,28 @@ class ApiSettings(Section):
         "from this machine alone.",
         examples=["/run/secrets/millrace"],
     )
+    probes: Listen | None = Field(
+        None,
+        description="Address and port of a listener of its own for /livez and /readyz, which the main one answers too: "
+        "what floods that does not touch it.",
+        examples=["0.0.0.0:8081"],
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> "ApiSettings":
+        if self.probes == self.listen and self.port != 0:
+            raise SettingError("probes", f"{self.probes} is api.listen too; write another port, or leave it out")
+        return self
 
     @property
     def host(self) -> str:
-        """The address, without the brackets of IPv6."""
-        return self.listen.rpartition(":")[0].strip("[]")
+        """The address of `listen`, without the brackets of IPv6."""
+        return host_and_port(self.listen)[0]
 
     @property
     def port(self) -> int:
-        """The port."""
-        return int(self.listen.rpartition(":")[2])
+        """The port of `listen`."""
+        return host_and_port(self.listen)[1]
 
 
 class StopSettings(Section):

@@ -1,0 +1,129 @@
+"""A listener: one address, and uvicorn on it.
+
+Owns the listening socket. Listening comes with making it, so that an address that is taken is said at once; connections
+that come before `serve` wait. Signals are the process's to handle: uvicorn takes none. It ends by `stop`: nothing more
+is accepted, what is being answered has 3 s, then the socket is closed.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Generator
+from typing import Literal
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from app.api.protocol import PatientProtocol
+from app.settings.service import host_and_port
+from consumers.errors import ConfigError
+
+_BACKLOG = 1024
+"""Connections that wait to be taken: a thousand that come at once must not make a probe try again after a second."""
+_MOST_HEAD_BYTES = 16 * 1024
+_ANSWER_WITHIN_S = 3
+
+
+class Listener:
+    """An address that is listened on. ConfigError, naming the setting, where that cannot be."""
+
+    def __init__(self, setting: str, address: str) -> None:
+        self._socket = _listening(setting, address)
+        self._server: _Server | None = None
+
+    @property
+    def host(self) -> str:
+        """The address that was taken."""
+        return str(self._socket.getsockname()[0])
+
+    @property
+    def port(self) -> int:
+        """The port that was taken."""
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def answer_by(self, app: ASGIApp, *, lifespan: Literal["on", "off"]) -> None:
+        """Say which application answers here."""
+        self._server = _Server(_config(app, lifespan))
+
+    def serve(self) -> None:
+        """Answer until `stop`, on a loop of this thread."""
+        assert self._server is not None, "answer_by comes first"
+        try:
+            asyncio.run(self._server.serve(sockets=[self._socket]))
+        finally:
+            self.close()
+
+    def stop(self) -> None:
+        """Ask for the end; returns at once. Any thread, also before `serve`."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+    def close(self) -> None:
+        """Give the address back. Twice is once."""
+        self._socket.close()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its own signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave them to the process."""
+        yield
+
+
+def _config(app: ASGIApp, lifespan: Literal["on", "off"]) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=PatientProtocol,
+        ws="none",
+        lifespan=lifespan,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_ANSWER_WITHIN_S,
+        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+    )
+
+
+def _listening(setting: str, address: str) -> socket.socket:
+    """A socket that listens already: with only its address taken, another process could still take it too."""
+    host, port = host_and_port(address)
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, UnicodeError):
+        raise ConfigError(f"{setting}: {address}: {host} {_not_ours(port)}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"{setting}: {address} {_why(error, port)}") from None
+    return listener
+
+
+def _why(error: OSError, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "is taken by another process; stop that one, or choose another port (port 0 takes any that is free)"
+    if error.errno == errno.EACCES:
+        return "may not be taken by this user; choose a port from 1024 up"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return _not_ours(port)
+    return f"cannot be listened on: {error.strerror}"
+
+
+def _not_ours(port: int) -> str:
+    return f"is no address of this machine; write 127.0.0.1:{port}, or 0.0.0.0:{port} for all addresses"
