@@ -3,7 +3,7 @@
 Owns the description only; runs anywhere; TensorFlow is not imported here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -29,6 +29,15 @@ class Field:
     shape: tuple[int, ...] = ()
     missing: bool | int | float | str | None = None
     """Stands in where the record lacks the field or holds null; None refuses such a record."""
+    min: int | float | None = None
+    max: int | float | None = None
+    """The least and the greatest value that a record may hold; what `missing` stands in is not held to them."""
+    one_of: tuple[bool | int | float | str, ...] | None = None
+    """The only values that a record may hold; what `missing` stands in is not held to them."""
+
+    def reads_like(self, other: "Field") -> bool:
+        """Whether both make the same column and the same verdicts of a record's field."""
+        return replace(self, name=other.name) == other
 
     @property
     def numpy_dtype(self) -> np.dtype[np.generic]:

@@ -1,7 +1,7 @@
 """Probe batches: made-up rows that fit a schema, to build, trace and examine a model before any record has come.
 
 Pure; numpy only. Numbers lie in (0, 1), integers and labels are 0 or 1, so that they fit any embedding, any logarithm
-and nearly any loss.
+and nearly any loss. Where a field has rules (`min`, `max`, `one_of`), its rows keep to them, as its records will.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from consumers.records import Int64s
 from pipelines.schema import Column, Field, Schema
 
 
@@ -40,6 +41,8 @@ def make_probe(schema: Schema, rows: int, seed: int = 1) -> Probe:
 
 def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool = False) -> Column:
     shape = (rows, *field.shape)
+    if field.one_of is not None:
+        return _listed(field)[random.integers(0, len(field.one_of), shape)]
     if field.dtype == "string":
         words: Any = random.integers(0, 1000, shape).astype("S")
         return words.astype(object)  # type: ignore[no-any-return]  # numpy says Any
@@ -47,5 +50,19 @@ def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool
     if label and len(field.shape) == 1 and field.shape[0] > 1 and kind == "f":
         return np.eye(field.shape[0], dtype=field.numpy_dtype)[random.integers(0, field.shape[0], rows)]
     if label or kind in "iub":
-        return random.integers(0, 2, shape).astype(field.numpy_dtype)
-    return random.uniform(0.05, 0.95, shape).astype(field.numpy_dtype)
+        return _within(random.integers(0, 2, shape), field).astype(field.numpy_dtype)
+    return _within(random.uniform(0.05, 0.95, shape), field).astype(field.numpy_dtype)
+
+
+def _listed(field: Field) -> Column:
+    values = [value.encode() if isinstance(value, str) else value for value in field.one_of or ()]
+    return np.array(values, field.numpy_dtype)
+
+
+def _within(made_up: npt.NDArray[np.float64] | Int64s, field: Field) -> Column:
+    """Numbers of [0, 1], moved and squeezed as little as the field's bounds ask for."""
+    low, high = field.min, field.max
+    span = 1 if low is None or high is None else min(1, high - low)
+    start = 0 if high is None else min(0, high - span)
+    moved: Column = made_up * span + (start if low is None else max(start, low))
+    return moved

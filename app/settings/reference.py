@@ -109,7 +109,7 @@ def _words(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
     if kind == "array":
         return f"list of {_words(schema.get('items', {}), definitions)}"
     if isinstance(kind, list):
-        return "text, number, true or false, null"
+        return ", ".join(_WORDS[each] for each in kind)
     return _WORDS.get(str(kind), str(kind or "anything"))
 
 

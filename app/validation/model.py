@@ -148,10 +148,13 @@ def _far_value_raises(learner: Learner, field: Field) -> str | None:
 
 
 def _far_values(field: Field) -> list[Any]:
+    """The farthest that its rules let pass."""
+    if field.one_of is not None:
+        return [value.encode() if isinstance(value, str) else value for value in field.one_of]
     if field.dtype == "string":
         return [b"", b"\xff\xfe"]
     limits = np.iinfo(field.dtype)
-    return [limits.max, limits.min]
+    return [limits.max if field.max is None else field.max, limits.min if field.min is None else field.min]
 
 
 def _infer(learner: Learner, probe: Probe) -> None:

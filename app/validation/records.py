@@ -30,7 +30,8 @@ _WAY_OUT: Mapping[Reason, str] = {
     Reason.MISSING: "give the field a `missing` value, or mend its name by `field`",
     Reason.WRONG_TYPE: "give the field the dtype that is produced",
     Reason.WRONG_SHAPE: "give the field the shape that is produced",
-    Reason.OUT_OF_RANGE: "give the field a wider dtype",
+    Reason.OUT_OF_RANGE: "give the field a wider dtype, or wider `min` and `max`",
+    Reason.NOT_ALLOWED: "list the value in the field's `one_of`, if it is to be learnt from",
     Reason.NOT_FINITE: "have the producer leave the field out, and give it a `missing` value",
 }
 

@@ -3,6 +3,7 @@
 Pure functions. A column without nulls is a view of Arrow's memory; the lists of a fixed shape are a reshaped view.
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from consumers.reasons import Reason
+from pipelines.decoders.rules import broken_by_numbers, words_not_allowed
 from pipelines.decoders.sources import empty_column
 from pipelines.schema import Column, DType, Field
 
@@ -21,21 +23,25 @@ class Show(IntEnum):
     """What a row's part of a column shows. Of several faults in one field the greatest is the verdict."""
 
     GOOD = 0
-    NOT_FINITE = 1
-    OUT_OF_RANGE = 2
-    INFINITE = 3
+    NOT_ALLOWED = 1
+    NOT_FINITE = 2
+    OUT_OF_RANGE = 3
+    INFINITE = 4
     """Written as such, or overflowed: the record's text says which."""
-    WRONG_SHAPE = 4
-    MISSING = 5
+    WRONG_SHAPE = 5
+    MISSING = 6
 
 
 REASONS = {
+    Show.NOT_ALLOWED: Reason.NOT_ALLOWED,
     Show.NOT_FINITE: Reason.NOT_FINITE,
     Show.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
     Show.WRONG_SHAPE: Reason.WRONG_SHAPE,
     Show.MISSING: Reason.MISSING,
 }
+_SHOWS = {reason: show for show, reason in REASONS.items()}
 
+_NO_FAULTS = np.zeros(0, np.uint8)
 _PARSED = {"float16": pa.float32(), "float32": pa.float32(), "float64": pa.float64(), "bool": pa.bool_()}
 
 
@@ -52,7 +58,7 @@ def read_column(
 ) -> tuple[Column, Faults | None]:
     """A field's column, and what each of its rows shows, None for all good; the rows at fault hold anything."""
     array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
-    column, faults = _tensor(array, field.dtype, field.shape)
+    column, faults = _tensor(array, field, field.shape)
     if faults is not None and default is not None and array.null_count:
         absent = _nulls(array)
         column = column.copy()
@@ -61,15 +67,15 @@ def read_column(
     return column, faults if faults is not None and faults.any() else None
 
 
-def _tensor(array: pa.Array, dtype: DType, shape: tuple[int, ...]) -> tuple[Column, Faults | None]:
+def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Column, Faults | None]:
     if not shape:
-        return _scalars(array, dtype)
-    inner, inner_faults = _tensor(array.flatten(), dtype, shape[1:])
+        return _scalars(array, field)
+    inner, inner_faults = _tensor(array.flatten(), field, shape[1:])
     lengths = np.diff(array.offsets.to_numpy())
     good = (lengths == shape[0]) & ~_nulls(array)
     if good.all():
         return inner.reshape(len(array), *shape), _worst(inner_faults, len(array))
-    column = empty_column(dtype, (len(array), *shape))
+    column = empty_column(field.dtype, (len(array), *shape))
     faults = np.full(len(array), Show.WRONG_SHAPE, np.uint8)
     faults[_nulls(array)] = Show.MISSING
     taken = np.repeat(good, lengths)
@@ -87,20 +93,32 @@ def _worst(faults: Faults | None, rows: int) -> Faults | None:
     return worst
 
 
-def _scalars(array: pa.Array, dtype: DType) -> tuple[Column, Faults | None]:
+def _scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
     faults: Faults | None = None
     if array.null_count:
         faults = np.where(_nulls(array), np.uint8(Show.MISSING), np.uint8(Show.GOOD))
-        array = array.fill_null(b"" if dtype == "string" else pa.scalar(0).cast(array.type))
+        array = array.fill_null(b"" if field.dtype == "string" else pa.scalar(0).cast(array.type))
     read: Column = array.to_numpy(zero_copy_only=False)
-    column, wrong = read, np.zeros(0, np.uint8)
+    column, wrong = read, _NO_FAULTS
     if read.dtype.kind == "f":
-        column, wrong = _floats(read, dtype)
+        column, wrong = _floats(read, field.dtype)
     elif read.dtype.kind == "i":
-        column, wrong = _integers(read, dtype)
-    if wrong.any():
-        faults = wrong if faults is None else np.maximum(faults, wrong)
+        column, wrong = _integers(read, field.dtype)
+    for shown in (wrong, *_broken_rules(array, column, field)):
+        if shown.any():
+            faults = shown if faults is None else np.maximum(faults, shown)
     return column, faults
+
+
+def _broken_rules(array: pa.Array, column: Column, field: Field) -> Iterator[Faults]:
+    """What the field's own rules have against its elements, rule by rule."""
+    if field.dtype == "string":
+        words = words_not_allowed(array, field)
+        if words is not None:
+            yield words * np.uint8(Show.NOT_ALLOWED)
+        return
+    for reason, broken in broken_by_numbers(column, field):
+        yield broken * np.uint8(_SHOWS[reason])
 
 
 def _floats(read: Column, dtype: DType) -> tuple[Column, Faults]:
@@ -111,14 +129,14 @@ def _floats(read: Column, dtype: DType) -> tuple[Column, Faults]:
         column = read
     finite = np.isfinite(column)
     if finite.all():
-        return column, np.zeros(0, np.uint8)
+        return column, _NO_FAULTS
     shows = [np.isnan(read), np.isinf(read), ~finite]
     return column, np.select(shows, [Show.NOT_FINITE, Show.INFINITE, Show.OUT_OF_RANGE]).astype(np.uint8)
 
 
 def _integers(read: Column, dtype: DType) -> tuple[Column, Faults]:
     if dtype == "int64":
-        return read, np.zeros(0, np.uint8)
+        return read, _NO_FAULTS
     limits = np.iinfo(dtype)
     outside = np.less(read, limits.min) | np.greater(read, limits.max)
     return read.astype(dtype), outside.astype(np.uint8) * np.uint8(Show.OUT_OF_RANGE)

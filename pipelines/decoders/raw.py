@@ -15,6 +15,7 @@ import numpy.typing as npt
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders.protocol import DecodedValues, Refusal
+from pipelines.decoders.rules import broken_by_numbers
 from pipelines.decoders.sources import distinct_fields
 from pipelines.schema import Column, Field, Schema
 
@@ -83,14 +84,17 @@ def _stored(field: Field) -> np.dtype[np.generic]:
 
 def _faults(field: Field, stored: Column) -> Iterator[tuple[Reason, npt.NDArray[np.bool_]]]:
     """The rows that a field refuses, and why."""
+    for reason, bad in _faulty_elements(field, stored):
+        if bad.any():
+            yield reason, np.logical_or.reduce(bad.reshape(len(stored), -1), axis=1)
+
+
+def _faulty_elements(field: Field, stored: Column) -> Iterator[tuple[Reason, npt.NDArray[np.bool_]]]:
     if field.dtype == "bool":
-        reason, good = Reason.OUT_OF_RANGE, np.asarray(stored <= np.uint8(1))
+        yield Reason.OUT_OF_RANGE, np.greater(stored, np.uint8(1))
     elif stored.dtype.kind == "f":
-        reason, good = Reason.NOT_FINITE, np.asarray(np.isfinite(stored))
-    else:
-        return
-    if not good.all():
-        yield reason, np.logical_or.reduce(~good.reshape(len(stored), -1), axis=1)
+        yield Reason.NOT_FINITE, ~np.isfinite(stored)
+    yield from broken_by_numbers(stored, field)
 
 
 def _column(field: Field, stored: Column) -> Column:

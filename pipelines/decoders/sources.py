@@ -16,13 +16,15 @@ def distinct_fields(schema: Schema) -> tuple[Field, ...]:
     by_source: dict[str, Field] = {}
     for field in schema.fields:
         first = by_source.setdefault(field.source, field)
-        if (first.dtype, first.shape, first.missing) != (field.dtype, field.shape, field.missing):
+        if not first.reads_like(field):
             raise ConfigError(
                 f"records: {field.source!r} is read both as {_said(first)} and as {_said(field)}; give both the same"
             )
     if not by_source:
         raise ConfigError("records: the schema has no field; name at least one feature")
     _check_roles(schema)
+    for field in by_source.values():
+        _check_rules(field)
     return tuple(by_source.values())
 
 
@@ -53,6 +55,15 @@ def _fits(value: bool | float | str, dtype: DType) -> bool:
     return isinstance(value, int) and limits.min <= value <= limits.max
 
 
+def _check_rules(field: Field) -> None:
+    ordered = field.dtype not in {"string", "bool"}
+    bounds = [("min", field.min), ("max", field.max)]
+    rules = [(name, bound, ordered) for name, bound in bounds if bound is not None]
+    for name, value, sensible in [*rules, *(("one_of", value, True) for value in field.one_of or ())]:
+        if not sensible or not (_fits(value, field.dtype) or (field.dtype == "string" and isinstance(value, str))):
+            raise ConfigError(f"records: {name}: {value!r} of field {field.name!r} is nothing for a {field.dtype}")
+
+
 def _check_roles(schema: Schema) -> None:
     weight, time = schema.weight, schema.event_time
     if weight is not None and (weight.shape or weight.dtype == "string"):
@@ -65,5 +76,6 @@ def _check_roles(schema: Schema) -> None:
 
 def _said(field: Field) -> str:
     shape = f"[{', '.join(map(str, field.shape))}]" if field.shape else ""
-    default = "" if field.missing is None else f" with missing: {field.missing!r}"
-    return f"{field.dtype}{shape}{default}"
+    rules = {"missing": field.missing, "min": field.min, "max": field.max, "one_of": field.one_of}
+    said = ", ".join(f"{name}: {value!r}" for name, value in rules.items() if value is not None)
+    return f"{field.dtype}{shape}" + (f" with {said}" if said else "")

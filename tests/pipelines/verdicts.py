@@ -1,6 +1,7 @@
 """The verdicts of every format, as data: what the tests ask for and `docs/formats.md` prints."""
 
 import struct
+from typing import Any
 
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
@@ -18,6 +19,10 @@ JSON_SCHEMA = Schema(
         Field(name="pair", source="pair", dtype="float32", shape=(2,), missing=0.0),
         Field(name="grid", source="grid", dtype="int32", shape=(2, 1), missing=0),
         Field(name="words", source="words", dtype="string", shape=(2,), missing="-"),
+        Field(name="age", source="age", dtype="uint8", min=18, max=120, missing=0),
+        Field(name="shares", source="shares", dtype="float32", shape=(2,), min=0.0, max=0.1, missing=-1.0),
+        Field(name="land", source="land", dtype="string", one_of=("DE", "NO"), missing="?"),
+        Field(name="size", source="size", dtype="float16", one_of=(0.1, 2), missing=0),
     ),
     labels=(Field(name="double", source="double", dtype="float64", missing=0.0),),
 )
@@ -31,6 +36,10 @@ _DEFAULTS: dict[str, object] = {
     "pair": [0.0, 0.0],
     "grid": [[0], [0]],
     "words": [b"-", b"-"],
+    "age": 0,
+    "shares": [-1.0, -1.0],
+    "land": b"?",
+    "size": 0.0,
     "double": 0.0,
 }
 
@@ -48,6 +57,7 @@ def _also(**more: str) -> bytes:
     return _price("1", **more)
 
 
+_AT_BOUNDS = _with(age=18, shares=[0.0, 0.10000000149011612])
 _MALFORMED = (Reason.MALFORMED, None)
 
 JSON_CASES = (
@@ -123,6 +133,16 @@ JSON_CASES = (
     Case("Infinity", _price("-Infinity"), (Reason.NOT_FINITE, "price")),
     Case("NaN in a list", _also(pair="[1, NaN]"), (Reason.NOT_FINITE, "pair")),
     Case("NaN for an integer", _also(big="NaN"), (Reason.NOT_FINITE, "big")),
+    Case("a number at its `min`, another at its `max`", _also(age="18", shares="[0, 0.1]"), _AT_BOUNDS),
+    Case("a number below its `min`", _also(age="17"), (Reason.OUT_OF_RANGE, "age")),
+    Case("a number above its `max`", _also(age="121"), (Reason.OUT_OF_RANGE, "age")),
+    Case("a number in a list above its `max`", _also(shares="[0, 0.1000001]"), (Reason.OUT_OF_RANGE, "shares")),
+    Case("NaN where there are bounds", _also(shares="[0, NaN]"), (Reason.NOT_FINITE, "shares")),
+    Case("an infinity where there are bounds", _also(shares="[0, Infinity]"), (Reason.NOT_FINITE, "shares")),
+    Case("a value that `one_of` lists", _also(land='"NO"', size="0.1"), _with(land=b"NO", size=0.0999755859375)),
+    Case("text that `one_of` does not list", _also(land='"no"'), (Reason.NOT_ALLOWED, "land")),
+    Case("a number that `one_of` does not list", _also(size="3"), (Reason.NOT_ALLOWED, "size")),
+    Case("the `missing` value, written out", _also(land='"?"'), (Reason.NOT_ALLOWED, "land")),
 )
 
 RAW_SCHEMA = Schema(
@@ -130,17 +150,31 @@ RAW_SCHEMA = Schema(
         Field(name="x", source="x", dtype="float32", shape=(2,)),
         Field(name="hour", source="hour", dtype="uint16"),
         Field(name="seen", source="seen", dtype="bool"),
+        Field(name="true", source="true", dtype="bool", one_of=(True,)),
+        Field(name="shares", source="shares", dtype="float32", shape=(2,), min=0.0, max=0.1),
+        Field(name="size", source="size", dtype="int16", one_of=(-1, 300)),
     ),
     labels=(Field(name="half", source="half", dtype="float16"),),
     event_time=Field(name="event_time", source="at", dtype="int64"),
 )
 
 
-def _raw(x: tuple[float, float] = (1.0, 2.0), hour: int = 3, seen: int = 1, half: float = 0.5, at: int = -4) -> bytes:
-    return struct.pack("<2fHBeq", *x, hour, seen, half, at)
+def _raw(**other: object) -> bytes:
+    values: dict[str, Any] = {**_GOOD, **other}
+    parts = [*values["x"], values["hour"], values["seen"], values["true"], *values["shares"], values["size"]]
+    return struct.pack("<2fHBB2fheq", *parts, values["half"], values["at"])
 
 
-_GOOD: Outcome = {"x": [1.0, 2.0], "hour": 3, "seen": True, "half": 0.5, "at": -4}
+_GOOD: dict[str, object] = {
+    "x": [1.0, 2.0],
+    "hour": 3,
+    "seen": True,
+    "true": True,
+    "shares": [0.0, 0.10000000149011612],
+    "size": -1,
+    "half": 0.5,
+    "at": -4,
+}
 
 RAW_CASES = (
     Case("no value", None, (Reason.EMPTY, None)),
@@ -153,6 +187,13 @@ RAW_CASES = (
     Case("an infinity", _raw(half=float("-inf")), (Reason.NOT_FINITE, "half")),
     Case("a bool byte that is neither 0 nor 1", _raw(seen=2), (Reason.OUT_OF_RANGE, "seen")),
     Case("two fields at fault: the schema's first", _raw(x=(float("inf"), 0.0), seen=255), (Reason.NOT_FINITE, "x")),
+    Case("a number below its `min`", _raw(shares=(-1e-9, 0.0)), (Reason.OUT_OF_RANGE, "shares")),
+    Case("a number above its `max`", _raw(shares=(0.0, 0.10000001)), (Reason.OUT_OF_RANGE, "shares")),
+    Case("NaN where there are bounds", _raw(shares=(0.0, float("nan"))), (Reason.NOT_FINITE, "shares")),
+    Case("an infinity where there are bounds", _raw(shares=(0.0, float("inf"))), (Reason.NOT_FINITE, "shares")),
+    Case("a value that `one_of` lists", _raw(size=300), {**_GOOD, "size": 300}),
+    Case("a number that `one_of` does not list", _raw(size=0), (Reason.NOT_ALLOWED, "size")),
+    Case("a bool that `one_of` does not list", _raw(true=False), (Reason.NOT_ALLOWED, "true")),
 )
 
 JSON = Conformance(name="json", decoder=make_decoder("json", JSON_SCHEMA), cases=JSON_CASES)

@@ -1,0 +1,210 @@
+"""The settings of one field of a record: its type, its shape, and which values it may hold.
+
+Pure; `app.settings.records` puts fields together.
+"""
+
+import math
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from app.settings.section import Count, Section, SettingError, no_truth_value
+from pipelines import schema
+from pipelines.schema import DTYPES, DType
+
+Scalar = bool | int | float | str
+Length = Annotated[int, Field(ge=1), BeforeValidator(no_truth_value)]
+
+
+def _scalar(value: object) -> object:
+    if value is not None and not isinstance(value, Scalar):
+        raise ValueError("a list or a mapping is no single value; write one number or text")
+    return value
+
+
+def _number(value: object) -> object:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError("this is no number; write one, or null")
+    return value
+
+
+Missing = Annotated[
+    Scalar | None,
+    PlainValidator(_scalar),
+    WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
+]
+Bound = Annotated[int | float | None, PlainValidator(_number), WithJsonSchema({"type": ["number", "null"]})]
+OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+
+_MISSING = "Stands in where the record lacks {}or holds null. Null: such a record is set aside."
+_MIN = "The least value that is learnt from; a record with a smaller one is set aside."
+_MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
+
+
+class _Ruled(Section):
+    """What is not set of the rules is not shown either: a checkpoint compares what is shown."""
+
+    @model_serializer(mode="wrap")
+    def _rules_that_are_set(self, handler: SerializerFunctionWrapHandler) -> Any:
+        values = handler(self)
+        return {key: value for key, value in values.items() if value is not None or key not in {"min", "max", "one_of"}}
+
+
+class _Values(_Ruled):
+    """What a field's values are, and which of them are learnt from."""
+
+    dtype: DType = Field(description="The field's type.", examples=["float32"])
+    shape: tuple[Length, ...] = Field((), description="How many elements it holds, by dimension; [] for one value.")
+    missing: Missing = Field(None, description=_MISSING.format("the field "))
+    min: Bound = Field(None, description=_MIN)
+    max: Bound = Field(None, description=_MAX)
+    one_of: tuple[OneValue, ...] | None = Field(
+        None,
+        min_length=1,
+        description="The only values that are learnt from; a record with another one is set aside.",
+        examples=[["DE", "NO"]],
+    )
+
+    @model_validator(mode="after")
+    def _rules_fit(self) -> Self:
+        if self.missing is not None and not _fits(self.missing, self.dtype):
+            raise SettingError(
+                "missing", f"{self.missing!r} does not fit {self.dtype}; write a value that does, or null"
+            )
+        for key, bound in (("min", self.min), ("max", self.max)):
+            _check_bound(key, bound, self.dtype)
+        _check_order(self.min, self.max)
+        if unfit := [value for value in self.one_of or () if not _fits(value, self.dtype)]:
+            raise SettingError("one_of", f"{unfit[0]!r} does not fit {self.dtype}; list values that do")
+        return self
+
+
+class FieldSettings(_Values):
+    """One field of a record. A dtype alone is short for a mapping with that dtype."""
+
+    field: str | None = Field(
+        None, min_length=1, description="The record's name for it, where it is not the model's name."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"dtype": value} if isinstance(value, str) else value
+
+    @model_serializer(mode="wrap")
+    def _shortest_form(self, handler: SerializerFunctionWrapHandler) -> Any:
+        values = {key: value for key, value in handler(self).items() if key in self.model_fields_set}
+        return values["dtype"] if values.keys() == {"dtype"} else values
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Tell of the short form too."""
+        if core["type"] == "model" or handler.mode == "serialization":
+            return handler(core)
+        return {"anyOf": [{"enum": list(DTYPES), "type": "string"}, handler(core)]}
+
+    def to_field(self, name: str) -> schema.Field:
+        """The schema's description of the field that the model calls `name`."""
+        return to_field(self, name, self.field or name)
+
+
+class OneLabelSettings(_Values):
+    """A single label, named by its field."""
+
+    field: str = Field(min_length=1, description="The record's name for it.", examples=["clicked"])
+    dtype: DType = Field("float32", description="The field's type.")
+
+
+def to_field(values: FieldSettings | OneLabelSettings, name: str, source: str) -> schema.Field:
+    """The schema's description of a feature or a label."""
+    return schema.Field(
+        name=name,
+        source=source,
+        dtype=values.dtype,
+        shape=values.shape,
+        missing=values.missing,
+        min=values.min,
+        max=values.max,
+        one_of=values.one_of,
+    )
+
+
+class WeightSettings(_Ruled):
+    """How much a record counts."""
+
+    field: str = Field(min_length=1, description="The record's name for it, a number.", examples=["weight"])
+    missing: float | None = Field(None, description=_MISSING.format("it "))
+    min: Bound = Field(None, description=_MIN)
+    max: Bound = Field(None, description=_MAX)
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        for key, bound in (("min", self.min), ("max", self.max)):
+            _check_bound(key, bound, "float32")
+        _check_order(self.min, self.max)
+        return self
+
+    def to_field(self) -> schema.Field:
+        """The schema's description of it."""
+        return schema.Field(
+            name="weight", source=self.field, dtype="float32", missing=self.missing, min=self.min, max=self.max
+        )
+
+
+class EventTimeSettings(_Ruled):
+    """When what a record tells of has happened."""
+
+    field: str = Field(
+        min_length=1,
+        description="The record's name for it, an integer: milliseconds since 1970.",
+        examples=["happened_at"],
+    )
+    min: Count | None = Field(None, description="The earliest time that is learnt from; before it, it is set aside.")
+    max: Count | None = Field(None, description="The latest time that is learnt from; after it, it is set aside.")
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        _check_order(self.min, self.max)
+        return self
+
+    def to_field(self) -> schema.Field:
+        """The schema's description of it."""
+        return schema.Field(name="event_time", source=self.field, dtype="int64", min=self.min, max=self.max)
+
+
+def _check_bound(key: str, bound: float | None, dtype: DType) -> None:
+    if bound is None:
+        return
+    if dtype in {"string", "bool"}:
+        raise SettingError(key, f"a {dtype} has no order; list its values in one_of, or leave {key} out")
+    if not _fits(bound, dtype):
+        raise SettingError(key, f"{bound!r} does not fit {dtype}; write a value that does, or null")
+
+
+def _check_order(low: float | None, high: float | None) -> None:
+    if low is not None and high is not None and low > high:
+        raise SettingError("min", f"{low!r} is above max, which is {high!r}; nothing would be learnt")
+
+
+def _fits(value: Scalar, dtype: DType) -> bool:
+    """Whether a value can stand in a column of a dtype."""
+    if dtype in {"string", "bool"}:
+        return isinstance(value, str if dtype == "string" else bool)
+    if isinstance(value, bool | str):
+        return False
+    if dtype.startswith("float"):
+        return math.isfinite(value) and abs(value) <= float(np.finfo(dtype).max)
+    limits = np.iinfo(dtype)
+    return isinstance(value, int) and int(limits.min) <= value <= int(limits.max)

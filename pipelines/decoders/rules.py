@@ -1,0 +1,36 @@
+"""Value rules: a field's `min`, `max` and `one_of`, held against a whole column at once.
+
+Pure functions of each element's own value. Bounds and listed numbers are rounded to the field's dtype first, as the
+records' numbers are: `max: 0.1` lets the float32 nearest to 0.1 pass.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from consumers.reasons import Reason
+from pipelines.schema import Column, Field
+
+Mask = npt.NDArray[np.bool_]
+
+
+def broken_by_numbers(column: Column, field: Field) -> Iterator[tuple[Reason, Mask]]:
+    """The elements that break a rule, by the reason. NaN breaks no bound; it is refused for itself."""
+    if field.min is not None:
+        yield Reason.OUT_OF_RANGE, np.less(column, np.asarray(field.min, column.dtype))
+    if field.max is not None:
+        yield Reason.OUT_OF_RANGE, np.greater(column, np.asarray(field.max, column.dtype))
+    if field.one_of is not None:
+        yield Reason.NOT_ALLOWED, np.isin(column, np.array(field.one_of, column.dtype), invert=True)
+
+
+def words_not_allowed(words: pa.Array, field: Field) -> Mask | None:
+    """The texts, as an Arrow array without nulls, that are not listed; None where the field lists none."""
+    if field.one_of is None:
+        return None
+    listed = pa.array([str(word).encode() for word in field.one_of], words.type)
+    allowed: Mask = pc.is_in(words, value_set=listed).to_numpy(zero_copy_only=False)
+    return ~allowed
