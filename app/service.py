@@ -220,7 +220,7 @@ class Service:
         saving = self._open_store(learner)
         options = StreamOptions(
             settings=settings,
-            threads=max(1, min(4, usable_cores())),
+            threads=max(1, min(4, usable_cores() - 1)),
             until=None if self.options.until is None else source.resolve_until(self.options.until),
             max_records=self.options.max_records,
             preprocess=learner.preprocess,

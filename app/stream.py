@@ -86,6 +86,10 @@ class KafkaStream:
                 raise TopicsRecreated(broken.why.beginnings) from broken
             raise
 
+    def draw_ahead(self) -> None:
+        """Begin to draw the next block, as a call is about to take its time."""
+        self._elements.draw_ahead()
+
     def close(self) -> None:
         """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
         if self._closed:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from consumers.errors import ConfigError, MillraceError
+from pipelines.ahead import Ahead
 from pipelines.blocks import Block, BlockFacts
 from pipelines.bypass import Bypass
 from pipelines.feed import Feed, Tick
@@ -59,8 +60,8 @@ class DatasetOptions:
     """How the dataset runs."""
 
     batch_size: int
-    prefetch: int = 2
-    """Elements that are ready while the trainer is busy."""
+    prefetch: int = 1
+    """Elements that are ready while the trainer is busy, besides the one that is drawn ahead."""
     deterministic: bool = False
     """One `preprocess` at a time, so that a random one repeats itself."""
     threads: int = 2
@@ -290,6 +291,7 @@ class Stream:
     def __init__(self, feed: Feed, dataset: Any) -> None:
         self._feed = feed
         self._iterator: Any = iter(dataset)
+        self._ahead = Ahead(lambda: cast("Element", next(self._iterator)))
         self._following = 0
         self._given: Element | None = None
 
@@ -300,7 +302,7 @@ class Stream:
         """The next element; StopIteration at the end. Raises what ended the feed, or a PreprocessError."""
         self._feed.let_go(self._given)
         try:
-            element = cast("Element", next(self._iterator))
+            element = self._ahead.take()
         except tf.errors.OpError as error:
             if self._feed.error is not None:
                 raise self._feed.error from error
@@ -309,6 +311,10 @@ class Stream:
             self._following = number + 1
         self._given = element
         return element
+
+    def draw_ahead(self) -> None:
+        """Begin to draw the next element while the caller is busy with this one."""
+        self._ahead.begin()
 
     def _blamed(self, error: tf.errors.OpError) -> PreprocessError:
         """Elements come in order, so the block at fault is the one after the last that came."""
@@ -325,4 +331,5 @@ class Stream:
     def close(self) -> None:
         """Stop the feed, wait until nothing of it runs, drop the iterator: in this order. Twice is once."""
         self._feed.close()
+        self._ahead.close()
         self._iterator, self._given = iter(()), None

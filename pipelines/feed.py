@@ -190,10 +190,17 @@ class Feed:
             elif self._assembler.finished or (self._ending is not None and not self._pool.in_flight):
                 yield from self._rest()
                 return
-            elif self._clock() >= self._next_tick:
+            elif self._tick_is_due():
                 yield Tick()
             else:
                 self._wait()
+
+    def _tick_is_due(self) -> bool:
+        """Whether the trainer may be waiting for something to look at; never with a block to be had."""
+        now = self._clock()
+        if self._under_way:
+            self._next_tick = now + self._options.tick_s
+        return now >= self._next_tick
 
     def _rest(self) -> Iterator[Block]:
         """What can still be given after the last chunk."""
@@ -272,9 +279,12 @@ class Feed:
         return block
 
     def _closes_at(self) -> float:
-        """At its deadline. One that was late when it opened first takes what is being decoded, a short while."""
+        """At its deadline, but not while more is being decoded and the trainer has not even taken the block before.
+
+        One that was late when it opened first takes what is being decoded, a short while.
+        """
         deadline = self._assembler.deadline()
-        if deadline is None:
+        if deadline is None or (self._under_way and self._pool.in_flight):
             return math.inf
         late = deadline < self._opened_at and self._pool.in_flight
         return self._opened_at + self._options.grace_s if late else deadline

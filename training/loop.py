@@ -153,6 +153,7 @@ class Trainer:
         failpoint("call.before")
         if facts.batches:
             with self._profiling.call(), w.in_flight(facts):
+                self._need_stream().draw_ahead()
                 learnt = self._raising.learn(delivery)
             refused = self._set_aside(facts, learnt.culprits())
             for piece in learnt.pieces:

@@ -67,6 +67,10 @@ class Stream(Protocol):
         """
         ...
 
+    def draw_ahead(self) -> None:
+        """Begin to draw the next block meanwhile, as a call is about to take its time; `take` then gives it."""
+        ...
+
     def close(self) -> None:
         """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
         ...

@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -370,6 +371,44 @@ def test_a_stream_that_nobody_has_begun_closes_too() -> None:
             pass
 
     within(20, once)
+
+
+def test_what_is_drawn_ahead_comes_next_and_once() -> None:
+    with streaming() as (handoff, stream):
+        handoff.offer(chunk(40))
+        handoff.end()
+        numbers = []
+        for element in stream:
+            stream.draw_ahead()
+            stream.draw_ahead()
+            if element.number != TICK:
+                numbers.append(int(element.number))
+                assert stream.facts_of(numbers[-1]).rows == 8
+        assert numbers == list(range(5))
+
+
+def test_an_error_that_was_drawn_ahead_is_raised_when_it_is_taken() -> None:
+    with streaming() as (handoff, stream):
+        handoff.offer(chunk(8))
+        element = next(element for element in stream if element.number != TICK)
+        handoff.fail(OSError("gone"))
+        stream.draw_ahead()
+        stream.facts_of(int(element.number))
+        with pytest.raises(HandoffBroken, match="gone"):
+            deque(stream)
+
+
+@pytest.mark.row(23)
+def test_a_stop_wakes_what_draws_ahead_from_an_empty_queue_a_hundred_times() -> None:
+    def once() -> None:
+        with streaming(schema=Schema(features=(ID,)), tick_s=3600) as (_, stream):
+            stream.draw_ahead()
+            stream.close()
+            assert list(stream) == []
+        assert not any(thread.name == "draw" for thread in threading.enumerate())
+
+    for _ in range(100):
+        within(20, once)
 
 
 def test_closing_while_the_prefetch_is_full_gives_back_what_was_not_learnt() -> None:

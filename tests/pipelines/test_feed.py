@@ -181,6 +181,54 @@ def test_a_backlog_fills_its_blocks_although_its_time_has_long_run_out() -> None
         assert [block.facts.rows for block in made.blocks()] == [8] * 6
 
 
+def test_a_block_goes_on_filling_past_its_time_while_the_trainer_has_not_taken_the_one_before() -> None:
+    gate = threading.Event()
+    gate.set()
+    with rig(Gated(RawDecoder(SCHEMA), gate), max_wait_s=0.05, tick_s=3600) as made:
+        elements = iter(made.feed)
+        made.offer(chunk(P0, 8))
+        first = next(elements)
+        gate.clear()
+        made.offer(chunk(P0, 3, start=8), chunk(P0, 5, start=11))
+        threading.Timer(0.2, gate.set).start()
+        second = next(elements)
+        assert isinstance(first, Block)
+        assert isinstance(second, Block)
+        assert second.facts.rows == 8, "nobody waited for it, so it need not have gone with three"
+
+
+def test_a_block_goes_at_its_time_once_the_trainer_has_taken_the_one_before() -> None:
+    gate = threading.Event()
+    gate.set()
+    with rig(Gated(RawDecoder(SCHEMA), gate), max_wait_s=0.05, tick_s=3600) as made:
+        elements = iter(made.feed)
+        made.offer(chunk(P0, 8), chunk(P0, 3, start=8))
+        first = next(elements)
+        assert isinstance(first, Block)
+        made.feed.facts_of(first.facts.number)
+        gate.clear()
+        made.offer(chunk(P0, 5, start=11))
+        second = next(elements)
+        gate.set()
+        assert isinstance(second, Block)
+        assert second.facts.rows == 3
+
+
+def test_there_are_no_ticks_while_the_trainer_has_a_block_to_take() -> None:
+    gate = threading.Event()
+    gate.set()
+    with rig(Gated(RawDecoder(SCHEMA), gate), tick_s=0.01) as made:
+        elements = iter(made.feed)
+        made.offer(chunk(P0, 8))
+        first = next(element for element in elements if isinstance(element, Block))
+        made.offer(chunk(P0, 3, start=8))
+        threading.Timer(0.3, lambda: made.offer(chunk(P0, 5, start=11))).start()
+        assert isinstance(next(elements), Block)
+        made.feed.facts_of(first.facts.number)
+        made.feed.facts_of(first.facts.number + 1)
+        assert next(elements) == Tick()
+
+
 def test_a_policy_that_waits_loses_nothing_when_all_was_sent() -> None:
     behind = EventTimeOrder(lambda: {P0, P1}, slack_s=1.0)
     with rig(pick=behind) as made:

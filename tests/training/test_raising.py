@@ -294,6 +294,9 @@ class _Raises:
     def take(self) -> Delivery | None:
         raise self._error
 
+    def draw_ahead(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

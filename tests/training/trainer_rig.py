@@ -101,6 +101,9 @@ class TopicStream:
                 self._topic.changed.wait(_TICK_S)
             return self._block() if self._ready() else None
 
+    def draw_ahead(self) -> None:
+        """Nothing: its blocks are made when they are taken."""
+
     def close(self) -> None:
         self.closed = True
 

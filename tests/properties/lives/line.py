@@ -75,7 +75,10 @@ class Line:
         return chunk.end - start
 
     def draw_ahead(self) -> None:
-        """As a prefetch does."""
+        """Nothing: what is drawn when is the machine's choice, by `prefetch`."""
+
+    def prefetch(self) -> None:
+        """As a dataset does."""
         if isinstance(element := next(self._elements, None), Block):
             self._ahead.append(element)
 

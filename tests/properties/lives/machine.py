@@ -121,7 +121,7 @@ class LivesMachine(RuleBasedStateMachine):
     @rule(blocks=st.integers(1, 3))
     def draw_ahead(self, blocks: int) -> None:
         for _ in range(blocks):
-            self._line().draw_ahead()
+            self._line().prefetch()
 
     @rule(turns=st.integers(1, 4))
     def turn(self, turns: int) -> None:

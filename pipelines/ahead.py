@@ -1,0 +1,61 @@
+"""Draws the next element on a thread of its own while the caller is busy with the one before.
+
+Drawing takes Python's lock, and wakes all that feeds the dataset, which takes it too. Between two calls the trainer
+would wait for it several times, some 5 of 220 ms on 2 cores; during a call it waits for nothing.
+
+Owns the thread `draw`. One element at most is drawn ahead; with nothing to draw the thread waits, and so does whoever
+takes. It ends by `close`, once what it draws from has ended.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_CLOSE_S = 10.0
+
+
+class Ahead(Generic[T]):
+    """One element ahead of its caller. All but the drawing is for one thread."""
+
+    def __init__(self, draw: Callable[[], T]) -> None:
+        self._draw = draw
+        self._orders: SimpleQueue[Future[T] | None] = SimpleQueue()
+        self._drawn: Future[T] | None = None
+        self._thread = threading.Thread(target=self._run, name="draw", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Draw the next one from now on."""
+        if self._drawn is None:
+            self._drawn = Future()
+            self._orders.put(self._drawn)
+
+    def take(self) -> T:
+        """Give the next one, drawn ahead or now. Raises what drawing it has raised."""
+        if self._drawn is None:
+            return self._draw()
+        drawn, self._drawn = self._drawn, None
+        return drawn.result()
+
+    def close(self) -> None:
+        """Drop what was drawn; returns when nothing is drawn any more, which has to have ended by itself."""
+        self._orders.put(None)
+        self._thread.join(_CLOSE_S)
+        self._drawn = None
+
+    def _run(self) -> None:
+        while self._carried_out(self._orders.get()):
+            pass
+
+    def _carried_out(self, order: Future[T] | None) -> bool:
+        """Apart from the loop, so that the thread holds on to no element while it waits."""
+        if order is None:
+            return False
+        try:
+            order.set_result(self._draw())
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for whoever takes
+            order.set_exception(error)
+        return True
