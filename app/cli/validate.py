@@ -20,23 +20,33 @@ _WIDTHS = (4, 12)
 
 def validate(
     file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against-checkpoint",
+            metavar="latest|N",
+            help="Only whether this model may go on from a checkpoint; exits 4 where not. Kafka is not asked.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Look at everything that a start needs, and change nothing.
 
     Settings, broker, topics, a sample of the records, the model and its proof, the checkpoints' folder: a line each,
     and for every complaint the way out. Exits 0 when nothing failed, else as the worst failure would end a start.
+    Example: millrace validate -c clicks.yaml --against-checkpoint latest
     """
+    number = None if against is None else _number(against)
     from app.settings.environment import quiet_tensorflow
 
     quiet_tensorflow()
     from app.cli.tables import console
     from app.validation import exit_code_of
-    from app.validation.examination import examine_file
+    from app.validation.examination import examine_against, examine_file
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say stands in the table
     checks, screen = [], console()
-    for check in examine_file(file):
+    for check in examine_file(file) if against is None else examine_against(file, number):
         checks.append(check)
         if not as_json:
             _print(check, screen)
@@ -46,6 +56,17 @@ def validate(
     else:
         typer.echo(_summary(checks))
     raise typer.Exit(code)
+
+
+def _number(text: str) -> int | None:
+    """Which checkpoint is meant; None for the newest."""
+    if text == "latest":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(
+            f"{text!r} is neither latest nor a checkpoint's number", param_hint="--against-checkpoint"
+        )
+    return int(text)
 
 
 def _print(check: "Check", screen: "Console") -> None:

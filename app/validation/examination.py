@@ -1,29 +1,47 @@
 """The examination: all checks in order. Goes on after a failure wherever looking on makes sense."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
-from app.settings import load
+from app.settings import Settings, load
 from app.settings.errors import SettingsError
-from app.validation.check import Check, fail, ok
-from app.validation.folder import folder_checks
+from app.validation.check import Check, fail, ok, skip
+from app.validation.folder import checkpoint_check, folder_checks
 from app.validation.kafka import kafka_checks
-from app.validation.model import model_checks
+from app.validation.model import build_checks, model_checks
 from consumers.errors import ConfigError
 
 
 def examine_file(path: Path) -> Iterator[Check]:
     """Check a config file and all that it names, one thing after another."""
-    try:
-        loaded = load(path)
-    except SettingsError as error:
-        yield from (fail("settings", ConfigError(problem)) for problem in error.problems)
+    settings = yield from _settings_checks(path)
+    if settings is None:
         return
-    except ConfigError as error:
-        yield fail("settings", error)
-        return
-    settings = loaded.settings
-    yield ok("settings", f"{path} describes {settings.name}")
     bounds = yield from kafka_checks(settings)
     learner = yield from model_checks(settings)
     yield from folder_checks(settings, learner, bounds)
+
+
+def examine_against(path: Path, number: int | None) -> Iterator[Check]:
+    """Check the model against a checkpoint, the newest where none is named. Kafka and the lock are not asked."""
+    settings = yield from _settings_checks(path)
+    if settings is None:
+        return
+    learner = yield from build_checks(settings)
+    if learner is None:
+        yield skip("checkpoint", "there is no model to compare one with")
+    else:
+        yield checkpoint_check(settings, learner, number)
+
+
+def _settings_checks(path: Path) -> Generator[Check, None, Settings | None]:
+    try:
+        settings = load(path).settings
+    except SettingsError as error:
+        yield from (fail("settings", ConfigError(problem)) for problem in error.problems)
+        return None
+    except ConfigError as error:
+        yield fail("settings", error)
+        return None
+    yield ok("settings", f"{path} describes {settings.name}")
+    return settings

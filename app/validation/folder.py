@@ -5,11 +5,12 @@ Only looks: nobody's lock is taken, nothing is created but a nameless temporary 
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from app.hyperparameters import hyperparameter_options
 from app.settings import Settings
-from app.validation.check import Check, fail, ok, skip, warn
+from app.validation.check import Check, Outcome, fail, ok, skip, warn
 from app.validation.kafka import Bounds
 from consumers.errors import ConfigError, DataLossError, MillraceError
 from consumers.records import Partition
@@ -34,6 +35,30 @@ def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | 
     yield _free(folder)
     yield _space(folder, learner)
     yield from _newest(settings, CheckpointStore(folder), learner, bounds)
+
+
+def checkpoint_check(settings: Settings, learner: Learner, number: int | None) -> Check:
+    """Whether learning could go on from one checkpoint, the newest where none is named.
+
+    Whatever refuses it ends with 4: who deploys asks one question, and reads one code.
+    """
+    store = CheckpointStore(Folder(settings.checkpoints.path / settings.name))
+    try:
+        manifest = store.newest() if number is None else _verified(store, number)
+    except MillraceError as error:
+        check = fail("checkpoint", error)
+    else:
+        if manifest is None:
+            return ok("checkpoint", "none yet: the first start begins a history")
+        check = _of_this_model(settings, store, manifest, learner)
+    return replace(check, exit_code=DataLossError.exit_code) if check.outcome is Outcome.FAIL else check
+
+
+def _verified(store: CheckpointStore, number: int) -> Manifest:
+    found = store.verify(number)
+    if found.manifest is None or not found.verified:
+        raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}; name another one")
+    return found.manifest
 
 
 def _writable(folder: Folder) -> Check:

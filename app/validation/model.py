@@ -25,19 +25,29 @@ from training.probe import Probe
 from training.proof import Finding
 
 _OURS = frozenset({"app", "consumers", "pipelines", "training"})
-_LATER = ("state", "proof")
 _MANY_STEPS = 10_000_000
 _TOO_SLOW = 0.01
 
 
 def model_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
     """Look at the model; gives back the learner where there is one."""
+    learner = yield from build_checks(settings)
+    if learner is None:
+        yield from (skip(name, "the model does not build") for name in ("state", "proof"))
+        return None
+    yield from _advice(learner)
+    yield from _state_and_proof(learner, settings)
+    return learner
+
+
+def build_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
+    """Load and build the model, and no more; gives back the learner where there is one."""
     build = settings.model.build
     try:
         functions = load(model_file(settings))
     except MillraceError as error:
         yield fail("model file", error)
-        yield from (skip(name, "the model file does not load") for name in ("model", *_LATER))
+        yield skip("model", "the model file does not load")
         return None
     yield ok("model file", f"{build.text} imports")
     yield from _file_complaints(build.file)
@@ -45,12 +55,9 @@ def model_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
         learner = make_learner(functions, settings)
     except MillraceError as error:
         yield fail("model", error)
-        yield from (skip(name, "the model does not build") for name in _LATER)
         return None
     fits = "inputs fit" if learner.preprocess is None else "inputs and preprocess fit"
     yield ok("model", f"builds with {learner.parameters:,} parameters; {fits} records.features")
-    yield from _advice(learner)
-    yield from _state_and_proof(learner, settings)
     return learner
 
 
