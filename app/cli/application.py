@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import bench, checkpoints, config, local, prove, rewind, run, validate
+from app.cli import bench, checkpoints, config, demo, local, prove, rewind, run, validate
 from app.cli.errors import ending
 
 application = typer.Typer(
@@ -25,6 +25,7 @@ application.command()(validate.validate)
 application.command()(run.run)
 application.add_typer(checkpoints.checkpoints, name="checkpoints")
 application.command()(rewind.rewind)
+application.command()(demo.demo)
 application.command()(bench.bench)
 application.command()(prove.prove)
 application.add_typer(config.config, name="config")

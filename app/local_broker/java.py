@@ -8,13 +8,13 @@ its parent: Linux counts the thread that started it, not the process, as the par
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.local_broker.errors import ExtraMissingError
+from app.local_broker.launch import dying_with_us
 
 _POLL_S = 0.05
 _KILLED_WITHIN_S = 10.0
@@ -63,10 +63,9 @@ class JavaProgram:
 
     def start(self, log: Path, *, dies_with_parent: bool) -> "JavaProcess":
         """Start it in a session of its own, so that a terminal's Ctrl-C reaches the parent alone."""
-        launcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("launch.py")), str(os.getpid())]
         with log.open("ab") as output:
             child = subprocess.Popen(  # noqa: S603 - our own command
-                (launcher if dies_with_parent else []) + self.command,
+                dying_with_us(self.command) if dies_with_parent else self.command,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

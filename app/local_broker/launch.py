@@ -8,8 +8,14 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 _PR_SET_PDEATHSIG = 1
+
+
+def dying_with_us(program: Sequence[str]) -> list[str]:
+    """The command that runs a program so that it is killed when the thread ends that starts it."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *program]
 
 
 def main() -> None:
@@ -19,7 +25,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the request took hold
         sys.exit("the parent has ended")
-    os.execv(program[0], program)  # noqa: S606 - the program is the bundled Java, named by our own code
+    os.execv(program[0], program)  # noqa: S606 - the program is the bundled Java or ours, named by our own code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,126 @@
+"""Where the demo lives: one folder with everything in it, and the ports that it takes.
+
+The config is written anew at each start, as the ports may be others; the model file only where there is none, so that
+it can be edited. A port that another program has is passed over, unless it was asked for by number.
+"""
+
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.demo import stream
+from app.local_broker.properties import HOST
+from consumers.errors import ConfigError
+from training.checkpoints.folder import Folder
+
+NAME = "demo"
+LIVE_WINDOW_S = 5
+_API_PORT, _BROKER_PORT = 8080, 9092
+_PORTS_TRIED = 50
+_CONFIG = """\
+# Written by `millrace demo` at each start. Other commands take it too, while the demo runs or after it:
+#   millrace status -c {path}
+name: {name}
+kafka: {{bootstrap_servers: [{broker}], topics: [{topic}]}}
+records:
+  format: json
+  features: {{item: string, price: float32, discount: float32, hour: int32}}
+  label: {{bought: float32}}
+  dead_letters: {{topic: {dead_letters}}}
+model: {{build: ./model.py:build_model}}
+training: {{batch_size: 128, max_wait: 100ms, live_metrics: {{window: {window}s}}}}
+checkpoints: {{path: ./checkpoints, every: 5s, keep: {{last: 30}}}}
+api: {{listen: {api}}}
+stop: {{grace: 10s}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The folder, and what is where in it."""
+
+    path: Path
+
+    @property
+    def broker(self) -> Path:
+        """The broker's data and log."""
+        return self.path / "broker"
+
+    @property
+    def config(self) -> Path:
+        """The trainer's settings."""
+        return self.path / "millrace.yaml"
+
+    @property
+    def report(self) -> Path:
+        """What came of the last run."""
+        return self.path / "report.json"
+
+    @property
+    def frozen(self) -> Path:
+        """Weights as they were when a drift began."""
+        return self.path / "frozen"
+
+    @property
+    def checkpoints(self) -> Folder:
+        """The trainer's."""
+        return Folder(self.path / "checkpoints" / NAME)
+
+    def log(self, of: str) -> Path:
+        """What a child says."""
+        return self.path / f"{of}.log"
+
+    def create(self) -> None:
+        """Make the folder, with the model in it. ConfigError where that cannot be."""
+        try:
+            self.frozen.mkdir(parents=True, exist_ok=True)
+            if not (model := self.path / "model.py").exists():
+                shutil.copy(Path(__file__).with_name("model.py"), model)
+        except OSError as error:
+            raise ConfigError(f"cannot write in {self.path}: {error.strerror}; choose another --folder") from error
+
+    def write_config(self, *, broker: str, api_port: int) -> None:
+        """Write the trainer's settings."""
+        text = _CONFIG.format(
+            path=self.config,
+            name=NAME,
+            broker=broker,
+            topic=stream.TOPIC,
+            dead_letters=stream.DEAD_LETTERS,
+            window=LIVE_WINDOW_S,
+            api=f"{HOST}:{api_port}",
+        )
+        self.config.write_text(text)
+
+
+def api_port(asked: int | None) -> int:
+    """Where the page is to be: the one that was asked for, else the first from 8080 on that is free."""
+    if asked is None:
+        return _first_free(_API_PORT)
+    if not is_free(asked):
+        raise ConfigError(f"--port {asked} is taken by another program; leave it out, and a free one is found")
+    return asked
+
+
+def broker_port() -> int:
+    """Where Kafka is to be: the first from 9092 on that is free."""
+    return _first_free(_BROKER_PORT)
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def _first_free(port: int) -> int:
+    for candidate in range(port, port + _PORTS_TRIED):
+        if is_free(candidate):
+            return candidate
+    raise ConfigError(f"none of the ports {port} to {port + _PORTS_TRIED - 1} is free; choose one with --port")
