@@ -6,6 +6,7 @@ PYTHON ?= $(firstword $(foreach candidate,python3.11 python3.12 python3.13 pytho
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP_SAYS ?= --quiet
 COMPILE := $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header
 
 .DEFAULT_GOAL := help
@@ -19,9 +20,22 @@ venv: $(READY) ## Create .venv with everything locked; again when the lock or py
 $(READY): requirements/dev.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 on PATH; name one: make PYTHON=/path/to/python $@" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install $(PIP_SAYS) --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
+
+.PHONY: demo demo-short demo-clean
+demo: ## Show it: a local Kafka, a drifting stream, a model that learns; kill -9 it and start it again
+	@test -e $(READY) || echo "The first time takes some minutes: DOWNLOAD for .venv, then 43 MB of Kafka."
+	@$(MAKE) --no-print-directory PIP_SAYS=--progress-bar=on $(READY)
+	@$(BIN)/millrace demo
+
+demo-short: $(READY) ## The same for 75 s of the stream, in a folder of its own, its accuracies checked
+	rm -rf build/demo
+	$(BIN)/millrace demo --for 75s --plain --check --folder build/demo
+
+demo-clean: ## Remove all that the demo keeps
+	rm -rf demo build/demo
 
 check: format-check lint types layers house ## Everything that reads the code without running it
 
