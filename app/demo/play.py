@@ -1,8 +1,8 @@
 """The demo itself: started in order, watched, ended in order. Runs on the main thread, whose end ends its children.
 
-Start: (1) the folder, (2) the broker, (3) what the newest checkpoint testifies, (4) the trainer, (5) the judge and the
-stream, which goes on where it was. End: (1) the stream, (2) the trainer, with its last checkpoint, (3) what that one
-testifies, (4) the judge, (5) the broker. A kill needs no end: the system ends the children.
+Start: (1) the folder, (2) the broker, (3) the trainer, (4) what the checkpoint testifies that it went on from, (5) the
+judge and the stream, which goes on where it was. End: (1) the stream, (2) the trainer, with its last checkpoint, (3)
+what that one testifies, (4) the judge, (5) the broker. A kill needs no end: the system ends the children.
 """
 
 import os
@@ -72,11 +72,9 @@ class Demo:
         end_left_behind([self._home.log("trainer"), self._home.log("judge")])
         self._port = homes.api_port(self._options.api_port)
         self._start_broker()
-        self._resumed = self._testimony = self._witnesses.newest()
         self._screen.say("Starting the trainer; TensorFlow takes some seconds to load.")
         self._trainer = start_trainer(self._home.config, self._home.log("trainer"))
-        self._wait_for_trainer()
-        self._tell_beginning()
+        self._tell_beginning(self._wait_for_trainer())
         self._judge = start_judge(self._home.config, self._home.log("judge"))
         self._freezer = Freezer(self._home, self._judge)
         self._flow = Flow(
@@ -118,18 +116,24 @@ class Demo:
                 self._broker.create_topic(topic, partitions, _RETAINED)
         self._home.write_config(broker=self._broker.bootstrap_servers, api_port=self._port)
 
-    def _wait_for_trainer(self) -> None:
+    def _wait_for_trainer(self) -> Mapping[str, Any]:
+        """Its first answer once it is at work."""
         ends_at = time.monotonic() + _TRAINER_UP_S
-        while (self._status() or {}).get("state") not in _AT_WORK:
-            if time.monotonic() >= ends_at:
-                raise DemoError(f"the trainer is not at work after {_TRAINER_UP_S:g} s: {self._last_words()}")
+        while time.monotonic() < ends_at:
+            status = self._status()
+            if status is not None and status["state"] in _AT_WORK and "checkpoint" in status:
+                return status
             time.sleep(_LOOK_EVERY_S / 2)
+        raise DemoError(f"the trainer is not at work after {_TRAINER_UP_S:g} s: {self._last_words()}")
 
-    def _tell_beginning(self) -> None:
-        if self._resumed is None:
-            self._screen.say("Began anew.")
+    def _tell_beginning(self, status: Mapping[str, Any]) -> None:
+        """Ask the very checkpoint that the trainer says it has gone on from."""
+        newest = status["checkpoint"]
+        if newest["step"] == 0 and "parent" not in newest:
+            self._screen.say("A new beginning: no record is learnt yet.")
         else:
-            self._screen.say(f"Resumed from checkpoint {self._resumed.checkpoint}: {self._resumed}.")
+            self._resumed = self._testimony = self._witnesses.of(newest["number"])
+            self._screen.say(f"Resumed from checkpoint {newest['number']}: {self._resumed}.")
         self._screen.say(f"The page: {self._page}")
 
     def _status(self) -> Mapping[str, Any] | None:
