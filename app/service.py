@@ -25,6 +25,7 @@ from app.retention import keep_policy
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
 from app.stream import StreamFactory, StreamOptions
+from app.telling import tell_ended, tell_started
 from app.tuning import tune
 from consumers.dead_letters import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
@@ -46,6 +47,7 @@ from training.checkpoints.writer import CheckpointWriter
 from training.commands import Commands, Stop
 from training.cores import usable_cores
 from training.errors import CheckpointError, PassedError
+from training.events import Events, Kind, Severity
 from training.learner import Learner
 from training.ledger import Ledger
 from training.live import LiveMetrics
@@ -104,6 +106,7 @@ class Service:
         self.meter = Meter(time.monotonic)
         self.ledger = Ledger()
         self.board = Board()
+        self.events = Events()
         self.commands = Commands()
         self.parts = Parts()
         self.began_at = time.time()
@@ -130,6 +133,7 @@ class Service:
             self._stop_asked_at = time.monotonic()
             self._stop_asked.set()
             log.info("stopping: finishing the call, then the last checkpoint")
+            self.events.tell(Kind.STOPPING, "Asked to stop: finishing the call, then the last checkpoint.")
             self.commands.send(Stop())
 
     def grace_left_s(self) -> float:
@@ -160,6 +164,7 @@ class Service:
         finally:
             self.commands.refuse_all(MillraceError("the service has ended; start it again"))
             self._close()
+            tell_ended(self.events.tell, self.error)
             self._on_end()
 
     def _prepare(self) -> Trainer:
@@ -244,6 +249,7 @@ class Service:
             raising=RaisingOptions(
                 policy=OnStepError(settings.training.on_step_error), exact=settings.training.deterministic
             ),
+            tell=self.events.tell,
         )
         parts.trainer = Trainer(collaborators, task=task, paused=self._paused_because())
         return parts.trainer
@@ -274,6 +280,7 @@ class Service:
                 stop_timeout_s=settings.stop.grace * 0.8,
                 hyperparameters=hyperparameter_options(settings),
                 clock=time.monotonic,
+                tell=self.events.tell,
             ),
         )
         start = settings.kafka.start_position
@@ -281,6 +288,7 @@ class Service:
         manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
+        tell_started(self.events.tell, manifest, saving.provenance)
         parts.brake = Brake.of(parts.writer, manifest.number, settings.training.pause_after_crashes)
         return saving
 
@@ -288,6 +296,7 @@ class Service:
         """Why it comes up paused, where it does."""
         if (loop := self.parts.brake.loop) is not None:
             log.error("paused: %s", loop)
+            self.events.tell(Kind.BRAKE, f"Came up paused: {loop}.", Severity.ERROR, checkpoint=loop.number)
             return str(loop)
         return "started with --paused" if self.options.paused else None
 

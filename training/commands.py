@@ -49,6 +49,8 @@ class Pause:
 class Resume:
     """Go on."""
 
+    reason: str | None = None
+    """As in "asked to by 127.0.0.1 over HTTP"."""
     answer: "Future[None]" = field(default_factory=Future)
 
 

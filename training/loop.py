@@ -25,8 +25,9 @@ from training.bisect import Culprits
 from training.board import Board, ModelFacts, Posting
 from training.brake import InFlight, untold
 from training.careful import Piece
-from training.checkpoints.manifest import SaveReason
+from training.checkpoints.manifest import Manifest, SaveReason
 from training.commands import Command, Commands, Pause, Profile, Resume, Rewind, Save, Stop
+from training.events import Kind, Severity, Tell, unheard
 from training.learner import Learner
 from training.ledger import Ledger
 from training.live import LiveMetrics, Sums
@@ -64,6 +65,7 @@ class Collaborators:
     board: Board = field(default_factory=Board)
     in_flight: InFlight = untold
     raising: RaisingOptions = field(default_factory=RaisingOptions)
+    tell: Tell = unheard
 
 
 class Trainer:
@@ -81,7 +83,7 @@ class Trainer:
         self._learnt_to_ms: int | None = None
         learner = with_.learner
         progress: Callable[[], None] = lambda: with_.phases.enter(Phase.TRAINING)  # noqa: E731 - said where it is used
-        self._raising = Raising(learner, with_.raising, progress, lambda: with_.saving.newest_number)
+        self._raising = Raising(learner, with_.raising, progress, lambda: with_.saving.newest_number, with_.tell)
         self._facts = ModelFacts(parameters=learner.parameters, replicas=learner.replicas, devices=learner.devices)
         self.error: BaseException | None = None
 
@@ -148,7 +150,8 @@ class Trainer:
         began = w.clock()
         refused: dict[Partition, dict[Reason, int]] = {}
         for span in facts.spans:
-            w.ledger.join_if_new(span.partition, span.start)
+            if w.ledger.join_if_new(span.partition, span.start):
+                self._tell_joined(span.partition, span.start)
             w.learner.witness.know(span.partition, span.index)
         failpoint("call.before")
         if facts.batches:
@@ -232,10 +235,12 @@ class Trainer:
             case Pause():
                 self._paused = command.reason
                 self._with.phases.enter(Phase.PAUSED, command.reason)
+                self._with.tell(Kind.PAUSED, f"Paused: {command.reason}.", reason=command.reason)
                 command.answer.set_result(None)
             case Resume():
                 self._paused = None
                 self._with.phases.enter(Phase.IDLE)
+                self._with.tell(Kind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
                 command.answer.set_result(None)
             case Profile():
                 self._profiling.begin(command)
@@ -268,6 +273,7 @@ class Trainer:
         else:
             w.saving.go_to(manifest)
             self._learnt_to_ms = None
+            self._tell_rewound(command, manifest)
             command.answer.set_result(manifest)
         self._open()
 
@@ -292,7 +298,9 @@ class Trainer:
         w.saving.settle()
         for partition, beginning in beginnings.items():
             w.ledger.begin_anew(partition, beginning)
-            log.warning("%s is of a topic that was created again, and begins anew at %d", partition, beginning)
+            text = f"{partition} is of a topic that was created again, and begins anew at {beginning}"
+            log.warning(text)
+            w.tell(Kind.TOPIC_RECREATED, f"{text}.", Severity.WARNING, partition=str(partition), offset=beginning)
         self._save(SaveReason.RECREATED)
         self._open()
 
@@ -306,7 +314,8 @@ class Trainer:
         """Begin an incarnation at the ledger's positions."""
         w = self._with
         for partition, beginning in w.newcomers(w.ledger.positions()).items():
-            w.ledger.join_if_new(partition, beginning)
+            if w.ledger.join_if_new(partition, beginning):
+                self._tell_joined(partition, beginning)
             w.saving.joined()
         incarnation = w.ledger.begin_incarnation()
         order = StreamOrder(
@@ -321,6 +330,24 @@ class Trainer:
         w.learner.witness.lay(order.positions)
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(order.positions)})
         self._stream = w.open_stream(order)
+
+    def _tell_joined(self, partition: Partition, offset: int) -> None:
+        text = f"Partition {partition} has joined at offset {offset:,}."
+        self._with.tell(Kind.PARTITION_ADDED, text, partition=str(partition), offset=offset)
+
+    def _tell_rewound(self, command: Rewind, manifest: Manifest) -> None:
+        by, why = f" by {command.by}" if command.by else "", f": {command.note}" if command.note else ""
+        ranges = [f"{skip.partition}:{skip.start}-{skip.end - 1}" for skip in command.skips]
+        over = f" It passes over {', '.join(ranges)}." if ranges else ""
+        self._with.tell(
+            Kind.REWOUND,
+            f"Rewound to checkpoint {command.to}, ordered{by} as checkpoint {manifest.number}{why}.{over}",
+            number=manifest.number,
+            to=command.to,
+            by=command.by,
+            reason=command.note,
+            skip=ranges or None,
+        )
 
     def _need_stream(self) -> Stream:
         assert self._stream is not None, "a stream is open while the trainer runs"

@@ -34,6 +34,7 @@ from training.careful import (
 )
 from training.checkpoints.manifest import Manifest
 from training.errors import StepError
+from training.events import Kind, Severity, Tell, unheard
 from training.learner import Learner
 from training.stream import Delivery, Stream
 
@@ -102,9 +103,14 @@ class Raising:
     """Learns blocks, and remembers what raised."""
 
     def __init__(
-        self, learner: Learner, options: RaisingOptions, progress: Callable[[], None], newest: Callable[[], int]
+        self,
+        learner: Learner,
+        options: RaisingOptions,
+        progress: Callable[[], None],
+        newest: Callable[[], int],
+        tell: Tell = unheard,
     ) -> None:
-        self._learner, self._options, self._progress = learner, options, progress
+        self._learner, self._options, self._progress, self._say = learner, options, progress, tell
         self._newest = newest
         """The number of the newest durable checkpoint."""
         self._falls: list[_Fall] = []
@@ -153,7 +159,9 @@ class Raising:
             why = f"{in_vain} times since checkpoint {back_to.number} something raised though no record was at fault"
             raise self._ended(raised.facts, raised.gist, f"{why}: look for what else it depends on")
         text = "%s, on %s; going back to checkpoint %d, to find the records at fault"
-        log.warning(text, raised.gist, _listed(raised.facts), back_to.number)
+        what = (raised.gist, _listed(raised.facts), back_to.number)
+        log.warning(text, *what)
+        self._say(Kind.FELL_BACK, f"{text % what}.", Severity.WARNING, number=back_to.number)
 
     def _raised(self, facts: BlockFacts, gist: str, *, in_preprocess: bool) -> BlockRaised | StepError:
         if self._options.policy is OnStepError.HALT:
@@ -196,7 +204,10 @@ class Raising:
         partitions = {span.index: span.partition for span in facts.spans}
         for culprit in culprits:
             partition = partitions[culprit.partition]
-            log.warning("%s offset %d is set aside: %s", partition, culprit.offset, culprit.gist)
+            text = "%s offset %d is set aside: %s"
+            log.warning(text, partition, culprit.offset, culprit.gist)
+            said = f"{text % (partition, culprit.offset, culprit.gist)}."
+            self._say(Kind.SET_ASIDE, said, Severity.WARNING, partition=str(partition), offset=culprit.offset)
         for fall in falls:
             fall.explained |= bool(culprits)
         if not culprits and any(_same(fall.raised.facts, facts) for fall in falls):

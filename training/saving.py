@@ -22,6 +22,7 @@ from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Rewind, Save
 from training.errors import CheckpointError, CorruptError
+from training.events import Kind, Severity, Tell, unheard
 from training.hyperparameters import UNKNOWN, Change, HyperparameterOptions, Hyperparameters
 from training.learner import Learner
 from training.ledger import Ledger
@@ -63,6 +64,7 @@ class SavingOptions:
     """How long the last checkpoint may take."""
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
     clock: Callable[[], float]
+    tell: Tell = unheard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,7 @@ class Saving:
             failpoint("restore.before")
             self._restore(newest.number)
             failpoint("restore.after")
+            self._tell_changes(newest.number)
             return newest
         for partition, offset in start().items():
             self._ledger.join(partition, offset)
@@ -219,6 +222,7 @@ class Saving:
         """Be in the state that was ordered. Where this raises, nothing in memory may be used any more."""
         self._restore(ordered.number)
         self._settled_since = False
+        self._tell_changes(ordered.number)
         failpoint("rewind.after_restore")
 
     @property
@@ -337,6 +341,7 @@ class Saving:
             self._save_failed(done.commands, error)
             return
         self._remember(manifest, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
+        self._tell_published(manifest)
         for command in done.commands:
             command.answer.set_result(manifest)
 
@@ -345,6 +350,7 @@ class Saving:
         self.last_error = str(error)
         self._settled_since = True
         log.error("a checkpoint failed, and the next tries again: %s", error)
+        self._options.tell(Kind.SAVE_FAILED, f"A save failed: {error}", Severity.ERROR)
         for command in commands:
             command.answer.set_exception(error)
         if not isinstance(error, MillraceError) or not error.retriable:
@@ -355,6 +361,23 @@ class Saving:
         self._saved_step = manifest.step
         self.last_error = None
         self.last = LastSave(manifest=manifest, at=self._options.clock(), took_s=took_s, stall_s=stall_s)
+
+    def _tell_published(self, manifest: Manifest) -> None:
+        asked = f", asked for by {manifest.ordered_by}" if manifest.ordered_by else ""
+        note = f": {manifest.note}" if manifest.note else ""
+        self._options.tell(
+            Kind.CHECKPOINT,
+            f"Checkpoint {manifest.number} is durable{asked}{note}.",
+            number=manifest.number,
+            step=manifest.step,
+            reason=manifest.reason,
+            by=manifest.ordered_by,
+            note=manifest.note,
+        )
+
+    def _tell_changes(self, number: int) -> None:
+        for change in self.changes:
+            self._options.tell(Kind.HYPERPARAMETERS, f"{change}.", name=change.name, number=number)
 
 
 def _release(state: Mapping[str, PartState]) -> None:

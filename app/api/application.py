@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 
 from app.api import errors
 from app.api.checkpoints import CheckpointShelf
+from app.api.chronicle import Chronicle
 from app.api.doors import Door
 from app.api.guard import Guard
 from app.api.looks import Looks
@@ -38,6 +39,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     """The application of one service; orders come in by the door."""
     observer = Observer(partial(take, service))
     shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name))
+    chronicle = Chronicle(observer, service.events)
     operations = Operations(service.commands, lambda: service.alive)
 
     def stamp_now() -> Stamp:
@@ -49,7 +51,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
         description=_DESCRIPTION,
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=partial(_watching, observer),
+        lifespan=partial(_watching, observer, chronicle),
         middleware=[Middleware(Guard, stamp=stamp_now, door=door)],
         responses={422: {"model": ProblemDocument}},
     )
@@ -58,13 +60,15 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     app.include_router(Looks(observer, shelf, operations).router())
     orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
+    app.include_router(chronicle.router())
+    app.state.let_go = chronicle.streams.close
     return app
 
 
 @contextlib.asynccontextmanager
-async def _watching(observer: Observer, _app: FastAPI) -> AsyncIterator[None]:
-    """The observer looks while the application is served."""
-    watching = asyncio.create_task(observer.watch(), name="observer")
+async def _watching(observer: Observer, chronicle: Chronicle, _app: FastAPI) -> AsyncIterator[None]:
+    """The observer looks while the application is served, and the chronicle takes it in."""
+    watching = asyncio.create_task(observer.watch(chronicle.look), name="observer")
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Literal
 
 import uvicorn
@@ -47,9 +47,11 @@ class Listener:
         """Where it answers."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
-    def answer_by(self, app: ASGIApp, *, lifespan: Literal["on", "off"]) -> None:
-        """Say which application answers here."""
-        self._server = _Server(_config(app, lifespan))
+    def answer_by(
+        self, app: ASGIApp, *, lifespan: Literal["on", "off"], let_go: Callable[[], None] = lambda: None
+    ) -> None:
+        """Say which application answers here; `let_go` ends what it would answer for ever."""
+        self._server = _Server(_config(app, lifespan), let_go)
 
     def serve(self) -> None:
         """Answer until `stop`, on a loop of this thread."""
@@ -70,7 +72,16 @@ class Listener:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its own signal handlers."""
+    """Uvicorn without its own signal handlers, that ends endless answers before it waits for the others."""
+
+    def __init__(self, config: uvicorn.Config, let_go: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._let_go = let_go
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what would go on for ever, then everything else."""
+        self._let_go()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

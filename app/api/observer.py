@@ -19,6 +19,7 @@ from consumers.loop_lag import LoopLag
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 _KEPT_S = 60.0
+_LATELY_S = 10.0
 _REFUSALS_LAST_S = 600.0
 """How long a refused commit stays a problem: every save commits, so one that recurs is seen again before."""
 
@@ -32,6 +33,8 @@ class Observation:
     problems: tuple[Trouble, ...]
     arriving_per_s: float | None
     """Written to the topic over the last minute; None while not known."""
+    arriving_lately_per_s: float | None
+    """The same over the last ten seconds."""
     starved: float | None
     """Share of the time in which the input pipeline itself waited for records; None while not known."""
     loop_lag_p99_s: float
@@ -59,12 +62,12 @@ class Observer:
         self._refused, self._refused_at = 0, float("-inf")
         self._loop_lag = LoopLag()
 
-    async def watch(self) -> None:
-        """Look once a second, for ever."""
+    async def watch(self, on_look: Callable[[Observation], None] = lambda _observation: None) -> None:
+        """Look once a second, for ever, and tell what was seen."""
         self._loop_lag.watch(asyncio.get_running_loop())
         while True:
             try:
-                self.look()
+                on_look(self.look())
             except Exception:
                 log.exception("a look at the service failed; the next one is due in %g s", LOOK_EVERY_S)
             await asyncio.sleep(LOOK_EVERY_S)
@@ -83,7 +86,8 @@ class Observer:
             snapshot=snapshot,
             lag=lag,
             problems=self._problems(snapshot),
-            arriving_per_s=self._arriving(sample),
+            arriving_per_s=self._arriving(sample, _KEPT_S),
+            arriving_lately_per_s=self._arriving(sample, _LATELY_S),
             starved=self._starved(sample),
             loop_lag_p99_s=self._loop_lag.p99_s(),
         )
@@ -103,8 +107,9 @@ class Observer:
         self._since = {problem.kind: self._since.get(problem.kind, snapshot.at) for problem in found}
         return tuple(Trouble(problem=p.kind, what=p.what, since=moment(self._since[p.kind]), fix=p.fix) for p in found)
 
-    def _arriving(self, now: _Sample) -> float | None:
-        then = next((s for s in self._samples if s.partitions == now.partitions and s.ends is not None), None)
+    def _arriving(self, now: _Sample, over_s: float) -> float | None:
+        recent = (s for s in self._samples if s.clock >= now.clock - over_s)
+        then = next((s for s in recent if s.partitions == now.partitions and s.ends is not None), None)
         if then is None or then.ends is None or now.ends is None or now.clock <= then.clock:
             return None
         return max(0, now.ends - then.ends) / (now.clock - then.clock)

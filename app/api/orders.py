@@ -128,10 +128,10 @@ class Orders:
         seconds = _seconds(wait, _SOON_S)
         return await self._obeyed(self._begin(Pause(reason=f"asked to by {_who(request)}")), seconds, response)
 
-    async def resume(self, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
+    async def resume(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
         """Go on learning."""
         seconds = _seconds(wait, _SOON_S)
-        return await self._obeyed(self._begin(Resume()), seconds, response)
+        return await self._obeyed(self._begin(Resume(reason=f"asked to by {_who(request)}")), seconds, response)
 
     async def profile(
         self, response: Response, body: ProfileBody | None = None, wait: Wait = None

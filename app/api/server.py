@@ -43,7 +43,8 @@ class ApiServer:
         except BaseException:
             self._main.close()
             raise
-        self._main.answer_by(make_application(self._service, door_of(tokens, self._main.host)), lifespan="on")
+        app = make_application(self._service, door_of(tokens, self._main.host))
+        self._main.answer_by(app, lifespan="on", let_go=app.state.let_go)
         log.info("answering on %s", self._main.url)
         if self._probes is not None:
             self._probes.answer_by(make_probes_application(self._service), lifespan="off")

@@ -63,7 +63,7 @@ def _live(observation: Observation) -> list[str]:
     if posting is None or not posting.live.values:
         return []
     live = posting.live
-    name = _headline(live)
+    name = headline(live)
     guess = live.baseline.get(name)
     beside = "" if guess is None else f" (base rate {guess:.3g})"
     words = name.replace("_", " ")
@@ -71,8 +71,8 @@ def _live(observation: Observation) -> list[str]:
     return [f"{words[0].upper()}{words[1:]} {live.values[name]:.3g} over the last {over}{beside}."]
 
 
-def _headline(live: LiveSnapshot) -> str:
-    """Accuracy where there is one, else the first metric that is not the loss."""
+def headline(live: LiveSnapshot) -> str:
+    """What is shown first: accuracy where there is one, else the first metric that is not the loss."""
     others = [name for name in live.values if name != "loss"]
     accuracy = next((name for name in others if name == "accuracy"), None)
     return accuracy or next(iter(others), "loss")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from app.api import lineage_models, models, order_models
+from app.api import event_models, lineage_models, models, order_models
 from tests.app.api_rig import Client
+from training.events import Kind
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
 _HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)
@@ -21,6 +22,8 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /status": models.Status,
     "GET /lag": models.LagAnswer,
     "GET /throughput": models.ThroughputAnswer,
+    "GET /events": event_models.EventsAnswer,
+    "GET /history": event_models.HistoryAnswer,
     "GET /checkpoints": models.CheckpointList,
     "GET /checkpoints/{number}": lineage_models.LineageAnswer,
     "GET /operations/{operation_id}": models.OperationAnswer,
@@ -89,6 +92,10 @@ def test_every_kind_of_problem_stands_in_the_docs() -> None:
     kinds = set(re.findall(r'kind="(\w+)"', source))
     assert len(kinds) > 5
     assert [kind for kind in sorted(kinds) if f"`{kind}`" not in _DOCS] == []
+
+
+def test_every_kind_of_event_stands_in_the_docs() -> None:
+    assert [kind for kind in Kind if f"`{kind}`" not in sections()["GET /events"]] == []
 
 
 def test_the_problem_document_of_the_docs_is_one() -> None:

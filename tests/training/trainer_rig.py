@@ -26,6 +26,7 @@ from training.calls import Rows
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, Manifest, StoreOptions, Writer
 from training.checkpoints.policies import Never, SavePolicy
 from training.commands import Command, Commands, Stop
+from training.events import Events
 from training.hyperparameters import HyperparameterOptions
 from training.learner import Learner, LearnerOptions
 from training.ledger import Ledger
@@ -219,6 +220,7 @@ class Run:
     def __init__(self, root: Path, topic: Topic, options: RigOptions) -> None:
         self.topic, self.options = topic, options
         self.phases, self.ledger, self.commands, self.board = Phases(), Ledger(), Commands(), Board()
+        self.events = Events()
         self.refused: list[tuple[Partition, int, Reason]] = []
         self.streams: list[TopicStream] = []
         self.delivered_first: list[Delivery] = []
@@ -250,6 +252,7 @@ class Run:
                 provenance={"model": "mlp"},
                 hyperparameters=options.hyperparameters,
                 clock=options.clock,
+                tell=self.events.tell,
             ),
         )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
@@ -276,6 +279,7 @@ class Run:
             board=self.board,
             raising=self.options.raising,
             in_flight=self.options.in_flight,
+            tell=self.events.tell,
         )
         paused = "started with --paused" if self.options.paused else None
         self.trainer = Trainer(collaborators, task=self.options.task, paused=paused)

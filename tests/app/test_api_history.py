@@ -1,0 +1,86 @@
+"""The history: bounded, and true at every resolution."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.api.history import COLUMNS, SPANS, History, Stretch, Tier
+from app.api.observer import Observer
+from app.api.snapshot import take
+from tests.app.api_rig import P0, Rig
+
+NAN = float("nan")
+
+
+def row(**values: float) -> Any:
+    return np.array([values.get(name, NAN) for name in COLUMNS])
+
+
+def filled(span: int, lags: Mapping[float, float]) -> Stretch:
+    """A tier that was given these lags at these seconds."""
+    tier = Tier(SPANS[span])
+    for clock, lag in lags.items():
+        tier.add(clock, 1_000_000 + clock, row(lag_s=lag))
+    return tier.stretch(max(lags), "accuracy")
+
+
+def test_a_mean_over_a_minute_is_of_every_look_and_the_extremes_stay() -> None:
+    lags = {120.0 + second: 1.0 for second in range(60)} | {137.0: 61.0, 181.0: 5.0}
+    shown = filled(2, lags)
+    assert shown.mean["lag_s"] == [2.0, 5.0]
+    assert (shown.least["lag_s"], shown.greatest["lag_s"]) == ([1.0, 5.0], [61.0, 5.0])
+    assert shown.at == [1_000_120.0, 1_000_181.0]
+
+
+def test_what_was_not_known_is_no_zero_and_pulls_no_mean() -> None:
+    tier = Tier(SPANS[1])
+    tier.add(10.0, 10.0, row(lag_s=4.0))
+    tier.add(11.0, 11.0, row(learnt_per_s=100.0))
+    shown = tier.stretch(12.0, None)
+    assert shown.mean["lag_s"] == [4.0]
+    assert shown.mean["learnt_per_s"] == [100.0]
+    assert shown.mean["metric"] == [None]
+
+
+@pytest.mark.parametrize("span", range(len(SPANS)), ids=[span.name for span in SPANS])
+def test_a_tier_reaches_as_far_as_it_says_and_keeps_no_more(span: int) -> None:
+    tier = Tier(SPANS[span])
+    step = SPANS[span].step_s
+    for number in range(3 * SPANS[span].slots + 7):
+        tier.add(float(number * step), float(number * step), row(lag_s=float(number)))
+    newest = 3 * SPANS[span].slots + 6
+    shown = tier.stretch(float(newest * step), None)
+    assert len(shown.at) == SPANS[span].slots
+    assert shown.at == sorted(shown.at)
+    assert shown.mean["lag_s"][-1] == pytest.approx(newest, rel=1e-4)
+    assert len(tier.stretch(newest * step + 5.0 * step, None).at) == SPANS[span].slots - 5, (
+        "what is too old is left out"
+    )
+
+
+def test_after_a_silence_longer_than_the_tier_nothing_old_is_shown() -> None:
+    tier = Tier(SPANS[0])
+    tier.add(1.0, 1.0, row(lag_s=1.0))
+    assert tier.stretch(1000.0, None).at == []
+
+
+def test_a_look_becomes_a_row_and_a_metric_that_is_no_number_a_hole(rig: Rig) -> None:
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.post()
+    snapshot = take(rig.service)
+    assert snapshot.posting is not None
+    live = replace(snapshot.posting.live, values={"accuracy": NAN, "loss": 0.5})
+    broken = replace(snapshot, posting=replace(snapshot.posting, live=live), clock=snapshot.clock + 1)
+    history = History()
+    for one in (snapshot, broken):
+        history.add(Observer(lambda one=one: one).look())  # type: ignore[misc]
+    shown = history.stretch("10m", broken.clock)
+    assert shown.metric == "accuracy"
+    assert shown.mean["metric"] == [0.75, None]
+    assert shown.mean["baseline"][0] == pytest.approx(0.75)
+    assert shown.mean["lag_s"] == [0.0, 0.0]
+    assert shown.least == {}, "one look has no extremes"
