@@ -12,9 +12,9 @@ import numpy as np
 
 from consumers.records import Chunk
 
-JOINED_RECORDS = 1024
+JOINED_RECORDS = 4096
 """Up to so many; what is larger needs no company."""
-JOINED_BYTES = 256 * 1024
+JOINED_BYTES = 2 * 1024 * 1024
 _JOINED_MS = 1000
 """Up to so long a time between the first record and the last, so that a backlog is still taken in order of time."""
 

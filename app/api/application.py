@@ -20,6 +20,7 @@ from app.api.models import ProblemDocument
 from app.api.observer import Observer
 from app.api.operations import Operations
 from app.api.orders import Orders
+from app.api.pace import Pace
 from app.api.probes import Probes
 from app.api.rewinding import beginnings_of
 from app.api.snapshot import take
@@ -52,7 +53,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer, chronicle),
-        middleware=[Middleware(Guard, stamp=stamp_now, door=door)],
+        middleware=[Middleware(Guard, stamp=stamp_now, door=door, pace=Pace())],
         responses={422: {"model": ProblemDocument}},
     )
     errors.install(app, stamp_now)

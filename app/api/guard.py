@@ -1,7 +1,7 @@
 """The guard: what a request must be before anybody looks at it. An ASGI layer around the whole application.
 
-Bodies are small and come soon. What changes something passes a door, and stands in the audit log. A new route cannot
-forget it.
+Bodies are small and come soon, and many questions at once wait their turn. What changes something passes a door, and
+stands in the audit log. A new route cannot forget it.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.audit import Audited, client_of, refused
 from app.api.doors import Door
 from app.api.errors import ProblemError, StampNow, document
+from app.api.pace import Pace
 
 MOST_BODY_BYTES = 64 * 1024
 BODY_WITHIN_S = 10.0
@@ -23,14 +24,16 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 class Guard:
     """Refuses what no route should see."""
 
-    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door) -> None:
-        self._app, self._stamp, self._door = app, stamp, door
+    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door, pace: Pace | None = None) -> None:
+        self._app, self._stamp, self._door, self._pace = app, stamp, door, pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with a problem."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._pace is not None:
+            await self._pace.turn(scope["path"])
         try:
             headers = Headers(scope=scope)
             if scope["method"] not in _READS:

@@ -1,0 +1,66 @@
+"""How much of a core the HTTP side takes, whoever asks how often."""
+
+import asyncio
+
+import pytest
+
+from app.api.pace import UNPACED, Pace, PaceOptions
+
+
+class Thread:
+    """A loop's thread whose time goes by as it is told; every answer costs it CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.cpu = 0.0
+        self.pace = Pace(PaceOptions(share=0.1, burst_s=0.5), lambda: self.now, lambda: self.cpu)
+        monkeypatch.setattr(asyncio, "sleep", self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def answers(self, seconds: float, cost_s: float, path: str = "/status") -> int:
+        """How many come within so many seconds, when there is always somebody who asks."""
+        return asyncio.run(self._answers(self.now + seconds, cost_s, path))
+
+    async def _answers(self, until: float, cost_s: float, path: str) -> int:
+        count = 0
+        while self.now < until:
+            await self.pace.turn(path)
+            self.cpu += cost_s
+            self.now += cost_s
+            count += 1
+        return count
+
+
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> Thread:
+    return Thread(monkeypatch)
+
+
+def test_a_flood_takes_its_share_of_a_core_and_no_more(thread: Thread) -> None:
+    thread.answers(10, 0.005)
+    assert thread.cpu <= 0.5 + 10 * 0.1 + 0.01
+    assert thread.cpu >= 10 * 0.1
+
+
+def test_a_page_and_all_that_it_asks_for_is_answered_at_once(thread: Thread) -> None:
+    assert thread.answers(0.4, 0.004) == 100
+
+
+def test_what_was_not_taken_does_not_pile_up(thread: Thread) -> None:
+    thread.now += 3600
+    spent = thread.cpu
+    thread.answers(1, 0.005)
+    assert thread.cpu - spent <= 0.5 + 1 * 0.1 + 0.01
+
+
+@pytest.mark.parametrize("path", sorted(UNPACED))
+def test_probes_never_wait(thread: Thread, path: str) -> None:
+    thread.answers(5, 0.005)
+    assert thread.answers(1, 0.005, path) >= 200
+
+
+def test_a_thread_that_is_busy_with_other_things_still_answers_now_and_then(thread: Thread) -> None:
+    thread.answers(5, 0.005)
+    thread.cpu += 1000
+    assert thread.answers(10, 0.005) >= 30
