@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.settings import Settings, to_schema
+from app.settings import Settings, to_decoder, to_schema
 from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
 from consumers.handoff import Handoff, HandoffStatistics
 from consumers.kafka_source import KafkaSource
@@ -20,7 +20,6 @@ from pipelines import dataset
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.bypass import Bypass
 from pipelines.decode import DecodePool, Refused
-from pipelines.decoders import make_decoder
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from pipelines.order import EventTimeOrder
 from pipelines.turns import RotationOptions
@@ -117,7 +116,7 @@ class StreamFactory:
     def __init__(self, source: KafkaSource, dead_letters: DeadLetters, options: StreamOptions) -> None:
         self._source, self._dead_letters, self._options = source, dead_letters, options
         self._schema = to_schema(options.settings.records)
-        self._decoder = make_decoder(options.settings.records.format, self._schema)
+        self._decoder = to_decoder(options.settings.records)
         self.current: KafkaStream | None = None
 
     def open(self, order: StreamOrder) -> KafkaStream:

@@ -65,3 +65,16 @@ class Schema:
         """Every field, features first: the order of a raw record's bytes."""
         extra = tuple(field for field in (self.weight, self.event_time) if field is not None)
         return self.features + self.labels + extra
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvLayout:
+    """How the fields of a schema lie in a CSV record."""
+
+    columns: tuple[str, ...] | None = None
+    """The columns' names in order, those that nobody reads included; None for the schema's fields in their order."""
+    delimiter: str = ","
+    quote: str | None = '"'
+    """What may stand around a column's text; None where a quote is a character like any other."""
+    lists: str | None = None
+    """What stands between the elements of a list in one column; None where each element has a column of its own."""

@@ -39,6 +39,14 @@ def make_probe(schema: Schema, rows: int, seed: int = 1) -> Probe:
     )
 
 
+def keeping_rules(field: Field, shape: tuple[int, ...], random: np.random.Generator) -> Column:
+    """Values that `one_of` lists, or numbers of [0, 1] moved and squeezed as little as `min` and `max` ask for."""
+    if field.one_of is not None:
+        return _listed(field)[random.integers(0, len(field.one_of), shape)]
+    made_up = random.integers(0, 2, shape) if field.numpy_dtype.kind in "iu" else random.uniform(0.05, 0.95, shape)
+    return _within(made_up, field).astype(field.numpy_dtype)
+
+
 def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool = False) -> Column:
     shape = (rows, *field.shape)
     if field.one_of is not None:

@@ -22,7 +22,7 @@ from app.proving.errors import UnprovenError, WaitedError
 from app.proving.faults import Fault, plan
 from app.proving.records import Generated
 from app.proving.shelf import Shelf
-from app.settings import Settings, to_schema
+from app.settings import Settings, to_layout, to_schema
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition
@@ -70,7 +70,7 @@ def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike) -> 
 def _streams(settings: Settings, bootstrap: str, seed: int) -> Iterator[list[SingleWriter]]:
     """Every topic of the settings, with a backlog and records that keep coming."""
     records, training = settings.records, settings.training
-    draws = Generated(records.format, to_schema(records), seed)
+    draws = Generated(records.format, to_schema(records), seed, to_layout(records))
     block = training.batch_size * training.batches_per_call
     waits_for_whole_blocks = training.max_wait is None
     rate = max(_RECORDS_PER_S, block / 2) if waits_for_whole_blocks else _RECORDS_PER_S

@@ -6,12 +6,33 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from app.settings.fields import EventTimeSettings, FieldSettings, OneLabelSettings, WeightSettings, to_field
-from app.settings.section import Section
+from app.settings.section import Section, SettingError
+from consumers.errors import ConfigError
 from pipelines import schema
-from pipelines.schema import DTYPES, Schema
+from pipelines.decoders import Decoder, make_decoder
+from pipelines.decoders.csv_places import places_of
+from pipelines.schema import DTYPES, CsvLayout, Schema
 
 ONE_LABEL = "<one>"
 LABELS_BY_NAME = "<by name>"
+
+
+class CsvSettings(Section):
+    """How the columns of a CSV record are read."""
+
+    columns: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
+        None,
+        min_length=1,
+        description="The names of a record's columns in their order, as a header line has them; those that no field "
+        "reads are skipped. Null: features in their order, labels, weight, event time, and no others.",
+    )
+    delimiter: str = Field(",", description="The character between two columns.")
+    quote: str | None = Field('"', description="The character that may stand around a column; null for none.")
+    lists: str | None = Field(
+        None,
+        description="The character between the elements of a list that stands in one column. Null: each element has a "
+        "column of its own, one after another.",
+    )
 
 
 class DeadLetterSettings(Section):
@@ -39,11 +60,12 @@ Labels = Annotated[
 class RecordsSettings(Section):
     """What a record holds."""
 
-    format: Literal["json", "raw"] = Field(
+    format: Literal["json", "csv", "raw"] = Field(
         "json",
-        description="json: an object a record. raw: the fields' values one after another, little-endian, nothing "
-        "between them: features in their order, labels, weight, event time.",
+        description="json: an object a record. csv: a row of columns a record. raw: the fields' values one after "
+        "another, little-endian, nothing between them: features in their order, labels, weight, event time.",
     )
+    csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
     features: dict[str, FieldSettings] = Field(
         min_length=1,
         description="The names of the model's inputs, each with its dtype or a mapping: dtype, shape, missing, min, "
@@ -76,6 +98,17 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _csv_can_be_read(self) -> Self:
+        if self.format == "csv":
+            try:
+                places_of(to_schema(self), to_layout(self))
+            except ConfigError as error:
+                raise SettingError("csv", str(error).partition(": ")[2]) from error
+        elif self.csv.model_fields_set:
+            raise SettingError("csv", f"this is about format: csv, and the format is {self.format}; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _raw_is_fixed(self) -> Self:
         for field in to_schema(self).fields if self.format == "raw" else ():
             if field.dtype == "string":
@@ -94,6 +127,17 @@ def to_schema(records: RecordsSettings) -> Schema:
         weight=None if weight is None else weight.to_field(),
         event_time=None if event_time is None else event_time.to_field(),
     )
+
+
+def to_layout(records: RecordsSettings) -> CsvLayout:
+    """How the columns of a CSV record lie, by the settings."""
+    csv = records.csv
+    return CsvLayout(columns=csv.columns, delimiter=csv.delimiter, quote=csv.quote, lists=csv.lists)
+
+
+def to_decoder(records: RecordsSettings) -> Decoder:
+    """The decoder of such records."""
+    return make_decoder(records.format, to_schema(records), to_layout(records))
 
 
 def _label_fields(label: OneLabelSettings | dict[str, FieldSettings] | None) -> tuple[schema.Field, ...]:

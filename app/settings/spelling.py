@@ -7,7 +7,7 @@ from typing import Any
 
 from app.settings.yaml_file import Key
 
-_PLAIN = re.compile(r"[A-Za-z_./-][\w./:+-]*(?<!:)")
+_PLAIN = re.compile(r"(?![.-]*\d)[A-Za-z_./-][\w./:+-]*(?<!:)")
 _WORDS = {"null", "true", "false", "~", "", "-", ".nan", ".inf", "-.inf"}
 
 

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from app.settings import Settings, to_schema
+from app.settings import Settings, to_decoder
 from app.validation.check import Check, fail, ok, warn
 from consumers.errors import ConfigError, HandoffEmpty, HandoffEnded, MillraceError
 from consumers.handoff import Handoff
@@ -15,7 +15,6 @@ from consumers.kafka_source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Chunk, Partition
 from pipelines.decode import decode_chunk
-from pipelines.decoders import make_decoder
 
 _NAME = "records"
 _SAMPLE = 400
@@ -42,7 +41,7 @@ Verdict = tuple[Reason, str | None]
 def sample_check(settings: Settings, source: KafkaSource, first: Positions, end: Positions) -> Check:
     """Read a sample and decode it."""
     try:
-        decoder = make_decoder(settings.records.format, to_schema(settings.records))
+        decoder = to_decoder(settings.records)
         chunks = [*_sample(source, first, end)]
     except MillraceError as error:
         return fail(_NAME, error)

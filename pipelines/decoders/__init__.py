@@ -10,12 +10,13 @@ from typing import cast
 
 from consumers.errors import ConfigError
 from pipelines.decoders.protocol import DecodedValues, Decoder, Refusal
-from pipelines.schema import Schema
+from pipelines.schema import CsvLayout, Schema
 
 __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
 
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
+        "csv": "pipelines.decoders.csv:CsvDecoder",
         "json": "pipelines.decoders.json:JsonDecoder",
         "raw": "pipelines.decoders.raw:RawDecoder",
     }
@@ -23,10 +24,13 @@ FORMATS: Mapping[str, str] = MappingProxyType(
 """Each format's name, and where its decoder is."""
 
 
-def make_decoder(format: str, schema: Schema) -> Decoder:  # noqa: A002 - the setting's own name
+PLAIN_CSV = CsvLayout()
+
+
+def make_decoder(format: str, schema: Schema, csv: CsvLayout = PLAIN_CSV) -> Decoder:  # noqa: A002 - the setting's name
     """The decoder of a format. ConfigError where there is none, or where it cannot decode the schema."""
     if format not in FORMATS:
         raise ConfigError(f"records.format: {format!r} is not a format; use one of {', '.join(FORMATS)}")
     module, _, name = FORMATS[format].partition(":")
-    decoder = cast("Callable[[Schema], Decoder]", getattr(import_module(module), name))
-    return decoder(schema)
+    decoder = cast("Callable[..., Decoder]", getattr(import_module(module), name))
+    return decoder(schema, csv) if format == "csv" else decoder(schema)

@@ -42,11 +42,12 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from consumers.records import Int64s
-from pipelines.decoders.json_columns import REASONS, Faults, Show, arrow_type, read_column
+from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, read_column
 from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason
-from pipelines.decoders.json_framing import LARGEST, framed, joined
+from pipelines.decoders.json_framing import framed
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import default_of, distinct_fields, empty_column
+from pipelines.decoders.text import LARGEST, is_utf8, joined
 from pipelines.schema import Column, Schema
 
 _MOST_ROWS = 50_000
@@ -176,7 +177,7 @@ class JsonDecoder:
 
     def _parse(self, records: Sequence[bytes], text: bytes) -> "pa.Table | _Stop":
         """One row a record, or no table at all. `text` is the records, joined."""
-        if not _is_utf8(text):
+        if not is_utf8(text):
             return _Stop(None)
         options = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
@@ -208,15 +209,3 @@ def _verdicts(rows: _Rows, source: str, faults: Faults, bad: npt.NDArray[np.bool
         reason = infinity_reason(rows.records[row]) if show is Show.INFINITE else REASONS[show]
         verdicts.append(Refusal(int(rows.indices[row]), reason, source))
     return verdicts
-
-
-def _is_utf8(text: bytes) -> bool:
-    """Whether it is UTF-8; beyond ASCII Arrow checks, off the GIL."""
-    if text.isascii():
-        return True
-    offsets = pa.py_buffer(np.array([0, len(text)], dtype=np.int64))
-    try:
-        pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(text)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True

@@ -15,9 +15,7 @@ import numpy.typing as npt
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.protocol import Refusal
-
-LARGEST = 1 << 30
-"""Bytes. The parser counts in 32 bits; a larger record is refused, more than that of records are parsed in turns."""
+from pipelines.decoders.text import LARGEST, joined
 
 _PIECE = 1 << 16
 _WHITESPACE = b" \t\r\n"
@@ -51,11 +49,6 @@ def framed(values: Sequence[bytes | None]) -> Framed:
     indices = [index for index, look in enumerate(looks) if isinstance(look, bytes)]
     refused = [Refusal(index, look) for index, look in enumerate(looks) if isinstance(look, Reason)]
     return Framed(records, np.array(indices, dtype=np.int64), joined(records), refused)
-
-
-def joined(records: Sequence[bytes]) -> bytes:
-    """The records, a newline after each."""
-    return b"\n".join((*records, b""))
 
 
 def all_framed(records: Sequence[bytes], text: bytes) -> bool:

@@ -37,9 +37,9 @@ ROLES = {
 }
 
 
-@pytest.mark.parametrize("form", ["json", "raw"])
+@pytest.mark.parametrize("form", ["json", "csv", "raw"])
 def test_records_made_up_by_a_schema_decode_by_it_and_the_bad_ones_meet_their_verdict(form: str) -> None:
-    features = tuple(field for field in FIELDS if form == "json" or field.dtype != "string")
+    features = tuple(field for field in FIELDS if form != "raw" or field.dtype != "string")
     schema = Schema(features=features, **ROLES)  # type: ignore[arg-type]
     stream, random = Generated(form, schema, seed=1), Random(1)
     values, verdicts = zip(*(stream.draw(Place(0, offset), random) for offset in range(RECORDS)), strict=True)
@@ -51,7 +51,7 @@ def test_records_made_up_by_a_schema_decode_by_it_and_the_bad_ones_meet_their_ve
 
 
 def test_records_of_a_format_that_cannot_be_made_up_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"records.format: 'avro' .* prove json or raw"):
+    with pytest.raises(ConfigError, match=r"records.format: 'avro' .* prove json, csv or raw"):
         Generated("avro", Schema(features=FIELDS[:1]), seed=1)
 
 

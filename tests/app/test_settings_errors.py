@@ -162,7 +162,13 @@ def test_a_variable_of_an_unknown_section_is_not_ignored(problems: Problems) -> 
         ("features: {a: float32}, label: {field: b, dtyp: int8}", "records.label.dtyp is not a setting; did you mean records.label.dtype?"),
         ("features: {a: float32}, label: {b: {dtyp: int8, dtype: int8}}", "records.label.b.dtyp is not a setting; did you mean records.label.b.dtype?"),
         ("features: {a: float32}, weight: w", "records.weight: w is not a mapping of settings; write it as in {key: value}"),
-        ("features: {a: float32}, format: jsn", "records.format: jsn is not one of json, raw; did you mean json?"),
+        ("features: {a: float32}, csv: {delimiter: ;}", "records.csv: this is about format: csv, and the format is json; leave it out"),
+        ("features: {a: float32}, format: csv, csv: {columns: [b]}", "records.csv: no column is named 'a'; add it, or mend the field's name"),
+        ("features: {a: float32}, format: csv, csv: {columns: [a, b, b]}", "records.csv: 'b' stands there twice; give each column a name of its own"),
+        ("features: {a: float32}, format: csv, csv: {delimiter: '--'}", "records.csv: '--' does not do; write one ASCII character that ends no line"),
+        ("features: {a: float32}, format: csv, csv: {lists: ','}", "records.csv: delimiter, quote and lists must be different characters"),
+        ("features: {a: {dtype: int8, shape: [2, 2]}}, format: csv, csv: {lists: ;}", "records.csv: 'a' has 2 dimensions, and a list in a CSV column has one; leave records.csv.lists out, and give each element a column"),
+        ("features: {a: float32}, format: jsn", "records.format: jsn is not one of json, csv, raw; did you mean json?"),
     ],
 )  # fmt: skip
 def test_mistakes_about_records_are_told(problems: Problems, records: str, line: str) -> None:

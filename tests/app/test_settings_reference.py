@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -75,5 +75,7 @@ def test_text_is_spelled_so_that_yaml_reads_it_as_text(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
+@example(".0")
+@example("-1")
 def test_any_text_is_spelled_so_that_yaml_reads_it_as_text(text: str) -> None:
     assert YAML(typ="safe", pure=True).load(f"[{flow(text)}]") == [text]

@@ -109,6 +109,7 @@ def mutated(draw: st.DrawFn, values: Sequence[bytes]) -> bytes:
             st.one_of(
                 st.just(b""),
                 st.binary(max_size=3),
+                st.sampled_from([b'""', b'","', b",,", b";", b"\r\n", b"\r", b" 1", b"0x1F", b"TRUE", b"'"]),
                 st.sampled_from([b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"\n", b" ", b"\0", b"}{", b"null"]),
                 st.sampled_from(
                     [b"NaN", b"Inf", b"-", b"1e400", b"0", b"\xff", b"\xc3\xa9", b"\\ud800", b"\xef\xbb\xbf"]

@@ -30,7 +30,7 @@ every_subject: Callable[[Callable[..., None]], Callable[..., None]] = pytest.mar
 
 
 def test_every_format_is_put_through_the_suite() -> None:
-    assert {subject.name for subject in SUBJECTS} == set(FORMATS)
+    assert {subject.name.split()[0] for subject in SUBJECTS} == set(FORMATS)
 
 
 @pytest.mark.parametrize(("subject", "case"), EVERY_CASE)
@@ -101,7 +101,7 @@ def test_a_flood_of_mutated_records_is_decoded_as_each_is_alone(subject: Conform
     for _ in range(1500):
         record = bytearray(generator.choice(whole))
         for _ in range(generator.randint(0, 2)):
-            record[generator.randrange(len(record))] = generator.choice(b'{}[]":,0123456789eE.-ntIN\\ \n\0\xc3')
+            record[generator.randrange(len(record))] = generator.choice(b'{}[]":,;0123456789eE.-ntIN\\ \r\n\0\xc3')
         records.append(bytes(record))
     apart = alone(subject.decoder, records)
     for size in (1500, 211, 37):

@@ -15,7 +15,8 @@ from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
 from pipelines.decoders.json_faults import Sure, diagnose
-from pipelines.decoders.json_framing import all_framed, frame, joined
+from pipelines.decoders.json_framing import all_framed, frame
+from pipelines.decoders.text import joined
 from pipelines.schema import DType, Field, Schema
 from tests.pipelines.decoder_conformance import alone, mutated, outcomes
 from tests.pipelines.verdicts import JSON
@@ -233,5 +234,5 @@ def test_a_source_in_two_roles_is_read_once_and_must_be_read_alike() -> None:
 
 
 def test_an_unknown_format_names_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="'xml' is not a format; use one of json, raw"):
+    with pytest.raises(ConfigError, match="'xml' is not a format; use one of csv, json, raw"):
         make_decoder("xml", IDS)

@@ -5,7 +5,7 @@ from typing import Any
 
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
-from pipelines.schema import Field, Schema
+from pipelines.schema import CsvLayout, Field, Schema
 from tests.pipelines.decoder_conformance import Case, Conformance, Outcome
 
 JSON_SCHEMA = Schema(
@@ -196,6 +196,139 @@ RAW_CASES = (
     Case("a bool that `one_of` does not list", _raw(true=False), (Reason.NOT_ALLOWED, "true")),
 )
 
+CSV_SCHEMA = Schema(
+    features=(
+        Field(name="price", source="price", dtype="float32"),
+        Field(name="hour", source="hour", dtype="uint8", missing=7),
+        Field(name="big", source="big", dtype="int64", missing=0),
+        Field(name="half", source="half", dtype="float16", missing=0.5),
+        Field(name="seen", source="seen", dtype="bool", missing=False),
+        Field(name="pair", source="pair", dtype="float64", shape=(2,), missing=0.0),
+        Field(name="ad", source="ad", dtype="string", missing="none"),
+        Field(name="land", source="land", dtype="string", one_of=("DE", "NO"), missing="?"),
+        Field(name="share", source="share", dtype="float32", max=0.1, missing=-1.0),
+    ),
+)
+_CSV_COLUMNS = ("price", "hour", "big", "other", "half", "seen", "pair", "ad", "land", "share")
+_CSV_GOOD: dict[str, object] = {
+    "price": 1.5,
+    "hour": 7,
+    "big": 0,
+    "half": 0.5,
+    "seen": False,
+    "pair": [0.0, 0.0],
+    "ad": b"none",
+    "land": b"?",
+    "share": -1.0,
+}
+
+
+def _csv(**texts: str) -> bytes:
+    """A row of this price alone, but for the columns that are given."""
+    told = {"price": "1.5", "pair": ",", **texts}
+    return ",".join(told.get(column, "") for column in _CSV_COLUMNS).encode()
+
+
+def _row(**values: object) -> Outcome:
+    return {**_CSV_GOOD, **values}
+
+
+CSV_CASES = (
+    Case("no value", None, (Reason.EMPTY, None)),
+    Case("an empty value", b"", (Reason.EMPTY, None)),
+    Case("only a line break", b"\r\n", (Reason.EMPTY, None)),
+    Case("one row", _csv(), _row()),
+    Case("one row and a line break", _csv() + b"\n", _row()),
+    Case("one row and a line break as Windows writes it", _csv() + b"\r\n", _row()),
+    Case(
+        "every column in quotes",
+        _csv(price='"1.5"', hour='"3"', seen='"true"', ad='"b"'),
+        _row(hour=3, seen=True, ad=b"b"),
+    ),
+    Case("a delimiter, a quote and a line break in quotes", _csv(ad='"a,""b""\r\nc"'), _row(ad=b'a,"b"\r\nc')),
+    Case("two rows", _csv() + b"\n" + _csv(), _MALFORMED),
+    Case("a row and an empty one", _csv() + b"\n\n", _MALFORMED),
+    Case("a column too few", _csv().rpartition(b",")[0], _MALFORMED),
+    Case("a column too many", _csv() + b",", _MALFORMED),
+    Case("only spaces", b"  ", _MALFORMED),
+    Case("a quote that opens and does not close", _csv(ad='"a'), _MALFORMED),
+    Case("a quote that closes and has not opened", _csv(ad='a"'), _MALFORMED),
+    Case("text after a closing quote", _csv(ad='"a"b'), _MALFORMED),
+    Case("a space before a quote", _csv(ad=' "a"'), _MALFORMED),
+    Case("a quote in the middle", _csv(ad='a"b'), _MALFORMED),
+    Case("a quote that is the whole row", b'"', _MALFORMED),
+    Case("a byte order mark", b"\xef\xbb\xbf" + _csv(), _MALFORMED),
+    Case("bytes that are not UTF-8", _csv(ad="x").replace(b"x", b"\xff"), _MALFORMED),
+    Case("bytes that are not UTF-8, where nobody asked", _csv(other="x").replace(b"x", b"\xc3"), _MALFORMED),
+    Case("a backslash is a character", _csv(ad="a\\"), _row(ad=b"a\\")),
+    Case("a NUL byte", _csv(ad="a\0b"), _row(ad=b"a\0b")),
+    Case("other columns of any text", _csv(other='"a ""quoted"" one, and more"'), _row()),
+    Case("an empty column", _csv(price=""), (Reason.MISSING, "price")),
+    Case("an empty column, with a `missing` value", _csv(), _row()),
+    Case("quotes around nothing, for a number", _csv(price='""'), (Reason.MISSING, "price")),
+    Case("quotes around nothing, for text", _csv(ad='""'), _row(ad=b"")),
+    Case("only spaces for a number", _csv(hour="  "), _row()),
+    Case("one element of several empty", _csv(pair="1,"), (Reason.MISSING, "pair")),
+    Case("spaces around a number", _csv(price=" 1.5 ", hour="\t3"), _row(hour=3)),
+    Case("spaces around text are text", _csv(ad=" b "), _row(ad=b" b ")),
+    Case("an integer for a float", _csv(price="3"), _row(price=3.0)),
+    Case("a plus sign, an exponent", _csv(price="+15e-1", hour="+3"), _row(hour=3)),
+    Case("leading zeros", _csv(price="01.5", hour="007"), _row()),
+    Case("an integer in hexadecimal", _csv(big="0x1F"), _row(big=31)),
+    Case("a comma for a point", _csv(price='"1,5"'), (Reason.WRONG_TYPE, "price")),
+    Case("text for a number", _csv(price="x"), (Reason.WRONG_TYPE, "price")),
+    Case("a fraction or an exponent for an integer", _csv(big="1.0"), (Reason.WRONG_TYPE, "big")),
+    Case("a number for a bool", _csv(seen="1"), _row(seen=True)),
+    Case("TRUE, True and true", _csv(seen="TRUE"), _row(seen=True)),
+    Case("another word for a bool", _csv(seen="yes"), (Reason.WRONG_TYPE, "seen")),
+    Case("elements side by side", _csv(pair="1,2.5"), _row(pair=[1.0, 2.5])),
+    Case("text for an element", _csv(pair="1,x"), (Reason.WRONG_TYPE, "pair")),
+    Case("the greatest int64", _csv(big="9223372036854775807"), _row(big=9223372036854775807)),
+    Case("an integer beyond int64", _csv(big="9223372036854775808"), (Reason.OUT_OF_RANGE, "big")),
+    Case("an integer beyond its dtype", _csv(hour="256"), (Reason.OUT_OF_RANGE, "hour")),
+    Case("a number beyond float32", _csv(price="1e39"), (Reason.OUT_OF_RANGE, "price")),
+    Case("a number beyond float64", _csv(pair="1e400,1"), (Reason.OUT_OF_RANGE, "pair")),
+    Case("a number beyond float16", _csv(half="65520"), (Reason.OUT_OF_RANGE, "half")),
+    Case("a number too small for its dtype", _csv(price="1e-60"), _row(price=0.0)),
+    Case("NaN", _csv(price="nan"), (Reason.NOT_FINITE, "price")),
+    Case("an infinity", _csv(price="-Infinity"), (Reason.NOT_FINITE, "price")),
+    Case("NaN for an integer", _csv(big="NaN"), (Reason.WRONG_TYPE, "big")),
+    Case("a number above its `max`", _csv(share="0.11"), (Reason.OUT_OF_RANGE, "share")),
+    Case("a number at its `max`", _csv(share="0.1"), _row(share=0.10000000149011612)),
+    Case("a value that `one_of` lists", _csv(land="NO"), _row(land=b"NO")),
+    Case("text that `one_of` does not list", _csv(land="no"), (Reason.NOT_ALLOWED, "land")),
+    Case("two fields at fault: the schema's first", _csv(hour="x", land="no"), (Reason.WRONG_TYPE, "hour")),
+)
+
+LISTS_SCHEMA = Schema(
+    features=(
+        Field(name="pair", source="pair", dtype="float32", shape=(2,)),
+        Field(name="words", source="words", dtype="string", shape=(2,), missing="-"),
+    ),
+    labels=(Field(name="y", source="y", dtype="int8"),),
+)
+_LISTED: dict[str, object] = {"pair": [1.0, 2.5], "words": [b"-", b"-"], "y": 1}
+LISTS_CASES = (
+    Case("lists of the right length", b"1;2.5\ta;\t1", {**_LISTED, "words": [b"a", b""]}),
+    Case("an empty column, with a `missing` value", b"1;2.5\t\t1", _LISTED),
+    Case("an empty column, without", b"\t\t1", (Reason.MISSING, "pair")),
+    Case("an empty element", b"1;\t\t1", (Reason.MISSING, "pair")),
+    Case("too few elements", b"1\t\t1", (Reason.WRONG_SHAPE, "pair")),
+    Case("too many elements", b"1;2;3\t\t1", (Reason.WRONG_SHAPE, "pair")),
+    Case("text for an element", b"1;x\t\t1", (Reason.WRONG_TYPE, "pair")),
+    Case("text among too many elements", b"1;2;x\t\t1", (Reason.WRONG_TYPE, "pair")),
+    Case("spaces around an element", b"1; 2.5\t\t1", _LISTED),
+    Case("an element beyond float32", b"1;1e39\t\t1", (Reason.OUT_OF_RANGE, "pair")),
+    Case("an element that is infinite", b"1;inf\t\t1", (Reason.NOT_FINITE, "pair")),
+    Case("a quote, where quotes are off", b'1;2.5\t";"\t1', {**_LISTED, "words": [b'"', b'"']}),
+)
+
 JSON = Conformance(name="json", decoder=make_decoder("json", JSON_SCHEMA), cases=JSON_CASES)
 RAW = Conformance(name="raw", decoder=make_decoder("raw", RAW_SCHEMA), cases=RAW_CASES)
-SUBJECTS = (JSON, RAW)
+CSV = Conformance(name="csv", decoder=make_decoder("csv", CSV_SCHEMA, CsvLayout(columns=_CSV_COLUMNS)), cases=CSV_CASES)
+CSV_LISTS = Conformance(
+    name="csv with lists in a column",
+    decoder=make_decoder("csv", LISTS_SCHEMA, CsvLayout(delimiter="\t", quote=None, lists=";")),
+    cases=LISTS_CASES,
+)
+SUBJECTS = (JSON, CSV, CSV_LISTS, RAW)

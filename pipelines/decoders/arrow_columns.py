@@ -30,6 +30,8 @@ class Show(IntEnum):
     """Written as such, or overflowed: the record's text says which."""
     WRONG_SHAPE = 5
     MISSING = 6
+    WRONG_TYPE = 7
+    """Told by whoever has read the text; Arrow's own columns hold nothing of a wrong type."""
 
 
 REASONS = {
@@ -38,6 +40,7 @@ REASONS = {
     Show.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
     Show.WRONG_SHAPE: Reason.WRONG_SHAPE,
     Show.MISSING: Reason.MISSING,
+    Show.WRONG_TYPE: Reason.WRONG_TYPE,
 }
 _SHOWS = {reason: show for show, reason in REASONS.items()}
 
@@ -60,7 +63,7 @@ def read_column(
     array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
     column, faults = _tensor(array, field, field.shape)
     if faults is not None and default is not None and array.null_count:
-        absent = _nulls(array)
+        absent = nulls(array)
         column = column.copy()
         column[absent] = default
         faults[absent] = Show.GOOD
@@ -69,15 +72,15 @@ def read_column(
 
 def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Column, Faults | None]:
     if not shape:
-        return _scalars(array, field)
+        return scalars(array, field)
     inner, inner_faults = _tensor(array.flatten(), field, shape[1:])
     lengths = np.diff(array.offsets.to_numpy())
-    good = (lengths == shape[0]) & ~_nulls(array)
+    good = (lengths == shape[0]) & ~nulls(array)
     if good.all():
         return inner.reshape(len(array), *shape), _worst(inner_faults, len(array))
     column = empty_column(field.dtype, (len(array), *shape))
     faults = np.full(len(array), Show.WRONG_SHAPE, np.uint8)
-    faults[_nulls(array)] = Show.MISSING
+    faults[nulls(array)] = Show.MISSING
     taken = np.repeat(good, lengths)
     column[good] = inner[taken].reshape(-1, *shape)
     worst = _worst(None if inner_faults is None else inner_faults[taken], int(good.sum()))
@@ -93,10 +96,11 @@ def _worst(faults: Faults | None, rows: int) -> Faults | None:
     return worst
 
 
-def _scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
+def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
+    """A column of single values, and what each shows."""
     faults: Faults | None = None
     if array.null_count:
-        faults = np.where(_nulls(array), np.uint8(Show.MISSING), np.uint8(Show.GOOD))
+        faults = np.where(nulls(array), np.uint8(Show.MISSING), np.uint8(Show.GOOD))
         array = array.fill_null(b"" if field.dtype == "string" else pa.scalar(0).cast(array.type))
     read: Column = array.to_numpy(zero_copy_only=False)
     column, wrong = read, _NO_FAULTS
@@ -142,8 +146,9 @@ def _integers(read: Column, dtype: DType) -> tuple[Column, Faults]:
     return read.astype(dtype), outside.astype(np.uint8) * np.uint8(Show.OUT_OF_RANGE)
 
 
-def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+def nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which of its elements are null."""
     if not array.null_count:
         return np.zeros(len(array), dtype=bool)
-    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return nulls
+    found: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return found

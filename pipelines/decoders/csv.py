@@ -1,0 +1,237 @@
+"""CSV records: one row of columns a record, read a chunk at a time by pyarrow, off the GIL.
+
+Runs on the decode pool's threads and holds no state. `docs/formats.md` has the table of verdicts.
+
+Arrow's reader sees the joined text of a chunk and knows nothing of records, so that each row is one record is shown
+before it reads: `csv_framing` lets only those records pass that are, by their own bytes alone, exactly one row of the
+right number of columns, in which every quote that opens also closes. A newline is put after each. It stands outside of
+quotes then, so it ends a row, and n records make n rows; where Arrow disagrees, the chunk is halved, down to single
+records, and what makes no row alone is refused.
+
+Arrow reads the columns by their types. Where one of its texts is no value of its type, it refuses the whole text; the
+same text is then read as texts, and each column converted by `csv_text`, which says of every element whether it
+converts. A text that Arrow's reader takes converts to the same value there, so a neighbour's fault changes nothing.
+
+A column that is empty holds nothing: the field is missing. In quotes it is an empty text, and of a number nothing too.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, nulls, read_column, scalars
+from pipelines.decoders.csv_framing import Dialect
+from pipelines.decoders.csv_places import Place, places_of
+from pipelines.decoders.csv_text import FALSE, TRUE, converted
+from pipelines.decoders.protocol import DecodedValues, Refusal
+from pipelines.decoders.sources import empty_column
+from pipelines.decoders.text import LARGEST, joined
+from pipelines.schema import Column, CsvLayout, Field, Schema
+
+
+class _Group(NamedTuple):
+    """Framed records."""
+
+    records: Sequence[bytes]
+    indices: Int64s
+    """Of the records, in the values handed in; ascending."""
+
+
+class _Rows(NamedTuple):
+    """Records of which each is known to be one row of the table."""
+
+    group: _Group
+    table: pa.Table
+    typed: bool
+    """Whether the table's columns have the fields' types; texts otherwise."""
+
+
+class CsvDecoder:
+    """Decodes CSV rows."""
+
+    def __init__(self, schema: Schema, layout: CsvLayout) -> None:
+        self._schema, self._layout = schema, layout
+        self._places, count = places_of(schema, layout)
+        self._dialect = Dialect(
+            columns=count, delimiter=ord(layout.delimiter), quote=None if layout.quote is None else ord(layout.quote)
+        )
+        self._names = [str(column) for column in range(count)]
+        self._read = [column for place in self._places for column in place.columns]
+        texts = dict.fromkeys(self._read, pa.binary())
+        in_lists = {place.columns[0] for place in self._places if place.field.shape and layout.lists is not None}
+        types = {column: _element(place.field) for place in self._places for column in place.columns}
+        self._typed = self._options({**types, **dict.fromkeys(in_lists, pa.binary())})
+        self._as_text = self._options(texts)
+
+    @property
+    def schema(self) -> Schema:
+        """What it decodes by."""
+        return self._schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode any number of values, none included."""
+        records, indices, text, refused = self._dialect.framed(values)
+        fields = {place.field.source: place.field for place in self._places}
+        columns = {source: [empty_column(field.dtype, (0, *field.shape))] for source, field in fields.items()}
+        kept: list[Int64s] = [np.empty(0, np.int64)]
+        for settled in self._settle(_Group(records, indices), text):
+            if isinstance(settled, Refusal):
+                refused.append(settled)
+                continue
+            piece_kept, piece, piece_refused = self._columns(settled)
+            kept.append(piece_kept)
+            refused += piece_refused
+            for source, column in piece.items():
+                columns[source].append(column)
+        refused.sort(key=lambda refusal: refusal.index)
+        whole = {
+            source: pieces[1] if len(pieces) == 2 else np.concatenate(pieces) for source, pieces in columns.items()
+        }
+        return DecodedValues(np.concatenate(kept), whole, tuple(refused))
+
+    def _settle(self, group: _Group, text: bytes) -> Iterator[_Rows | Refusal]:
+        """Rows of the records, in order; a verdict on one that Arrow takes for none."""
+        count = len(group.records)
+        if not count:
+            return
+        rows = self._parse(group, text) if count == 1 or len(text) <= LARGEST else None
+        if rows is not None:
+            yield rows
+        elif count == 1:
+            yield Refusal(int(group.indices[0]), Reason.MALFORMED)
+        else:
+            for half in (slice(count // 2), slice(count // 2, None)):
+                part = _Group(group.records[half], group.indices[half])
+                yield from self._settle(part, joined(part.records))
+
+    def _parse(self, group: _Group, text: bytes) -> _Rows | None:
+        """One row a record, or none at all. `text` is the records, joined."""
+        for typed in (True, False):
+            table = self._table(text, typed=typed)
+            if table is not None and table.num_rows == len(group.records):
+                return _Rows(group, table, typed)
+        return None
+
+    def _table(self, text: bytes, *, typed: bool) -> pa.Table | None:
+        quote = self._layout.quote
+        try:
+            return pcsv.read_csv(
+                pa.BufferReader(text),
+                read_options=pcsv.ReadOptions(
+                    use_threads=False, block_size=len(text) + 1, column_names=self._names, encoding="utf8"
+                ),
+                parse_options=pcsv.ParseOptions(
+                    delimiter=self._layout.delimiter,
+                    quote_char=False if quote is None else quote,
+                    newlines_in_values=quote is not None,
+                    ignore_empty_lines=False,
+                ),
+                convert_options=self._typed if typed else self._as_text,
+            )
+        except pa.ArrowInvalid:
+            return None
+
+    def _options(self, types: dict[str, pa.DataType]) -> pcsv.ConvertOptions:
+        return pcsv.ConvertOptions(
+            column_types=types,
+            include_columns=self._read,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=TRUE,
+            false_values=FALSE,
+            check_utf8=False,
+        )
+
+    def _columns(self, rows: _Rows) -> tuple[Int64s, dict[str, Column], list[Refusal]]:
+        """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
+        columns: dict[str, Column] = {}
+        refused: list[Refusal] = []
+        good = np.ones(len(rows.group.records), dtype=bool)
+        for place in self._places:
+            columns[place.field.source], faults = self._column(place, rows)
+            if faults is not None:
+                refused += self._verdicts(rows.group, place, faults, good & (faults > 0))
+                good &= faults == 0
+        if good.all():
+            return rows.group.indices, columns, refused
+        return rows.group.indices[good], {source: column[good] for source, column in columns.items()}, refused
+
+    def _column(self, place: Place, rows: _Rows) -> tuple[Column, Faults | None]:
+        arrays = [_whole(rows.table.column(column)) for column in place.columns]
+        if place.field.shape and self._layout.lists is not None:
+            return _in_lists(place, arrays[0], self._layout.lists)
+        if rows.typed:
+            return _side_by_side(place, arrays, [])
+        texts = [converted(array, _element(place.field)) for array in arrays]
+        return _side_by_side(place, [text.values for text in texts], [text.wrong for text in texts])
+
+    def _verdicts(self, group: _Group, place: Place, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
+        verdicts = []
+        for row in np.flatnonzero(bad).tolist():
+            show = Show(int(faults[row]))
+            reason = self._infinity(group.records[row], place) if show is Show.INFINITE else REASONS[show]
+            verdicts.append(Refusal(int(group.indices[row]), reason, place.field.source))
+        return verdicts
+
+    def _infinity(self, record: bytes, place: Place) -> Reason:
+        """Whether an infinity was written as such, or is a finite number too large for the dtype."""
+        table = self._table(joined([record]), typed=False)
+        texts = [table.column(column)[0].as_py() or b"" for column in place.columns] if table is not None else []
+        return Reason.NOT_FINITE if any(b"n" in text.lower() for text in texts) else Reason.OUT_OF_RANGE
+
+
+def _element(field: Field) -> pa.DataType:
+    """What Arrow reads one element of a field as."""
+    arrow = arrow_type(field)
+    while pa.types.is_list(arrow):
+        arrow = arrow.value_type
+    return arrow
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _side_by_side(
+    place: Place, arrays: Sequence[pa.Array], wrong: Sequence[Faults | None]
+) -> tuple[Column, Faults | None]:
+    """A field whose elements have a column each."""
+    read = [scalars(array, place.field) for array in arrays]
+    shown = [faults for faults in (*(faults for _, faults in read), *wrong) if faults is not None]
+    rows = len(arrays[0])
+    column = read[0][0] if not place.field.shape else np.stack([each for each, _ in read], axis=1)
+    column = np.ascontiguousarray(column.reshape(rows, *place.field.shape))
+    if not shown:
+        return column, None
+    faults: Faults = np.maximum.reduce(shown)
+    if place.default is not None:
+        absent = np.logical_and.reduce([nulls(array) for array in arrays])
+        column, faults = column.copy(), np.where(absent, np.uint8(Show.GOOD), faults)
+        column[absent] = place.default
+    return column, faults if faults.any() else None
+
+
+def _in_lists(place: Place, texts: pa.Array, between: str) -> tuple[Column, Faults | None]:
+    """A field whose elements stand in one column. An empty text lists nothing: the field is missing."""
+    present = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, texts.type), texts)
+    split = pc.split_pattern(present.cast(pa.string()), between)
+    elements = split.flatten()
+    if place.field.dtype == "string":
+        values, wrong = elements.cast(pa.binary()), None
+    else:
+        values, wrong = converted(elements, _element(place.field))
+    lists = pa.ListArray.from_arrays(split.offsets, values, mask=split.is_null() if split.null_count else None)
+    column, faults = read_column(pa.chunked_array([lists]), place.field, place.default)
+    if wrong is None or not wrong.any():
+        return column, faults
+    by_row = np.zeros(len(texts), np.uint8)
+    np.maximum.at(by_row, np.repeat(np.arange(len(texts)), np.diff(split.offsets.to_numpy())), wrong)
+    return column, by_row if faults is None else np.maximum(by_row, faults)

@@ -1,0 +1,143 @@
+"""Framing of CSV records: which bytes are exactly one row of so many columns, found for a whole chunk at once.
+
+Pure functions of each record's own bytes. A record is what RFC 4180 says of a row: columns between delimiters, each
+either without any quote or line break, or wholly in quotes, a quote inside written twice. One line break at its end
+belongs to no column. Within such a record quotes open and close by turns, so whether a byte stands inside of them
+follows from the number of quotes before it *in its own record*; no record looks past its own bounds, and a quote that
+opens in one cannot reach the next.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.decoders.protocol import Refusal
+from pipelines.decoders.text import LARGEST, is_utf8, joined
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+Mask = npt.NDArray[np.bool_]
+
+
+class Framed(NamedTuple):
+    """Records that are one row each, and verdicts on the others."""
+
+    records: Sequence[bytes]
+    indices: Int64s
+    """Of the records, in the values handed in; ascending."""
+    text: bytes
+    """The records, joined."""
+    refused: list[Refusal]
+
+
+class _Text(NamedTuple):
+    """Joined records, and where each begins and ends."""
+
+    codes: npt.NDArray[np.uint8]
+    starts: Int64s
+    ends: Int64s
+    """Of the newline that was put after each."""
+
+    @classmethod
+    def of(cls, records: Sequence[bytes], text: bytes) -> "_Text":
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        ends = np.cumsum(lengths + 1) - 1
+        return cls(np.frombuffer(text, np.uint8), ends - lengths, ends)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What a record must look like."""
+
+    columns: int
+    delimiter: int
+    """The code of the byte."""
+    quote: int | None
+
+    def framed(self, values: Sequence[bytes | None]) -> Framed:
+        """Sort out the values that are no row."""
+        with suppress(TypeError):  # what joining values that are None raises
+            records = cast("Sequence[bytes]", values)
+            text = joined(records)
+            if self._plain(records, text):
+                return Framed(records, np.arange(len(records)), text, [])
+        return self._sorted_out(values)
+
+    def _plain(self, records: Sequence[bytes], text: bytes) -> bool:
+        """Whether one look shows each to be a row as it is, without quotes or line breaks."""
+        if not records:
+            return True
+        if (
+            text.count(b"\n") != len(records)
+            or b"\r" in text
+            or (self.quote is not None and self.quote in text)
+            or not is_utf8(text)
+        ):
+            return False
+        at = _Text.of(records, text)
+        lengths = at.ends - at.starts
+        if not lengths.min() or lengths.max() > LARGEST or _BYTE_ORDER_MARK in text:
+            return False
+        delimiters = np.add.reduceat(at.codes == self.delimiter, at.starts, dtype=np.int64)
+        return bool((delimiters == self.columns - 1).all())
+
+    def _sorted_out(self, values: Sequence[bytes | None]) -> Framed:
+        records = [without_line_end(value or b"") for value in values]
+        text = joined(records)
+        good = self._rows(records, text)
+        if not is_utf8(text):
+            good &= np.fromiter(map(is_utf8, records), np.bool_, len(records))
+        refused = [
+            Refusal(index, Reason.MALFORMED if records[index] else Reason.EMPTY)
+            for index in np.flatnonzero(~good).tolist()
+        ]
+        indices = np.flatnonzero(good)
+        kept = [records[index] for index in indices.tolist()]
+        return Framed(kept, indices, text if len(kept) == len(records) else joined(kept), refused)
+
+    def _rows(self, records: Sequence[bytes], text: bytes) -> Mask:
+        """Which of them are rows."""
+        at = _Text.of(records, text)
+        quotes = np.empty(0, np.int64) if self.quote is None else np.flatnonzero(at.codes == self.quote)
+        first = np.searchsorted(quotes, at.starts)
+        good = self._quoted_well(at, quotes, first)
+        outside = _outside(at, quotes, first, np.flatnonzero(at.codes == self.delimiter))
+        good &= np.bincount(outside, minlength=len(records)) == self.columns - 1
+        breaks = np.flatnonzero((at.codes == ord("\n")) | (at.codes == ord("\r")))
+        good[_outside(at, quotes, first, np.setdiff1d(breaks, at.ends, assume_unique=True))] = False
+        lengths = at.ends - at.starts
+        marked = np.fromiter((record.startswith(_BYTE_ORDER_MARK) for record in records), np.bool_, len(records))
+        result: Mask = good & (lengths > 0) & (lengths <= LARGEST) & ~marked
+        return result
+
+    def _quoted_well(self, at: _Text, quotes: Int64s, first: Int64s) -> Mask:
+        """In which records quotes come in pairs, open where a column begins, and close where it ends."""
+        good: Mask = np.diff(first, append=len(quotes)) % 2 == 0
+        if not len(quotes):
+            return good
+        owner = np.searchsorted(at.ends, quotes)
+        opens = (np.arange(len(quotes)) - first[owner]) % 2 == 0
+        before, after = at.codes[quotes - 1], at.codes[quotes + 1]
+        begins = (quotes == at.starts[owner]) | (before == self.delimiter) | (before == self.quote)
+        ends = (quotes + 1 == at.ends[owner]) | (after == self.delimiter) | (after == self.quote)
+        good[owner[~np.where(opens, begins, ends)]] = False
+        return good
+
+
+def without_line_end(record: bytes) -> bytes:
+    """Without the one line break that a producer of lines leaves at its end."""
+    return record.removesuffix(b"\n").removesuffix(b"\r") if record.endswith((b"\n", b"\r")) else record
+
+
+def _outside(at: _Text, quotes: Int64s, first: Int64s, places: Int64s) -> Int64s:
+    """Of the places that stand outside of quotes: the record of each."""
+    owner = np.searchsorted(at.ends, places)
+    if not len(quotes):
+        return owner
+    result: Int64s = owner[(np.searchsorted(quotes, places) - first[owner]) % 2 == 0]
+    return result

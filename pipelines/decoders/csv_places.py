@@ -1,0 +1,58 @@
+"""Which columns of a CSV record the fields are read from. Pure; called as settings are read and decoders made."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consumers.errors import ConfigError
+from pipelines.decoders.sources import default_of, distinct_fields
+from pipelines.schema import CsvLayout, Field, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A field, and the columns that it is read from."""
+
+    field: Field
+    columns: tuple[str, ...]
+    """By their numbers, from 0."""
+    default: np.generic | bytes | None
+
+
+def _check(layout: CsvLayout) -> None:
+    marks = {"delimiter": layout.delimiter, "quote": layout.quote, "lists": layout.lists}
+    for name, mark in marks.items():
+        if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\n\r\0"):
+            raise ConfigError(f"records.csv.{name}: {mark!r} does not do; write one ASCII character that ends no line")
+    said = [mark for mark in marks.values() if mark is not None]
+    if len(set(said)) < len(said):
+        raise ConfigError("records.csv: delimiter, quote and lists must be different characters")
+
+
+def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[Place, ...], int]:
+    """Where each field is, and how many columns there are."""
+    _check(layout)
+    by_source = {field.source: field for field in distinct_fields(schema)}
+    names = tuple(by_source) if layout.columns is None else layout.columns
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"records.csv.columns: {twice[0]!r} stands there twice; give each column a name of its own")
+    if absent := [source for source in by_source if source not in names]:
+        raise ConfigError(f"records.csv.columns: no column is named {absent[0]!r}; add it, or mend the field's name")
+    at, count = {}, 0
+    for name in names:
+        width = _width(by_source[name], layout) if name in by_source else 1
+        at[name] = tuple(str(count + more) for more in range(width))
+        count += width
+    return tuple(Place(field, at[source], default_of(field)) for source, field in by_source.items()), count
+
+
+def _width(field: Field, layout: CsvLayout) -> int:
+    """How many columns a field takes."""
+    if layout.lists is None or not field.shape:
+        return field.size
+    if len(field.shape) > 1:
+        raise ConfigError(
+            f"records: {field.name!r} has {len(field.shape)} dimensions, and a list in a CSV column has one; "
+            "leave records.csv.lists out, and give each element a column"
+        )
+    return 1

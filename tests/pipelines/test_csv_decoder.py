@@ -1,0 +1,78 @@
+"""The CSV decoder's own: quotes that would reach into a neighbour, floods, and where columns are."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from consumers.errors import ConfigError
+from consumers.reasons import Reason
+from pipelines.decoders import make_decoder
+from pipelines.schema import CsvLayout, Field, Schema
+from tests.pipelines.decoder_conformance import alone, outcomes
+
+PAIRS = Schema(
+    features=(Field(name="id", source="id", dtype="int64"), Field(name="text", source="text", dtype="string"))
+)
+MALFORMED = (Reason.MALFORMED, None)
+
+
+def ids(values: Sequence[bytes | None]) -> list[object]:
+    """Of each record its id, or its verdict."""
+    found = outcomes(make_decoder("csv", PAIRS), values)
+    return [outcome["id"] if isinstance(outcome, dict) else outcome for outcome in found]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b'1,"a', b'b"', b"3,c"],
+        [b'1,"a', b'2,b"', b"3,c"],
+        [b'1,"', b'","', b'"', b"3,c"],
+        [b'1,"a\n2', b'2,"', b"3,c"],
+        [b"1,a\n2,b", b"1", b"3,c"],
+        [b"1", b"a", b"3,c"],
+        [b'1,""', b'1,"""', b"3,c"],
+    ],
+)
+def test_a_quote_that_opens_in_one_record_swallows_no_other(values: list[bytes | None]) -> None:
+    *broken, last = ids(values)
+    assert last == 3
+    assert all(found in (1, MALFORMED) for found in broken)
+    assert MALFORMED in broken
+
+
+@pytest.mark.parametrize("bad", [b'1,"', b"x,a", b"1.0,a", b"1", b"99999999999999999999,a", b",a", b"1,\xff"])
+@pytest.mark.parametrize("share", [0.001, 0.03, 0.5, 1.0])
+def test_in_a_flood_of_bad_records_the_good_ones_are_kept(bad: bytes, share: float) -> None:
+    generator = random.Random(3)
+    values: list[bytes | None] = [bad if generator.random() < share else b"%d,a" % index for index in range(1000)]
+    verdict = alone(make_decoder("csv", PAIRS), [bad])[0]
+    assert ids(values) == [verdict if value == bad else index for index, value in enumerate(values)]
+
+
+def test_the_fields_may_stand_in_any_order_among_columns_that_nobody_reads() -> None:
+    layout = CsvLayout(columns=("a", "text", "b", "id"))
+    decoded = make_decoder("csv", PAIRS, layout).decode([b"x,one,,1", b'"y,",two,z,2'])
+    assert decoded.columns["id"].tolist() == [1, 2]
+    assert decoded.columns["text"].tolist() == [b"one", b"two"]
+
+
+def test_a_grid_is_read_row_by_row_from_columns_side_by_side() -> None:
+    schema = Schema(features=(Field(name="x", source="x", dtype="int8", shape=(2, 3)),))
+    decoded = make_decoder("csv", schema).decode([b"1,2,3,4,5,6", b"7,8,9,10,11,12"])
+    np.testing.assert_array_equal(decoded.columns["x"], np.arange(1, 13, dtype=np.int8).reshape(2, 2, 3), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        (CsvLayout(columns=("id",)), "no column is named 'text'"),
+        (CsvLayout(delimiter="\n"), "one ASCII character"),
+        (CsvLayout(delimiter='"'), "must be different"),
+    ],
+)
+def test_a_layout_that_cannot_be_read_is_a_setting_error(layout: CsvLayout, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_decoder("csv", PAIRS, layout)
