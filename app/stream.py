@@ -48,19 +48,36 @@ class StreamOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsBefore:
+    """What became of the records of this process's streams before the present one, which are closed for good."""
+
+    fetched: int = 0
+    settled: int = 0
+    """Of those; all others were dropped, and are read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStatistics:
     """What the stream of the present incarnation holds and has done."""
 
     handoff: HandoffStatistics
     feed: FeedStatistics
+    before: StreamsBefore = StreamsBefore()
 
 
 class KafkaStream:
     """Blocks of one incarnation."""
 
     def __init__(
-        self, feed: Feed, handoff: Handoff, pool: DecodePool, elements: dataset.Stream, raw: dataset.RawRows
+        self,
+        feed: Feed,
+        handoff: Handoff,
+        pool: DecodePool,
+        elements: dataset.Stream,
+        raw: dataset.RawRows,
+        before: StreamsBefore,
     ) -> None:
+        self._before = before
         self._feed, self._handoff, self._pool, self._elements, self._raw = feed, handoff, pool, elements, raw
         self._closed = False
 
@@ -104,7 +121,7 @@ class KafkaStream:
         The feed is read first: what it has received by then, the hand-off has given by then, and never less.
         """
         feed = self._feed.statistics()
-        return StreamStatistics(handoff=self._handoff.statistics(), feed=feed)
+        return StreamStatistics(handoff=self._handoff.statistics(), feed=feed, before=self._before)
 
     def _prepared(self, rows: Rows) -> Rows:
         return _rows(self._raw.prepared(dataset.Element(dataset.TICK, *rows.tensors())))
@@ -144,7 +161,7 @@ class StreamFactory:
         bypass = Bypass(order.suspects)
         elements = dataset.Stream(feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass))
         raw = dataset.RawRows(bypass, self._schema, how, options.preprocess)
-        self.current = KafkaStream(feed, handoff, pool, elements, raw)
+        self.current = KafkaStream(feed, handoff, pool, elements, raw, self._before(order))
         self._source.begin(order.incarnation, order.positions, handoff, options.until, order.fingerprints)
         return self.current
 
@@ -163,6 +180,12 @@ class StreamFactory:
             limit=None if limit is None else max(1, limit - order.learnt),
             rotation=rotation,
         )
+
+    def _before(self, order: StreamOrder) -> StreamsBefore:
+        if self.current is None:
+            return StreamsBefore()
+        last = self.current.statistics()
+        return StreamsBefore(fetched=last.before.fetched + last.handoff.offered.records, settled=order.settled)
 
     def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
         """Partitions that came while nobody was here, at their beginnings; deterministic mode takes none in."""

@@ -38,6 +38,8 @@ class Posting:
     model: ModelFacts
     last_save: LastSave | None
     """The newest durable checkpoint; None only before the first."""
+    saves: int
+    """Saves of this process that became durable."""
     failed_saves: int
     """Saves of this process that failed."""
     save_error: str | None

@@ -24,6 +24,7 @@ from training.errors import CorruptError
 from training.event_span import EventSpan
 from training.orders import Orders
 from training.skips import Skip, uncovered
+from training.tally import Tally
 
 __all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionStatistics", "Skip"]
 
@@ -45,6 +46,8 @@ class LedgerStatistics:
     """Whether the law holds; False is a defect."""
     orders: Orders
     """What was ordered, ever."""
+    tally: Tally
+    """What this process has settled; it never goes back."""
     event_span: EventSpan
     """The event times of what was learnt."""
     as_of: float
@@ -65,6 +68,7 @@ class Ledger:
         self._incarnation = 0
         self._settled_blocks = 0
         self._dropped_blocks = 0
+        self._tally = Tally()
 
     @property
     def incarnation(self) -> int:
@@ -75,6 +79,11 @@ class Ledger:
     def skips(self) -> tuple[Skip, ...]:
         """All ranges cut out by orders that hold; no two of them overlap."""
         return self._skips
+
+    @property
+    def tally(self) -> Tally:
+        """What this process has settled; it never goes back."""
+        return self._tally
 
     @property
     def orders(self) -> Orders:
@@ -155,6 +164,7 @@ class Ledger:
             if facts.rows:
                 self._event_span = self._event_span.widened(facts.oldest_ms, facts.newest_ms)
             self._settled_blocks += 1
+            self._tally = self._tally.plus(facts.spans, refused)
             return True
 
     def positions(self) -> dict[Partition, int]:
@@ -190,6 +200,7 @@ class Ledger:
                 dropped_blocks=self._dropped_blocks,
                 balanced=all(partition.balanced for partition in partitions.values()),
                 orders=self._orders,
+                tally=self._tally,
                 event_span=self._event_span,
                 as_of=self._clock(),
             )

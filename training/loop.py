@@ -182,6 +182,7 @@ class Trainer:
                 step=saving.step,
                 model=self._facts,
                 last_save=saving.last,
+                saves=saving.saved,
                 failed_saves=saving.failed,
                 save_error=saving.last_error,
                 learnt_to_ms=self._learnt_to_ms,
@@ -325,6 +326,7 @@ class Trainer:
             fingerprints=w.ledger.fingerprints(),
             turn=w.saving.turn,
             learnt=self._learnt,
+            settled=w.ledger.tally.records,
             suspects=self._raising.suspects,
         )
         w.learner.witness.lay(order.positions)

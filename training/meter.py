@@ -4,12 +4,15 @@ A bucket a second, kept for five minutes. Written by the trainer's thread, read 
 """
 
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 WINDOWS: Mapping[str, int] = {"10s": 10, "1m": 60, "5m": 300}
 _KEPT_S = max(WINDOWS.values())
+FRESHNESS_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
+"""Upper bounds of the bins in which freshness is counted; what is beyond the last has a bin of its own."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,10 @@ class Meterings:
     """Shares of the last minute that the trainer's thread spent waiting for blocks, computing, and saving."""
     freshness_s: Mapping[str, float]
     """From a record's timestamp to the return of the call that learnt it, over the last minute: p50, p99, max."""
+    freshness_counts: tuple[int, ...]
+    """Calls of this process by the bin of their freshness, as FRESHNESS_BOUNDS_S has them."""
+    freshness_sum_s: float
+    """Their freshness added up; a timestamp from the future counts as 0."""
     learnt: int
     """Offsets learnt by this process."""
     calls: int
@@ -51,6 +58,8 @@ class Meter:
         self._buckets: deque[Bucket] = deque()
         self._learnt = 0
         self._calls = 0
+        self._freshness_counts = [0] * (len(FRESHNESS_BOUNDS_S) + 1)
+        self._freshness_sum_s = 0.0
 
     def waited(self, seconds: float) -> None:
         """The thread waited for a block."""
@@ -66,6 +75,8 @@ class Meter:
             bucket.batches += batches
             if freshness_s is not None:
                 bucket.freshness_s.append(freshness_s)
+                self._freshness_counts[bisect_left(FRESHNESS_BOUNDS_S, freshness_s)] += 1
+                self._freshness_sum_s += max(0.0, freshness_s)
             self._learnt += learnt
             self._calls += 1
 
@@ -89,6 +100,8 @@ class Meter:
                 records_per_s={name: self._rate(now, seconds) for name, seconds in WINDOWS.items()},
                 waiting={name: value / whole if whole else 0.0 for name, value in shares.items()},
                 freshness_s=_ages(sorted(age for bucket in minute for age in bucket.freshness_s)),
+                freshness_counts=tuple(self._freshness_counts),
+                freshness_sum_s=self._freshness_sum_s,
                 learnt=self._learnt,
                 calls=self._calls,
             )

@@ -111,6 +111,7 @@ class Saving:
         self._tried_at = options.clock()
         self._settled_since = False
         self.last: LastSave | None = None
+        self.saved = 0
         self.failed = 0
         self.last_error: str | None = None
 
@@ -340,6 +341,7 @@ class Saving:
         except Exception as error:  # noqa: BLE001 - raised again there, unless the next save may do better
             self._save_failed(done.commands, error)
             return
+        self.saved += 1
         self._remember(manifest, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
         self._tell_published(manifest)
         for command in done.commands:

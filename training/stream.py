@@ -52,6 +52,8 @@ class StreamOrder:
     """Where the strict rotation stood, in deterministic mode."""
     learnt: int
     """Offsets learnt by this process before, against a limit on records."""
+    settled: int = 0
+    """Records settled by this process before; what else was fetched for the streams before is read again."""
     suspects: Sequence[Suspect] = ()
     """What has made `preprocess` raise: blocks with any of it are delivered as the records have them."""
 

@@ -25,6 +25,7 @@ from app.api.probes import Probes
 from app.api.rewinding import beginnings_of
 from app.api.snapshot import take
 from app.api.stamp import Stamp, stamp
+from app.metrics.exposition import metrics_router
 from app.version import version
 from training.checkpoints.folder import Folder
 
@@ -59,6 +60,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     errors.install(app, stamp_now)
     app.include_router(Probes(lambda: observer.look().snapshot).router())
     app.include_router(Looks(observer, shelf, operations).router())
+    app.include_router(metrics_router(observer))
     orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
     app.include_router(chronicle.router())

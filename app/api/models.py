@@ -228,6 +228,7 @@ class PartitionLagView(Shape):
     fetched: int | None = Field(None, description="The next offset to be fetched.")
     end: int | None = Field(None, description="One past the last offset in the topic.")
     lag_records: int | None = None
+    lag_s: float | None = Field(None, description="How long ago the newest of it that was learnt was written.")
     same_topic: Literal["same", "unknown"] | None = Field(
         None,
         description="Whether it is known to be of the topic that was learnt before; left out where nothing was learnt.",

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.api.lag import LearntLag, learnt_lag
+from app.api.lag import CaughtUp, LearntLag, caught_up, learnt_lag
 from app.api.models import Trouble, moment
 from app.api.problems import problems_of
 from app.api.snapshot import Snapshot
@@ -58,7 +58,7 @@ class Observer:
         self._take = take
         self._samples: deque[_Sample] = deque()
         self._since: dict[str, float] = {}
-        self._caught_up_at: float | None = None
+        self._caught_up = CaughtUp()
         self._refused, self._refused_at = 0, float("-inf")
         self._loop_lag = LoopLag()
 
@@ -77,11 +77,10 @@ class Observer:
         snapshot = self._take()
         sample = _sample(snapshot)
         if self._samples and self._samples[-1].incarnation != sample.incarnation:
-            self._caught_up_at = None  # a rewind: what was caught up with is ahead again
+            self._caught_up = CaughtUp()  # a rewind: what was caught up with is ahead again
         self._remember(sample)
-        lag = learnt_lag(snapshot, self._caught_up_at)
-        if lag.records == 0:
-            self._caught_up_at = snapshot.at
+        lag = learnt_lag(snapshot, self._caught_up)
+        self._caught_up = caught_up(snapshot, self._caught_up)
         return Observation(
             snapshot=snapshot,
             lag=lag,

@@ -15,6 +15,23 @@ _STRANGERS = "CommitFailedError"
 """What Kafka says to our commits while others are members of the group."""
 
 
+KINDS = (
+    "failed",
+    "trainer_dead",
+    "hung",
+    "crash_loop",
+    "unbalanced",
+    "lost",
+    "kafka_away",
+    "partitions_missing",
+    "partitions_waiting",
+    "commits_refused",
+    "save_failing",
+    "dead_letters_waiting",
+)
+"""All that there can be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Something that somebody should look at."""

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from app.settings import Settings
 from app.version import version
+from consumers.fingerprints import Fingerprint
 from consumers.letters import DeadLetterStatistics
+from consumers.records import Partition
 from consumers.source_statistics import SourceStatistics
 from training.board import Posting
 from training.brake import CrashLoop
@@ -43,6 +45,8 @@ class Snapshot:
     """Whether the trainer's thread runs."""
     meter: Meterings
     ledger: LedgerStatistics
+    fingerprints: Mapping[Partition, Fingerprint | None]
+    """The last record of the last chunk that was settled of each partition, where one is on file."""
     letters: DeadLetterStatistics
     source: SourceStatistics | None
     stream: "StreamStatistics | None"
@@ -78,6 +82,7 @@ def take(service: "Service") -> Snapshot:
         alive=service.alive,
         meter=service.meter.snapshot(),
         ledger=service.ledger.statistics(),
+        fingerprints=service.ledger.fingerprints(),
         letters=parts.dead_letters.statistics(),
         source=None if parts.source is None else parts.source.statistics(),
         stream=None if stream is None else stream.statistics(),

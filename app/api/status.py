@@ -3,8 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from app.api.flow import balanced, flow_of
 from app.api.lag import partition_lags, retention_s_left
 from app.api.lineage import rewound_of, skips_of
 from app.api.models import (
@@ -64,7 +64,7 @@ def lag_answer(observation: Observation) -> LagAnswer:
         lag_s=_rounded(lag.seconds),
         catch_up_s=catch_up_s(observation),
         retention_s_left=_rounded(retention_s_left(snapshot, lag)),
-        partitions=partition_lags(snapshot),
+        partitions=partition_lags(snapshot, lag),
         commits=None
         if source is None
         else CommitsView(accepted=source.commits_accepted, refused=dict(source.commits_refused)),
@@ -91,7 +91,7 @@ def records_of(snapshot: Snapshot) -> RecordsView:
     for history in histories:
         set_aside.update({reason.value: count for reason, count in history.set_aside.items()})
         skipped.update(history.skipped)
-    flow = _flow(snapshot)
+    flow = flow_of(snapshot)
     return RecordsView(
         offsets=sum(history.position - history.start for history in histories),
         learnt=sum(history.learnt for history in histories),
@@ -104,37 +104,7 @@ def records_of(snapshot: Snapshot) -> RecordsView:
         handed=flow.handed if flow else None,
         held=flow.held if flow else None,
         discarded=flow.discarded if flow else None,
-        balanced=snapshot.ledger.balanced and (flow is None or flow.balanced),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Flow:
-    """Where the records of this incarnation are."""
-
-    fetched: int
-    handed: int
-    held: int
-    discarded: int
-
-    @property
-    def balanced(self) -> bool:
-        adds_up = self.fetched == self.handed + self.held + self.discarded
-        return adds_up and min(self.fetched, self.handed, self.held, self.discarded) >= 0
-
-
-def _flow(snapshot: Snapshot) -> _Flow | None:
-    """What left the hand-off and has not arrived at the feed at this instant is held too."""
-    if snapshot.stream is None:
-        return None
-    feed, handoff = snapshot.stream.feed, snapshot.stream.handoff
-    balances = feed.balances.values()
-    between = handoff.received.records - feed.stale - sum(balance.received for balance in balances)
-    return _Flow(
-        fetched=handoff.offered.records,
-        handed=sum(balance.handed for balance in balances),
-        held=handoff.queued.records + between + sum(balance.held for balance in balances),
-        discarded=handoff.discarded.records + feed.stale + sum(balance.discarded for balance in balances),
+        balanced=balanced(snapshot),
     )
 
 

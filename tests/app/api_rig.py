@@ -210,6 +210,7 @@ class Rig:
             step=7,
             model=ModelFacts(parameters=1000, replicas=1, devices=("CPU:0",)),
             last_save=last,
+            saves=0,
             failed_saves=0,
             save_error=self.save_error,
             learnt_to_ms=self.learnt_to_ms,

@@ -17,6 +17,7 @@ def posting(last_save: LastSave | None) -> Posting:
         step=1,
         model=cast("Any", None),
         last_save=last_save,
+        saves=0,
         failed_saves=0,
         save_error=None,
         learnt_to_ms=None,

@@ -1,0 +1,1 @@
+"""What Prometheus is told: the catalogue of the metrics, and the readings behind them."""

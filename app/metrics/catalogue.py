@@ -1,0 +1,277 @@
+"""The catalogue: every metric there is, with its kind, its labels, and what a bad value of it means.
+
+Owns names and words, by one template: `millrace_`, what is measured, its base unit, `_total` where it only ever grows.
+Every series bears the label `model`, the config's name, beside those that stand here. Pure; `docs/metrics.md` is made
+from it, alerts and boards may use nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+PREFIX = "millrace_"
+MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric."""
+
+    short: str
+    """Its name without the prefix."""
+    kind: Kind
+    help: str
+    """What it is, and what a bad value means."""
+    labels: tuple[str, ...]
+    """Besides `model`."""
+
+    @property
+    def name(self) -> str:
+        """As Prometheus knows it."""
+        return PREFIX + self.short
+
+
+def _gauge(short: str, text: str, *labels: str) -> Metric:
+    return Metric(short=short, kind="gauge", help=text, labels=labels)
+
+
+def _counter(short: str, text: str, *labels: str) -> Metric:
+    return Metric(short=f"{short}_total", kind="counter", help=text, labels=labels)
+
+
+def _histogram(short: str, text: str, *labels: str) -> Metric:
+    return Metric(short=short, kind="histogram", help=text, labels=labels)
+
+
+_TRAINER = (
+    _gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
+    _gauge(
+        "ready",
+        "1 where /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, or a crash "
+        "loop; /readyz says which.",
+    ),
+    _gauge("problem", "1 while /status shows this problem, with what to do; 0 while it does not.", "problem"),
+    _gauge("phase", "1 for the phase that the trainer is in, 0 for the others. failed is bad.", "phase"),
+    _gauge(
+        "phase_seconds",
+        "Since the trainer entered its phase or last showed progress in it. Bad: near millrace_phase_limit_seconds.",
+    ),
+    _gauge(
+        "phase_limit_seconds",
+        "How long the trainer may be in its phase without progress before /livez fails. Not there for phases that may "
+        "take for ever, such as a pause.",
+    ),
+    _gauge(
+        "trainer_time_ratio",
+        "Shares of the trainer's last minute: records (none came), input (decoding, preparing), compute, saving. "
+        "Lagging, the largest is what to mend.",
+        "spent",
+    ),
+    _gauge(
+        "incarnation",
+        "How often this history was begun or gone on with: every start and every rewind adds one. Bad: it climbs while "
+        "nobody restarts or rewinds.",
+    ),
+    _gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
+    _gauge("learning_rate", "The rate that the next update takes. Bad: another one than was deployed."),
+    _gauge("model_parameters", "How many numbers the model learns."),
+    _gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
+    _gauge(
+        "brake_starts",
+        "Starts in a row that died in a call, for which this one came up paused. Anything but 0 is bad: a record kills "
+        "the process; /status names it.",
+    ),
+)
+
+_RECORDS = (
+    _counter("records_fetched", "Records that came from Kafka. Bad: it stands still while there is lag."),
+    _counter("fetched_bytes", "What they weigh in memory."),
+    _counter(
+        "records_learnt",
+        "Records that a training step has used; what a rewind reads again counts again. Bad: it stands still while "
+        "there is lag.",
+    ),
+    _counter(
+        "records_set_aside",
+        "Records that could not be learnt. Bad: more than a trickle; the reason says whether the producer or the "
+        "schema is at fault.",
+        "reason",
+    ),
+    _counter("records_skipped", "Records passed over by an order to skip. Bad: it grows and nobody ordered it."),
+    _gauge("records_held", "Records on their way: queued, decoded, in blocks, in the trainer's call."),
+    _counter(
+        "records_discarded",
+        "Records dropped by a stop, a rewind or a step that raised; they are read again. Bad: it grows all the time, "
+        "since it learns the same stretch again and again.",
+    ),
+    _gauge(
+        "balanced",
+        "1 where every offset and record is accounted for exactly once. 0 is bad: a defect of millrace; stop and "
+        "report it.",
+    ),
+    _counter("offsets_empty", "Offsets at which Kafka holds no record: compacted, aborted, control records."),
+    _counter("offsets_lost", "Offsets that retention removed before they were read. Anything but 0 is a loss of data."),
+    _gauge(
+        "history_offsets",
+        "What became of all offsets since checkpoint number 0 (learnt, set_aside, skipped, empty, lost); a rewind goes "
+        "back. Bad: lost is not 0.",
+        "outcome",
+    ),
+    _gauge(
+        "history_settled_offsets",
+        "Offsets between where this history began and where it stands; millrace_history_offsets adds up to it. Bad: it "
+        "does not.",
+    ),
+    _gauge(
+        "learnt_records_per_second",
+        "Records learnt over the last 10s, 1m or 5m. Bad: below millrace_arriving_records_per_second for long.",
+        "window",
+    ),
+    _gauge("arriving_records_per_second", "Records written to the topics over the last minute."),
+    _counter("calls", "Compiled calls that returned. Bad: it stands still while there is lag."),
+    _counter("blocks_dropped", "Blocks from before a rewind that came late and were not learnt."),
+    _counter(
+        "stale_records", "Records that Kafka sent again from before the position, dropped. Bad: it grows all the time."
+    ),
+)
+
+_LAG = (
+    _gauge(
+        "lag_records",
+        "Offsets that are not learnt yet. Bad: it grows for minutes, since it then learns slower than records arrive.",
+    ),
+    _gauge(
+        "lag_seconds",
+        "How long ago the newest thing that was learnt was written; 0 when nothing is left. Bad: beyond what whoever "
+        "uses the model can bear.",
+    ),
+    _gauge(
+        "catch_up_seconds",
+        "Until the lag is 0 at the rates of the last minute. Not there where it never would be, which is bad.",
+    ),
+    _gauge(
+        "retention_left_seconds",
+        "Until Kafka may remove the oldest record that is not learnt. Bad: near 0, since what is removed is lost. Not "
+        "there where Kafka removes none for their age.",
+    ),
+    _gauge(
+        "partition_lag_records",
+        "Offsets of the partition that are not learnt yet. Bad: one is far above the others.",
+        "topic",
+        "partition",
+    ),
+    _gauge(
+        "partition_lag_seconds",
+        "How long ago the newest of the partition that was learnt was written. Bad: one is far above the others.",
+        "topic",
+        "partition",
+    ),
+    _gauge("partition_position_offset", "The next offset of the partition to be learnt.", "topic", "partition"),
+    _gauge("partition_end_offset", "One past the last offset of the partition.", "topic", "partition"),
+    _gauge("partitions_read", "Partitions that are read. Bad: fewer than millrace_partitions."),
+    _gauge("partitions", "Partitions that there are, those included that may not join this run."),
+    _histogram(
+        "staleness_seconds",
+        "From the timestamp of the oldest record of a call to the call's return. Bad: the p99 is beyond what whoever "
+        "uses the model can bear.",
+    ),
+)
+
+_LIVE = (
+    _gauge(
+        "live_value",
+        "What the model scored over the window on records that it had not learnt yet, by compiled metric. Bad: worse "
+        "than millrace_live_baseline, as the model then knows nothing.",
+        "metric",
+    ),
+    _gauge("live_baseline", "What always guessing the window's base rate would have scored.", "metric"),
+    _gauge("live_records", "Records scored in the window; with few of them the values say little."),
+    _gauge("live_window_seconds", "How far back the window reaches."),
+    _gauge("live_cumulative_value", "The same since checkpoint number 0; a rewind goes back.", "metric"),
+    _gauge("live_cumulative_records", "Records scored since checkpoint number 0; a rewind goes back."),
+)
+
+_CHECKPOINTS = (
+    _gauge("checkpoint_number", "Of the newest durable checkpoint. Bad: it stands still while records are learnt."),
+    _gauge(
+        "checkpoint_age_seconds",
+        "Since the newest durable checkpoint. Bad: many times checkpoints.every while "
+        "millrace_checkpoint_unsaved_steps is not 0, as a kill costs that much to read again.",
+    ),
+    _gauge("checkpoint_unsaved_steps", "Batches run since the newest durable checkpoint."),
+    _gauge(
+        "checkpoint_took_seconds",
+        "From the copy to durability, the last time. Bad: near checkpoints.every or stop.grace; look at the disk.",
+    ),
+    _gauge("checkpoint_stall_seconds", "How long the learning stood still for the copy, the last time."),
+    _gauge("checkpoint_bytes", "Size of the newest durable checkpoint."),
+    _counter("checkpoints_saved", "Saves of this process that became durable. Bad: it stands still."),
+    _counter("checkpoints_failed", "Saves of this process that failed. Bad: it grows; /status says why."),
+)
+
+_KAFKA = (
+    _gauge("kafka_connected", "1 where Kafka answered about a second ago. 0 for long is bad: look at the brokers."),
+    _counter(
+        "commits",
+        "Commits to the group, accepted or refused. Bad: refused grows; the learning is not touched, lag tools see "
+        "old offsets.",
+        "outcome",
+    ),
+    _counter("dead_letters", "Letters about records that were set aside."),
+    _counter("dead_letters_acknowledged", "Letters that their topic has; without a topic, all of them."),
+    _gauge(
+        "dead_letters_waiting",
+        "Letters that their topic has not acknowledged. Bad: not 0 for long, as no checkpoint is made before they are.",
+    ),
+    _gauge("dead_letters_waiting_bytes", "What they weigh. Bad: near millrace_dead_letters_limit_bytes."),
+    _gauge(
+        "dead_letters_limit_bytes",
+        "Where decoding waits until letters are acknowledged. Not there where no topic is set.",
+    ),
+)
+
+_PROCESS = (
+    _gauge("build_info", "1; which versions run.", "version", "python", "tensorflow", "keras"),
+    _gauge(
+        "deployment_info",
+        "1; what is learnt with, by hash, and where from. It changes when config or model.py do.",
+        "model_sha256",
+        "config_sha256",
+        "cluster_id",
+        "group",
+    ),
+    _gauge(
+        "memory_bytes",
+        "What lies between Kafka and the model, by part: handoff, decoding, assembling, blocks. Bad: the sum is near "
+        "millrace_memory_limit_bytes while records are waited for.",
+        "part",
+    ),
+    _gauge("memory_limit_bytes", "What they share: memory.limit."),
+    _gauge(
+        "loop_lag_seconds",
+        "How late the event loops (consumer, api) were for their timers: p99 over half a minute. Bad: above 0.1, as "
+        "probes may time out and fetching falls behind.",
+        "loop",
+    ),
+    _counter("process_cpu_seconds", "Processor time of the process, user and system."),
+    _gauge(
+        "process_resident_memory_bytes",
+        "Resident memory of the process. Bad: it grows for hours, or nears the container's limit.",
+    ),
+    _gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes and nobody deployed."),
+    _gauge("process_open_fds", "Open file descriptors. Bad: near millrace_process_max_fds."),
+    _gauge("process_max_fds", "How many there may be."),
+)
+
+SECTIONS: Mapping[str, tuple[Metric, ...]] = {
+    "The trainer": _TRAINER,
+    "Records": _RECORDS,
+    "Lag": _LAG,
+    "Live metrics": _LIVE,
+    "Checkpoints": _CHECKPOINTS,
+    "Kafka": _KAFKA,
+    "Process": _PROCESS,
+}
+CATALOGUE: Mapping[str, Metric] = {metric.short: metric for section in SECTIONS.values() for metric in section}
+"""All of them, by the short name."""

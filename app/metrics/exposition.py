@@ -1,0 +1,24 @@
+"""`GET /metrics`: what Prometheus scrapes. Runs on the HTTP side's loop."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.observer import Observer
+from app.metrics.collector import ServiceCollector
+
+
+def metrics_router(observer: Observer) -> APIRouter:
+    """The route."""
+    collector = ServiceCollector(observer.look)
+    router = APIRouter()
+
+    async def metrics(request: Request) -> Response:
+        """Everything that there is to count and to measure, for Prometheus; docs/metrics.md explains each."""
+        text, content_type = collector.render(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+    responses: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    router.add_api_route("/metrics", metrics, response_class=Response, responses=responses)
+    return router

@@ -1,0 +1,42 @@
+"""The tally: what a process has settled, in all of its incarnations. It only grows, whatever is gone back to.
+
+Owns the counts between two calls, frozen; the ledger replaces them under its lock. Lasts as long as the process.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of the offsets that this process has settled; what a rewind reads again counts again."""
+
+    learnt: int = 0
+    set_aside: Mapping[Reason, int] = field(default_factory=dict)
+    skipped: int = 0
+    gaps: int = 0
+    lost: int = 0
+
+    @property
+    def records(self) -> int:
+        """Those of the offsets at which there was a record."""
+        return self.learnt + sum(self.set_aside.values()) + self.skipped
+
+    def plus(self, spans: Sequence[Span], refused: Mapping[Partition, Mapping[Reason, int]]) -> "Tally":
+        """With a block's spans, so many of whose rows were set aside after all."""
+        set_aside = dict(self.set_aside)
+        for counts in (*(span.set_aside for span in spans), *refused.values()):
+            for reason, count in counts.items():
+                set_aside[reason] = set_aside.get(reason, 0) + count
+        turned_down = sum(sum(counts.values()) for counts in refused.values())
+        return Tally(
+            learnt=self.learnt + sum(span.learnt for span in spans) - turned_down,
+            set_aside=set_aside,
+            skipped=self.skipped + sum(sum(span.skipped.values()) for span in spans),
+            gaps=self.gaps + sum(span.gaps for span in spans),
+            lost=self.lost + sum(span.lost for span in spans),
+        )
