@@ -94,6 +94,7 @@ fmt: $(READY) ## Format, and mend what ruff can mend
 lock: $(READY) ## Resolve the requirements anew, with hashes
 	$(COMPILE) --extra local --group dev -o requirements/dev.lock
 	$(COMPILE) -o requirements/run.lock
+	$(COMPILE) --extra gpu -c requirements/run.lock -o requirements/gpu.lock
 
 clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

