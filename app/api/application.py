@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse, JSONResponse
 
 from app.api import errors
 from app.api.checkpoints import CheckpointShelf
 from app.api.chronicle import Chronicle
+from app.api.description import TAGS, Application
+from app.api.docs_page import HEADERS, docs_page
 from app.api.doors import Door
 from app.api.guard import Guard
 from app.api.looks import Looks
@@ -47,11 +50,12 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     def stamp_now() -> Stamp:
         return stamp(take(service))
 
-    app = FastAPI(
+    app = Application(
         title="millrace",
         version=version(),
         description=_DESCRIPTION,
-        redoc_url=None,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+        openapi_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer, chronicle),
         middleware=[Middleware(Guard, stamp=stamp_now, door=door, pace=Pace())],
@@ -65,7 +69,21 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
     app.include_router(chronicle.router())
     app.state.let_go = chronicle.streams.close
+    _describe(app, service.settings.name)
     return app
+
+
+def _describe(app: FastAPI, name: str) -> None:
+    """For programs and for people; on threads, since it takes a while."""
+
+    def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(app.openapi(), name), headers=HEADERS)
+
+    app.add_api_route("/openapi.json", openapi, include_in_schema=False)
+    app.add_api_route("/docs", docs, include_in_schema=False)
 
 
 @contextlib.asynccontextmanager

@@ -55,7 +55,7 @@ class Chronicle:
 
     def router(self) -> APIRouter:
         """The routes."""
-        router = APIRouter()
+        router = APIRouter(tags=["How it goes"])
         add = partial(router.add_api_route, response_model_exclude_none=True)
         add("/events", self.events, response_model=EventsAnswer, responses=_EVENTS)
         add("/history", self.history, response_model=HistoryAnswer)

@@ -40,13 +40,15 @@ class Looks:
         """All of them."""
         router = APIRouter()
         add = partial(router.add_api_route, response_model_exclude_none=True)
-        add("/health", self.health, response_model=Health, responses=FAILING)
-        add("/status", self.status, response_model=Status)
-        add("/lag", self.lag, response_model=LagAnswer)
-        add("/throughput", self.throughput, response_model=ThroughputAnswer)
-        add("/checkpoints", self.checkpoints, response_model=CheckpointList)
-        add("/checkpoints/{number}", self.checkpoint, response_model=LineageAnswer, responses=NOT_FOUND)
-        add("/operations/{operation_id}", self.operation, response_model=OperationAnswer, responses=NOT_FOUND)
+        add("/health", self.health, tags=["Probes"], response_model=Health, responses=FAILING)
+        live = partial(add, tags=["How it goes"])
+        live("/status", self.status, response_model=Status)
+        live("/lag", self.lag, response_model=LagAnswer)
+        live("/throughput", self.throughput, response_model=ThroughputAnswer)
+        kept = partial(add, tags=["Checkpoints"])
+        kept("/checkpoints", self.checkpoints, response_model=CheckpointList)
+        kept("/checkpoints/{number}", self.checkpoint, response_model=LineageAnswer, responses=NOT_FOUND)
+        kept("/operations/{operation_id}", self.operation, response_model=OperationAnswer, responses=NOT_FOUND)
         return router
 
     async def health(self, response: Response) -> Health:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.api.models import Answer, Shape, SkipView
 
@@ -15,17 +15,25 @@ Where = Annotated[int, Field(ge=0, le=10**15, strict=True)] | Annotated[str, Fie
 class SaveBody(Shape):
     """What may be said with a save."""
 
-    note: str | None = Field(None, max_length=500, pattern=_LINE)
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "before the sale"}]})
+
+    note: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; it is kept.")
 
 
 class ProfileBody(Shape):
     """What may be said about a profile."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"calls": 50}]})
 
     calls: int = Field(20, ge=1, le=1000, strict=True, description="How many calls it should show.")
 
 
 class RestoreBody(Shape):
     """What may be said with a restore."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"skip": ["clicks:0:100-200"], "reason": "a broken producer"}]}
+    )
 
     skip: list[str] = Field(
         default_factory=list,
@@ -43,6 +51,10 @@ class RestoreBody(Shape):
 
 class RewindBody(RestoreBody):
     """Where to go back to, and what to pass over."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"to": 37, "skip": ["clicks:0:100-200"], "reason": "a broken producer"}]}
+    )
 
     to: Where = Field(
         description="The number of a checkpoint; or a time (2026-11-21T03:00:00Z), an age (-2h) or an offset "

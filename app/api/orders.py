@@ -52,8 +52,9 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationAnswer},
     **{code: {"model": ProblemDocument} for code in (401, 403, 408, 409, 413, 429, 503)},
 }
+_PUBLISHED: dict[int | str, dict[str, Any]] = {**_RESPONSES, 201: {"model": CheckpointAnswer}}
 _OF_ONE: dict[int | str, dict[str, Any]] = {
-    **_RESPONSES,
+    **_PUBLISHED,
     404: {"model": ProblemDocument},
     200: {"model": RewindPlanAnswer},
 }
@@ -72,20 +73,25 @@ class Orders:
         """All of them."""
         router = APIRouter()
         add = partial(router.add_api_route, methods=["POST"], response_model_exclude_none=True)
-        published = partial(add, status_code=201, response_model=CheckpointAnswer | RewindPlanAnswer | OperationAnswer)
-        state = partial(add, response_model=StateAnswer | OperationAnswer, responses=_RESPONSES)
+        back = CheckpointAnswer | RewindPlanAnswer | OperationAnswer
+        published = partial(add, tags=["Checkpoints"], status_code=201, response_model=back)
+        trainer = partial(add, tags=["The trainer"])
+        obeyed = {**_RESPONSES, 200: {"model": StateAnswer}}
+        state = partial(trainer, response_model=StateAnswer | OperationAnswer, responses=obeyed)
         add(
             "/checkpoints",
             self.save,
+            tags=["Checkpoints"],
             status_code=201,
             response_model=CheckpointAnswer | OperationAnswer,
-            responses=_RESPONSES,
+            responses=_PUBLISHED,
         )
         published("/checkpoints/{number}/restore", self.restore, responses=_OF_ONE)
         published("/rewind", self.rewind, responses=_OF_ONE)
         state("/pause", self.pause)
         state("/resume", self.resume)
-        add("/profile", self.profile, response_model=ProfileAnswer | OperationAnswer, responses=_RESPONSES)
+        profiled = {**_RESPONSES, 200: {"model": ProfileAnswer}}
+        trainer("/profile", self.profile, response_model=ProfileAnswer | OperationAnswer, responses=profiled)
         return router
 
     async def save(

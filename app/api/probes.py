@@ -35,7 +35,7 @@ class Probes:
 
     def router(self) -> APIRouter:
         """Both of them."""
-        router = APIRouter()
+        router = APIRouter(tags=["Probes"])
         add = partial(router.add_api_route, response_model=Health, responses=FAILING, response_model_exclude_none=True)
         add("/livez", self.livez)
         add("/readyz", self.readyz)
