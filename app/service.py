@@ -246,6 +246,7 @@ class Service:
             wall=time.time,
             board=self.board,
             in_flight=parts.brake.in_flight,
+            batches_per_call=settings.training.batches_per_call,
             raising=RaisingOptions(
                 policy=OnStepError(settings.training.on_step_error), exact=settings.training.deterministic
             ),

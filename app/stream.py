@@ -106,6 +106,10 @@ class KafkaStream:
         """Begin to draw the next block, as a call is about to take its time."""
         self._elements.draw_ahead()
 
+    def aim(self, batches: int) -> None:
+        """Make the blocks that are yet to be begun of so many batches at most."""
+        self._feed.aim(batches)
+
     def close(self) -> None:
         """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
         if self._closed:

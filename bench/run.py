@@ -29,6 +29,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import validity
 from cases import listing
 
 BENCH = Path(__file__).parent
@@ -257,16 +258,18 @@ def _lines(path: str) -> list[str]:
 def report(where: Mapping[str, Any], plan: Plan, rounds: list[Round]) -> dict[str, Any]:
     """All that was measured."""
     by_round = figures_by_round(rounds)
+    costs = {name: statistics.median(cost(runs[name]) for runs in rounds) for name in (rounds[0] if rounds else ())}
     return {
         "as_of": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": where,
         "plan": asdict(plan),
         "figures": {name: round(statistics.median(values), 3) for name, values in by_round.items()},
+        "validity": validity.verdict(where["cpu"], costs),
         "figures_by_round": {name: [round(value, 3) for value in values] for name, values in by_round.items()},
         "cases": {
             name: {
                 "records_per_s": round(statistics.median(rate(runs[name]) for runs in rounds)),
-                "cpu_us_per_record": round(statistics.median(cost(runs[name]) for runs in rounds) * 1e6, 4),
+                "cpu_us_per_record": round(costs[name] * 1e6, 4),
                 "runs": [runs[name] for runs in rounds],
             }
             for name in (rounds[0] if rounds else ())
@@ -311,6 +314,8 @@ def main() -> None:
     given.out.write_text(json.dumps(result, indent=1) + "\n")
     show(result)
     print(f"everything: {given.out}")
+    if result["validity"]["valid"] is False and not given.quick:
+        raise SystemExit(f"the run is invalid: parts are {result['validity']['why']}; run it again on a quiet machine")
     if failed := [name for name, runs in served.items() if any("error" in result for result in runs)]:
         raise SystemExit(f"these cases failed: {', '.join(failed)}")
 

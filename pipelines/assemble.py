@@ -53,8 +53,12 @@ class AssembleOptions:
 
     @property
     def capacity(self) -> int:
-        """Rows of a full block: K batches, or as many more as the shuffle asks for."""
-        return self.batch_size * max(self.batches_per_call, -(-self.shuffle // self.batch_size))
+        """Rows of a full block at most."""
+        return self.rows(self.batches_per_call)
+
+    def rows(self, batches: int) -> int:
+        """Rows of a full block: so many batches, or as many more as the shuffle asks for."""
+        return self.batch_size * max(batches, -(-self.shuffle // self.batch_size))
 
 
 class Assembler:
@@ -71,6 +75,8 @@ class Assembler:
         self.incarnation = incarnation
         self.dropped = 0
         """Offsets of chunks of older incarnations, which are not learnt from."""
+        self.aim = options.batches_per_call
+        """Batches of the blocks yet to be begun, from any thread; strict rotation depends on nothing that happens."""
         self.held_rows = 0
         """Rows added and not yet taken."""
         self._schema, self._options, self._skips = schema, options, tuple(skips)
@@ -168,7 +174,9 @@ class Assembler:
         return block
 
     def _new_block(self) -> OpenBlock:
-        capacity = self._options.capacity if self._left is None else min(self._options.capacity, self._left)
+        most = self._options.batches_per_call
+        capacity = self._options.rows(most if self.rotates else max(1, min(self.aim, most)))
+        capacity = capacity if self._left is None else min(capacity, self._left)
         return OpenBlock(self._schema, self._options.batch_size, capacity)
 
     def _fill(self, *, flush: bool = False) -> None:

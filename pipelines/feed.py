@@ -150,6 +150,10 @@ class Feed:
             as_of=self._clock(),
         )
 
+    def aim(self, batches: int) -> None:
+        """Make the blocks that are yet to be begun of so many batches at most."""
+        self._assembler.aim = batches
+
     def let_go(self, spent: object) -> None:
         """Have something dropped on the generator's thread, as freeing a block's tensors takes the caller some time."""
         self._spent.append(spent)

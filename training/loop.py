@@ -36,6 +36,7 @@ from training.phases import Phase, Phases
 from training.profiling import Profiling
 from training.raising import BlockRaised, Raising, RaisingOptions
 from training.saving import Saving
+from training.sizing import CallSize
 from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder, TopicsRecreated
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,8 @@ class Collaborators:
     wall: Callable[[], float]
     board: Board = field(default_factory=Board)
     in_flight: InFlight = untold
+    batches_per_call: int = 16
+    """Of a call, at most."""
     raising: RaisingOptions = field(default_factory=RaisingOptions)
     tell: Tell = unheard
 
@@ -79,6 +82,7 @@ class Trainer:
         self._stream: Stream | None = None
         self._stopping: list[Stop] = []
         self._profiling = Profiling(with_.clock)
+        self._sizes = CallSize(with_.batches_per_call)
         self._learnt = 0
         self._learnt_to_ms: int | None = None
         learner = with_.learner
@@ -158,6 +162,7 @@ class Trainer:
             with self._profiling.call(), w.in_flight(facts):
                 self._need_stream().draw_ahead()
                 learnt = self._raising.learn(delivery)
+            self._size(facts, began)
             refused = self._set_aside(facts, learnt.culprits())
             for piece in learnt.pieces:
                 self._score(piece)
@@ -170,6 +175,11 @@ class Trainer:
         self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms
         freshness = w.wall() - facts.oldest_ms / 1000 if facts.rows else None
         w.meter.called(w.clock() - began, rows, facts.batches, freshness)
+
+    def _size(self, facts: BlockFacts, began: float) -> None:
+        """Have the calls to come no longer than they should be."""
+        if self._sizes.called(facts.batches, self._with.clock() - began):
+            self._need_stream().aim(self._sizes.batches)
 
     def _post(self) -> None:
         """Tell how it stands, where that is due; working the live values out takes a moment."""
@@ -332,6 +342,7 @@ class Trainer:
         w.learner.witness.lay(order.positions)
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(order.positions)})
         self._stream = w.open_stream(order)
+        self._stream.aim(self._sizes.batches)
 
     def _tell_joined(self, partition: Partition, offset: int) -> None:
         text = f"Partition {partition} has joined at offset {offset:,}."

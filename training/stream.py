@@ -73,6 +73,10 @@ class Stream(Protocol):
         """Begin to draw the next block meanwhile, as a call is about to take its time; `take` then gives it."""
         ...
 
+    def aim(self, batches: int) -> None:
+        """Make the blocks that are yet to be begun of so many batches at most; exact streams take no hints."""
+        ...
+
     def close(self) -> None:
         """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
         ...

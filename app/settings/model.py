@@ -84,7 +84,10 @@ class TrainingSettings(Section):
 
     batch_size: Count = Field(1024, ge=1, description="Rows of one training step, over all replicas.")
     batches_per_call: Count = Field(
-        16, ge=1, description="Steps that one call into TensorFlow runs at most; more is faster and acts later."
+        16,
+        ge=1,
+        description="Steps that one call into TensorFlow runs at most; more is faster and acts later. Where steps are "
+        "slow, calls have fewer, so that one takes about a quarter of a second.",
     )
     max_wait: Duration | None = Field(
         0.5,

@@ -11,7 +11,7 @@ from typing import Any
 
 SPARE = 1.3
 """How much more a topic holds than its case should need."""
-AROUND_S = 12
+AROUND_S = 22
 """What a case learns beyond its own seconds: while it settles, and while it is stopped."""
 UNKNOWN_RATES = {"json": 300_000.0, "raw": 700_000.0}
 

@@ -19,6 +19,7 @@ from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Block
 from pipelines.decode import Decoded, Refused
 from pipelines.schema import Field, Schema
+from pipelines.turns import RotationOptions
 
 SCHEMA = Schema(
     features=(
@@ -339,3 +340,24 @@ def test_a_fingerprint_is_of_the_block_that_settles_the_last_offset_of_its_chunk
     ]
     zero, one = str(P0), str(P1)
     assert found == [(zero, 0, 4, None), (zero, 4, 12, marks[3]), (one, 0, 3, None)]
+
+
+def test_blocks_to_come_are_as_small_as_is_aimed_at_and_lose_nothing() -> None:
+    assembler = make([P0], batches_per_call=4)
+    assembler.aim = 1
+    blocks = feed(assembler, [decoded(P0, [ROW] * 40)])
+    assert [block.facts.batches for block in blocks[:2]] == [4, 1], "the first was begun before"
+    assert [offset for _, offset in learnt(blocks)] == list(range(40))
+
+
+@pytest.mark.parametrize("aim", [0, 1000])
+def test_no_aim_makes_a_block_of_nothing_or_larger_than_was_set(aim: int) -> None:
+    assembler = make([P0], batches_per_call=4)
+    assembler.aim = aim
+    assert {block.facts.batches for block in feed(assembler, [decoded(P0, [ROW] * 64)])} <= {1, 4}
+
+
+def test_strict_rotation_takes_no_hint_from_how_long_calls_take() -> None:
+    assembler = make([P0], batches_per_call=4, rotation=RotationOptions(share=2))
+    assembler.aim = 1
+    assert [block.facts.batches for block in feed(assembler, [decoded(P0, [ROW] * 32)])] == [4, 4]

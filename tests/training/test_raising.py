@@ -297,6 +297,9 @@ class _Raises:
     def draw_ahead(self) -> None:
         pass
 
+    def aim(self, batches: int) -> None:
+        """Nothing: its blocks have the size that the test gives them."""
+
     def close(self) -> None:
         pass
 

@@ -105,6 +105,9 @@ class TopicStream:
     def draw_ahead(self) -> None:
         """Nothing: its blocks are made when they are taken."""
 
+    def aim(self, batches: int) -> None:
+        """Nothing: its blocks have the size that the test gives them."""
+
     def close(self) -> None:
         self.closed = True
 

@@ -90,6 +90,9 @@ class Line:
             return None
         return Delivery(_tensors(element), self.feed.facts_of(element.facts.number))
 
+    def aim(self, batches: int) -> None:
+        """Nothing: its blocks have the size that the test gives them."""
+
     def close(self) -> None:
         self.closed = True
         self.handoff.close()

@@ -1,0 +1,35 @@
+"""How many batches a call should have."""
+
+import pytest
+
+from training.sizing import CallSize
+
+
+def _after(size: CallSize, *, batch_s: float, calls: int = 20) -> int:
+    for _ in range(calls):
+        size.called(size.batches, size.batches * batch_s)
+    return size.batches
+
+
+@pytest.mark.parametrize(("batch_s", "batches"), [(0.0001, 16), (0.01, 16), (0.05, 5), (0.2, 1), (3.0, 1)], ids=str)
+def test_calls_get_shorter_as_steps_get_longer(batch_s: float, batches: int) -> None:
+    assert _after(CallSize(16, aim_s=0.25), batch_s=batch_s) == batches
+
+
+def test_calls_grow_again_when_steps_get_faster_and_never_beyond_what_was_set() -> None:
+    size = CallSize(16, aim_s=0.25)
+    assert _after(size, batch_s=1.0) == 1
+    assert _after(size, batch_s=0.001) == 16
+
+
+def test_one_call_that_was_held_up_changes_nothing() -> None:
+    size = CallSize(16, aim_s=0.25)
+    _after(size, batch_s=0.001)
+    assert not size.called(16, 30.0)
+    assert size.batches == 16
+
+
+def test_a_size_between_two_does_not_change_to_and_fro() -> None:
+    size = CallSize(16, aim_s=0.25)
+    _after(size, batch_s=0.05)
+    assert sum(size.called(size.batches, size.batches * (0.05 if turn % 2 else 0.052)) for turn in range(50)) == 0
