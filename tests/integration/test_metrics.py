@@ -1,0 +1,118 @@
+"""What a real service tells Prometheus while it learns, and what Kafka's own tool says of the same."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.local_broker.topics import create_topic
+from app.metrics.catalogue import CATALOGUE
+from consumers.reasons import Reason
+from tests.app.metrics_text import Scrape, complaints
+from tests.conftest import WaitFor
+from tests.faults.harness.kafka import committed
+from tests.faults.harness.process import Run
+from tests.faults.harness.project import Project
+from tests.faults.harness.records import Mixture
+from tests.faults.harness.topics import Topic
+from tests.integration.consumer_groups import describe
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+PARTITIONS = 2
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A service, and the topic that it learns from."""
+
+    topic: Topic
+    project: Project
+    run: Run
+
+    def scrape(self) -> Scrape:
+        answer = httpx.get(f"http://127.0.0.1:{self.project.port}/metrics", timeout=60)
+        assert answer.status_code == 200
+        return Scrape(answer.text)
+
+    def learnt_all(self) -> bool:
+        """Whether nothing that was written is left."""
+        return self.run.settled() == sum(map(len, self.topic.verdicts))
+
+
+@pytest.fixture(scope="module")
+def learning(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Learning]:
+    """One for all tests here; some of its records are malformed, and it has a topic for their letters."""
+    name = f"m-{uuid.uuid4().hex[:10]}"
+    create_topic(broker, f"{name}.dead")
+    with Topic(broker, name, PARTITIONS, Mixture(share=0.05, kinds=[Reason.MALFORMED]), seed=3) as topic:
+        records = {"dead_letters": {"topic": f"{name}.dead"}}
+        project = Project(tmp_path_factory.mktemp("metrics"), topic, records=records)
+        topic.write(400)
+        with Run(project) as run:
+            run.wait_for_first_call()
+            yield Learning(topic, project, run)
+
+
+def test_every_metric_of_the_catalogue_is_told_once_it_has_learnt_and_no_other(
+    learning: Learning, wait_for: WaitFor
+) -> None:
+    catalogue = {metric.name for metric in CATALOGUE.values()}
+    wait_for(lambda: set(learning.scrape().families) >= catalogue, timeout=60)
+    scrape = learning.scrape()
+    assert set(scrape.families) == catalogue
+    assert complaints(scrape.text) == ""
+    labels = [set(sample.labels) for family in scrape.families.values() for sample in family.samples]
+    assert all("model" in names for names in labels)
+
+
+def test_what_it_tells_is_what_was_written(learning: Learning, wait_for: WaitFor) -> None:
+    wait_for(learning.learnt_all, timeout=60)
+    scrape, verdicts = learning.scrape(), [verdict for each in learning.topic.verdicts for verdict in each]
+    assert scrape.value("records_learnt_total") == verdicts.count(None)
+    assert scrape.value("records_set_aside_total", reason="malformed") == verdicts.count(Reason.MALFORMED) > 0
+    assert list(scrape.law) == [len(verdicts)] * 2
+    assert [scrape.value(short) for short in ("lag_records", "lag_seconds")] == [0, 0]
+    assert [scrape.value(short) for short in ("balanced", "kafka_connected", "ready")] == [1, 1, 1]
+
+
+def test_no_counter_goes_back_and_the_law_holds_while_it_learns_and_rewinds(
+    learning: Learning, wait_for: WaitFor
+) -> None:
+    learning.topic.flow(2000)
+    learning.run.ask("POST", "/rewind", {"to": 0})
+    scrapes = [learning.scrape()]
+
+    def gone_back_and_on() -> bool:
+        scrapes.append(learning.scrape())
+        return scrapes[-1].value("records_discarded_total") > 0 or scrapes[-1].value("incarnation") > 1
+
+    wait_for(gone_back_and_on, timeout=60)
+    scrapes += [learning.scrape() for _ in range(50)]
+    learning.topic.still()
+    assert [scrape.law for scrape in scrapes if scrape.law[0] != scrape.law[1]] == []
+    for before, after in pairwise(scrapes):
+        counters = after.counters
+        assert [name for name, value in before.counters.items() if counters[name] < value] == []
+    assert scrapes[-1].value("records_learnt_total") > scrapes[-1].value("history_offsets", outcome="learnt")
+
+
+def test_lag_is_what_kafkas_own_tool_says(learning: Learning, wait_for: WaitFor, tmp_path: Path) -> None:
+    topic, run, group = learning.topic, learning.run, learning.project.group
+    wait_for(learning.learnt_all, timeout=60)
+    assert run.ask("POST", "/pause")[0] == 200
+    topic.write(123)
+    wait_for(lambda: run.ask("GET", "/lag")[1]["lag_records"] == 123 * PARTITIONS, timeout=30)
+    assert run.ask("POST", "/checkpoints?wait=30s")[0] == 201
+    lag = run.ask("GET", "/lag")[1]["partitions"]
+    ours = {name: (one["position"], one["end"], one["lag_records"]) for name, one in lag.items()}
+    positions = {number: lag[f"{topic.name}:{number}"]["position"] for number in range(PARTITIONS)}
+    wait_for(lambda: committed(topic.bootstrap, group, topic.name, PARTITIONS) == positions, timeout=30)
+    theirs = describe(topic.bootstrap, group, tmp_path)
+    assert ours == {name: (one.current, one.end, one.lag) for name, one in theirs.items()}
+    assert all(one.lag == 123 for one in theirs.values())
+    assert run.ask("POST", "/resume")[0] == 200
+    wait_for(learning.learnt_all, timeout=60)
