@@ -1,0 +1,242 @@
+"""Alerts and board use nothing but metrics that there are, and alerts come when they should and not before."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from app.api.problems import KINDS
+from app.metrics.catalogue import CATALOGUE
+from tests.app.metrics_text import HOW, rule_complaints
+from tests.deploy.manifests import ROOT
+from tests.programs import program
+from training.phases import Phase
+
+FOLDER = ROOT / "k8s" / "overlays" / "monitoring"
+RULES = YAML(typ="safe", pure=True).load(FOLDER / "rules.yaml")["spec"]
+BOARD = json.loads((FOLDER / "board.json").read_text())
+ALERTS: Mapping[str, Mapping[str, Any]] = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+_NAME = re.compile(r"\bmillrace_\w+")
+
+
+def names() -> set[str]:
+    """Of all series that there are."""
+    plain = {metric.name for metric in CATALOGUE.values() if metric.kind != "histogram"}
+    histograms = [metric.name for metric in CATALOGUE.values() if metric.kind == "histogram"]
+    return plain | {f"{name}_{suffix}" for name in histograms for suffix in ("bucket", "sum", "count")}
+
+
+def expressions(of: Any) -> Iterator[str]:
+    """Every query in the board."""
+    if isinstance(of, list):
+        for each in of:
+            yield from expressions(each)
+    elif isinstance(of, dict):
+        for key, value in of.items():
+            if key in ("expr", "query") and isinstance(value, str):
+                yield value
+            else:
+                yield from expressions(value)
+
+
+ASKED = [*(rule["expr"] for rule in ALERTS.values()), *expressions(BOARD)]
+
+
+def test_rules_and_board_ask_for_metrics_that_there_are() -> None:
+    used = {name for expression in ASKED for name in _NAME.findall(expression)}
+    assert len(used) > 20
+    assert used - names() == set()
+
+
+def test_they_ask_for_problems_and_phases_that_there_are() -> None:
+    problems = {one for text in ASKED for found in re.findall(r'problem=~?"([^"]+)"', text) for one in found.split("|")}
+    phases = {one for text in ASKED for one in re.findall(r'phase="([^"]+)"', text)}
+    assert problems
+    assert problems - set(KINDS) == set()
+    assert phases - set(Phase) == set()
+
+
+def test_every_problem_is_in_an_alert() -> None:
+    told = {
+        "kafka_away": "MillraceKafkaAway",
+        "unbalanced": "MillraceUnbalanced",
+        "commits_refused": "MillraceCommitsRefused",
+    }
+    rest = {kind for kind in KINDS if not any(kind in rule["expr"] for rule in ALERTS.values())}
+    assert rest == set(told)
+    assert set(told.values()) <= set(ALERTS)
+
+
+def test_prometheus_own_tool_takes_rules_and_board(tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text(json.dumps(RULES))
+    assert rule_complaints(tmp_path / "rules.json") == ""
+    queries = [text for text in expressions(BOARD) if _NAME.search(text) and not text.startswith("label_values")]
+    assert len(queries) > 20
+    plain = [text.replace("$model", "clicks").replace("$metric", "loss") for text in queries]
+    recorded = [{"record": f"board:{index}", "expr": text} for index, text in enumerate(plain)]
+    (tmp_path / "board.json").write_text(json.dumps({"groups": [{"name": "board", "rules": recorded}]}))
+    assert rule_complaints(tmp_path / "board.json") == ""
+    (tmp_path / "broken.json").write_text(json.dumps(RULES).replace("== 0", "== "))
+    assert rule_complaints(tmp_path / "broken.json") != ""
+
+
+def test_no_two_panels_lie_on_each_other_and_each_says_what_it_shows() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in BOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        assert panel["description"].endswith(".")
+        taken |= cells
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_says_what_it_is_and_where_to_read_on(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"] == f"docs/operating.md#{alert.lower()}"
+    (section,) = re.findall(rf"^### {alert}\n(.*?)(?=^##)", OPERATING, re.MULTILINE | re.DOTALL)
+    parts = (f"**Means** ({rule['labels']['severity']}) that", "**Look at**", "**Do**")
+    assert [part in section for part in parts] == [True] * 3
+
+
+def test_every_alert_of_the_page_is_one() -> None:
+    assert set(re.findall(r"^### (Millrace\w+)$", OPERATING, re.MULTILINE)) == set(ALERTS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is seen for two hours, a minute apart, and which alerts stand at its end."""
+
+    alerts: tuple[str, ...]
+    seen: Mapping[str, str] = field(default_factory=dict)
+    """In the tool's own notation; in place of what a model in good health shows."""
+
+
+HEALTHY: Mapping[str, str] = {
+    "millrace_alive": "1x120",
+    "millrace_balanced": "1x120",
+    "millrace_kafka_connected": "1x120",
+    'millrace_phase{phase="paused"}': "0x120",
+    **{f'millrace_problem{{problem="{kind}"}}': "0x120" for kind in KINDS},
+    "millrace_process_start_time_seconds": "1000x120",
+    "millrace_lag_seconds": "3x120",
+    "millrace_lag_records": "500x120",
+    "millrace_retention_left_seconds": "600000x120",
+    'millrace_staleness_seconds_bucket{le="10"}': "0+60x120",
+    'millrace_staleness_seconds_bucket{le="1800"}': "0+60x120",
+    'millrace_staleness_seconds_bucket{le="+Inf"}': "0+60x120",
+    "millrace_checkpoint_age_seconds": "30x120",
+    "millrace_checkpoint_unsaved_steps": "40x120",
+    'millrace_records_set_aside_total{reason="malformed"}': "0+10x120",
+    "millrace_records_learnt_total": "0+6000x120",
+    'millrace_live_value{metric="loss"}': "0.3x120",
+    'millrace_live_baseline{metric="loss"}': "0.69x120",
+    'millrace_live_value{metric="accuracy"}': "0.9x120",
+    'millrace_live_baseline{metric="accuracy"}': "0.55x120",
+    "millrace_live_records": "100000x120",
+    'millrace_commits_total{outcome="refused"}': "0x120",
+}
+
+
+def problem(kind: str) -> dict[str, str]:
+    return {f'millrace_problem{{problem="{kind}"}}': "0x60 1x60"}
+
+
+CASES: Mapping[str, Case] = {
+    "all is well": Case(()),
+    "it is gone": Case(("MillraceDown",), dict.fromkeys(HEALTHY, "1x90 _x30")),
+    "it never was there": Case(("MillraceDown",), dict.fromkeys(HEALTHY, "_x120")),
+    "it failed": Case(("MillraceFailed",), problem("failed")),
+    "it hangs": Case(("MillraceFailed",), problem("hung")),
+    "its thread is gone": Case(("MillraceFailed",), problem("trainer_dead")),
+    "a record kills it": Case(
+        ("MillraceCrashLoop",), {**problem("crash_loop"), 'millrace_phase{phase="paused"}': "1x120"}
+    ),
+    "it restarts": Case(("MillraceRestarts",), {"millrace_process_start_time_seconds": "1000+1x120"}),
+    "a defect": Case(("MillraceUnbalanced",), {"millrace_balanced": "1x60 0x60"}),
+    "a loss": Case(("MillraceRecordsLost",), problem("lost")),
+    "retention is near": Case(
+        ("MillraceRetentionNear",), {"millrace_retention_left_seconds": "200x120", "millrace_lag_seconds": "250x120"}
+    ),
+    "it falls behind": Case(
+        ("MillraceLagGrows",), {"millrace_lag_seconds": "0+60x120", "millrace_lag_records": "0+9x120"}
+    ),
+    "it catches up": Case((), {"millrace_lag_seconds": "9000-60x120", "millrace_lag_records": "9000-9x120"}),
+    "what it learns is old": Case(("MillraceStale",), {'millrace_staleness_seconds_bucket{le="10"}': "0x120"}),
+    "Kafka is away": Case(("MillraceKafkaAway",), {"millrace_kafka_connected": "1x60 0x60"}),
+    "a partition is gone": Case(("MillracePartitionsMissing",), problem("partitions_missing")),
+    "a partition waits": Case(("MillracePartitionsMissing",), problem("partitions_waiting")),
+    "a pause was forgotten": Case(("MillracePaused",), {'millrace_phase{phase="paused"}': "1x120"}),
+    "it cannot save": Case(("MillraceSaveFailing",), problem("save_failing")),
+    "the checkpoint is old": Case(("MillraceCheckpointOld",), {"millrace_checkpoint_age_seconds": "0+60x120"}),
+    "nothing came, so nothing is to be saved": Case(
+        (), {"millrace_checkpoint_age_seconds": "0+60x120", "millrace_checkpoint_unsaved_steps": "0x120"}
+    ),
+    "much is set aside": Case(
+        ("MillraceSetAside",), {'millrace_records_set_aside_total{reason="malformed"}': "0+600x120"}
+    ),
+    "the loss is worse": Case(("MillraceWorseThanGuessing",), {'millrace_live_value{metric="loss"}': "0.8x120"}),
+    "the accuracy is worse": Case(
+        ("MillraceWorseThanGuessing",), {'millrace_live_value{metric="accuracy"}': "0.5x120"}
+    ),
+    "few records say little": Case(
+        (), {'millrace_live_value{metric="loss"}': "0.8x120", "millrace_live_records": "10x120"}
+    ),
+    "commits are refused": Case(("MillraceCommitsRefused",), {'millrace_commits_total{outcome="refused"}': "0+1x120"}),
+    "letters wait": Case(("MillraceDeadLettersWaiting",), problem("dead_letters_waiting")),
+}
+
+
+def test_every_alert_has_a_case_in_which_it_comes() -> None:
+    assert {alert for case in CASES.values() for alert in case.alerts} == set(ALERTS)
+
+
+def _with_model(series: str) -> str:
+    name, _, labels = series.partition("{")
+    return f'{name}{{model="clicks",instance="a"{"," + labels if labels else "}"}'
+
+
+def _case(name: str, case: Case, instant: str) -> dict[str, Any]:
+    """What stands at an instant: asked as Prometheus keeps it, in the series ALERTS."""
+    seen = {**HEALTHY, **case.seen}
+    stand = sorted(case.alerts)
+    return {
+        "name": name,
+        "interval": "1m",
+        "input_series": [{"series": _with_model(one), "values": values} for one, values in seen.items()],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": instant,
+                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in stand],
+            }
+        ],
+    }
+
+
+def test_each_comes_when_it_should_and_no_other_does(tmp_path: Path) -> None:
+    promtool = program("promtool", how=HOW)
+    (tmp_path / "rules.json").write_text(json.dumps(RULES))
+    tests = [_case(name, case, "2h") for name, case in CASES.items()]
+    (tmp_path / "cases.json").write_text(
+        json.dumps({"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": tests})
+    )
+    done = subprocess.run(
+        [promtool, "test", "rules", "cases.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
