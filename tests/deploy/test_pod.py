@@ -127,6 +127,7 @@ def life(broker: str, wait_for: WaitFor, tmp_path_factory: pytest.TempPathFactor
         "MILLRACE_KAFKA__TOPICS": topic,
         "MILLRACE_API__LISTEN": address,
         "MILLRACE_API__PROBES": probes,
+        "MILLRACE_API__TOKENS_DIR": "/run/secrets/millrace",
     }
     pod = Pod(tmp_path_factory.mktemp("pod"), elsewhere)
     with pod.start("millrace") as started:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,12 @@ def _is_command(found: Found) -> bool:
 def test_there_is_something_to_judge() -> None:
     assert {path.relative_to(ROOT).parts[0] for path in MODULES} == set(PACKAGES)
     assert len(list(_functions())) > 50
+
+
+def test_every_package_is_named_for_the_wheel() -> None:
+    """What the list lacks works from the tree, and is missing wherever the project is installed."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert set(named) == {".".join(path.relative_to(ROOT).parent.parts) for path in MODULES}
 
 
 def test_no_module_is_long() -> None:
