@@ -16,6 +16,8 @@ from app.signals import FORCED, Signals
 from consumers.errors import MillraceError
 
 log = logging.getLogger(__name__)
+_BUILT_WITHIN_S = 1.0
+"""How long a start that is to end may go on with what it is at."""
 
 
 def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
@@ -41,6 +43,10 @@ def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
             server.stop()
             return
     service.stop()
+    if not service.join(_BUILT_WITHIN_S) and service.nothing_to_save:
+        log.info("ended while the model was being built: nothing was learnt yet, so nothing is saved")
+        sys.stderr.flush()
+        os._exit(0)  # a model's tracing cannot be interrupted, and may take longer than any grace
     service.join(service.grace_left_s())
     server.stop()
 

@@ -123,6 +123,11 @@ class Service:
         """Whether the trainer's thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def nothing_to_save(self) -> bool:
+        """Whether it has not come so far as to restore its state, let alone learn: an end then loses nothing."""
+        return self.parts.saving is None
+
     def start(self) -> None:
         """Begin; returns at once."""
         self._thread.start()
