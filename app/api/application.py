@@ -29,6 +29,7 @@ from app.api.rewinding import beginnings_of
 from app.api.snapshot import take
 from app.api.stamp import Stamp, stamp
 from app.metrics.exposition import metrics_router
+from app.page import PageFiles
 from app.version import version
 from training.checkpoints.folder import Folder
 
@@ -68,6 +69,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
     app.include_router(chronicle.router())
+    app.include_router(PageFiles().router())
     app.state.let_go = chronicle.streams.close
     _describe(app, service.settings.name)
     return app

@@ -114,7 +114,9 @@ class Chronicle:
         if self._page is None:
             status = status_of(observation).model_dump_json(exclude_none=True)
             sample = {name: shortened(value) for name, value in self._history.latest.items()}
-            self._page = f'"at":{observation.snapshot.at:.3f},"status":{status},"sample":{as_line(sample)}'
+            name = as_line(self._history.metric)
+            at = f"{observation.snapshot.at:.3f}"
+            self._page = f'"at":{at},"status":{status},"metric":{name},"sample":{as_line(sample)}'
         return self._page
 
 

@@ -112,14 +112,15 @@ class History:
 
     def __init__(self) -> None:
         self._tiers = {span.name: Tier(span) for span in SPANS}
-        self._metric: str | None = None
+        self.metric: str | None = None
+        """The name of the live metric that is shown."""
         self.latest: Values = {}
         """The newest sample."""
 
     def add(self, observation: Observation) -> None:
         """Take in how it stands."""
         snapshot = observation.snapshot
-        self._metric, self.latest = sample(observation)
+        self.metric, self.latest = sample(observation)
         values = np.array([math.nan if (value := self.latest[name]) is None else value for name in COLUMNS])
         values[~np.isfinite(values)] = math.nan
         for tier in self._tiers.values():
@@ -127,7 +128,7 @@ class History:
 
     def stretch(self, span: str, clock: float) -> Stretch:
         """What the tier of this name holds."""
-        return self._tiers[span].stretch(clock, self._metric)
+        return self._tiers[span].stretch(clock, self.metric)
 
 
 def sample(observation: Observation) -> tuple[str | None, Values]:

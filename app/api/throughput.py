@@ -8,6 +8,8 @@ from app.api.observer import Observation
 from app.api.snapshot import Snapshot
 
 Bound = Literal["records", "input", "compute"]
+_AS_FAST_AS_THEY_COME_S = 5.0
+"""Behind by less, what was written a moment ago is only under way."""
 
 
 def throughput_of(observation: Observation) -> ThroughputView:
@@ -99,7 +101,8 @@ def _bound(waiting: Mapping[str, float]) -> Bound | None:
 
 
 def _advice(bound: Bound | None, observation: Observation) -> str:
-    behind = observation.lag.records
+    lag = observation.lag
+    behind = bool(lag.records) and (lag.seconds is None or lag.seconds > _AS_FAST_AS_THEY_COME_S)
     if bound is None:
         return "Nothing was learnt in the last minute, so nothing can be said."
     if bound == "compute":

@@ -31,9 +31,16 @@ def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
         return [_UNDER_WAY[phase.phase]]
     if phase.phase is Phase.PAUSED:
         return [f"Paused: {_sentence(phase.reason or 'asked to')}", *_behind_sentence(observation), *_live(observation)]
-    if phase.phase is Phase.IDLE and observation.lag.records == 0:
-        return ["Caught up, waiting for records.", *_live(observation)]
-    return [_learning(observation, throughput), *_live(observation)]
+    return [_at_work(observation, throughput), *_live(observation)]
+
+
+def _at_work(observation: Observation, throughput: ThroughputView) -> str:
+    idle = observation.snapshot.phase.phase is Phase.IDLE
+    if idle and any(trouble.problem == "kafka_away" for trouble in observation.problems):
+        return "Waiting for Kafka, which does not answer."
+    if idle and observation.lag.records == 0:
+        return "Caught up, waiting for records."
+    return _learning(observation, throughput)
 
 
 def _learning(observation: Observation, throughput: ThroughputView) -> str:

@@ -56,6 +56,12 @@ def test_every_route_stands_in_the_docs_and_the_other_way_round(api: Client) -> 
     assert routes == set(sections()) == set(_SAMPLES) | _TEXTS
 
 
+def test_what_is_for_people_and_not_in_the_schema_stands_in_the_docs_too() -> None:
+    described = _DOCS.split("## The page")[1].split("\n## ")[0]
+    for path in ("/", "/page/", "/page/updates"):
+        assert f"`{path}`" in described
+
+
 @pytest.mark.parametrize("section", _SAMPLES)
 def test_every_sample_is_an_answer_that_there_could_be(section: str) -> None:
     shown = sample(section)

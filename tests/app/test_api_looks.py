@@ -71,7 +71,9 @@ def test_a_broker_that_is_away_makes_it_unready_and_kills_nobody(api: Client, ri
     rig.source.meter.unanswered("no answer within 10 s")
     assert api.get("/livez").status_code == 200
     assert api.get("/readyz").json()["reasons"] == ["Kafka does not answer"]
-    (problem,) = api.seen("/status")["problems"]
+    status = api.seen("/status")
+    assert status["verdict"].startswith("Waiting for Kafka, which does not answer.")
+    (problem,) = status["problems"]
     assert problem["problem"] == "kafka_away"
     assert "localhost:9092" in problem["what"]
 

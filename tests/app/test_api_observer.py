@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.api.lag import LearntLag
 from app.api.observer import Observer
 from app.api.snapshot import Snapshot, take
 from app.api.status import status_of
@@ -74,6 +75,16 @@ def test_what_was_waited_for_an_hour_ago_says_nothing_of_now(scene: Scene) -> No
     scene.at(0, starved_s=3600.0)
     scene.at(10, starved_s=3600.0, meter=metered(scene.snapshot, blocks=0.9, compute=0.1))
     assert throughput_of(scene.observer.look()).bound_by == "input"
+
+
+@pytest.mark.parametrize(("behind_s", "limit"), [(2.0, "The topic"), (60.0, "Fetching")])
+def test_what_was_written_a_moment_ago_is_no_sign_that_fetching_is_slow(
+    scene: Scene, behind_s: float, limit: str
+) -> None:
+    scene.at(0, starved_s=0.0)
+    scene.at(10, starved_s=10.0, meter=metered(scene.snapshot, blocks=1.0, compute=0.0))
+    lag = LearntLag(records=100, seconds=behind_s)
+    assert throughput_of(replace(scene.observer.look(), lag=lag)).advice.startswith(f"{limit} is the limit")
 
 
 def test_a_new_incarnation_begins_a_new_measure(scene: Scene) -> None:

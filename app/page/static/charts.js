@@ -1,0 +1,296 @@
+// Three charts on one time axis, drawn as one SVG: panels under each other, marks through all of them, one cursor.
+
+import { drawn, element, keyed, say } from "./dom.js";
+import { legendEntry, sign } from "./marks.js";
+import { linear, rounded, timeTicks } from "./scale.js";
+import * as words from "./words.js";
+
+const PANELS = [
+  { id: "metric", line: "metric", other: "baseline", tick: (n) => String(Number(n.toPrecision(4))) },
+  { id: "lag", line: "lag_s", zero: true, fill: true, tick: (n) => (n < 120 ? `${words.brief(n)} s` : words.span(n)) },
+  { id: "rate", line: "learnt_per_s", other: "arriving_per_s", zero: true, tick: words.brief },
+];
+const SAID = {
+  metric: words.metric,
+  baseline: words.metric,
+  lag_s: words.behind,
+  learnt_per_s: words.rate,
+  arriving_per_s: words.rate,
+};
+const SPANS = { "10m": 600, "2h": 7200, "24h": 86_400 };
+const LEAST_SPAN_S = 120;
+const LANE = 16;
+const AXIS = 20;
+const GAP = 22;
+const RIGHT = 52;
+const MANY_CHECKPOINTS = 40;
+const NARROW = 720;
+const LABELS = { wide: 196, narrow: 0 };
+const ABOVE = 58;
+
+export class Charts {
+  #history = null;
+  #marks = [];
+  #chosen = null; // the place of the cursor in the history; null follows the newest
+  #view = null;
+
+  constructor(root, legend) {
+    this.root = root;
+    this.legend = legend;
+    this.cursor = root.querySelector(".cursor");
+    this.labels = PANELS.map(({ id }) => root.querySelector(`#panel-${id}`));
+    this.svg = drawn("svg", { class: "plot", "aria-hidden": "true", focusable: "false" });
+    root.prepend(this.svg);
+    this.time = root.appendChild(element("output", { class: "at", hidden: true, "aria-hidden": "true" }));
+    new ResizeObserver(() => this.draw()).observe(root);
+    this.cursor.addEventListener("pointermove", (event) => this.#point(event));
+    this.cursor.addEventListener("pointerdown", (event) => this.#point(event));
+    this.cursor.addEventListener("pointerleave", () => this.#choose(null));
+    this.cursor.addEventListener("blur", () => this.#choose(null));
+    this.cursor.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  show(history, marks) {
+    if (this.#chosen !== null && this.#history !== null) {
+      const at = this.#history.at[this.#chosen];
+      this.#chosen = history.span === this.#history.span ? nearest(history.at, at) : null;
+    }
+    this.#history = history;
+    this.#marks = marks;
+    this.draw();
+  }
+
+  draw() {
+    const { clientWidth: width, clientHeight: height } = this.root;
+    if (this.#history === null || width === 0 || document.hidden) return;
+    const view = this.#layOut(width, height);
+    const marks = this.#shownMarks(view);
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.svg.replaceChildren(
+      ...this.#axis(view),
+      ...view.panels.flatMap((panel) => this.#grid(panel, view)),
+      ...marks.map((mark) => this.#markLine(mark, view)),
+      ...view.panels.flatMap((panel) => this.#series(panel, view)),
+      ...marks.map((mark) => sign(mark, view.x(mark.at), view.bottom + LANE / 2 + 2)),
+      ...this.#cursorLine(view),
+    );
+    keyed(this.legend, unique(marks), (mark) => mark.sign, legendEntry, () => {});
+    this.#say(view, marks);
+    this.#view = view;
+  }
+
+  #layOut(width, height) {
+    const narrow = width < NARROW;
+    const left = narrow ? LABELS.narrow : LABELS.wide;
+    const bottom = height - AXIS - LANE;
+    const above = narrow ? ABOVE : 0;
+    const each = (bottom - GAP * (PANELS.length - 1) - above * PANELS.length - 6) / PANELS.length;
+    const now = this.#history.now;
+    const first = Math.min(this.#history.at[0] ?? now, now - LEAST_SPAN_S);
+    const domain = [Math.max(now - SPANS[this.#history.span], first), now];
+    const x = linear(domain, [left, width - RIGHT]);
+    const panels = PANELS.map((panel, index) => {
+      const top = 6 + index * (each + GAP + above) + above;
+      return this.#scaled({ ...panel, top, low: top + each, label: top - above }, index);
+    });
+    return { width, left, right: width - RIGHT, bottom, domain, x, panels, narrow };
+  }
+
+  #scaled(panel, index) {
+    const { mean, greatest } = this.#history;
+    const values = [...mean[panel.line], ...(panel.other ? mean[panel.other] : [])];
+    const peaks = panel.zero ? (greatest?.[panel.line] ?? []) : [];
+    const { range, ticks } = rounded([...values, ...peaks], { zero: panel.zero, about: panel.low - panel.top > 110 ? 3 : 2 });
+    const label = this.labels[index];
+    label.style.top = `${panel.label}px`;
+    return { ...panel, ticks, y: linear(range, [panel.low, panel.top]) };
+  }
+
+  #axis(view) {
+    const { ticks, step } = timeTicks(view.domain, view.narrow ? 4 : 8);
+    const y = view.bottom + LANE + 15;
+    const room = 26;
+    return ticks
+      .filter((at) => view.x(at) > view.left + room && view.x(at) < view.right - room / 4)
+      .flatMap((at) => [
+        drawn("path", { class: "grid", d: upright(view.x(at), view.panels) }),
+        text(view.x(at), y, words.clock(at, { fine: step < 60 }), "middle"),
+      ]);
+  }
+
+  #grid(panel, view) {
+    return panel.ticks.flatMap((value) => [
+      drawn("line", { class: "grid", x1: view.left, x2: view.right, y1: panel.y(value), y2: panel.y(value) }),
+      text(view.right + 8, panel.y(value) + 4, panel.tick(value), "start"),
+    ]);
+  }
+
+  #series(panel, view) {
+    const { at, mean, least, greatest, step_s: step } = this.#history;
+    const place = (name) => stretches(at, mean[name], step).map((run) => line(run, view.x, panel.y));
+    const drawnLine = (name, kind) => drawn("path", { class: kind, d: place(name).join("") });
+    const shapes = [];
+    if (least && greatest) {
+      const band = (run) => line(run.high, view.x, panel.y) + line(run.low.reverse(), view.x, panel.y).replace("M", "L") + "Z";
+      shapes.push(drawn("path", { class: "band", d: bands(at, least[panel.line], greatest[panel.line], step).map(band).join("") }));
+    }
+    if (panel.fill) {
+      const area = (run) =>
+        `${line(run, view.x, panel.y)}L${view.x(run.at(-1)[0])} ${panel.low}L${view.x(run[0][0])} ${panel.low}Z`;
+      shapes.push(drawn("path", { class: "area", d: stretches(at, mean[panel.line], step).map(area).join("") }));
+    }
+    if (panel.other) shapes.push(drawnLine(panel.other, "other"));
+    shapes.push(drawnLine(panel.line, "line"));
+    return shapes;
+  }
+
+  #shownMarks(view) {
+    const here = this.#marks.filter((mark) => mark.at >= view.domain[0] && mark.at <= view.domain[1]);
+    const checkpoints = here.filter((mark) => mark.sign === "checkpoint").length;
+    return checkpoints > MANY_CHECKPOINTS ? here.filter((mark) => mark.sign !== "checkpoint") : here;
+  }
+
+  #markLine(mark, view) {
+    return drawn("path", { class: `mark ${mark.sign}`, d: upright(view.x(mark.at), view.panels) });
+  }
+
+  #cursorLine(view) {
+    if (this.#chosen === null) return [];
+    const { at, mean } = this.#history;
+    const x = view.x(at[this.#chosen]);
+    const dots = view.panels.flatMap((panel) =>
+      [panel.other, panel.line]
+        .filter((name) => name && mean[name][this.#chosen] != null)
+        .map((name) =>
+          drawn("circle", { class: name === panel.line ? "dot line" : "dot", cx: x, cy: panel.y(mean[name][this.#chosen]), r: 3.5 }),
+        ),
+    );
+    return [drawn("line", { class: "cursor-line", x1: x, x2: x, y1: view.panels[0].top, y2: view.bottom }), ...dots];
+  }
+
+  // The labels say the newest values, or those at the cursor.
+  #say(view, marks) {
+    const { at, mean } = this.#history;
+    const place = this.#chosen ?? at.length - 1;
+    for (const [name, said] of Object.entries(SAID)) {
+      say(this.root.querySelector(`[data-value="${name}"]`), said(mean[name][place]));
+    }
+    this.#sayTime(view, marks, place);
+    const chosen = this.#chosen !== null;
+    this.cursor.setAttribute("aria-valuenow", chosen ? Math.round((100 * place) / Math.max(1, at.length - 1)) : 100);
+    this.cursor.setAttribute("aria-valuetext", chosen ? this.#momentText(place, marks) : "the newest");
+  }
+
+  #sayTime(view, marks, place) {
+    this.time.hidden = this.#chosen === null;
+    this.root.classList.toggle("chosen", this.#chosen !== null);
+    if (this.#chosen === null) return;
+    const at = this.#history.at[place];
+    const near = this.#marksNear(at, marks);
+    say(this.time, [words.clock(at), ...near.map((mark) => mark.text)].join("  ·  "));
+    const wide = this.time.offsetWidth;
+    const left = Math.min(Math.max(view.x(at) - wide / 2, 0), view.width - wide);
+    this.time.style.left = `${left}px`;
+    this.time.style.top = `${view.bottom + LANE}px`;
+  }
+
+  #marksNear(at, marks) {
+    const within = Math.max(this.#history.step_s, 0.006 * (this.#history.now - (this.#history.at[0] ?? 0)));
+    return marks.filter((mark) => Math.abs(mark.at - at) <= within).slice(-2);
+  }
+
+  #momentText(place, marks) {
+    const { at, mean, metric } = this.#history;
+    const facts = [
+      `${words.plain(metric ?? "live metric")} ${words.metric(mean.metric[place])}`,
+      `base rate ${words.metric(mean.baseline[place])}`,
+      `${words.behind(mean.lag_s[place])} behind`,
+      `${words.rate(mean.learnt_per_s[place])} learnt a second`,
+      `${words.rate(mean.arriving_per_s[place])} arriving a second`,
+      ...this.#marksNear(at[place], marks).map((mark) => mark.text),
+    ];
+    return `${words.clock(at[place])}: ${facts.join(", ")}`;
+  }
+
+  // What a chart shows, in words: for whoever does not see it.
+  summaries() {
+    const { mean, least, greatest, metric, span } = this.#history;
+    const over = { "10m": "the last 10 minutes", "2h": "the last 2 hours", "24h": "the last 24 hours" }[span];
+    const between = (name, said) => {
+      const [low] = extreme([...mean[name], ...(least?.[name] ?? [])]);
+      const [, high] = extreme([...mean[name], ...(greatest?.[name] ?? [])]);
+      return low === null ? "Nothing is known yet." : `Between ${said(low)} and ${said(high)} over ${over}.`;
+    };
+    const texts = {
+      metric: `${words.capital(words.plain(metric ?? "live metric"))}: ${between("metric", words.metric)}`,
+      lag: `Seconds behind the topic: ${between("lag_s", words.behind)}`,
+      rate: `Learnt a second: ${between("learnt_per_s", words.rate)} Arriving: ${between("arriving_per_s", words.rate)}`,
+    };
+    PANELS.forEach(({ id }, index) => say(this.labels[index].querySelector("[data-summary]"), texts[id]));
+  }
+
+  #point(event) {
+    if (this.#view === null || !this.#history.at.length) return;
+    const x = event.clientX - this.root.getBoundingClientRect().left;
+    const { domain, left, right } = this.#view;
+    this.#choose(nearest(this.#history.at, linear([left, right], domain)(x)));
+  }
+
+  #key(event) {
+    const last = (this.#history?.at.length ?? 0) - 1;
+    const from = this.#chosen ?? last;
+    const far = Math.max(1, Math.round(last / 10));
+    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, PageDown: from - far, PageUp: from + far, Home: 0, End: last }[event.key];
+    if (event.key === "Escape") this.#choose(null);
+    if (to === undefined || last < 0) return;
+    event.preventDefault();
+    this.#choose(Math.min(Math.max(to, 0), last));
+  }
+
+  #choose(place) {
+    if (place === this.#chosen) return;
+    this.#chosen = place;
+    this.draw();
+  }
+}
+
+function text(x, y, said, anchor) {
+  return drawn("text", { x: x.toFixed(1), y: y.toFixed(1), "text-anchor": anchor }, said);
+}
+
+// A line through all panels, and not through what stands between them.
+const upright = (x, panels) => panels.map((panel) => `M${x.toFixed(1)} ${panel.top}V${panel.low}`).join("");
+
+const line = (run, x, y) => run.map(([at, value], i) => `${i ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
+
+// Unbroken runs of points: nothing is drawn over what is not known.
+function stretches(at, values, step) {
+  const runs = [];
+  let run = null;
+  for (let i = 0; i < at.length; i += 1) {
+    if (values[i] == null) run = null;
+    else {
+      if (run === null || at[i] - at[i - 1] > 3.5 * step) runs.push((run = []));
+      run.push([at[i], values[i]]);
+    }
+  }
+  return runs.filter((one) => one.length > 0).map((one) => (one.length > 1 ? one : [one[0], [one[0][0] + step / 2, one[0][1]]]));
+}
+
+function bands(at, least, greatest, step) {
+  const low = stretches(at, least, step);
+  return stretches(at, greatest, step).map((high, i) => ({ high, low: low[i] }));
+}
+
+function extreme(values) {
+  const known = values.filter((value) => value != null);
+  return known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : [null, null];
+}
+
+function nearest(at, wanted) {
+  let best = 0;
+  for (let i = 1; i < at.length; i += 1) if (Math.abs(at[i] - wanted) <= Math.abs(at[best] - wanted)) best = i;
+  return best;
+}
+
+const unique = (marks) => [...new Map(marks.map((mark) => [mark.sign, mark])).values()];

@@ -1,0 +1,198 @@
+// The page: one stream in, everything on it out of the newest message; orders go the other way.
+
+import { Charts } from "./charts.js";
+import { byId, say } from "./dom.js";
+import { Feed } from "./feed.js";
+import { markOf } from "./marks.js";
+import { order, restoring } from "./orders.js";
+import * as parts from "./parts.js";
+import * as words from "./words.js";
+
+const SPAN_S = { "10m": 600, "2h": 7200, "24h": 86_400 };
+const SILENT_AFTER_S = 3.5;
+const ROWS = 7;
+const FEWEST_ROWS = 3;
+const KEPT_EVENTS = 500;
+const SAID_FOR_MS = 8000;
+const SUMMARIES_EVERY_MS = 10_000;
+const OVER = new Set(["stopping", "ended", "failed"]);
+const LISTING = new Set(["checkpoint", "rewound", "started", "topic_recreated"]);
+
+const charts = new Charts(byId("charts"), byId("legend"));
+const restore = restoring(told);
+let news = null;
+let history = null;
+let span = "10m";
+let events = [];
+let checkpoints = [];
+let skew = 0; // of this machine's clock against the service's, in seconds
+let announced = null;
+let saidUntil = 0;
+const busy = new Set();
+
+const now = () => Date.now() / 1000 + skew;
+
+function hear(message) {
+  news = message;
+  skew = message.at - Date.now() / 1000;
+  if (message.events.length) {
+    events = [...events, ...message.events].slice(-KEPT_EVENTS);
+    if (message.events.some((event) => LISTING.has(event.kind))) list();
+  }
+  if (history?.span === "10m") append(message);
+  show();
+}
+
+function show() {
+  const { status } = news;
+  const mood = parts.mood(status);
+  byId("dot").dataset.mood = mood;
+  parts.verdict(byId("verdict"), status.verdict);
+  say(byId("name"), status.name);
+  document.title = `${status.name} · ${status.verdict.split(/[.:,]/)[0]}`;
+  parts.problems(byId("problems"), status.problems, now());
+  parts.bound(status.throughput);
+  parts.balance(status.records);
+  const deaf = status.checkpoint == null || OVER.has(status.state);
+  for (const id of ["pause", "save"]) byId(id).disabled = deaf || busy.has(id);
+  say(byId("pause"), status.state === "paused" ? "Resume" : "Pause");
+  announce([stateWord(status.state), ...status.problems.map((one) => one.problem)].join(), () =>
+    [`${stateWord(status.state)}.`, ...status.problems.map((one) => one.what)].join(" "),
+  );
+  name(status);
+  age();
+  draw();
+}
+
+function name(status) {
+  const live = history?.metric ?? "live metric";
+  const window = status.live ? ` over ${status.live.window}` : "";
+  say(document.querySelector('[data-name="metric"]'), `${words.plain(live)}${window}`);
+  const records = status.stream.lag_records;
+  say(document.querySelector('[data-name="lag"]'), records == null ? "behind the topic" : `${words.count(records)} records`);
+}
+
+// What gets older by itself, also when nothing comes.
+function age() {
+  const silent = feed.silentFor;
+  const quiet = silent !== null && silent > SILENT_AFTER_S;
+  document.body.classList.toggle("quiet", quiet);
+  if (silent !== null) say(byId("as-of"), quiet ? `no answer for ${words.span(silent)}` : `as of ${Math.max(1, Math.round(silent))} s ago`);
+  if (quiet) {
+    announce("silence", () => "No answer.");
+    byId("dot").dataset.mood = "away";
+    byId("pause").disabled = byId("save").disabled = true;
+  }
+  if (news === null) return;
+  const kept = news.status.checkpoint;
+  const since = kept ? kept.age_s + Math.max(0, now() - news.at) : 0;
+  say(byId("checkpoint"), kept ? `checkpoint ${kept.number} · ${words.span(since)} ago` : "no checkpoint yet");
+  const rows = Math.max(FEWEST_ROWS, ROWS - 2 * news.status.problems.length); // problems take the room of what is older
+  parts.checkpoints(byId("checkpoints"), checkpoints.slice(0, rows), now(), restore);
+  parts.events(byId("events"), events.slice(-rows).reverse(), now());
+  if (byId("history-of-events").open) parts.events(byId("every-event"), [...events].reverse(), now());
+  byId("said").hidden = performance.now() > saidUntil;
+}
+
+// A screen reader is told what changes the meaning of everything, and nothing else.
+function announce(what, text) {
+  if (announced !== what) say(byId("announce"), text());
+  announced = what;
+}
+
+const stateWord = (state) => (state === "idle" || state === "saving" ? "Training" : words.capital(state));
+
+function told(text) {
+  say(byId("said"), text);
+  byId("said").hidden = false;
+  saidUntil = performance.now() + SAID_FOR_MS;
+}
+
+function append({ at, sample, metric }) {
+  history.metric = metric ?? history.metric;
+  if (at - (history.at.at(-1) ?? 0) < 0.5) return;
+  history.at.push(at);
+  for (const [column, values] of Object.entries(history.mean)) values.push(sample[column] ?? null);
+  while (history.at[0] < at - SPAN_S["10m"]) {
+    history.at.shift();
+    for (const values of Object.values(history.mean)) values.shift();
+  }
+}
+
+function draw() {
+  if (history === null) return;
+  charts.show({ ...history, now: now() }, events.map(markOf).filter(Boolean));
+}
+
+async function look(path) {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+}
+
+async function fetchHistory() {
+  const wanted = span;
+  try {
+    const found = await look(`/history?span=${wanted}`);
+    if (wanted === span) history = found;
+    draw();
+    charts.summaries();
+  } catch {
+    // The feed says that nothing answers; it is fetched again in its turn.
+  }
+}
+
+async function list() {
+  try {
+    checkpoints = (await look(`/checkpoints?limit=${ROWS}`)).checkpoints;
+    if (news !== null) age();
+  } catch {
+    // As above.
+  }
+}
+
+async function ask(button, path, said) {
+  busy.add(button.id);
+  button.disabled = true;
+  try {
+    const answer = await order(path);
+    if (answer !== null) told(said(answer));
+  } catch (refused) {
+    told(refused.message);
+  } finally {
+    busy.delete(button.id);
+    button.disabled = false;
+  }
+}
+
+byId("save").addEventListener("click", () =>
+  ask(byId("save"), "/checkpoints?wait=60s", ({ checkpoint }) => (checkpoint ? `Checkpoint ${checkpoint.number} is durable.` : "The save goes on.")),
+);
+byId("pause").addEventListener("click", () =>
+  ask(byId("pause"), news.status.state === "paused" ? "/resume" : "/pause", ({ state }) => (state === "paused" ? "Paused." : "Resumed.")),
+);
+byId("spans").addEventListener("change", (event) => {
+  span = event.target.value;
+  fetchHistory();
+});
+byId("all-events").addEventListener("click", () => {
+  byId("history-of-events").showModal();
+  parts.events(byId("every-event"), [...events].reverse(), now());
+});
+for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
+document.addEventListener("visibilitychange", () => news !== null && show());
+
+const feed = new Feed(hear);
+let fetchedAt = performance.now();
+fetchHistory();
+list();
+setInterval(() => {
+  age();
+  const due = span === "10m" ? 60_000 : span === "2h" ? 10_000 : 60_000;
+  if (performance.now() - fetchedAt >= (history === null ? 2000 : due)) {
+    fetchedAt = performance.now();
+    fetchHistory();
+    list();
+  }
+}, 1000);
+setInterval(() => history !== null && charts.summaries(), SUMMARIES_EVERY_MS);

@@ -1,0 +1,43 @@
+// Scales and their ticks. Pure.
+
+export function linear([from, to], [low, high]) {
+  const factor = to === from ? 0 : (high - low) / (to - from);
+  return (value) => low + (value - from) * factor;
+}
+
+// A range that holds the values, from one round number to another, and the round numbers in it.
+export function rounded(values, { zero = false, about = 3 } = {}) {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (value == null) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  if (low > high) return { range: [0, 1], ticks: [] };
+  if (zero) low = Math.min(0, low);
+  if (high - low < 1e-9) high = low + (zero ? 1 : Math.max(Math.abs(low) * 0.02, 0.01));
+  const step = roundStep((high - low) / about);
+  const from = Math.floor(low / step + 1e-9) * step;
+  const to = Math.ceil(high / step - 1e-9) * step;
+  const ticks = [];
+  for (let i = 0; from + i * step <= to + step * 1e-6; i += 1) ticks.push(from + i * step);
+  return { range: [from, to], ticks };
+}
+
+function roundStep(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const digit = rough / power;
+  return (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10) * power;
+}
+
+const STEPS = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400, 21_600];
+
+// Full minutes or hours of the local time, so many at most.
+export function timeTicks([from, to], most) {
+  const step = STEPS.find((one) => (to - from) / one <= most) ?? STEPS.at(-1);
+  const shift = new Date(to * 1000).getTimezoneOffset() * 60;
+  const ticks = [];
+  for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) ticks.push(at);
+  return { ticks, step };
+}

@@ -1,0 +1,54 @@
+// How numbers and times are said. Pure.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const NONE = "–";
+
+export const count = (n) => (n == null ? NONE : whole.format(n));
+
+export const brief = (n) => (Math.abs(n) < 10_000 ? String(Number(n.toPrecision(3))) : compact.format(n));
+
+export function rate(n) {
+  if (n == null) return NONE;
+  return n >= 10 || n === 0 ? whole.format(n) : n.toPrecision(2);
+}
+
+export function metric(n) {
+  if (n == null) return NONE;
+  return Math.abs(n) >= 1000 ? compact.format(n) : Math.abs(n) >= 10 ? n.toFixed(1) : n.toFixed(3);
+}
+
+export function behind(s) {
+  if (s == null) return NONE;
+  if (s < 0.05) return "0 s";
+  return s < 10 ? `${s.toFixed(1)} s` : span(s);
+}
+
+export function span(s) {
+  if (s < 1) return "under 1 s";
+  if (s < 120) return `${Math.round(s)} s`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  return s < 172_800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86_400)} days`;
+}
+
+export const percent = (share) => `${Math.round(share * 100)} %`;
+
+const pad = (n) => String(n).padStart(2, "0");
+
+export function clock(seconds, { fine = true } = {}) {
+  const d = new Date(seconds * 1000);
+  return `${pad(d.getHours())}:${pad(d.getMinutes())}${fine ? `:${pad(d.getSeconds())}` : ""}`;
+}
+
+export function moment(seconds, now) {
+  const day = new Date(seconds * 1000);
+  const same = day.toDateString() === new Date(now * 1000).toDateString();
+  const date = `${day.getFullYear()}-${pad(day.getMonth() + 1)}-${pad(day.getDate())} `;
+  return `${same ? "" : date}${clock(seconds)}`;
+}
+
+export const parsed = (iso) => Date.parse(iso) / 1000;
+
+export const plain = (word) => word.replaceAll("_", " ");
+
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -1,0 +1,390 @@
+"""The page in a real browser, on a real service that learns from a real broker: what a person sees, and clicks."""
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from app.local_broker.server import free_port
+from app.local_broker.topics import create_topic
+from app.proving.process import Run
+from tests.programs import program
+
+pytestmark = pytest.mark.broker
+_SOON_MS = 20_000
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--no-first-run",
+]
+_MODEL = """\
+import keras
+
+
+def build_model():
+    x = keras.Input((1,), name="x")
+    model = keras.Model(x, keras.layers.Dense(1, activation="sigmoid")(x))
+    model.compile(optimizer="sgd", loss="binary_crossentropy", metrics=["accuracy"])
+    return model
+"""
+
+
+@dataclass(kw_only=True)
+class Home:
+    """The folder of a trainer that learns from two topics, of which one may go."""
+
+    path: Path
+    bootstrap: str
+    topics: tuple[str, str]
+    port: int = field(default_factory=free_port)
+
+    @property
+    def cwd(self) -> Path:
+        return self.path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "clicks.yaml"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def write(self) -> None:
+        (self.path / "model.py").write_text(_MODEL)
+        settings = {
+            "name": "clicks",
+            "kafka": {"bootstrap_servers": [self.bootstrap], "topics": list(self.topics)},
+            "records": {
+                "format": "json",
+                "features": {"x": {"dtype": "float32", "shape": [1]}},
+                "label": {"y": "float32"},
+            },
+            "model": {"build": "./model.py:build_model"},
+            "training": {"batch_size": 32, "max_wait": "200ms"},
+            "checkpoints": {"path": "./checkpoints", "every": "2s"},
+            "api": {"listen": f"127.0.0.1:{self.port}"},
+        }
+        self.config.write_text(json.dumps(settings))  # JSON is YAML
+
+
+@contextmanager
+def written(bootstrap: str, topic: str) -> Iterator[None]:
+    """While this lasts, some records come each tenth of a second."""
+    over = threading.Event()
+
+    async def write() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+            for number in itertools.count():
+                if over.is_set():
+                    return
+                x = (number % 20 - 10) / 10
+                await asyncio.gather(
+                    *[await producer.send(topic, json.dumps({"x": [x], "y": float(x > 0)}).encode()) for _ in range(20)]
+                )
+                await asyncio.sleep(0.1)
+
+    thread = threading.Thread(target=lambda: asyncio.run(write()), name="writer")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(20)
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    """In a thread of its own, as the browser's driver has a loop in this one."""
+
+    async def carry_out() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        try:
+            await admin.start()
+            await admin.delete_topics([topic])
+        finally:
+            await admin.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, carry_out()).result(30)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service at work, and who can hurt it."""
+
+    home: Home
+    run: Run
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        code, answer = self.run.ask(method, path, body)
+        assert code < 300, answer
+        return answer
+
+
+@pytest.fixture(scope="module")
+def served(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service that learns as records come, and saves every two seconds."""
+    path = tmp_path_factory.mktemp("page")
+    names = (f"{path.name}-clicks", f"{path.name}-more")
+    for name in names:
+        create_topic(broker, name)
+    home = Home(path=path, bootstrap=broker, topics=names)
+    home.write()
+    with written(broker, names[0]), Run(home) as run:
+        run.wait_for(lambda: run.status().get("records", {}).get("learnt"), "it learnt")
+        yield Served(home, run)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    chromium = program("chromium", how="make tools")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
+        yield browser
+        browser.close()
+
+
+Open = Callable[..., Page]
+
+
+def is_complaint(said: ConsoleMessage) -> bool:
+    """Browsers write down every 401 by themselves, also one that is answered by asking for a token."""
+    return said.type in {"error", "warning"} and "status of 401" not in said.text
+
+
+@pytest.fixture
+def open_page(browser: Browser, served: Served) -> Iterator[Open]:
+    """Opens the page, once it shows something. However it is used: no error on the console, nothing from elsewhere."""
+    complaints: list[str] = []
+    contexts = []
+
+    def opened(width: int = 1440, height: int = 900, *, dark: bool = False) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(_SOON_MS)
+        page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda asked: None if asked.url.startswith((served.home.url, "data:")) else complaints.append(asked.url),
+        )
+        page.goto(served.home.url)
+        expect(page.locator("#name")).to_have_text("clicks", timeout=_SOON_MS)
+        expect(page.locator("#checkpoints tr").first).to_be_visible(timeout=_SOON_MS)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def number(text: str) -> int:
+    return int(re.sub(r"\D", "", text) or -1)
+
+
+def test_numbers_move_by_themselves(open_page: Open) -> None:
+    page = open_page()
+    learnt = page.locator("#sum .term b").first
+    before = learnt.inner_text()
+    expect(learnt).not_to_have_text(before, timeout=_SOON_MS)
+    assert number(learnt.inner_text()) > number(before)
+    expect(page.locator("#tick")).to_have_text("✓ it adds up")
+    expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"))
+    expect(page.locator("[data-name=metric]")).to_have_text(re.compile("accuracy"))
+    expect(page.locator("[data-value=learnt_per_s]")).to_have_text(re.compile(r"\d"))
+    points = page.locator("path.line").nth(2)
+    drawn = points.get_attribute("d")
+    expect(points).not_to_have_attribute("d", drawn or "", timeout=_SOON_MS)
+
+
+def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open, served: Served) -> None:
+    page = open_page()
+    row = page.locator("#checkpoints tr").nth(1)
+    wanted = number(row.locator("th").inner_text())
+    row.get_by_role("button").click()
+    dialog = page.locator("#restore")
+    expect(dialog.get_by_role("heading")).to_have_text(f"Restore checkpoint {wanted}?")
+    expect(dialog.locator("#plan")).to_contain_text("offsets are read again", timeout=_SOON_MS)
+    expect(dialog.locator("#plan")).to_contain_text("Kafka still has them all")
+    assert "rewound" not in served.ask("GET", "/status"), "nothing is done before it is confirmed"
+    dialog.locator("#reason").fill("a test of the page")
+    dialog.locator("#do-restore").click()
+    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=_SOON_MS)
+    rewound = served.ask("GET", "/status")["rewound"]
+    assert (rewound["to"], rewound["reason"]) == (wanted, "a test of the page")
+    expect(page.locator("#events")).to_contain_text(f"Rewound to checkpoint {wanted}", timeout=_SOON_MS)
+    expect(page.locator("#legend")).to_contain_text("rewind")
+
+
+def test_who_thinks_better_of_a_restore_changes_nothing(open_page: Open, served: Served) -> None:
+    page = open_page()
+    before = served.ask("GET", "/status")["training"]["incarnation"]
+    page.locator("#checkpoints tr").nth(0).get_by_role("button").click()
+    expect(page.locator("#plan")).to_contain_text("read again", timeout=_SOON_MS)
+    page.keyboard.press("Escape")
+    expect(page.locator("#restore")).to_be_hidden()
+    assert served.ask("GET", "/status")["training"]["incarnation"] == before
+
+
+def test_a_pause_a_save_and_a_resume_by_clicks(open_page: Open, served: Served) -> None:
+    page = open_page()
+    page.locator("#pause").click()
+    expect(page.locator("#verdict strong")).to_have_text("Paused:", timeout=_SOON_MS)
+    expect(page.locator("#announce")).to_contain_text("Paused", timeout=_SOON_MS)
+    page.locator("#save").click()
+    expect(page.locator("#said")).to_have_text(re.compile(r"Checkpoint \d+ is durable\."), timeout=_SOON_MS)
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible(timeout=_SOON_MS)
+    assert served.ask("GET", "/status")["state"] != "paused"
+
+
+def test_where_an_order_needs_a_token_it_is_asked_for_and_kept_for_the_next(open_page: Open) -> None:
+    page, brought = open_page(), list[str | None]()
+
+    def guarded(route: Any) -> None:
+        token = route.request.headers.get("authorization")
+        brought.append(token)
+        if token == "Bearer sesame":
+            route.fulfill(json={"state": "paused"})
+        else:
+            route.fulfill(status=401, json={"status": 401, "detail": "No such token.", "fix": ""})
+
+    page.route("**/pause", guarded)
+    errors = page.locator("#token-refusal")
+    page.locator("#pause").click()
+    for token in ("wrong", "sesame"):
+        page.locator("#token-text").fill(token)
+        page.locator("#give-token").click()
+        if token == "wrong":
+            expect(errors).to_have_text("No such token.")
+    expect(page.locator("#said")).to_have_text("Paused.")
+    page.locator("#pause").click()
+    expect(page.locator("#token")).to_be_hidden()
+    assert brought == [None, "Bearer wrong", "Bearer sesame", "Bearer sesame"]
+    assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+
+
+def test_the_cursor_says_the_values_of_a_moment_to_keyboard_and_reader(open_page: Open) -> None:
+    page = open_page()
+    cursor = page.get_by_role("slider")
+    cursor.focus()
+    page.keyboard.press("Home")
+    first = cursor.get_attribute("aria-valuetext")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d: accuracy .*, base rate .* behind, .* learnt a second, .*", first or ""), first
+    page.keyboard.press("ArrowRight")
+    expect(cursor).not_to_have_attribute("aria-valuetext", first or "")
+    expect(page.locator(".at")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".at")).to_be_hidden()
+
+
+def test_each_chart_says_in_words_what_it_shows(open_page: Open) -> None:
+    page = open_page()
+    for panel in ("metric", "lag", "rate"):
+        expect(page.locator(f"#panel-{panel} [data-summary]")).to_have_text(re.compile("Between .* and .* over"))
+
+
+@pytest.mark.parametrize("span", ["2h", "24h"])
+def test_the_charts_reach_further_back_when_told_to(open_page: Open, span: str) -> None:
+    page = open_page()
+    with page.expect_response(lambda answer: f"span={span}" in answer.url):
+        page.locator(f"input[value='{span}']").check(force=True)
+    expect(page.locator("path.band")).to_have_count(3)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080)])
+def test_on_a_desk_nothing_scrolls(open_page: Open, width: int, height: int) -> None:
+    page = open_page(width, height)
+    scrolled = page.evaluate("[document.scrollingElement.scrollHeight, document.scrollingElement.scrollWidth]")
+    assert scrolled == [height, width]
+
+
+@pytest.mark.parametrize("width", [390, 768, 1024])
+def test_on_a_narrow_screen_nothing_scrolls_sideways(open_page: Open, width: int) -> None:
+    page = open_page(width, 844)
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    page.locator("#checkpoints button").first.click()
+    expect(page.locator("#plan")).to_contain_text("read again", timeout=_SOON_MS)
+    box = page.locator("#restore").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_axe_finds_nothing_serious(open_page: Open, width: int, dark: bool) -> None:
+    page = open_page(width, dark=dark)
+    assert grave(page) == {}
+    page.locator("#all-events").click()
+    expect(page.locator("#every-event li").first).to_be_visible()
+    assert grave(page) == {}
+    page.keyboard.press("Escape")
+    page.locator("#checkpoints button").first.click()
+    expect(page.locator("#plan")).to_contain_text("read again", timeout=_SOON_MS)
+    assert grave(page) == {}
+
+
+def grave(page: Page) -> dict[str, list[str]]:
+    """What axe calls serious or critical, with the places."""
+    found = Axe().run(page).response["violations"]
+    return {
+        one["id"]: [node["html"] for node in one["nodes"]] for one in found if one["impact"] in {"serious", "critical"}
+    }
+
+
+def test_a_service_that_is_gone_shows_by_itself_and_so_does_its_return(open_page: Open, served: Served) -> None:
+    page = open_page()
+    os.kill(served.run.pid, signal.SIGSTOP)
+    try:
+        expect(page.locator("#as-of")).to_have_text(re.compile(r"no answer for \d+ s"), timeout=_SOON_MS)
+        expect(page.locator("#announce")).to_have_text("No answer.")
+        expect(page.locator("#dot")).to_have_attribute("data-mood", "away")
+        expect(page.locator("#pause")).to_be_disabled()
+    finally:
+        os.kill(served.run.pid, signal.SIGCONT)
+    expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"), timeout=_SOON_MS)
+    expect(page.locator("#pause")).to_be_enabled()
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_problem_shows_with_since_when_and_its_way_out(open_page: Open, served: Served, dark: bool) -> None:
+    """The last of the module: one of the two topics is deleted, once."""
+    page = open_page(dark=dark)
+    gone = served.home.topics[1]
+    if not dark:
+        delete(served.home.bootstrap, gone)
+    problem = page.locator("#problems article")
+    expect(problem.get_by_role("heading")).to_contain_text(f"Kafka has no {gone}:0", timeout=2 * _SOON_MS)
+    expect(problem.locator(".since")).to_contain_text("since")
+    expect(problem.locator(".fix")).to_contain_text("these go on when they are back")
+    expect(page.locator("#dot")).to_have_attribute("data-mood", "warn")
+    assert page.evaluate("document.scrollingElement.scrollHeight") == 900
+    assert grave(page) == {}
