@@ -21,7 +21,7 @@ from tests.faults.skips import judged
 
 T = TypeVar("T")
 Value = bytes | None | tuple[int, bytes | None]
-_IMAGE = "apache/kafka:4.1.0"
+KAFKA_IMAGE = "apache/kafka:4.1.0"
 # Kafka compacts and retires segments every few seconds here, not every few minutes: tests wait for it.
 _EAGER = {
     "log.cleaner.backoff.ms": "500",
@@ -128,7 +128,7 @@ def _container() -> Iterator[str]:
         "advertised.listeners": f"PLAINTEXT://localhost:{port}",
         "controller.quorum.voters": "1@localhost:9093",
     }
-    container = DockerContainer(_IMAGE).with_bind_ports(port, port)
+    container = DockerContainer(KAFKA_IMAGE).with_bind_ports(port, port)
     for key, value in settings.items():
         container.with_env(f"KAFKA_{key.upper().replace('.', '_')}", value)
     with container:

@@ -44,7 +44,7 @@ def stages_of(path: Path) -> dict[str, Stage]:
     """All stages by name, in their order."""
     stages: dict[str, Stage] = {}
     last: Stage | None = None
-    for name, text in _instructions(path.read_text()):
+    for name, text in parsed(path):
         if name == "FROM":
             origin, stage = re.fullmatch(r"(\S+) AS (\S+)", text).groups()  # type: ignore[union-attr]  # a test fails
             inherited = stages[origin].steps if origin in stages else []
@@ -56,12 +56,13 @@ def stages_of(path: Path) -> dict[str, Stage]:
 
 def arguments_of(path: Path) -> dict[str, str]:
     """The `ARG`s before the first stage."""
-    given = [text for name, text in _instructions(path.read_text()) if name == "ARG"]
+    given = [text for name, text in parsed(path) if name == "ARG"]
     return dict(text.split("=", 1) for text in given)
 
 
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+def parsed(path: Path) -> Iterator[tuple[str, str]]:
+    """Each instruction with its text, on one line."""
+    lines = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
     for line in re.sub(r"\\\n\s*", " ", lines).splitlines():
         if line.strip():
             name, rest = line.split(maxsplit=1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.dockerfile import Stage, arguments_of, stages_of
+from tests.deploy.dockerfile import Stage, arguments_of, parsed, stages_of
 from tests.deploy.manifests import K8S, ROOT, container, pod_of, rendered
 from tests.programs import program
 
@@ -111,6 +111,16 @@ def test_both_locks_name_the_same_versions_but_for_what_a_gpu_needs() -> None:
 
 def _versions(lock: Path) -> set[str]:
     return {line.removesuffix(" \\") for line in lock.read_text().splitlines() if re.match(r"[a-z]", line)}
+
+
+def test_the_example_makes_an_image_of_its_own_out_of_ours() -> None:
+    example = ROOT / "examples" / "clicks"
+    instructions = dict(parsed(example / "Dockerfile"))
+    assert instructions["FROM"] == "${MILLRACE}"
+    assert instructions["ARG"] == f"MILLRACE={container(rendered(K8S / 'base'))['image']}"
+    copies = [text.split() for name, text in parsed(example / "Dockerfile") if name == "COPY"]
+    assert all((example / source).is_file() for source, _ in copies)
+    assert STAGES["cpu"].words("CMD")[-1] in {target for _, target in copies}
 
 
 def test_its_labels_say_what_it_is(image: Stage, project: dict[str, Any]) -> None:

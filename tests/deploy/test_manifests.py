@@ -285,6 +285,12 @@ def test_the_monitor_finds_the_service_that_has_the_metrics_and_no_other() -> No
     assert monitor["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
 
 
+def test_the_board_is_handed_to_grafana_whole() -> None:
+    board = only(rendered(FOLDERS["monitoring"]), "ConfigMap", "millrace-board")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["board.json"])["panels"]
+
+
 # One's own.
 
 
