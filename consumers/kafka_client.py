@@ -30,6 +30,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from consumers.chunking import FetchedRecord
+from consumers.client_buffers import buffered_bytes
 from consumers.errors import ConfigError, SourceError, TopicMissingError, UnreachableError
 from consumers.kafka_options import KafkaOptions
 from consumers.records import Partition
@@ -94,6 +95,11 @@ class KafkaClient:
     async def close(self) -> None:
         """Close all connections."""
         await _stop(self._consumer)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What it has fetched and nobody has taken yet. Any thread."""
+        return buffered_bytes(self._consumer)
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics that Kafka last told us of."""

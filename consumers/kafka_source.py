@@ -112,7 +112,8 @@ class KafkaSource:
 
     def statistics(self) -> SourceStatistics:
         """What it has done, and how far behind it is."""
-        return self._meter.snapshot(self._loop.lag_p99_s())
+        parts = self._parts
+        return self._meter.snapshot(self._loop.lag_p99_s(), 0 if parts is None else parts.client.buffered_bytes)
 
     def stop(self, deadline_s: float) -> None:
         """End the fetching, close the connections, join the thread."""

@@ -68,6 +68,8 @@ class SourceStatistics:
     """Whether partitions of which something was settled before are known to be still the same."""
     retention_ms: Mapping[str, int | None]
     """For how long Kafka keeps records, by topic; None: it removes none for their age. A topic not here: not known."""
+    buffered_bytes: int
+    """What the client has fetched and nobody has taken yet; it comes before the hand-off."""
     loop_lag_p99_s: float
     """How late the consumer's loop was for its timers over the last half minute; above 0.1 it is overloaded."""
     as_of: float
@@ -209,7 +211,7 @@ class SourceMeter:
                 self._totals.commits_refused[refusal] += 1
                 self._last_error = f"a commit was refused: {refusal}"
 
-    def snapshot(self, loop_lag_p99_s: float) -> SourceStatistics:
+    def snapshot(self, loop_lag_p99_s: float, buffered_bytes: int = 0) -> SourceStatistics:
         """Everything, as of now."""
         with self._lock:
             now_s = self._clock()
@@ -231,6 +233,7 @@ class SourceMeter:
                 last_error=self._last_error,
                 connected=self._connected,
                 retention_ms=dict(self._retention_ms),
+                buffered_bytes=buffered_bytes,
                 loop_lag_p99_s=loop_lag_p99_s,
                 as_of=now_s,
             )

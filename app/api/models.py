@@ -258,6 +258,7 @@ class LagAnswer(Answer):
 class QueueView(Shape):
     """Bytes between Kafka and the model, by part, against their one bound."""
 
+    client: int = Field(description="Fetched, and held by the Kafka client.")
     handoff: int
     decoding: int
     assembling: int

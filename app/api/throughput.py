@@ -48,12 +48,14 @@ def queue_of(snapshot: Snapshot) -> QueueView | None:
     if stream is None:
         return None
     feed, handoff = stream.feed, stream.handoff.queued.nbytes
+    client = 0 if snapshot.source is None else snapshot.source.buffered_bytes
     return QueueView(
+        client=client,
         handoff=handoff,
         decoding=feed.decoding_bytes,
         assembling=feed.assembling_bytes,
         blocks=feed.under_way_bytes,
-        total=handoff + feed.decoding_bytes + feed.assembling_bytes + feed.under_way_bytes,
+        total=client + handoff + feed.decoding_bytes + feed.assembling_bytes + feed.under_way_bytes,
         limit=snapshot.settings.memory.limit,
     )
 

@@ -243,8 +243,8 @@ _PROCESS = (
     ),
     _gauge(
         "memory_bytes",
-        "What lies between Kafka and the model, by part: handoff, decoding, assembling, blocks. Bad: the sum is near "
-        "millrace_memory_limit_bytes while records are waited for.",
+        "What lies between Kafka and the model, by part: client (fetched), handoff (queued), decoding, assembling, "
+        "blocks. Bad: the sum stays above millrace_memory_limit_bytes; one record may be larger than its share.",
         "part",
     ),
     _gauge("memory_limit_bytes", "What they share: memory.limit."),

@@ -93,7 +93,7 @@ def _lag(observation: Observation) -> Iterator[Reading]:
 def _memory(snapshot: Snapshot) -> Iterator[Reading]:
     yield Reading("memory_limit_bytes", snapshot.settings.memory.limit)
     if (queue := queue_of(snapshot)) is not None:
-        parts = ("handoff", "decoding", "assembling", "blocks")
+        parts = ("client", "handoff", "decoding", "assembling", "blocks")
         yield from by_label("memory_bytes", {part: getattr(queue, part) for part in parts})
 
 

@@ -81,7 +81,7 @@ def test_the_numbers_of_the_samples_add_up() -> None:
     assert lag["lag_records"] == sum(one["lag_records"] for one in lag["partitions"].values())
     assert all(one["lag_records"] == one["end"] - one["position"] for one in lag["partitions"].values())
     queued = throughput["queued_bytes"]
-    assert queued["total"] == sum(queued[part] for part in ("handoff", "decoding", "assembling", "blocks"))
+    assert queued["total"] == sum(queued[part] for part in ("client", "handoff", "decoding", "assembling", "blocks"))
     plan = sample("POST /rewind")
     for what in ("replayed", "skipped"):
         assert plan[what] == sum(one[what] for one in plan["partitions"].values())

@@ -267,7 +267,9 @@ def test_a_metric_that_is_not_finite_is_left_out_rather_than_failing_the_answer(
 def test_the_queue_is_shown_by_part_against_its_bound(api: Client, rig: Rig) -> None:
     rig.produce(P0, 10)
     queued = api.seen("/throughput")["queued_bytes"]
-    assert queued["total"] == sum(queued[part] for part in ("handoff", "decoding", "assembling", "blocks")) == 80
+    assert (
+        queued["total"] == sum(queued[part] for part in ("client", "handoff", "decoding", "assembling", "blocks")) == 80
+    )
     assert queued["limit"] == 256 * 2**20
 
 

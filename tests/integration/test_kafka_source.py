@@ -438,3 +438,17 @@ def test_a_missing_topic_is_told_with_the_command_that_creates_it(broker: str) -
     source = KafkaSource(KafkaOptions(bootstrap_servers=(broker,), topics=("no-such-topic",), group_id="g"))
     with pytest.raises(TopicMissingError, match=r"topic no-such-topic is not at .*--create --topic no-such-topic"):
         source.start(20)
+
+
+def test_what_the_client_holds_is_told_while_the_hand_off_is_full_and_is_gone_once_it_is_taken(
+    source: Open, topic: Topic, produce: Produce, wait_for: WaitFor
+) -> None:
+    name = topic()
+    produce(name, [b"x" * 1000] * 3000)
+    handoff = Handoff(capacity_bytes=100_000)
+    with source(name, chunk_records=100) as reader:
+        reader.begin(1, {Partition(name, 0): 0}, handoff, None)
+        held = wait_for(lambda: reader.statistics().buffered_bytes)
+        assert 500_000 < held < 2_000_000
+        receive_until(handoff, {Partition(name, 0): 3000})
+        wait_for(lambda: reader.statistics().buffered_bytes == 0)
