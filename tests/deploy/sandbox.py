@@ -48,7 +48,7 @@ class Sandbox:
 
     def _lines(self, root: Path, command: Sequence[str]) -> Iterator[str]:
         yield f"mount -t tmpfs -o mode=755 root {root}"
-        for name in (*_OF_THE_SYSTEM, *_OF_ETC, "/sys", sys.base_prefix, ROOT):
+        for name in (*_OF_THE_SYSTEM, *_OF_ETC, "/sys", sys.base_prefix, ROOT, sys.prefix):
             yield from _shown(root, Path(name))
         yield from _bound(root, Mount(source=Path(sys.prefix), target="/opt/millrace", read_only=True))
         yield f"mkdir {root}/dev {root}/proc && mount -t proc proc {root}/proc"
@@ -92,7 +92,7 @@ def inner_process(process: subprocess.Popen[bytes]) -> int | None:
 
 def may_shut_in() -> bool:
     """Whether this user may make a sandbox."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         return False
     tried = subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "sh", "-c", "mount -t tmpfs none /tmp && mount -t proc proc /proc"],
