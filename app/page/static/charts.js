@@ -7,7 +7,7 @@ import * as words from "./words.js";
 
 const PANELS = [
   { id: "metric", line: "metric", other: "baseline", tick: (n) => String(Number(n.toPrecision(4))) },
-  { id: "lag", line: "lag_s", zero: true, fill: true, tick: (n) => (n < 120 ? `${words.brief(n)} s` : words.span(n)) },
+  { id: "lag", line: "lag_s", zero: true, fill: true, time: true },
   { id: "rate", line: "learnt_per_s", other: "arriving_per_s", zero: true, tick: words.brief },
 ];
 const SAID = {
@@ -17,6 +17,11 @@ const SAID = {
   learnt_per_s: words.rate,
   arriving_per_s: words.rate,
 };
+const UNITS = [
+  { seconds: 3600, name: "h" },
+  { seconds: 60, name: "min" },
+  { seconds: 1, name: "s" },
+];
 const SPANS = { "10m": 600, "2h": 7200, "24h": 86_400 };
 const LEAST_SPAN_S = 120;
 const LANE = 16;
@@ -100,10 +105,15 @@ export class Charts {
     const { mean, greatest } = this.#history;
     const values = [...mean[panel.line], ...(panel.other ? mean[panel.other] : [])];
     const peaks = panel.zero ? (greatest?.[panel.line] ?? []) : [];
-    const { range, ticks } = rounded([...values, ...peaks], { zero: panel.zero, about: panel.low - panel.top > 110 ? 3 : 2 });
-    const label = this.labels[index];
-    label.style.top = `${panel.label}px`;
-    return { ...panel, ticks, y: linear(range, [panel.low, panel.top]) };
+    const shown = [...values, ...peaks];
+    const unit = panel.time ? unitOf(shown) : null;
+    const per = unit?.seconds ?? 1;
+    const scaled = unit ? shown.map((value) => (value == null ? null : value / per)) : shown;
+    const { range, ticks } = rounded(scaled, { zero: panel.zero, about: panel.low - panel.top > 110 ? 3 : 2 });
+    this.labels[index].style.top = `${panel.label}px`;
+    const tick = unit ? (n) => `${words.brief(n / per)} ${unit.name}` : panel.tick;
+    const y = linear(range.map((end) => end * per), [panel.low, panel.top]);
+    return { ...panel, tick, ticks: ticks.map((one) => one * per), y };
   }
 
   #axis(view) {
@@ -280,6 +290,11 @@ function stretches(at, values, step) {
 function bands(at, least, greatest, step) {
   const low = stretches(at, least, step);
   return stretches(at, greatest, step).map((high, i) => ({ high, low: low[i] }));
+}
+
+function unitOf(values) {
+  const [, most] = extreme(values);
+  return UNITS.find((one) => (most ?? 0) >= 2 * one.seconds) ?? UNITS.at(-1);
 }
 
 function extreme(values) {

@@ -12,6 +12,7 @@ const SPAN_S = { "10m": 600, "2h": 7200, "24h": 86_400 };
 const SILENT_AFTER_S = 3.5;
 const ROWS = 7;
 const FEWEST_ROWS = 3;
+const LOW_SCREEN = 860; // pixels
 const KEPT_EVENTS = 500;
 const SAID_FOR_MS = 8000;
 const SUMMARIES_EVERY_MS = 10_000;
@@ -87,7 +88,8 @@ function age() {
   const kept = news.status.checkpoint;
   const since = kept ? kept.age_s + Math.max(0, now() - news.at) : 0;
   say(byId("checkpoint"), kept ? `checkpoint ${kept.number} · ${words.span(since)} ago` : "no checkpoint yet");
-  const rows = Math.max(FEWEST_ROWS, ROWS - 2 * news.status.problems.length); // problems take the room of what is older
+  const room = window.innerHeight < LOW_SCREEN ? ROWS - 3 : ROWS;
+  const rows = Math.max(FEWEST_ROWS, room - 2 * news.status.problems.length); // problems take the room of what is older
   parts.checkpoints(byId("checkpoints"), checkpoints.slice(0, rows), now(), restore);
   parts.events(byId("events"), events.slice(-rows).reverse(), now());
   if (byId("history-of-events").open) parts.events(byId("every-event"), [...events].reverse(), now());
