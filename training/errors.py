@@ -7,6 +7,7 @@ MillraceError
 ├── CheckpointError (exit 1)     a save failed; training goes on, the save is tried again
 ├── StepError (exit 1)           the model or preprocess raises, and setting records aside would not mend it
 ├── ProfileError (exit 1)        no profile was taken; training goes on
+│   └── ProfileBusyError         one is being taken already
 ├── CorruptError (exit 4)        what is on disk is not what was written
 │   └── AllCorruptError          no checkpoint that may be loaded verifies; nothing starts afresh unasked
 ├── NewerFormatError (exit 4)    a later version wrote it; this one neither reads nor deletes it
@@ -54,6 +55,10 @@ class StepError(MillraceError, RuntimeError):
 
 class ProfileError(MillraceError, RuntimeError):
     """No profile could be taken. The learning goes on."""
+
+
+class ProfileBusyError(ProfileError):
+    """One is being taken already."""
 
 
 class CorruptError(MillraceError, ValueError):

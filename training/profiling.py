@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from training.commands import Profile, Profiled
-from training.errors import ProfileError
+from training.errors import ProfileBusyError, ProfileError
 
 log = logging.getLogger(__name__)
 LONGEST_S = 60.0
@@ -40,7 +40,9 @@ class Profiling:
     def begin(self, command: Profile) -> None:
         """Begin a trace; it is answered when it is written, or at once where it cannot be taken."""
         if self._taking is not None:
-            command.answer.set_exception(ProfileError("a profile is being taken already; ask again when it is written"))
+            command.answer.set_exception(
+                ProfileBusyError("a profile is being taken already; ask again when it is written")
+            )
             return
         try:
             command.folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ own sentence quotes; what is nobody's fault but ours is 500, and its trace goes 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -14,11 +14,19 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
 
 from app.api.models import ProblemDocument
 from app.api.stamp import Stamp
 from consumers.errors import ConfigError, DataLossError, MillraceError
-from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError, ProfileError
+from training.errors import (
+    CheckpointError,
+    CorruptError,
+    MissingCheckpointError,
+    NewerFormatError,
+    ProfileBusyError,
+    ProfileError,
+)
 
 MEDIA_TYPE = "application/problem+json"
 StampNow = Callable[[], Stamp]
@@ -39,6 +47,7 @@ _MILLRACE: tuple[tuple[type[MillraceError], int, str], ...] = (
     (CorruptError, 409, "Choose another checkpoint: GET /checkpoints says which are good."),
     (DataLossError, 409, "Go back to a checkpoint before the range."),
     (ConfigError, 422, "Send what docs/api.md describes for this path."),
+    (ProfileBusyError, 409, "The learning goes on. Ask again."),
     (ProfileError, 503, "The learning goes on. Ask again."),
     (CheckpointError, 503, "The learning goes on. Mend what is said, and ask again."),
 )
@@ -79,11 +88,26 @@ def document(problem: ProblemError, stamp: Stamp) -> Response:
 def install(app: FastAPI, stamp: StampNow) -> None:
     """Answer every error of the application by a problem document."""
 
-    async def on_problem(_request: Request, error: Exception) -> Response:
-        return document(as_problem(error), stamp())
+    async def on_problem(request: Request, error: Exception) -> Response:
+        problem = as_problem(error)
+        if problem.status == 405:
+            problem.headers = {"allow": ", ".join(sorted(_methods(app.routes, request)))}
+        return document(problem, stamp())
 
     for kind in (ProblemError, HTTPException, RequestValidationError, MillraceError, Exception):
         app.add_exception_handler(kind, on_problem)
+
+
+def _methods(routes: Iterable[BaseRoute], request: Request) -> set[str]:
+    """All that the path takes, by whichever route: the router asks the first one alone."""
+    methods: set[str] = set()
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is not None:
+            methods |= _methods(included.routes, request)
+        elif isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return methods
 
 
 def as_problem(error: Exception) -> ProblemError:

@@ -384,6 +384,7 @@ def test_a_wrong_method_is_told_the_right_ones(api: Client) -> None:
     is_problem(answer, 405)
     assert answer.headers["allow"] == "GET"
     is_problem(api.get("/pause"), 405)
+    assert api.ask("PUT", "/checkpoints").headers["allow"] == "GET, POST"
     is_problem(api.post("/status"), 405)
 
 

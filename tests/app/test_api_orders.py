@@ -11,7 +11,7 @@ from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from tests.conftest import WaitFor
 from training.checkpoints import SaveReason
-from training.errors import CheckpointError, ProfileError
+from training.errors import CheckpointError, ProfileBusyError, ProfileError
 from training.phases import Phase
 
 ORDERS: list[tuple[str, Any]] = [
@@ -302,8 +302,10 @@ def test_a_profile_of_a_number_of_calls_that_cannot_be_is_refused(api: Client, c
 
 
 def test_a_profile_that_cannot_be_taken_says_why(api: Client, rig: Rig) -> None:
-    rig.refuse_with = ProfileError("a profile is being taken already; ask again when it is written")
-    assert "taken already" in is_problem(api.post("/profile"), 503)["detail"]
+    rig.refuse_with = ProfileError("TensorFlow took no profile")
+    assert "took no profile" in is_problem(api.post("/profile"), 503)["detail"]
+    rig.refuse_with = ProfileBusyError("a profile is being taken already; ask again when it is written")
+    assert "taken already" in is_problem(api.post("/profile"), 409)["detail"]
 
 
 def test_a_pause_pauses_and_a_resume_goes_on(api: Client, rig: Rig) -> None:
