@@ -39,6 +39,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "freshness_p99_ms": Meaning("1,000 records/s: age of a record when it is learnt, p99, ms", "≤ 300"),
     "livez_p99_ms": Meaning("at full speed: `/livez` answers within, p99, ms", "≤ 50"),
     "loop_lag_p99_ms": Meaning("at full speed: lag of both event loops, p99, ms", "≤ 50"),
+    "siege_probe_p99_ms": Meaning(
+        "1,000 half-open connections and 50 flooding ones: `/livez` on `api.probes` within, p99, ms", "< 100"
+    ),
     "checkpoint_stall_p99_ms": Meaning("10 million parameters: training waits for a checkpoint, p99, ms", "≤ 60"),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
@@ -52,6 +55,7 @@ DETAILS: Mapping[str, str] = {
     "memory_of_bound": "memory that came with the records, at the worst, as a share of `memory.limit` (aim: ≤ 1)",
     "memory_seconds": "how long the paced memory's case ran, s",
     "flood_freshness_rise_ms": "by how much a flooded API delays learning, p99, ms (aim: < 200)",
+    "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "checkpoint_cost_share": "what one save every 10 s costs of the learning (aim: ≤ 0.02)",
     "checkpoint_noise_p99_ms": "by how much calls differ without a save, p99, ms",

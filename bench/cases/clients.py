@@ -1,15 +1,18 @@
-"""Clients of the HTTP side, in a process of their own: one that probes steadily, or many that flood.
+"""Clients of the HTTP side, in a process of their own: one that probes steadily, many that flood, or that say nothing.
 
     python bench/cases/clients.py --url http://127.0.0.1:8080 --seconds 60 --per-second 20
     python bench/cases/clients.py --url http://127.0.0.1:8080 --seconds 60 --connections 50
+    python bench/cases/clients.py --url http://127.0.0.1:8080 --seconds 60 --half-open 1000
 
 A prober asks `/livez` on a connection of its own each time, as probes do, when it is due, whether or not the one before
-was answered. A flooding connection asks again as soon as it is answered. Prints one line of JSON: how many answers,
-how many failures, and the milliseconds from asking to the whole answer.
+was answered. A flooding connection asks again as soon as it is answered. A half-open one sends half of a head and no
+more; where it is closed, it comes again a second later. Prints one line of JSON: how many answers, how many failures,
+and the milliseconds from asking to the whole answer; of half-open ones how often they came.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import time
@@ -17,6 +20,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 PATIENCE_S = 10.0
+AGAIN_AFTER_S = 1.0
 FLOODED = ("/status", "/lag", "/throughput", "/livez")
 
 
@@ -110,6 +114,28 @@ async def flood(host: str, port: int, given: argparse.Namespace) -> Answers:
     return answers
 
 
+async def hold(host: str, port: int, given: argparse.Namespace) -> int:
+    """All connections at once, each with half of a head; how often one came."""
+    until, came = time.perf_counter() + given.seconds, 0
+
+    async def endlessly(number: int) -> None:
+        nonlocal came
+        await asyncio.sleep(AGAIN_AFTER_S * number / given.half_open)
+        while (left := until - time.perf_counter()) > 0:
+            with contextlib.suppress(OSError, TimeoutError):
+                reader, writer = await asyncio.open_connection(host, port)
+                came += 1
+                writer.write(f"GET /status HTTP/1.1\r\nHost: {host}".encode())
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(left):
+                        await reader.read()
+                writer.close()
+            await asyncio.sleep(AGAIN_AFTER_S)
+
+    await asyncio.gather(*(endlessly(number) for number in range(given.half_open)))
+    return came
+
+
 def main() -> None:
     """Read the options, ask, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,10 +143,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--per-second", type=float, default=20.0)
     parser.add_argument("--connections", type=int, default=0, help="flood with so many instead of probing")
+    parser.add_argument("--half-open", type=int, default=0, help="hold so many half-open connections instead")
     given = parser.parse_args()
     url = urlsplit(given.url)
     assert url.hostname is not None
     assert url.port is not None
+    if given.half_open:
+        print(json.dumps({"came": asyncio.run(hold(url.hostname, url.port, given))}))
+        return
     answers = asyncio.run((flood if given.connections else probe)(url.hostname, url.port, given))
     print(json.dumps(answers.summary(given.seconds)))
 

@@ -26,6 +26,7 @@ class Lengths:
     full_speed_json_s: int = 20
     flood_s: int = 25
     flood_records: int = 2_500_000
+    siege_s: int = 30
     saves: int = 15
     save_every_s: int = 4
     memory_s: int = 180
@@ -45,6 +46,7 @@ QUICK = Lengths(
     full_speed_json_s=4,
     flood_s=3,
     flood_records=100_000,
+    siege_s=3,
     saves=2,
     save_every_s=2,
     memory_s=6,
@@ -107,6 +109,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "flood_freshness_rise_ms": "flood_freshness_rise_ms",
                 "flood_lag_growth_share": "flood_lag_growth_share",
             },
+        ),
+        ServiceCase(
+            "siege",
+            "siege.py",
+            {**where, "seconds": lengths.siege_s},
+            {"siege_probe_p99_ms": "siege_probe_p99_ms"},
+            {"siege_main_probe_p99_ms": "siege_main_probe_p99_ms"},
         ),
         ServiceCase(
             "checkpoint-stall",

@@ -109,6 +109,8 @@ class Hosted:
     notes: Notes
     url: str
     ended: threading.Event
+    probes_url: str | None = None
+    """Where probes are answered on a listener of their own, if they are."""
     before_fetching_mb: float = 0.0
     """Anonymous memory when everything was built and nothing was fetched yet."""
 
@@ -200,7 +202,8 @@ def hosted(config: str, settings: Mapping[str, Any]) -> Iterator[Hosted]:
         server.bind()
         answering = threading.Thread(target=server.serve, name="http", daemon=True)
         answering.start()
-        host = Hosted(service, notes, f"http://127.0.0.1:{server.port}", ended)
+        own = None if server.probes_port is None else f"http://127.0.0.1:{server.probes_port}"
+        host = Hosted(service, notes, f"http://127.0.0.1:{server.port}", ended, own)
         threading.Thread(target=host.watch_start, name="watch-start", daemon=True).start()
         service.start()
         try:
