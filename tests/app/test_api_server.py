@@ -147,6 +147,32 @@ def test_a_body_that_never_comes_is_let_go(rig: Rig, server: ApiServer, monkeypa
         assert b"408 Request Timeout" in _rest(client)
 
 
+@pytest.mark.row(27)
+def test_a_body_in_chunks_without_end_is_cut_off_at_the_cap(server: ApiServer) -> None:
+    """It says no length, so only what has come can be counted; and no more is taken in than the cap, about."""
+    sent, chunk = 0, b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+    with connected(server) as client:
+        client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+        try:
+            while sent < 64 * guard.MOST_BODY_BYTES:
+                client.sendall(chunk)
+                sent += len(chunk)
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        else:
+            assert b"413 " in _rest(client)
+    assert httpx.get(url(server, "/status")).json()["state"] == "idle"
+
+
+@pytest.mark.row(27)
+def test_a_body_in_chunks_that_is_too_large_is_answered_by_413(server: ApiServer) -> None:
+    with connected(server) as client:
+        client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+        client.sendall(b"10001\r\n" + b" " * 0x10001 + b"\r\n0\r\n\r\n")
+        assert _rest(client).startswith(b"HTTP/1.1 413 ")
+    assert httpx.get(url(server, "/status")).json()["state"] == "idle"
+
+
 def test_silent_clients_make_room_for_a_probe(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 5)
     silent = [connected(server) for _ in range(12)]

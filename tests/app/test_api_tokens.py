@@ -51,6 +51,7 @@ def mutating(client: Client) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.row(27)
 def test_every_route_that_changes_something_asks_for_a_token(guarded: Client, rig: Rig) -> None:
     routes = mutating(guarded)
     assert len(routes) >= 6

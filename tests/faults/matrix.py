@@ -26,4 +26,6 @@ ROWS: Mapping[int, str] = {
     21: "a record that kills the process",
     22: "slow trainer, hung trainer, long trace",
     23: "stopped while waiting on an empty queue",
+    27: "API flood; half-open connections; malformed bodies; traversal in names; orders without a token",
+    28: "secrets and records' values, through failures",
 }

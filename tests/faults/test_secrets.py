@@ -1,0 +1,183 @@
+"""Canaries where secrets are, and in records, through everything that goes wrong: nowhere to be found."""
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from app.local_broker.single_writer import Place, Verdict
+from app.local_broker.topics import create_topic
+from consumers.reasons import Reason
+from tests.faults.harness.guarded import OWNER
+from tests.faults.harness.locked import USER, locked
+from tests.faults.harness.process import ROOT, Run
+from tests.faults.harness.project import Project
+from tests.faults.harness.records import Mixture, good
+from tests.faults.harness.topics import Topic
+
+pytestmark = [pytest.mark.row(28), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+PASSWORD, WRONG_PASSWORD = "canary-password-1f6e", "canary-wrong-password-77a0"
+TOKEN, WRONG_TOKEN = "canary-token-8d2b90c4", "canary-wrong-token-53be"
+TEXT = "canary-in-a-record-c41d"
+NUMBER = 87654.5
+"""What a record holds where the step, and `preprocess`, complain of it by its value."""
+ORDERED = "canary-in-an-order-e0a9"
+CANARIES = ("canary", str(NUMBER), str(int(NUMBER)))
+PREPROCESS = """
+
+def preprocess(features, label, weight):
+    tf.debugging.assert_less(features["curse"], 1000.0, summarize=10)
+    return features, label, weight
+"""
+
+
+class Bad(Mixture):
+    """Records that are refused, each with the canary in it; of every other two one that raises with its value."""
+
+    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+        record: dict[str, object] = {**good(place, random), "note": TEXT}
+        kinds: list[tuple[bytes, Verdict]] = [
+            (json.dumps(record).encode()[:-3], Reason.MALFORMED),
+            (json.dumps({**record, "id": TEXT}).encode(), Reason.WRONG_TYPE),
+            (json.dumps({**record, "x": [NUMBER] * 3}).encode(), Reason.WRONG_SHAPE),
+            (json.dumps({**record, "partition": NUMBER}).encode(), Reason.WRONG_TYPE),
+            (TEXT.encode() + b"\xff", Reason.MALFORMED),
+            (json.dumps({**record, "curse": NUMBER}).encode(), Reason.STEP_RAISED),
+        ]
+        return kinds[place.offset % len(kinds)]
+
+
+@pytest.fixture(scope="module")
+def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topic, str]]:
+    """A topic with one writer, and where a password is needed to read it."""
+    with locked(tmp_path_factory.mktemp("locked"), PASSWORD) as (broker, address):
+        name = f"s-{uuid.uuid4().hex[:10]}"
+        create_topic(broker.bootstrap_servers, f"{name}-dead", 1)
+        with Topic(broker.bootstrap_servers, name, 1, Mixture(), 11) as made:
+            yield made, address
+
+
+def project_of(folder: Path, topic: Topic, address: str) -> Project:
+    """One with a secret in every place for secrets."""
+    (folder / "tokens").mkdir(parents=True)
+    (folder / "tokens" / OWNER).write_text(TOKEN)
+    (folder / "password").write_text(PASSWORD)
+    kafka = {
+        "bootstrap_servers": [address],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": USER,
+        "sasl_password_file": "./password",
+    }
+    made = Project(
+        folder,
+        topic,
+        kafka=kafka,
+        records={"dead_letters": {"topic": f"{topic.name}-dead"}},
+        api={"tokens_dir": "./tokens"},
+        logs={"format": "json", "level": "debug"},
+    )
+    model = folder / "model.py"
+    model.write_text(model.read_text() + PREPROCESS)
+    return made
+
+
+def everything_said(url: str) -> Mapping[str, str]:
+    """Every page and answer there is, by path."""
+    described = httpx.get(f"{url}/openapi.json", timeout=60).json()["paths"]
+    paths = {path for path, methods in described.items() if "get" in methods}
+    asked = {path.replace("{number}", "1").replace("{operation_id}", "none") for path in paths}
+    asked |= {
+        "/",
+        "/docs",
+        "/openapi.json",
+        "/metrics",
+        "/livez?verbose",
+        "/readyz?verbose",
+        "/checkpoints/1?verify=true",
+    }
+    return {path: httpx.get(f"{url}{path}", timeout=60).text for path in sorted(asked)}
+
+
+def refused_orders(url: str) -> Mapping[str, str]:
+    """What is said to orders that are refused, by what was ordered."""
+    ways: dict[str, tuple[str, object, str]] = {
+        "wrong token": ("/pause", None, WRONG_TOKEN),
+        "wrong token in a body": ("/rewind", {"to": {"token": ORDERED}}, TOKEN),
+        "a wrong type": ("/profile", {"calls": ORDERED}, TOKEN),
+        "an unknown field": ("/rewind", {"to": 0, "password": ORDERED}, TOKEN),
+        "no JSON": ("/checkpoints", ORDERED, TOKEN),
+        "a long note": ("/checkpoints", {"note": ORDERED * 100}, TOKEN),
+        "no checkpoint": (f"/checkpoints/{ORDERED}/restore", {}, TOKEN),
+    }
+    answers = {}
+    for what, (path, body, token) in ways.items():
+        answer = httpx.post(f"{url}{path}", json=body, headers={"authorization": f"Bearer {token}"}, timeout=60)
+        assert 400 <= answer.status_code < 500, what
+        answers[what] = f"{answer.text} {dict(answer.headers)}"
+    return answers
+
+
+def told_by_commands(made: Project) -> Mapping[str, str]:
+    """What the command line prints of it."""
+    commands = (
+        ["config", "show"],
+        ["checkpoints", "list", "--json"],
+        ["checkpoints", "show", "1", "--json"],
+        ["validate"],
+    )
+    told = {}
+    for command in commands:
+        called = [sys.executable, "-c", "from app.cli import main; main()", *command, "-c", str(made.config)]
+        done = subprocess.run(called, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        told[" ".join(command)] = done.stdout + done.stderr
+    return told
+
+
+def written(made: Project) -> Mapping[str, str]:
+    """All that lies on disk but the secrets, the config and the weights; logs and manifests among it."""
+    kept = {made.config, made.path / "password", made.path / "model.py", made.path / "tokens" / OWNER}
+    files = [path for path in made.path.rglob("*") if path.is_file() and path not in kept]
+    texts = {str(path.relative_to(made.path)): path.read_text(errors="replace") for path in files}
+    assert any(name.endswith("manifest.json") for name in texts)
+    return {name: text for name, text in texts.items() if not name.endswith(".safetensors")}
+
+
+def test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has_gone_wrong(
+    topic: tuple[Topic, str], tmp_path: Path
+) -> None:
+    source, address = topic
+    made = project_of(tmp_path / "project", source, address)
+    url = f"http://127.0.0.1:{made.port}"
+    places: dict[str, str] = {}
+    with Run(made) as run:
+        run.wait_for(run.ready, "it was ready")
+        source.write(300)
+        source.write(24, Bad())
+        source.write(300)
+        run.wait_for(lambda: run.settled() == source.records, "all was settled")
+        set_aside = run.status()["records"]["set_aside"]
+        assert {"malformed", "wrong_type", "wrong_shape", "step_raised"} <= set(set_aside)
+        places |= refused_orders(url)
+        (tmp_path / "project" / "tokens" / "broken").write_text(f"{TOKEN} {TOKEN}")
+        saved = httpx.post(f"{url}/checkpoints?wait=60s", headers={"authorization": f"Bearer {TOKEN}"}, timeout=90)
+        assert saved.status_code == 201
+        places |= everything_said(url)
+        run.terminate()
+        run.finish()
+    (tmp_path / "project" / "tokens" / "broken").unlink()
+    places |= told_by_commands(made)
+    (tmp_path / "project" / "password").write_text(WRONG_PASSWORD)
+    with Run(made) as run:
+        assert run.exit_code() == 3, run.tail()
+    places |= written(made)
+    assert len(places) > 30
+    assert sum("ordered by ops over HTTP" in text for text in places.values()) >= 1
+    found = {(canary, where) for where, text in places.items() for canary in CANARIES if canary in text}
+    assert found == set()
