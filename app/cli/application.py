@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import bench, checkpoints, config, demo, local, prove, rewind, run, validate
+from app.cli import bench, checkpoints, config, demo, init, local, prove, rewind, run, validate
 from app.cli.errors import ending
 
 application = typer.Typer(
@@ -21,6 +21,7 @@ application = typer.Typer(
 )
 
 # The commands, in the order in which --help lists them: a family by `add_typer`, a single one by `command()(function)`.
+application.add_typer(init.commands)
 application.command()(validate.validate)
 application.command()(run.run)
 application.add_typer(checkpoints.checkpoints, name="checkpoints")

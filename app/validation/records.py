@@ -7,20 +7,18 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from app.sampling import Positions, read_between
 from app.settings import Settings, to_decoder
 from app.validation.check import Check, fail, ok, warn
-from consumers.errors import ConfigError, HandoffEmpty, HandoffEnded, MillraceError
-from consumers.handoff import Handoff
+from consumers.errors import ConfigError, MillraceError
 from consumers.kafka_source import KafkaSource
 from consumers.reasons import Reason
-from consumers.records import Chunk, Partition
+from consumers.records import Chunk
 from pipelines.decode import decode_chunk
 
 _NAME = "records"
 _SAMPLE = 400
 """Records in all, half of them from the beginnings and half from the ends."""
-_READ_S = 15.0
-_HELD_BYTES = 64 * 1024 * 1024
 _SHOWN = 5
 
 _WAY_OUT: Mapping[Reason, str] = {
@@ -34,7 +32,6 @@ _WAY_OUT: Mapping[Reason, str] = {
     Reason.NOT_FINITE: "have the producer leave the field out, and give it a `missing` value",
 }
 
-Positions = Mapping[Partition, int]
 Verdict = tuple[Reason, str | None]
 
 
@@ -76,20 +73,5 @@ def _sample(source: KafkaSource, first: Positions, end: Positions) -> Iterator[C
     share = math.ceil(_SAMPLE / 2 / max(1, len(first)))
     head_end = {partition: min(offset + share, end[partition]) for partition, offset in first.items()}
     tail = {partition: max(offset - share, head_end[partition]) for partition, offset in end.items()}
-    yield from _read(source, 1, first, head_end)
-    yield from _read(source, 2, tail, end)
-
-
-def _read(source: KafkaSource, incarnation: int, start: Positions, until: Positions) -> Iterator[Chunk]:
-    handoff = Handoff(capacity_bytes=_HELD_BYTES, partitions=max(1, len(start)))
-    source.begin(incarnation, start, handoff, until)
-    try:
-        while True:
-            chunk = handoff.receive(_READ_S)
-            if len(chunk):
-                yield chunk
-    except (HandoffEnded, HandoffEmpty):
-        return
-    finally:
-        source.pause()
-        handoff.close()
+    yield from read_between(source, 1, first, head_end)
+    yield from read_between(source, 2, tail, end)

@@ -1,0 +1,115 @@
+"""`millrace init`: a config and a model for a topic that nobody has described yet."""
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from app.drafting.columns import ColumnLook
+    from app.drafting.roles import Wanted
+
+
+commands = typer.Typer()
+
+
+@commands.command()
+def init(
+    topic: Annotated[str, typer.Option(help="The topic to learn from.")],
+    bootstrap_servers: Annotated[str, typer.Option(help="Where Kafka is: host:port, some of them by commas.")] = (
+        "127.0.0.1:9092"
+    ),
+    label: Annotated[str | None, typer.Option(help="The field to predict. Asked, where a terminal is there.")] = None,
+    weight: Annotated[str | None, typer.Option(help="The field that says how much a record counts.")] = None,
+    event_time: Annotated[str | None, typer.Option(help="The field that says when it happened, in ms.")] = None,
+    features: Annotated[str | None, typer.Option(help="The fields to learn from, by commas; else all.")] = None,
+    columns: Annotated[str | None, typer.Option(help="The names of the columns of CSV, by commas.")] = None,
+    name: Annotated[str | None, typer.Option(help="What the config is called; the topic's name by default.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite millrace.yaml and model.py.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON; nothing is asked.")] = False,
+) -> None:
+    """Look at a topic's first records, and write millrace.yaml and model.py, which learn it.
+
+    Nothing else is written, and nothing is committed. A cluster that wants TLS or a password is reached by the settings
+    in the environment, as in MILLRACE_KAFKA__SECURITY_PROTOCOL=SSL.
+    Example: millrace init --topic clicks --label clicked --out clicks
+    """
+    from app.drafting.columns import columns_of
+    from app.drafting.config_file import Place, config_text
+    from app.drafting.draft import CONFIG, Draft, name_of, refuse_to_overwrite, write
+    from app.drafting.looking import first_values, look_at
+    from app.drafting.model_file import model_text
+    from app.drafting.roles import Wanted, cast
+
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say comes back as our one line
+    refuse_to_overwrite(out, force=force)
+    servers = tuple(server.strip() for server in bootstrap_servers.split(","))
+    values, held = first_values(servers, topic)
+    look = look_at(values, _split(columns) or ())
+    seen = columns_of(look.rows)
+    wanted = Wanted(label=label, weight=weight, event_time=event_time, features=_split(features))
+    roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
+    place = Place(name=name or name_of(topic), bootstrap_servers=servers, topic=topic, held=held)
+    write(out, Draft(config=config_text(place, look, roles), model=model_text(topic, roles)))
+    report = {
+        "config": str(out / CONFIG),
+        "format": look.format,
+        "records": look.looked_at,
+        "label": roles.label.source,
+        "task": roles.task.value,
+        "features": [column.source for column in roles.features],
+        "left_out": {column.source: column.why for column in roles.left_out},
+    }
+    typer.echo(json.dumps(report, indent=2) if as_json else _told(report))
+
+
+def _split(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _asked(seen: "Sequence[ColumnLook]", wanted: "Wanted", *, ask: bool) -> "Wanted":
+    """The parts that nobody has given, from whoever sits at the terminal."""
+    from dataclasses import replace
+
+    from app.drafting.roles import likely_labels, likely_times
+    from consumers.errors import ConfigError
+
+    labels, times = likely_labels(seen), likely_times(seen)
+    if not labels:
+        raise ConfigError("no field can be predicted; a label must be in the record: join it upstream")
+    if not (ask and sys.stdin.isatty()):
+        raise ConfigError(f"--label is missing: name the field to predict, one of {', '.join(labels)}")
+    for column in seen:
+        typer.echo(f"  {column.source}: {column.why or column.kind.value}")
+    given = replace(wanted, label=typer.prompt("Which field is to be predicted?", default=labels[0]))
+    if wanted.event_time is None and times:
+        answer = typer.prompt("Which field says when it happened? - for none", default=times[0])
+        given = replace(given, event_time=None if answer == "-" else answer)
+    if wanted.weight is None:
+        answer = typer.prompt("Which field says how much a record counts? - for none", default="-")
+        given = replace(given, weight=None if answer == "-" else answer)
+    return given
+
+
+def _told(report: dict[str, object]) -> str:
+    tasks = {"binary": "yes or no", "classes": "one of several classes", "named_classes": "one of several classes"}
+    left_out = report["left_out"]
+    assert isinstance(left_out, dict)
+    features = report["features"]
+    assert isinstance(features, list)
+    config = report["config"]
+    return "\n".join(
+        [
+            f"Looked at {report['records']:,} records: {report['format']}.",
+            f"Learns {report['label']} ({tasks.get(str(report['task']), 'a number')}) from {', '.join(features)}.",
+            *(f"Leaves out {source}{f': {why}' if why else ''}." for source, why in left_out.items()),
+            f"Wrote {config} and model.py beside it. Next:",
+            f"  millrace validate -c {config}",
+            f"  millrace run -c {config}",
+        ]
+    )

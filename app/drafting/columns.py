@@ -1,0 +1,137 @@
+"""What kind of field each column of some records is, told from the values that it shows. Pure.
+
+What is kept of the values is what a schema needs: dtypes, lengths, the mean and spread of numbers, and the classes of a
+label.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from app.drafting.looking import Row
+
+_FEW = 64
+"""So many values are categories; more are numbers."""
+_MANY_ROWS = 50
+_MS_FROM, _MS_TO = 10**12, 4 * 10**12
+"""Milliseconds since 1970 between 2001 and 2096."""
+
+
+class Kind(StrEnum):
+    """What a column is good for."""
+
+    NUMBER = "number"
+    CATEGORY = "category"
+    """An integer of few values."""
+    FLAG = "flag"
+    """true or false."""
+    TEXT = "text"
+    NUMBERS = "numbers"
+    """A list of so many numbers."""
+    TIME = "time"
+    """Milliseconds since 1970."""
+    UNFIT = "unfit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnLook:
+    """One column."""
+
+    source: str
+    kind: Kind
+    why: str = ""
+    """Why it is not learnt from, where it is not."""
+    absent: bool = False
+    """Whether some records lack it."""
+    mean: float = 0.0
+    spread: float = 1.0
+    lengths: tuple[int, int] = (0, 0)
+    """Of lists: the least and the greatest."""
+    distinct: tuple[Any, ...] = ()
+    """Its values, where they are few; only a label's are ever written down."""
+
+    @property
+    def learnable(self) -> bool:
+        """Whether it can be a feature."""
+        return self.kind not in {Kind.UNFIT, Kind.TIME}
+
+
+def columns_of(rows: Sequence[Row]) -> list[ColumnLook]:
+    """Every column, in the order in which the records show them."""
+    sources = dict.fromkeys(source for row in rows for source in row)
+    return [_column(source, [row.get(source) for row in rows]) for source in sources]
+
+
+def _column(source: str, values: Sequence[Any]) -> ColumnLook:
+    here = [value for value in values if value is not None]
+    absent = len(here) < len(values)
+    if here and all(isinstance(value, bool) for value in here):
+        return ColumnLook(source=source, kind=Kind.FLAG, absent=absent, distinct=(False, True))
+    if here and all(map(_is_number, here)):
+        return _numbers(source, here, absent=absent)
+    if here and all(isinstance(value, str) for value in here):
+        return _texts(source, here, absent=absent)
+    if here and all(isinstance(value, list) for value in here):
+        return _lists(source, here, absent=absent)
+    an_object = any(isinstance(value, dict) for value in here)
+    why = "an object; only fields at the top can be read" if an_object else "of several types"
+    return ColumnLook(source=source, kind=Kind.UNFIT, why=why if here else "always null")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _numbers(source: str, here: Sequence[float], *, absent: bool) -> ColumnLook:
+    finite = [value for value in here if math.isfinite(value)] or [0.0]
+    distinct = {*finite}
+    whole = all(isinstance(value, int) for value in finite)
+    look = ColumnLook(
+        source=source,
+        kind=Kind.NUMBER,
+        absent=absent,
+        mean=statistics.fmean(finite),
+        spread=statistics.pstdev(finite) or 1.0,
+        distinct=tuple(sorted(distinct)) if len(distinct) <= _FEW else (),
+    )
+    if not whole:
+        return look
+    if all(_MS_FROM <= value <= _MS_TO for value in finite):
+        return _as(look, Kind.TIME, "a time")
+    if len(distinct) == len(finite) >= _MANY_ROWS:
+        return _as(look, Kind.UNFIT, "another number in every record")
+    if len(distinct) <= _FEW and len(distinct) < len(finite):
+        return _as(look, Kind.CATEGORY, "")
+    return look
+
+
+def _as(look: ColumnLook, kind: Kind, why: str) -> ColumnLook:
+    return replace(look, kind=kind, why=why)
+
+
+def _texts(source: str, here: Sequence[str], *, absent: bool) -> ColumnLook:
+    distinct = {*here}
+    if len(distinct) == len(here) >= _MANY_ROWS:
+        return ColumnLook(source=source, kind=Kind.UNFIT, why="another text in every record")
+    few = tuple(sorted(distinct)) if len(distinct) <= _FEW else ()
+    return ColumnLook(source=source, kind=Kind.TEXT, absent=absent, distinct=few)
+
+
+def _lists(source: str, here: Sequence[list[Any]], *, absent: bool) -> ColumnLook:
+    lengths = (min(map(len, here)), max(map(len, here)))
+    elements = [element for value in here for element in value]
+    if not elements or not all(map(_is_number, elements)):
+        return ColumnLook(source=source, kind=Kind.UNFIT, why="a list of something else than numbers")
+    if lengths[0] != lengths[1]:
+        return ColumnLook(source=source, kind=Kind.UNFIT, why="a list of varying length", lengths=lengths)
+    return ColumnLook(
+        source=source,
+        kind=Kind.NUMBERS,
+        absent=absent,
+        mean=statistics.fmean(elements),
+        spread=statistics.pstdev(elements) or 1.0,
+        lengths=lengths,
+    )

@@ -1,0 +1,40 @@
+"""The draft as two files: written whole or not at all, and never over what somebody has written. Touches the disk."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.errors import ConfigError
+
+CONFIG, MODEL = "millrace.yaml", "model.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """The files' contents."""
+
+    config: str
+    model: str
+
+
+def name_of(topic: str) -> str:
+    """A config's name after a topic."""
+    name = re.sub(r"[^a-z0-9._-]", "-", topic.lower()).lstrip("._-")[:100]
+    return name or "model"
+
+
+def refuse_to_overwrite(folder: Path, *, force: bool) -> None:
+    """ConfigError where one of the files is there."""
+    there = [str(folder / name) for name in (CONFIG, MODEL) if (folder / name).exists()]
+    if there and not force:
+        raise ConfigError(f"{' and '.join(there)} would be overwritten; give another --out, or --force")
+
+
+def write(folder: Path, draft: Draft) -> None:
+    """Write both."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MODEL).write_text(draft.model, encoding="utf-8")
+        (folder / CONFIG).write_text(draft.config, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be written to: {error.strerror or error}") from error

@@ -1,0 +1,155 @@
+"""The first records of each partition of a topic, values alone, and in which format they seem to be written.
+
+Pure but for `first_values`, which connects as a start does, commits nothing and writes nothing.
+"""
+
+import csv
+import io
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.sampling import read_between
+from app.settings import load
+from app.settings.connection import kafka_options
+from app.settings.kafka import KafkaSettings
+from app.settings.spelling import flow
+from consumers.errors import ConfigError
+from consumers.kafka_source import KafkaSource
+from consumers.positions import Earliest, Latest
+
+_EACH = 400
+"""Records of each partition."""
+_MOST = 4000
+_CONNECT_S = 10.0
+_STOP_S = 5.0
+_DELIMITERS = ",;\t|"
+_ENOUGH = 0.9
+"""The share of records that a format must fit."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What records hold, as Python sees it."""
+
+    format: str
+    rows: Sequence[Row]
+    """Those that fit the format."""
+    looked_at: int
+    columns: tuple[str, ...] = ()
+    """Of CSV."""
+    delimiter: str = ","
+    named: bool = True
+    """Whether the columns' names are the records' own."""
+
+
+def first_values(servers: Sequence[str], topic: str) -> tuple[list[bytes], int]:
+    """Some hundred values from the beginning of each partition, tombstones left out; and how many offsets there are."""
+    source = KafkaSource(kafka_options(_kafka(servers, topic)))
+    source.start(_CONNECT_S)
+    try:
+        first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
+        share = max(1, min(_EACH, _MOST // max(1, len(first))))
+        until = {partition: min(offset + share, end[partition]) for partition, offset in first.items()}
+        chunks = [*read_between(source, 1, first, until)]
+    finally:
+        source.stop(_STOP_S)
+    chunks.sort(key=lambda chunk: chunk.partition)
+    values = [value for chunk in chunks for value in chunk.values if value]
+    if not values:
+        raise ConfigError(f"{topic} holds no record yet; write some hundred, so that there is something to look at")
+    return values, sum(end[partition] - first[partition] for partition in first)
+
+
+def _kafka(servers: Sequence[str], topic: str) -> KafkaSettings:
+    """The settings as a config file and the environment would have them: TLS and passwords come from the latter."""
+    text = (
+        f"name: init\nkafka: {{bootstrap_servers: {flow(list(servers))}, topics: {flow([topic])}}}\n"
+        "records: {features: {x: float32}}\nmodel: {build: './model.py:build_model'}\n"
+        "checkpoints: {path: ./checkpoints}\n"
+    )
+    with tempfile.TemporaryDirectory(prefix="millrace-init-") as folder:
+        path = Path(folder) / "millrace.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load(path).settings.kafka
+
+
+def look_at(values: Sequence[bytes], columns: Sequence[str] = ()) -> Look:
+    """Guess the format. ConfigError where it is none that can be guessed."""
+    return _as_json(values) or _as_csv(values, tuple(columns)) or _unknown(values)
+
+
+def _as_json(values: Sequence[bytes]) -> Look | None:
+    rows = [row for row in map(_json, values) if row is not None]
+    if len(rows) < _ENOUGH * len(values):
+        return None
+    return Look(format="json", rows=rows, looked_at=len(values))
+
+
+def _json(value: bytes) -> Row | None:
+    try:
+        row = json.loads(value)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _as_csv(values: Sequence[bytes], columns: tuple[str, ...]) -> Look | None:
+    try:
+        lines = [value.decode() for value in values]
+    except UnicodeDecodeError:
+        return None
+    best: tuple[int, str, int, list[list[str]]] = (0, ",", 0, [])
+    for delimiter in _DELIMITERS:
+        parsed = [next(csv.reader(io.StringIO(line), delimiter=delimiter), []) for line in lines]
+        width, count = Counter(map(len, parsed)).most_common(1)[0]
+        if width > 1 and count >= _ENOUGH * len(lines):
+            best = max(best, (width, delimiter, count, [row for row in parsed if len(row) == width]))
+    width, delimiter, _, parsed = best
+    if not width:
+        return None
+    names, named = _names(parsed, columns, width)
+    rows = [dict(zip(names, map(_csv_value, row), strict=True)) for row in parsed if tuple(row) != names]
+    return Look(format="csv", rows=rows, looked_at=len(values), columns=names, delimiter=delimiter, named=named)
+
+
+def _names(parsed: Sequence[Sequence[str]], columns: tuple[str, ...], width: int) -> tuple[tuple[str, ...], bool]:
+    """Those given; else a header line's, where the first record is one; else made up."""
+    if columns and len(columns) != width:
+        raise ConfigError(f"--columns: {len(columns)} names, and the records have {width} columns; name each")
+    header = tuple(parsed[0])
+    is_header = (
+        len({*header}) == width
+        and all(name.strip() and isinstance(_csv_value(name), str) for name in header)
+        and any(not isinstance(_csv_value(text), str) for text in parsed[-1])
+    )
+    made_up = tuple(f"column_{number}" for number in range(1, width + 1))
+    return columns or (header if is_header else made_up), bool(columns) or is_header
+
+
+def _csv_value(text: str) -> Any:
+    if not text.strip():
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _unknown(values: Sequence[bytes]) -> Look:
+    sizes = {len(value) for value in values}
+    if len(sizes) == 1:
+        size = sizes.pop()
+        raise ConfigError(
+            f"the records are neither JSON objects nor CSV; all have {size} bytes, so they may be raw tensors, which "
+            "do not say what they hold: write the config by hand, with format: raw and the fields in their order"
+        )
+    raise ConfigError("the records are neither JSON objects nor CSV rows; docs/formats.md says what can be read")

@@ -1,0 +1,115 @@
+"""The drafted model file: plain Keras that learns these fields, to be changed. Pure.
+
+Numbers are scaled by what the first records showed, texts and categories hashed and embedded, so that no record can
+name a row that an embedding lacks. The label decides loss and metrics.
+"""
+
+import json
+from collections.abc import Iterator
+
+from app.drafting.columns import ColumnLook, Kind
+from app.drafting.config_file import input_names, rounded
+from app.drafting.roles import Roles, Task
+
+_HEADS = {
+    Task.BINARY: (
+        'units=1, activation="sigmoid"',
+        '"binary_crossentropy"',
+        '"accuracy", keras.metrics.AUC(name="auc")',
+    ),
+    Task.CLASSES: ('units={classes}, activation="softmax"', '"sparse_categorical_crossentropy"', '"accuracy"'),
+    Task.NAMED_CLASSES: ('units=len(CLASSES), activation="softmax"', '"sparse_categorical_crossentropy"', '"accuracy"'),
+    Task.NUMBER: ("units=1", '"mse"', '"mae"'),
+}
+
+
+def model_text(topic: str, roles: Roles) -> str:
+    """The whole file."""
+    return "\n".join([*_head(topic, roles), *_tables(roles), *_build(roles), *_preprocess(roles)]) + "\n"
+
+
+def _head(topic: str, roles: Roles) -> Iterator[str]:
+    yield f'"""Learns {json.dumps(roles.label.source)} from the records of {topic}.'
+    yield ""
+    yield "Drafted by `millrace init`, and yours from here on: plain Keras, nothing of millrace is imported."
+    yield "`millrace validate` checks that it fits, and docs/model.md says what a start asks of it."
+    yield '"""'
+    yield ""
+    yield "import keras"
+    if roles.task is Task.NAMED_CLASSES:
+        yield "import tensorflow as tf"
+    yield ""
+
+
+def _tables(roles: Roles) -> Iterator[str]:
+    names = input_names(roles.features)
+
+    def of(*kinds: Kind) -> list[ColumnLook]:
+        return [column for column in roles.features if column.kind in kinds]
+
+    if numbers := of(Kind.NUMBER, Kind.NUMBERS):
+        yield "# Mean and spread of each number in the first records, and its shape; a stream has no first pass."
+        yield "NUMBERS = {"
+        for column in numbers:
+            shape = f"({column.lengths[0]},)" if column.kind is Kind.NUMBERS else "()"
+            yield f'    "{names[column.source]}": ({rounded(column.mean)}, {rounded(column.spread)}, {shape}),'
+        yield "}"
+    for table, kind in (("FLAGS", Kind.FLAG), ("TEXTS", Kind.TEXT), ("CATEGORIES", Kind.CATEGORY)):
+        if columns := of(kind):
+            yield f"{table} = {json.dumps([names[column.source] for column in columns])}"
+    if roles.task is Task.NAMED_CLASSES:
+        yield f"CLASSES = {json.dumps(list(roles.label.distinct), ensure_ascii=False)}"
+    yield ""
+    yield ""
+
+
+def _build(roles: Roles) -> Iterator[str]:
+    kinds = {column.kind for column in roles.features}
+    hashed = {Kind.TEXT, Kind.CATEGORY} & kinds
+    buckets = "buckets: int = 10_000, " if hashed else ""
+    yield f"def build_model({buckets}learning_rate: float = 0.003) -> keras.Model:"
+    yield '    """Build and compile the model; its inputs bear the names of the features."""'
+    yield "    inputs, parts = {}, []"
+    if {Kind.NUMBER, Kind.NUMBERS} & kinds:
+        yield "    for name, (mean, spread, shape) in NUMBERS.items():"
+        yield '        inputs[name] = keras.Input(shape, name=name, dtype="float32")'
+        yield "        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)"
+        yield "        parts.append(keras.layers.Flatten()(scaled))"
+    if Kind.FLAG in kinds:
+        yield "    for name in FLAGS:"
+        yield '        inputs[name] = keras.Input((), name=name, dtype="bool")'
+        yield '        parts.append(keras.layers.Reshape((1,))(keras.ops.cast(inputs[name], "float32")))'
+    for table, kind, dtype in (("TEXTS", Kind.TEXT, "string"), ("CATEGORIES", Kind.CATEGORY, "int64")):
+        if kind in kinds:
+            yield f"    for name in {table}:  # any value finds a bucket"
+            yield f'        inputs[name] = keras.Input((), name=name, dtype="{dtype}")'
+            yield "        bucket = keras.layers.Hashing(buckets)(inputs[name])"
+            yield "        parts.append(keras.layers.Embedding(buckets, 8)(bucket))"
+    yield "    hidden = keras.layers.Concatenate()(parts) if len(parts) > 1 else parts[0]"
+    yield '    hidden = keras.layers.Dense(64, activation="relu")(hidden)'
+    yield '    hidden = keras.layers.Dense(32, activation="relu")(hidden)'
+    yield from _output(roles)
+
+
+def _output(roles: Roles) -> Iterator[str]:
+    head, loss, metrics = _HEADS[roles.task]
+    if roles.task is Task.CLASSES:
+        head = head.format(classes=roles.label.distinct[-1] + 1)
+    yield f'    prediction = keras.layers.Dense({head}, name="prediction")(hidden)'
+    if roles.task is Task.NUMBER:
+        mean, spread = rounded(roles.label.mean), rounded(roles.label.spread)
+        yield f"    prediction = prediction * {spread} + {mean}  # the label's spread and mean in the first records"
+    yield "    model = keras.Model(inputs, prediction)"
+    yield "    model.compile(optimizer=keras.optimizers.Adam(learning_rate),"
+    yield f"                  loss={loss}, metrics=[{metrics}])"
+    yield "    return model"
+
+
+def _preprocess(roles: Roles) -> Iterator[str]:
+    if roles.task is not Task.NAMED_CLASSES:
+        return
+    yield ""
+    yield ""
+    yield "def preprocess(features, label, weight):"
+    yield '    """Turn the label\'s text into its place among the classes."""'
+    yield "    return features, tf.argmax(tf.equal(label[:, tf.newaxis], CLASSES), axis=1), weight"

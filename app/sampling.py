@@ -1,0 +1,31 @@
+"""A few records of a topic, read as a start reads them, to be looked at: nothing is committed.
+
+Blocks the caller, who has started the source and stops it.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from consumers.errors import HandoffEmpty, HandoffEnded
+from consumers.handoff import Handoff
+from consumers.kafka_source import KafkaSource
+from consumers.records import Chunk, Partition
+
+Positions = Mapping[Partition, int]
+_READ_S = 15.0
+_HELD_BYTES = 64 * 1024 * 1024
+
+
+def read_between(source: KafkaSource, incarnation: int, start: Positions, until: Positions) -> Iterator[Chunk]:
+    """The records between two positions, as far as they come in time."""
+    handoff = Handoff(capacity_bytes=_HELD_BYTES, partitions=max(1, len(start)))
+    source.begin(incarnation, start, handoff, until)
+    try:
+        while True:
+            chunk = handoff.receive(_READ_S)
+            if len(chunk):
+                yield chunk
+    except (HandoffEnded, HandoffEmpty):
+        return
+    finally:
+        source.pause()
+        handoff.close()

@@ -1,0 +1,183 @@
+"""What `init` makes of records: formats, kinds of fields, parts, and models that a start would take."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.drafting.columns import Kind, columns_of
+from app.drafting.config_file import Place, config_text, input_names
+from app.drafting.draft import Draft, name_of, refuse_to_overwrite, write
+from app.drafting.looking import Look, look_at
+from app.drafting.model_file import model_text
+from app.drafting.roles import Roles, Task, Wanted, cast, likely_labels, likely_times
+from app.settings import load, to_decoder
+from consumers.errors import ConfigError
+
+PLACE = Place(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
+
+
+def json_look(*rows: dict[str, Any]) -> Look:
+    return look_at([json.dumps(row).encode() for row in rows])
+
+
+def kinds(look: Look) -> dict[str, Kind]:
+    return {column.source: column.kind for column in columns_of(look.rows)}
+
+
+def test_kinds_are_told_by_what_the_records_show() -> None:
+    draw = random.Random(1)
+    rows = [
+        {
+            "n": draw.random(),
+            "few": draw.randrange(4),
+            "id": number,
+            "text": draw.choice("abc"),
+            "key": f"k{number}",
+            "flag": draw.random() < 0.5,
+            "list": [1, 2.5],
+            "varying": [1] * draw.randrange(3),
+            "at": 1_790_000_000_000 + number,
+            "object": {},
+            "mixed": draw.choice([1, "1"]),
+            "nothing": None,
+        }
+        for number in range(100)
+    ]
+    assert kinds(json_look(*rows)) == {
+        "n": Kind.NUMBER,
+        "few": Kind.CATEGORY,
+        "id": Kind.UNFIT,
+        "text": Kind.TEXT,
+        "key": Kind.UNFIT,
+        "flag": Kind.FLAG,
+        "list": Kind.NUMBERS,
+        "varying": Kind.UNFIT,
+        "at": Kind.TIME,
+        "object": Kind.UNFIT,
+        "mixed": Kind.UNFIT,
+        "nothing": Kind.UNFIT,
+    }
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_csv_is_told_by_its_columns_and_named_by_its_header(delimiter: str) -> None:
+    lines = [["price", "ad", "clicked"], ["1.5", "a", "1"], ["2", "", "0"]]
+    look = look_at([delimiter.join(line).encode() for line in lines])
+    assert (look.format, look.columns, look.delimiter, look.named) == (
+        "csv",
+        ("price", "ad", "clicked"),
+        delimiter,
+        True,
+    )
+    assert list(look.rows) == [{"price": 1.5, "ad": "a", "clicked": 1}, {"price": 2, "ad": None, "clicked": 0}]
+
+
+def test_csv_without_a_header_gets_names_or_those_that_are_given() -> None:
+    values = [b"1.5,a,1", b"2,b,0"]
+    assert look_at(values).columns == ("column_1", "column_2", "column_3")
+    assert look_at(values, ("x", "y", "z")).columns == ("x", "y", "z")
+    with pytest.raises(ConfigError, match="--columns: 2 names, and the records have 3 columns"):
+        look_at(values, ("x", "y"))
+
+
+def test_records_that_are_neither_are_refused_with_what_they_may_be() -> None:
+    with pytest.raises(ConfigError, match="all have 8 bytes, so they may be raw tensors"):
+        look_at([b"\xff\x00\x01\x02\x03\x04\x05\x06"] * 3)
+    with pytest.raises(ConfigError, match="neither JSON objects nor CSV rows"):
+        look_at([b"hello", b"you"])
+
+
+ROWS = [
+    {
+        "x": 1.5 * (number % 7),
+        "a b": "abc"[number % 3],
+        "f": number % 2 == 0,
+        "c": number % 5,
+        "v": [number % 3, 0.5],
+        "yes": number % 2,
+        "class": number % 4,
+        "kind": ["cat", "dog", "other"][number % 3],
+        "cost": 100 + 1.25 * number,
+        "time": 1_790_000_000_000 + number,
+        "w": 1.0 + number % 3,
+    }
+    for number in range(120)
+]
+FEATURES = ("x", "a b", "f", "c", "v")
+
+
+def roles_of(look: Look, label: str, **more: Any) -> Roles:
+    features = tuple(source for source in FEATURES if source in look.rows[0])
+    return cast(columns_of(look.rows), Wanted(label=label, features=features, **more))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("label", "task"),
+    [
+        ("yes", Task.BINARY),
+        ("f", Task.BINARY),
+        ("class", Task.CLASSES),
+        ("kind", Task.NAMED_CLASSES),
+        ("cost", Task.NUMBER),
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_what_is_drafted_decodes_its_records_and_is_a_model_that_a_start_takes(
+    label: str, task: Task, form: str, tmp_path: Path
+) -> None:
+    from app.learning import examine, make_learner, model_file
+    from training.model_file import load as load_model
+
+    rows = [{key: value for key, value in row.items() if form == "json" or key != "v"} for row in ROWS]
+    values = [json.dumps(row).encode() for row in rows]
+    if form == "csv":
+        lines: list[list[object]] = [[*rows[0]], *([*row.values()] for row in rows)]
+        values = [",".join(map(str, line)).encode() for line in lines]
+    look = look_at(values)
+    features = tuple(source for source in FEATURES if source in rows[0] and source != label)
+    wanted = Wanted(label=label, features=features, weight="w", event_time="time")
+    roles = cast(columns_of(look.rows), wanted)
+    assert roles.task is task
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    settings = load(tmp_path / "millrace.yaml", {}).settings
+    decoded = to_decoder(settings.records).decode(values)
+    assert len(decoded.kept) == len(rows)
+    learner = make_learner(load_model(model_file(settings)), settings)
+    assert all(finding.holds for finding in examine(learner))
+
+
+def test_a_label_a_weight_and_a_time_must_be_what_they_are_for() -> None:
+    columns = columns_of(json_look(*ROWS).rows)
+    for wanted, says in [
+        (Wanted(label="v"), "'v' cannot be predicted"),
+        (Wanted(label="no"), "the records have no field 'no'; they have x, a b"),
+        (Wanted(label="yes", weight="kind"), "'kind' is no number"),
+        (Wanted(label="yes", event_time="cost"), "holds no milliseconds"),
+        (Wanted(label="yes", features=("yes",)), "the label, weight or event time already"),
+        (Wanted(label="yes", features=("time",)), "'time' cannot be learnt from"),
+    ]:
+        with pytest.raises(ConfigError, match=says):
+            cast(columns, wanted)
+
+
+def test_what_is_offered_first_is_the_likeliest() -> None:
+    columns = columns_of(json_look(*ROWS).rows)
+    assert likely_labels(columns)[0] == "class"
+    assert likely_times(columns) == ["time"]
+
+
+def test_names_that_keras_would_not_take_are_made_plain_and_kept_apart() -> None:
+    columns = columns_of([{"a b": 1.5, "a_b": 2.5, "1": 0.5, "é": 1.0}])
+    assert [*input_names(columns).values()] == ["a_b", "a_b_", "field_1", "field__"]
+    assert (name_of("Payments.v1"), name_of("_x y")) == ("payments.v1", "x-y")
+
+
+def test_nothing_is_overwritten_unless_told(tmp_path: Path) -> None:
+    write(tmp_path, Draft(config="", model=""))
+    with pytest.raises(ConfigError, match="would be overwritten"):
+        refuse_to_overwrite(tmp_path, force=False)
+    refuse_to_overwrite(tmp_path, force=True)

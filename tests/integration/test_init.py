@@ -1,0 +1,130 @@
+"""`millrace init` on topics that nobody has described: what it writes validates, learns all there is, and is of use."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.conftest import MakeTopic, Produce
+
+ROOT = Path(__file__).parents[2]
+COUNT = 20_000
+CANARY = "canary-4711"
+
+
+def millrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from app.cli import main; main()", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_API__LISTEN": "127.0.0.1:0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+
+def orders(count: int) -> Iterator[dict[str, Any]]:
+    """Orders that come back or not: of a shop, unlike any record in the docs."""
+    draw = random.Random(5)
+    for number in range(count):
+        size, price = draw.choice(["S", "M", "L", "XL"]), draw.uniform(5, 400)
+        express, floor = draw.random() < 0.3, draw.randrange(6)
+        chance = 0.1 + 0.5 * (price > 200) + 0.3 * (size == "XL") - 0.1 * express
+        yield {
+            "order id": f"{CANARY}-{number}",
+            "size": size,
+            "price €": round(price, 2),
+            "express": express,
+            "floor": floor,
+            "scores": [draw.random(), draw.random(), draw.random()],
+            "coupon": draw.choice([None, "A", "B"]),
+            "buyer": {"name": CANARY},
+            "ordered_at": 1_790_000_000_000 + number,
+            "returned": int(draw.random() < chance),
+        }
+
+
+@pytest.fixture(scope="module")
+def drafted(broker: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The folder that init has written to, and what it said."""
+    folder = tmp_path_factory.mktemp("init")
+    (folder / "orders.jsonl").write_text("".join(f"{json.dumps(order)}\n" for order in orders(COUNT)))
+    where = ("--bootstrap-servers", broker, "--topic", f"orders-{folder.parent.name}")
+    millrace("local", "produce", *where, "--create", "--partitions", "3", "orders.jsonl", cwd=folder)
+    options = (*where, "--name", "orders")
+    done = millrace("init", *options, "--label", "returned", "--event-time", "ordered_at", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def test_it_tells_fields_from_identities_and_times(drafted: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    report = json.loads(drafted[1].stdout)
+    assert report["format"] == "json"
+    assert report["task"] == "binary"
+    assert report["features"] == ["size", "price €", "express", "floor", "scores", "coupon"]
+    assert report["left_out"].keys() == {"order id", "buyer"}
+
+
+def test_what_it_writes_holds_no_value_of_a_record(drafted: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    for name in ("millrace.yaml", "model.py"):
+        text = (drafted[0] / name).read_text()
+        assert CANARY not in text
+        assert '"XL"' not in text
+
+
+def test_what_it_writes_validates_learns_every_record_and_beats_the_base_rate(
+    drafted: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder = drafted[0]
+    validated = millrace("validate", "-c", "millrace.yaml", cwd=folder)
+    assert validated.returncode == 0, validated.stdout + validated.stderr
+    ran = millrace("run", "-c", "millrace.yaml", "--until", "now", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    shown = json.loads(millrace("checkpoints", "show", "1", "-c", "millrace.yaml", "--json", cwd=folder).stdout)
+    assert sum(account["learnt"] for account in shown["history"].values()) == COUNT
+    right, base = scores(folder / "checkpoints/orders/checkpoints/0000000001")
+    assert right > base + 0.05
+
+
+def scores(checkpoint: Path) -> tuple[float, float]:
+    """The accuracy before each record was learnt, and what the commoner answer alone would score."""
+    sums = load_file(checkpoint / "metrics.safetensors")
+    share = float(sums["labels.total"][0]) / COUNT
+    return float(sums["state.0"] / sums["state.1"]), max(share, 1 - share)
+
+
+def test_it_overwrites_nothing_unless_told(drafted: tuple[Path, subprocess.CompletedProcess[str]], broker: str) -> None:
+    done = millrace("init", "--bootstrap-servers", broker, "--topic", "orders", "--label", "x", cwd=drafted[0])
+    assert done.returncode == 2
+    assert "would be overwritten; give another --out, or --force" in done.stderr
+
+
+def test_a_topic_without_records_says_so(broker: str, topic: MakeTopic, tmp_path: Path) -> None:
+    done = millrace("init", "--bootstrap-servers", broker, "--topic", topic(), "--label", "x", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "holds no record yet" in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_label_that_no_record_has_is_told_with_those_there_are(
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    name = topic()
+    produce(name, [b'{"a": 1, "y": 0}', b'{"a": 2, "y": 1}'])
+    done = millrace("init", "--bootstrap-servers", broker, "--topic", name, "--label", "z", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "millrace: error: --label: the records have no field 'z'; they have a, y\n",
+    )
+    done = millrace("init", "--bootstrap-servers", broker, "--topic", name, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--label is missing: name the field to predict, one of y, a" in done.stderr
