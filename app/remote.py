@@ -7,13 +7,17 @@ has when it is found out here.
 import json
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from app.settings import Settings
+from app.settings.connection import read_secret
 from consumers.errors import ConfigError, MillraceError, UnreachableError
 
-ASK_S = 10.0
+ASK_S, ORDER_S = 10.0, 30.0
+LONGEST_S = 600.0
+"""The longest that an answer may be waited for."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what api.listen may say; nothing is bound here
 _EXIT_CODES: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 409: 4, 422: 2, 503: 3}
 _FAILING = ("/livez", "/readyz")
@@ -29,9 +33,10 @@ class RefusedError(MillraceError):
 
 
 class Remote:
-    """The HTTP side at an address. Raises UnreachableError where nobody answers as one would."""
+    """The HTTP side at an address. Raises UnreachableError where nobody, or another one, answers."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, *, name: str | None = None) -> None:
+        """With a name, only the service of that name is taken for it."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
@@ -45,6 +50,7 @@ class Remote:
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
+        self._name = name
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, within_s: float = ASK_S
@@ -61,10 +67,40 @@ class Remote:
             raise UnreachableError(f"no millrace answers at {self.url} ({why}); does it run there?") from error
         finally:
             connection.close()
+        self._recognise(answer.get("name"))
         if response.status >= 400 and not path.startswith(_FAILING):
             said = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer] or [response.reason]
             raise RefusedError(". ".join(said), exit_code=_EXIT_CODES.get(response.status, 1))
         return answer
+
+    def order(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = ORDER_S) -> dict[str, Any]:
+        """Have something done. Who answers is known before, so that none but the one that is meant obeys."""
+        if self._name is not None:
+            self.ask("GET", "/livez")
+        return self.ask("POST", path, body, within_s)
+
+    def _recognise(self, name: object) -> None:
+        if self._name is not None and name != self._name:
+            raise UnreachableError(
+                f"{self.url} is answered by the service {name!r}, not by {self._name!r}; name the right one by --url"
+            )
+
+
+def saved(remote: Remote, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Have a checkpoint made, and wait until it is durable."""
+    answer = remote.order(f"/checkpoints?wait={LONGEST_S:g}s", body, within_s=LONGEST_S + ORDER_S)
+    if "operation" in answer:
+        raise MillraceError(
+            f"the checkpoint is not durable after {LONGEST_S:g} s; GET /operations/{answer['operation']['id']} tells "
+            "how it stands"
+        )
+    return answer
+
+
+def token_in(path: Path | None) -> str | None:
+    """The token that a file holds; None without a file."""
+    secret = read_secret("--token-file", path)
+    return None if secret is None else secret.get_secret_value()
 
 
 def url_of(settings: Settings) -> str:

@@ -14,7 +14,7 @@ from app.api.checkpoints import just_published
 from app.api.order_models import RewindPlanAnswer
 from app.api.rewinding import advice_on, beginnings_of, plan_fields
 from app.api.skips import parse_skips
-from app.remote import RunningTrainer
+from app.remote import Remote, RunningTrainer
 from app.retention import keep_policy
 from app.settings import Settings
 from app.settings.connection import kafka_options
@@ -51,13 +51,20 @@ class RewindOrder:
         return {**body, "unskip": list(self.unskip)} if self.unskip else body
 
 
-def order_rewind(settings: Settings, order: RewindOrder) -> Mapping[str, Any]:
+def order_remote_rewind(remote: Remote, order: RewindOrder) -> Mapping[str, Any]:
+    """Have a service do it, or plan it, whose folder is not here."""
+    destination = parse_destination(order.to, now_s=time.time())
+    parse_skips(order.skip, order.reason)
+    return _asked(remote, order.body(destination))
+
+
+def order_rewind(settings: Settings, order: RewindOrder, token: str | None = None) -> Mapping[str, Any]:
     """Have the rewind done, or planned; the answer has the shape of `POST /rewind`."""
     folder = Folder(settings.checkpoints.path / settings.name)
     destination = parse_destination(order.to, now_s=time.time())
     skips = parse_skips(order.skip, order.reason)
     if (holder := holder_of(folder)) is not None:
-        return _asked(RunningTrainer(settings, holder), order.body(destination))
+        return _asked(RunningTrainer(settings, holder, token), order.body(destination))
     store = CheckpointStore(folder)
     command = Rewind(
         to=find(store, destination),
@@ -106,7 +113,7 @@ def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
         source.stop(_STOP_S)
 
 
-def _asked(trainer: RunningTrainer, body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _asked(trainer: RunningTrainer | Remote, body: Mapping[str, Any]) -> Mapping[str, Any]:
     answer = trainer.ask("POST", f"/rewind?wait={_WAIT_S}s", body, within_s=_WAIT_S + 30)
     if "operation" in answer:
         raise MillraceError(

@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from app.cli import bench, checkpoints, config, demo, init, local, prove, rewind, run, validate
+from app.cli import (
+    bench,
+    checkpoints,
+    config,
+    dead_letters,
+    demo,
+    init,
+    local,
+    orders,
+    prove,
+    rewind,
+    run,
+    status,
+    validate,
+)
 from app.cli.errors import ending
 
 application = typer.Typer(
@@ -24,8 +38,12 @@ application = typer.Typer(
 application.add_typer(init.commands)
 application.command()(validate.validate)
 application.command()(run.run)
+application.command()(status.status)
+application.command()(orders.pause)
+application.command()(orders.resume)
 application.add_typer(checkpoints.checkpoints, name="checkpoints")
 application.command()(rewind.rewind)
+application.add_typer(dead_letters.dead_letters, name="dead-letters")
 application.command()(demo.demo)
 application.command()(bench.bench)
 application.command()(prove.prove)

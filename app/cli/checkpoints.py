@@ -6,21 +6,50 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli import finding
+from app.cli.finding import service
+
 if TYPE_CHECKING:
     from app.settings import Settings
     from training.checkpoints.inspection import Inspection
     from training.checkpoints.store import CheckpointStore
 
-checkpoints = typer.Typer(help="Look at checkpoints; nothing is changed, and a trainer may run.", no_args_is_help=True)
+checkpoints = typer.Typer(help="Look at checkpoints, while a trainer runs or not; have one made.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
 Number = Annotated[int, typer.Argument(min=0, help="The checkpoint's number.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
+@checkpoints.command()
+def save(
+    file: finding.Config = None,
+    url: finding.Url = None,
+    note: Annotated[str | None, typer.Option(help="Why; it is kept with the checkpoint.")] = None,
+    token_file: finding.TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Have a running service make a checkpoint now, and wait until it is durable.
+
+    Example: millrace checkpoints save -c clicks.yaml --note "before the new schema"
+    """
+    from app.remote import saved
+
+    body = {} if note is None else {"note": " ".join(note.split())}
+    answer = saved(service(file, url, token_file), body)
+    made = answer["checkpoint"]
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        typer.echo(f"checkpoint {made['number']} is durable, at step {made['step']:,}")
+
+
 @checkpoints.command("list")
 def listing(file: Config, as_json: Json = False) -> None:
-    """List all checkpoints, the newest first."""
+    """List all checkpoints, the newest first.
+
+    Example: millrace checkpoints list -c clicks.yaml
+    """
     from app.cli.lineage import LISTED, as_row, listed
     from app.cli.tables import print_table
 
@@ -38,7 +67,8 @@ def show(number: Number, file: Config, as_json: Json = False) -> None:
     """Tell where a checkpoint comes from.
 
     Which offsets are in it and what became of them, of which event times, what was skipped, when, why and by whom it
-    was made and with what, and the checkpoints before it up to the beginning.
+    was made and with what, and the checkpoints before it up to the beginning. Example:
+    millrace checkpoints show 37 -c clicks.yaml
     """
     from app.cli.lineage import described, in_words
     from training.lineage import lineage_of
@@ -78,7 +108,10 @@ def verify(
     number: Annotated[int | None, typer.Argument(min=0, help="The checkpoint's number; all without it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Read and hash every byte. Exits 4 where one is corrupt, or the one that was named may not be loaded."""
+    """Read and hash every byte. Exits 4 where one is corrupt, or the one that was named may not be loaded.
+
+    Example: millrace checkpoints verify 37 -c clicks.yaml
+    """
     from app.cli.lineage import listed
     from app.cli.tables import print_table
     from training.checkpoints.inspection import Condition
@@ -103,6 +136,7 @@ def weights(
     number: Number,
     out: Annotated[Path, typer.Argument(metavar="OUT.weights.h5", help="The file to make.")],
     file: Config,
+    as_json: Json = False,
 ) -> None:
     """Write a checkpoint's weights as Keras' own .weights.h5, for `model.load_weights` without millrace.
 
@@ -120,7 +154,11 @@ def weights(
     checked_target(out)
     state = _store(settings).load(number, only={PART})[PART]
     model = model_with_weights(load(model_file(settings)), to_schema(settings.records), state)
-    typer.echo(f"wrote {write_weights(model, out):,} bytes of checkpoint {number} to {out}")
+    written = write_weights(model, out)
+    if as_json:
+        typer.echo(json.dumps({"checkpoint": number, "bytes": written, "file": str(out)}, indent=2))
+    else:
+        typer.echo(f"wrote {written:,} bytes of checkpoint {number} to {out}")
 
 
 def _settings(file: Path) -> "Settings":

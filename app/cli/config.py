@@ -14,7 +14,10 @@ def show(
     file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Print every effective value with its origin, secrets masked."""
+    """Print every effective value with its origin, secrets masked.
+
+    Example: millrace config show -c clicks.yaml
+    """
     from app.settings import load
     from app.settings.masking import masked
 
@@ -29,7 +32,10 @@ def show(
 
 @config.command()
 def schema() -> None:
-    """Print the JSON Schema of a config file."""
+    """Print the JSON Schema of a config file, for editors.
+
+    Example: millrace config schema > millrace.schema.json
+    """
     from app.settings.json_schema import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))

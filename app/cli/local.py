@@ -27,7 +27,10 @@ def broker(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say where it is as JSON.")] = False,
 ) -> None:
-    """Run a single-node Kafka until Ctrl-C."""
+    """Run a single-node Kafka until Ctrl-C.
+
+    Example: millrace local broker --port 0 --json
+    """
     from app.cli.foreground import serve
     from app.local_broker import LocalBroker
 
@@ -49,7 +52,10 @@ def produce(
     count: Annotated[int | None, typer.Option(min=0, help="Records to write at most.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Write the lines of a file to a topic, one record a line, the partitions in turn."""
+    """Write the lines of a file to a topic, one record a line, the partitions in turn.
+
+    Example: millrace local produce --topic clicks --create --partitions 4 clicks.jsonl
+    """
     import json
     import logging
 

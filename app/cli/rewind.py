@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from app.cli.finding import Config, Json, TokenFile, Url, service
+
 
 def rewind(
-    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
     to: Annotated[
         str,
         typer.Option(
@@ -26,22 +26,29 @@ def rewind(
         typer.Option(help="An earlier order to skip that is to hold no more, as in rewind-17. May be repeated."),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="Why; it is kept with the checkpoint.")] = None,
+    file: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Go back to a checkpoint and on from there; what came after it is read again.
 
-    A trainer that runs is asked to (at api.listen); without one the order waits for the next start. Exits 4 where
-    Kafka has no more what would have to be read again. Example:
+    A trainer that runs is asked to (at api.listen, or at --url); without one the order waits for the next start. Exits
+    4 where Kafka has no more what would have to be read again. Example:
     millrace rewind -c clicks.yaml --to 37 --skip clicks:0:100-200 --reason "a broken producer"
     """
-    from app.rewinding import RewindOrder, order_rewind
+    from app.remote import token_in
+    from app.rewinding import RewindOrder, order_remote_rewind, order_rewind
     from app.settings import load
     from consumers.errors import DataLossError
 
     note = None if reason is None else " ".join(reason.split())
     order = RewindOrder(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
-    answer = order_rewind(load(file).settings, order)
+    if file is None or url is not None:
+        answer = order_remote_rewind(service(file, url, token_file), order)
+    else:
+        answer = order_rewind(load(file).settings, order, token_in(token_file))
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     elif dry_run:

@@ -30,8 +30,6 @@ _CHUNK = 250
 """Offsets that are drawn together."""
 _DECISIVE = 9.0
 """How strongly the rule decides: the best guess is right 93 times in 100."""
-_SHYNESS = 0.12
-"""More visitors leave than buy: 54 in 100."""
 _BAD_ONE_IN, _BAD_AT = 1000, 500
 _CONTINUOUS = 4
 
@@ -70,7 +68,7 @@ def _chunk(partition: int, number: int) -> tuple[bytes, ...]:
     offsets = np.arange(number * _CHUNK, (number + 1) * _CHUNK, dtype=np.int64)
     item, hour = random.integers(0, len(ITEMS), _CHUNK), random.integers(0, 24, _CHUNK)
     price, discount = random.normal(0.0, 1.0, _CHUNK), random.uniform(0.0, 0.5, _CHUNK)
-    odds = _DECISIVE * (_liking(offsets, partition, _facts(item, price, discount, hour)) - _SHYNESS)
+    odds = _DECISIVE * _liking(offsets, partition, _facts(item, price, discount, hour))
     bought = random.random(_CHUNK) < 1 / (1 + np.exp(-odds))
     rows = zip(
         item.tolist(),

@@ -1,0 +1,102 @@
+"""Dead letters as rows, in words and as JSON. Pure but for the secrets that the options read."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.api.models import moment
+from app.settings import Settings
+from app.settings.connection import kafka_options
+from consumers.errors import ConfigError
+from consumers.kafka_options import KafkaOptions
+from consumers.letter_reader import ReceivedLetter
+from consumers.records import Partition
+
+_SHOWN = 200
+
+
+def options(settings: Settings) -> KafkaOptions:
+    """How to read the dead letters' topic. ConfigError where there is none."""
+    topic = settings.records.dead_letters.topic
+    if topic is None:
+        raise ConfigError(
+            "records.dead_letters.topic: none is set, so what is set aside is only counted (`millrace status` tells by "
+            "reason); name a topic to keep it"
+        )
+    return replace(kafka_options(settings.kafka), topics=(topic,))
+
+
+def parsed(place: str, topic: str) -> tuple[Partition, int]:
+    """Read `0:1203`."""
+    partition, _, offset = place.partition(":")
+    if not (partition.isdecimal() and offset.isdecimal() and place.isascii()):
+        raise ConfigError(f"{place!r} is no place of a letter; write PARTITION:OFFSET, as the list has it")
+    return Partition(topic, int(partition)), int(offset)
+
+
+def present(letter: ReceivedLetter | None, place: str) -> ReceivedLetter:
+    """The letter; ConfigError where there is none."""
+    if letter is None:
+        raise ConfigError(f"there is no letter at {place}, or none any more; `millrace dead-letters list` has them")
+    return letter
+
+
+def headings(*, values: bool) -> list[str]:
+    """Of the list."""
+    return ["letter", "reason", "field", "record", "written", "bytes", *(["value"] if values else [])]
+
+
+def row(letter: ReceivedLetter, *, values: bool) -> list[str]:
+    """A line of the list."""
+    told = facts(letter, values=values)
+    size = "null" if told["value_bytes"] is None else f"{told['value_bytes']:,}"
+    cells = [told["letter"], told["reason"], told["field"] or "", told["record"], told["written"] or "", size]
+    return [*cells, told["value"][:_SHOWN] if told["value"] is not None else "null"] if values else cells
+
+
+def facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
+    """All of it; what the record held only where it was asked for."""
+    ours = letter.ours
+    told: dict[str, Any] = {
+        "letter": f"{letter.place.number}:{letter.place_offset}",
+        "reason": ours.get("reason", "not one of millrace's"),
+        "field": ours.get("field"),
+        "record": ":".join(ours.get(key, "?") for key in ("topic", "partition", "offset")),
+        "written": _moment(ours.get("timestamp", "0")),
+        "set_aside": moment(letter.sent_ms / 1000),
+        "set_aside_by": ours.get("name"),
+        "value_bytes": _size(letter),
+        "key_bytes": None if letter.key is None else len(letter.key),
+        "headers": [name for name, _ in letter.headers],
+    }
+    return {**told, "key": _text(letter.key), "value": _text(letter.value)} if values else told
+
+
+def in_words(told: Mapping[str, Any]) -> Iterator[str]:
+    """For people."""
+    for name, value in told.items():
+        shown = "none" if value is None or value == [] else ", ".join(value) if isinstance(value, list) else str(value)
+        yield f"{name.replace('_', ' '):<13} {shown}"
+
+
+def _size(letter: ReceivedLetter) -> int | None:
+    """What the record's value weighed; a letter that was shortened says so."""
+    if letter.value is None:
+        return None
+    shortened = letter.ours.get("value_bytes", "")
+    return int(shortened) if shortened.isdecimal() else len(letter.value)
+
+
+def _moment(milliseconds: str) -> str | None:
+    """When the record was written; where the trainer set it aside it is known by its origin alone."""
+    return moment(int(milliseconds) / 1000) if milliseconds.isdecimal() and int(milliseconds) else None
+
+
+def _text(value: bytes | None) -> str | None:
+    """As text where it is text, else as Python writes bytes."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return repr(value)

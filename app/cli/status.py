@@ -1,0 +1,38 @@
+"""`millrace status`: how a running service fares, as a view to leave open or as one answer."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from app.cli.finding import Config, Url, service
+
+
+def status(
+    file: Config = None,
+    url: Url = None,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, as where there is no terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer of /status, once.")] = False,
+) -> None:
+    """Show how a running service fares: the verdict, how well, how far behind, how fast, and what to look at.
+
+    In a terminal it stays, drawn anew each second, until Ctrl-C; a service that falls silent is waited for. Example:
+    millrace status -c clicks.yaml
+    """
+    from app.cli.tables import console
+
+    remote = service(file, url)
+    answer = remote.ask("GET", "/status")
+    if as_json:
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    screen = console()
+    if once or not screen.is_terminal:
+        from app.watch.view import drawn
+        from app.watch.watched import Watched
+
+        screen.print(drawn(Watched.of(answer)))
+        return
+    from app.watch.watching import watch
+
+    watch(remote, answer, screen)

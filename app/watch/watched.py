@@ -1,0 +1,51 @@
+"""What was seen of a service so far: its last answer, since when there was none, and some lines of the past. Pure."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KEPT = 120
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """Of one service."""
+
+    status: Mapping[str, Any]
+    silent_s: float = 0.0
+    """Since when it has not answered."""
+    metric: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT))
+    lag: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT))
+    rate: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> "Watched":
+        """The first look."""
+        watched = cls(status=status)
+        watched.see(status)
+        return watched
+
+    def see(self, status: Mapping[str, Any]) -> None:
+        """It has answered."""
+        self.status, self.silent_s = status, 0.0
+        self.metric.append(headline(status)[1])
+        self.lag.append(status["stream"].get("lag_s"))
+        self.rate.append(status["throughput"]["records_per_s"].get("10s"))
+
+    def miss(self, silent_s: float) -> None:
+        """It has not answered for so long."""
+        self.silent_s = silent_s
+        for series in (self.metric, self.lag, self.rate):
+            series.append(None)
+
+
+_NOT_METRICS = ("scored", "window", "records", "baseline", "cumulative", "loss")
+
+
+def headline(status: Mapping[str, Any]) -> tuple[str, float | None, float | None]:
+    """The live metric that says most: its name, its value, and what guessing the base rate scores."""
+    live = status.get("live") or {}
+    values = {name: value for name, value in live.items() if name not in _NOT_METRICS}
+    name = "accuracy" if "accuracy" in values else next(iter(values), "loss")
+    return name, live.get(name), live.get("baseline", {}).get(name)

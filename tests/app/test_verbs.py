@@ -1,0 +1,163 @@
+"""Every verb of the command line, and those that ask a service which runs, over a real socket."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from app.api.server import ApiServer
+from app.cli.application import application
+from app.settings.service import ApiSettings
+from app.watch.sparkline import sparkline
+from app.watch.view import drawn
+from app.watch.watched import Watched
+from consumers.errors import MillraceError
+from tests.app.api_rig import Rig
+
+NO_JSON = {
+    "run": "it is the service: logs.format says how it speaks",
+    "config schema": "it prints JSON and nothing else",
+}
+
+
+def verbs() -> dict[str, click.Command]:
+    """Every command that does something, by what is typed."""
+
+    def under(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield " ".join(path), command
+        for name, one in (inner or {}).items():
+            yield from under(one, (*path, name))
+
+    return dict(under(typer.main.get_command(application), ()))
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_has_help_with_an_example_that_could_be_typed(verb: str) -> None:
+    told = " ".join((verbs()[verb].help or "").split())
+    assert f"Example: millrace {verb}" in told
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_verb_can_answer_as_json(verb: str) -> None:
+    options = {option for parameter in verbs()[verb].params for option in parameter.opts}
+    assert ("--json" in options) != (verb in NO_JSON)
+
+
+@pytest.fixture
+def url(rig: Rig) -> Iterator[str]:
+    """Where a service answers that asks for no token."""
+    yield from served(rig, ApiSettings(listen="127.0.0.1:0"))
+
+
+def served(rig: Rig, settings: ApiSettings) -> Iterator[str]:
+    server = ApiServer(rig.service, settings)
+    server.bind()
+    thread = threading.Thread(target=server.serve, name="http")
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def run(*arguments: str, **environ: str) -> str:
+    result = CliRunner().invoke(application, [*arguments], env=environ, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: str, **environ: str) -> MillraceError:
+    result = CliRunner().invoke(application, [*arguments], env=environ)
+    assert isinstance(result.exception, MillraceError), result.output
+    return result.exception
+
+
+def test_a_pause_holds_until_it_is_told_to_go_on(url: str) -> None:
+    assert run("pause", "--url", url) == "paused; `millrace resume` has it go on\n"
+    assert json.loads(run("status", "--url", url, "--json"))["state"] == "paused"
+    assert json.loads(run("resume", "--url", url, "--json"))["state"] == "idle"
+    assert json.loads(run("status", "--url", url, "--json"))["state"] == "idle"
+
+
+def test_a_checkpoint_is_made_and_its_note_kept(url: str, rig: Rig) -> None:
+    said = run("checkpoints", "save", "--url", url, "--note", "before the\nnew schema")
+    assert rig.last is not None
+    assert said == f"checkpoint {rig.last.number} is durable, at step {rig.last.step}\n"
+    assert rig.last.note == "before the new schema"
+
+
+def test_what_is_ordered_by_address_is_rewound(url: str, rig: Rig) -> None:
+    plan = json.loads(run("rewind", "--url", url, "--to", "0", "--dry-run", "--json"))
+    assert plan["to"] == 0
+    said = run("rewind", "--url", url, "--to", "0")
+    assert rig.last is not None
+    assert said.startswith(f"checkpoint {rig.last.number} is checkpoint 0 again")
+
+
+def test_status_shows_the_verdict_and_the_balance_where_there_is_no_terminal(url: str) -> None:
+    told = json.loads(run("status", "--url", url, "--json"))
+    shown = run("status", "--url", url)
+    assert told["verdict"] in shown
+    assert "it balances" in shown
+    assert f"checkpoint {told['checkpoint']['number']}, " in shown
+
+
+def test_the_service_must_be_named_one_way(url: str, rig: Rig) -> None:
+    config = rig.folder.root.parents[1] / "clicks.yaml"
+    for arguments in (["status"], ["pause", "--url", url, "-c", str(config)], ["resume", "--url", "ftp://host"]):
+        assert refused(*arguments).exit_code == 2
+
+
+def test_nobody_there_is_unreachable() -> None:
+    error = refused("status", "--url", "127.0.0.1:1")
+    assert error.exit_code == 3
+    assert "http://127.0.0.1:1" in str(error)
+
+
+def test_another_service_at_the_address_of_the_config_obeys_no_order(url: str, rig: Rig) -> None:
+    config = rig.folder.root.parents[1] / "other.yaml"
+    config.write_text((config.parent / "clicks.yaml").read_text().replace("name: clicks", "name: other"))
+    listen = {"MILLRACE_API__LISTEN": url.removeprefix("http://")}
+    error = refused("pause", "-c", str(config), **listen)
+    assert error.exit_code == 3
+    assert "'clicks'" in str(error)
+    assert json.loads(run("status", "--url", url, "--json"))["state"] != "paused"
+
+
+def test_orders_bring_the_token_of_the_file_that_is_named(rig: Rig, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    (tokens / "ops").write_text("a-token-of-sixteen-or-more\n")
+    for url in served(rig, ApiSettings(listen="127.0.0.1:0", tokens_dir=tokens)):
+        without = refused("pause", "--url", url)
+        assert without.exit_code == 2
+        assert "token" in str(without)
+        run("pause", "--url", url, "--token-file", str(tokens / "ops"))
+        run("resume", "--url", url, MILLRACE_TOKEN_FILE=str(tokens / "ops"))
+        missing = refused("resume", "--url", url, "--token-file", str(tokens / "nobody"))
+        assert missing.exit_code == 2
+        assert "a-token" not in f"{without}{missing}"
+
+
+def test_the_view_says_how_long_a_service_has_been_silent(url: str) -> None:
+    watched = Watched.of(json.loads(run("status", "--url", url, "--json")))
+    watched.miss(12.0)
+    screen = Console(file=io.StringIO(), width=100, record=True)
+    screen.print(drawn(watched))
+    assert "no answer for 12 s" in screen.export_text()
+
+
+def test_a_line_of_blocks_shows_the_newest_and_leaves_gaps() -> None:
+    assert sparkline([0.0, 0.5, None, 1.0], low=0.0, high=1.0, width=4) == "▁▅ █"
+    assert sparkline([0.0, 1.0], low=0.0, high=1.0, width=4) == "  ▁█"
+    assert sparkline([0.0, 1.0, 2.0], low=0.0, high=1.0, width=1) == "█"
