@@ -22,7 +22,7 @@ from app.demo.home import Home
 from app.demo.report import report_of
 from app.demo.screen import Screen
 from app.demo.view import View
-from app.demo.witness import Testimony, Witnesses
+from app.demo.witness import Finding, Witnesses
 from app.local_broker import LocalBroker
 from app.local_broker.flowing import Flow
 from app.local_broker.jars import KAFKA_VERSION, in_cache
@@ -63,8 +63,8 @@ class Demo:
         self._judge: Child | None = None
         self._freezer: Freezer | None = None
         self._flow: Flow | None = None
-        self._resumed: Testimony | None = None
-        self._testimony: Testimony | None = None
+        self._resumed: Finding | None = None
+        self._testimony: Finding | None = None
 
     def start(self) -> None:
         """Bring everything up; the stream flows when it returns."""
@@ -178,7 +178,7 @@ class Demo:
         if newest is not None and (self._testimony is None or self._testimony.checkpoint != newest):
             self._testimony = self._witnesses.of(newest) or self._testimony
 
-    def _last_testimony(self) -> Testimony | None:
+    def _last_testimony(self) -> Finding | None:
         with suppress(MillraceError):
             return self._witnesses.newest()
         return self._testimony

@@ -5,13 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from app.demo.history import GOOD, Aftermath, History
-from app.demo.witness import Testimony
+from app.demo.witness import Finding
 
 GOOD_WITHIN_S, RECOVERED_WITHIN_S = 60, 30
 MAJORITY_BELOW, FROZEN_BELOW = 0.6, 0.65
 
 
-def report_of(history: History, resumed: Testimony | None, last: Testimony | None) -> dict[str, Any]:
+def report_of(history: History, resumed: Finding | None, last: Finding | None) -> dict[str, Any]:
     """All the figures."""
     first, now = history.began_s or 0.0, history.samples[-1] if history.samples else None
     figures = {

@@ -11,14 +11,13 @@ from rich.text import Text
 
 from app.demo.history import Sample
 from app.demo.schedule import drift, last_drift, next_drift
-from app.demo.witness import Testimony
+from app.demo.witness import Finding
 from app.watch.sparkline import sparkline
+from app.watch.view import CALM, headline
 
-_WIDTH = 50
+_WIDTH = 44
 """Seconds that the lines show."""
 _LOW, _HIGH = 0.4, 1.0
-_USUAL = ("training", "idle", "saving")
-_COLOURS = {**dict.fromkeys(_USUAL, "green"), "failed": "red"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class View:
     status: Mapping[str, Any]
     samples: Sequence[Sample]
     """One a second."""
-    testimony: Testimony | None
+    testimony: Finding | None
 
     @property
     def now(self) -> Sample:
@@ -42,17 +41,15 @@ def drawn(view: View) -> RenderableType:
     """For somebody who watches."""
     return Group(
         Rule(Text.assemble(("millrace demo", "bold"), f"  process {view.pid}  ", (view.page, "cyan underline"))),
-        _verdict(view.status),
+        headline(view.status),
         Text(),
         _lines(view),
         Text(),
-        Text(f"  {rule_now(view.now.at_s)}"),
+        Text(rule_now(view.now.at_s)),
         _records(view),
         _witness(view.testimony),
         Text(),
-        Text.assemble(
-            "  Now be cruel:  ", (f"kill -9 {view.pid}", "bold red"), "  and start it again. Ctrl-C ends it."
-        ),
+        Text.assemble("Now be cruel: ", (f"kill -9 {view.pid}", "bold red"), ", and start it again. Ctrl-C ends it."),
     )
 
 
@@ -62,7 +59,7 @@ def as_line(view: View) -> str:
     facts = [
         f"{now.at_s:6.1f} s",
         f"live {_share(now.live)}  frozen {_share(now.frozen)}  majority {_share(now.majority)}",
-        f"{_rate(status)}, {_lag(status)}" if status["state"] in _USUAL else status["verdict"],
+        f"{_rate(status)}, {_lag(status)}" if status["state"] in CALM else status["verdict"],
         f"{_learnt(status)} learnt",
         _checkpoint(status),
     ]
@@ -82,26 +79,20 @@ def rule_now(at_s: float) -> str:
     return f"The rule changed {how} {at_s - last.ends_s:.0f} s ago; {soon}."
 
 
-def _verdict(status: Mapping[str, Any]) -> Text:
-    colour = _COLOURS.get(status["state"], "yellow")
-    return Text.assemble(("  ● ", colour), (status["verdict"], "bold"))
-
-
 def _lines(view: View) -> Table:
     now = view.now
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(width=2)
     for _ in range(3):
         table.add_column(no_wrap=True)
     rows = (
         ("live accuracy", now.live, [one.live for one in view.samples], "bold green"),
-        ("copy frozen at the drift", now.frozen, [one.frozen for one in view.samples], "red"),
-        ("always the majority", now.majority, [one.majority for one in view.samples], "dim"),
+        ("frozen at the drift", now.frozen, [one.frozen for one in view.samples], "red"),
+        ("majority class", now.majority, [one.majority for one in view.samples], "dim"),
     )
     for name, value, series, style in rows:
         line = sparkline(series, low=_LOW, high=_HIGH, width=_WIDTH)
-        table.add_row("", Text(name, style), Text(_share(value), style), Text(line, style))
-    table.add_row("", Text("drifts", "dim"), "", Text(_marks(view.samples), "yellow"))
+        table.add_row(Text(name, style), Text(_share(value), style), Text(line, style))
+    table.add_row(Text("drifts", "dim"), "", Text(_marks(view.samples), "yellow"))
     return table
 
 
@@ -120,14 +111,14 @@ def _records(view: View) -> Text:
     status = view.status
     aside = sum(status["records"]["set_aside"].values())
     balance = "every record accounted for" if status["records"]["balanced"] else "THE BALANCE DOES NOT HOLD"
-    return Text(f"  {_learnt(status)} learnt, {aside:,} set aside: {balance}. {_checkpoint(status)}.")
+    return Text(f"{_learnt(status)} learnt, {aside:,} set aside: {balance}. {_checkpoint(status)}.")
 
 
-def _witness(testimony: Testimony | None) -> Text:
+def _witness(testimony: Finding | None) -> Text:
     if testimony is None:
-        return Text("  The witness speaks with the first checkpoint.", "dim")
+        return Text("The witness speaks with the first checkpoint.", "dim")
     style = "green" if testimony.holds else "bold red"
-    return Text.assemble(f"  Witness, checkpoint {testimony.checkpoint}: ", (f"{testimony}.", style))
+    return Text.assemble(f"Witness, checkpoint {testimony.checkpoint}: ", (f"{testimony}.", style))
 
 
 def _share(value: float | None) -> str:

@@ -22,7 +22,7 @@ _WRAP = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Testimony:
+class Finding:
     """What one checkpoint comes to."""
 
     checkpoint: int
@@ -56,12 +56,12 @@ class Witnesses:
         """The checkpoints that there are."""
         return self._shelf.numbers()
 
-    def newest(self) -> Testimony | None:
+    def newest(self) -> Finding | None:
         """Of the checkpoint that a start would go on from; None where there is none."""
         number = self._shelf.newest_number()
         return None if number is None else self.of(number)
 
-    def of(self, number: int) -> Testimony | None:
+    def of(self, number: int) -> Finding | None:
         """Of this checkpoint; None where it is gone by now."""
         try:
             statement = self._shelf.statement(number)
@@ -76,7 +76,7 @@ class Witnesses:
             lost, twice = lost + missing, twice + again
         learnt = sum(evidence.count for evidence in seen.values())
         aside = sum(sum(account.set_aside.values()) for account in statement.accounts.values())
-        return Testimony(
+        return Finding(
             checkpoint=number,
             offsets=statement.settled,
             learnt=learnt,

@@ -8,18 +8,21 @@ from rich.table import Table
 from rich.text import Text
 
 from app.watch.sparkline import sparkline
-from app.watch.watched import KEPT, Watched, headline
+from app.watch.watched import KEPT, Watched, live_metric
 
 _WIDTH = min(44, KEPT)
 _BAR = 40
-_CALM = ("training", "idle", "saving")
+CALM = ("training", "idle", "saving")
 _SHARES = (("records", "waiting for records", "cyan"), ("input", "input", "yellow"), ("compute", "compute", "green"))
 
 
-def dot(state: str, *, silent: bool = False) -> Text:
-    """The colour of how it goes; the words beside it say the same."""
-    colour = "green" if state in _CALM else "red" if state == "failed" else "yellow"
-    return Text("● ", "red" if silent else colour)
+def headline(status: Mapping[str, Any], *, silent: bool = False) -> Table:
+    """The verdict, with a dot in the colour of how it goes."""
+    state = status["state"]
+    colour = "red" if silent or state == "failed" else "green" if state in CALM else "yellow"
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_row(Text("●", colour), Text(status["verdict"], "bold"))
+    return table
 
 
 def drawn(watched: Watched) -> RenderableType:
@@ -27,7 +30,7 @@ def drawn(watched: Watched) -> RenderableType:
     status = watched.status
     return Group(
         Text.assemble((status["name"], "bold"), f"  {_where(status)}  ", _freshness(watched)),
-        Text.assemble(dot(status["state"], silent=watched.silent_s > 0), (status["verdict"], "bold")),
+        headline(status, silent=watched.silent_s > 0),
         *_problems(status),
         Text(),
         _series(watched),
@@ -56,7 +59,7 @@ def _problems(status: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _series(watched: Watched) -> Table:
-    name, value, guess = headline(watched.status)
+    name, value, guess = live_metric(watched.status)
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(4):
         table.add_column(no_wrap=True)

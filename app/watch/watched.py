@@ -29,7 +29,7 @@ class Watched:
     def see(self, status: Mapping[str, Any]) -> None:
         """It has answered."""
         self.status, self.silent_s = status, 0.0
-        self.metric.append(headline(status)[1])
+        self.metric.append(live_metric(status)[1])
         self.lag.append(status["stream"].get("lag_s"))
         self.rate.append(status["throughput"]["records_per_s"].get("10s"))
 
@@ -43,7 +43,7 @@ class Watched:
 _NOT_METRICS = ("scored", "window", "records", "baseline", "cumulative", "loss")
 
 
-def headline(status: Mapping[str, Any]) -> tuple[str, float | None, float | None]:
+def live_metric(status: Mapping[str, Any]) -> tuple[str, float | None, float | None]:
     """The live metric that says most: its name, its value, and what guessing the base rate scores."""
     live = status.get("live") or {}
     values = {name: value for name, value in live.items() if name not in _NOT_METRICS}

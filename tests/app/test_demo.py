@@ -1,0 +1,284 @@
+"""The demo's parts: a stream known by its places, a witness taken at its word, a report that can fail."""
+
+import io
+import itertools
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from app.demo import home as homes
+from app.demo import stream
+from app.demo.history import History
+from app.demo.home import Home
+from app.demo.report import report_of, summary
+from app.demo.schedule import CYCLE_S, drift, last_drift, next_drift
+from app.demo.screen import screen_for
+from app.demo.view import View, as_line, drawn
+from app.demo.witness import Finding, Witnesses
+from consumers.errors import ConfigError
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Span
+from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, Writer
+from training.evidence import Evidence
+from training.ledger import Ledger
+
+END = 1300
+"""Offsets of each partition that the checkpoint in these tests has settled; five or six of them all are bad."""
+
+
+def test_a_record_is_the_same_whoever_asks_for_it_and_in_whatever_company() -> None:
+    whole = stream.values(2, 0, 1000)
+    assert [*stream.values(2, 0, 7), *stream.values(2, 7, 500), *stream.values(2, 507, 493)] == whole
+    assert stream.values(3, 0, 1000) != whole
+
+
+def test_the_first_offset_of_a_second_is_the_first_that_is_due_in_it() -> None:
+    for partition in range(stream.PARTITIONS):
+        for at_s in (0.0, 0.0003, 40.0, 77.7777):
+            offset = stream.first_offset(partition, at_s)
+            assert stream.seconds(partition, offset) >= at_s
+            assert offset == 0 or stream.seconds(partition, offset - 1) < at_s
+
+
+def test_the_bad_records_are_those_that_cannot_be_read() -> None:
+    for partition in range(stream.PARTITIONS):
+        bad = stream.is_bad(partition, np.arange(3000, dtype=np.int64))
+        assert [not _readable(value) for value in stream.values(partition, 0, 3000)] == bad.tolist()
+    assert sum(stream.is_bad(number, np.arange(250, dtype=np.int64)).sum() for number in range(4)) == 1
+
+
+def _readable(value: bytes) -> bool:
+    try:
+        return isinstance(json.loads(value), dict)
+    except ValueError:
+        return False
+
+
+def test_the_first_five_minutes_hold_two_abrupt_drifts_and_a_gradual_one() -> None:
+    kinds = [drift(number).kind for number in (1, 2, 3)]
+    assert sorted(kinds) == ["abrupt", "abrupt", "gradual"]
+    assert drift(3).ends_s < CYCLE_S < drift(4).begins_s
+    assert last_drift(0) is None
+    for number in range(1, 10):
+        begins_s = drift(number).begins_s
+        assert last_drift(begins_s) == drift(number)
+        assert next_drift(begins_s - 0.001) == drift(number)
+        assert next_drift(begins_s) == drift(number + 1)
+
+
+def test_what_sold_before_a_drift_says_nothing_about_what_sells_after_it() -> None:
+    liked = [_liked_at(drift(number).ends_s) for number in (1, 2, 3)]
+    for before, after in itertools.pairwise(liked):
+        assert abs(np.corrcoef(before, after)[0, 1]) < 0.35
+
+
+def _liked_at(at_s: float) -> list[float]:
+    """By item, how often it is bought in the eight seconds from then on."""
+    rows = [json.loads(value) for value in stream.values(0, stream.first_offset(0, at_s), 10_000) if _readable(value)]
+    return [float(np.mean([row["bought"] for row in rows if row["item"] == item])) for item in stream.ITEMS]
+
+
+def _learnable(partition: int) -> list[int]:
+    offsets = np.arange(END, dtype=np.int64)
+    return [int(offset) for offset in offsets[~stream.is_bad(partition, offsets)]]
+
+
+def _testified(folder: Folder, seen: Callable[[int], list[int]]) -> Finding:
+    """What a checkpoint comes to whose weights have seen these offsets, and whose ledger says that all is well."""
+    partitions = [Partition(stream.TOPIC, number) for number in range(stream.PARTITIONS)]
+    ledger = Ledger()
+    for partition in partitions:
+        ledger.join(partition, 0)
+    ledger.begin_incarnation()
+    spans = tuple(
+        Span(
+            partition=partition,
+            index=partition.number,
+            start=0,
+            end=END,
+            learnt=len(_learnable(partition.number)),
+            set_aside={Reason.MALFORMED: END - len(_learnable(partition.number))},
+        )
+        for partition in partitions
+    )
+    rows = sum(span.learnt for span in spans)
+    ledger.settle(
+        BlockFacts(
+            number=1, incarnation=1, spans=spans, batches=1, rows=rows, seed=0, fetched_at=0.0, oldest_ms=1, newest_ms=1
+        )
+    )
+    evidence = {str(partition): Evidence.of(seen(partition.number)) for partition in partitions}
+    parts = {
+        ledger.name: ledger.snapshot(),
+        "witness": PartState(facts={name: [one.count, one.total, one.mixed] for name, one in evidence.items()}),
+        "model": PartState(),
+        "optimizer": PartState(),
+    }
+    writer = Writer.acquire(folder, "a test")
+    try:
+        order = SaveOrder(
+            reason=SaveReason.START, parent=None, step=1, incarnation=1, positions=ledger.positions(), provenance={}
+        )
+        CheckpointStore(folder, writer).publish(order, parts)
+    finally:
+        writer.release()
+    found = Witnesses(folder).newest()
+    assert found is not None
+    return found
+
+
+def _seen(partition: int, *, lost: int | None, twice: int | None) -> list[int]:
+    offsets = _learnable(partition)
+    if partition == 1:
+        offsets += [] if twice is None else [twice]
+        offsets = [offset for offset in offsets if offset != lost]
+    return offsets
+
+
+@pytest.mark.parametrize(
+    ("lost", "twice", "told"),
+    [(None, None, (0, 0)), (77, None, (1, 0)), (None, 77, (0, 1)), (77, 78, (1, 1))],
+)
+def test_the_witness_is_believed_and_not_the_ledger(
+    lost: int | None, twice: int | None, told: tuple[int, int], tmp_path: Path
+) -> None:
+    found = _testified(Folder(tmp_path), lambda partition: _seen(partition, lost=lost, twice=twice))
+    assert (found.lost, found.learnt_twice) == told
+    assert found.holds == (told == (0, 0))
+    assert found.offsets == END * stream.PARTITIONS
+    assert found.set_aside == sum(END - len(_learnable(number)) for number in range(stream.PARTITIONS))
+
+
+def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
+    """What a trainer says of itself that stands there in the stream."""
+    offsets = round(at_s * stream.RECORDS_PER_S)
+    records = {"offsets": offsets, "learnt": offsets, "set_aside": {"malformed": 3}, "balanced": True}
+    return {
+        "state": "training",
+        "verdict": "Learning.",
+        "records": records,
+        "live": {"accuracy": accuracy, "baseline": {"accuracy": 0.52}},
+        "stream": {"lag_s": 0.2},
+        "throughput": {"records_per_s": {"10s": 5000.0}},
+        "checkpoint": {"number": 4, "age_s": 2.0},
+        **more,
+    }
+
+
+def lived(recovers_after_s: float, frozen: float, majority: float = 0.52) -> History:
+    """Eighty seconds with a drift at forty."""
+    history = History()
+    for tick in range(160):
+        at_s = tick / 2
+        good = at_s > 3 and not 40 <= at_s < 40 + recovers_after_s
+        live = {"accuracy": 0.92 if good else 0.7, "baseline": {"accuracy": majority}}
+        history.see(status(at_s, 0.0, live=live))
+        if at_s >= 40:
+            history.judged({"drift": 1, "second": int(at_s), "records": 1000, "hits": round(1000 * frozen)})
+    return history
+
+
+@pytest.fixture
+def well() -> Finding:
+    return Finding(checkpoint=9, offsets=110, learnt=100, set_aside=10, lost=0, learnt_twice=0)
+
+
+def test_a_model_that_copes_is_reported_to(well: Finding) -> None:
+    report = report_of(lived(12, frozen=0.5), None, well)
+    assert report["broken"] == []
+    (seen,) = report["drifts"]
+    assert (seen["live_before"], seen["live_lowest"], seen["recovered_after_s"]) == (0.92, 0.7, 12.0)
+    assert (seen["frozen"], seen["frozen_records"]) == (0.5, 40_000)
+    assert "lost 0, learnt twice 0" in "\n".join(summary(report))
+
+
+@pytest.mark.parametrize(
+    ("history", "complaint"),
+    [
+        (lived(35, frozen=0.5), "was not above 0.85 again within 30 s"),
+        (lived(12, frozen=0.8), "the frozen copy scored 0.8"),
+        (lived(12, frozen=0.5, majority=0.7), "the majority class scored 0.7"),
+    ],
+)
+def test_what_is_not_as_claimed_is_said(history: History, complaint: str, well: Finding) -> None:
+    (said,) = report_of(history, None, well)["broken"]
+    assert complaint in said
+
+
+def test_an_offset_that_was_lost_breaks_the_claim_at_a_restart_and_at_the_end(well: Finding) -> None:
+    lost = Finding(checkpoint=7, offsets=110, learnt=99, set_aside=10, lost=1, learnt_twice=0)
+    for resumed, last in ((lost, well), (well, lost)):
+        (said,) = report_of(lived(12, frozen=0.5), resumed, last)["broken"]
+        assert said == "checkpoint 7: lost 1, learnt twice 0"
+
+
+def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: Finding) -> None:
+    history = History()
+    for tick in range(100):
+        history.see(status(60 + tick / 2, 0.92))
+    (seen,) = report_of(history, None, well)["drifts"]
+    assert not seen["seen_whole"]
+    assert report_of(history, None, well)["broken"] == []
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that another program has."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield int(other.getsockname()[1])
+
+
+def test_a_taken_port_is_passed_over(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(homes, "_API_PORT", taken)
+    assert taken < homes.api_port(None) < taken + 50
+
+
+def test_a_taken_port_that_was_asked_for_is_an_error(taken: int) -> None:
+    with pytest.raises(ConfigError, match=f"--port {taken} is taken"):
+        homes.api_port(taken)
+
+
+def test_a_model_that_was_edited_stays_as_it_is(tmp_path: Path) -> None:
+    home = Home(path=tmp_path / "demo")
+    home.create()
+    (home.path / "model.py").write_text("# mine")
+    home.create()
+    assert (home.path / "model.py").read_text() == "# mine"
+
+
+@pytest.fixture
+def view(well: Finding) -> View:
+    history = lived(12, frozen=0.5)
+    return View(
+        pid=4711,
+        page="http://127.0.0.1:8080/",
+        status=status(79.5, 0.92),
+        samples=list(history.samples),
+        testimony=well,
+    )
+
+
+def test_the_drawing_invites_to_kill_it_and_fits_a_small_terminal(view: View) -> None:
+    screen = Console(file=io.StringIO(), width=80, record=True)
+    screen.print(drawn(view))
+    lines = screen.export_text().splitlines()
+    assert len(lines) <= 22
+    shown = "\n".join(lines)
+    for part in ("kill -9 4711", "http://127.0.0.1:8080/", "0.920", "0.500", "lost 0, learnt twice 0"):
+        assert part in shown
+
+
+def test_without_a_terminal_there_are_plain_lines(view: View, capsys: pytest.CaptureFixture[str]) -> None:
+    screen = screen_for(Console(width=40), plain=False)
+    screen.show(view)
+    assert capsys.readouterr().out == as_line(view) + "\n"
+    assert "live 0.920  frozen 0.500  majority 0.520" in as_line(view)

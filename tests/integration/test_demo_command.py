@@ -1,0 +1,81 @@
+"""`millrace demo` is killed, leaves nothing running, goes on where it was, and ends by Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.settings.environment import of_others
+from tests.conftest import WaitFor
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 240.0
+
+
+@contextmanager
+def demo(folder: Path, said: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A demo in a process of its own; whatever is left of it is killed."""
+    command = [sys.executable, "-c", "from app.cli import main; main()", "demo", "--plain", "--folder", str(folder)]
+    with said.open("wb") as log:
+        process = subprocess.Popen(
+            [*command, *arguments], stdout=log, stderr=log, env=of_others() | {"PYTHONPATH": str(ROOT)}
+        )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def pids(folder: Path) -> list[int]:
+    """The processes that it has started: the broker, the trainer, the judge."""
+    files = folder / "broker" / "broker.json", folder / "trainer.pid", folder / "judge.pid"
+    return [int(json.loads(file.read_text())["pid"]) for file in files]
+
+
+def running(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+def watched(process: subprocess.Popen[bytes], said: Path) -> bool:
+    """Whether it shows a checkpoint that has learnt something."""
+    assert process.poll() is None, said.read_text()
+    return "  Checkpoint 2, " in said.read_text()
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_demo_goes_on_where_it_was_with_nothing_lost_and_nothing_learnt_twice(
+    tmp_path: Path, wait_for: WaitFor
+) -> None:
+    folder, said = tmp_path / "demo", tmp_path / "first.log"
+    with demo(folder, said) as process:
+        wait_for(lambda: watched(process, said), PATIENCE_S)
+        started = pids(folder)
+        assert all(map(running, started))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not any(map(running, started)), 30)
+
+    again = tmp_path / "second.log"
+    with demo(folder, again) as process:
+        wait_for(lambda: "learnt  Checkpoint" in again.read_text() or process.poll() is not None, PATIENCE_S)
+        assert "lost 0, learnt twice 0" in again.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, again.read_text()
+        assert not any(map(running, pids(folder)))
+
+    report = json.loads((folder / "report.json").read_text())
+    resumed, last = report["resumed_from"], report["witness"]
+    assert resumed["checkpoint"] >= 2
+    assert resumed["learnt"] > 0
+    assert last["learnt"] >= resumed["learnt"]
+    assert {one[key] for one in (resumed, last) for key in ("lost", "learnt_twice")} == {0}
