@@ -148,6 +148,15 @@ async def _end_of(broker: str, topic: str) -> int:
         return int(ends[TopicPartition(topic, 0)])
 
 
+@pytest.fixture
+def sigint_not_ignored() -> Iterator[None]:
+    """A shell starts what runs in the background with SIGINT ignored, and processes hand that on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint_not_ignored")
 def test_ctrl_c_is_heard_while_the_next_line_has_not_come(
     broker: str, topic: Callable[..., str], wait_for: Callable[..., object]
 ) -> None:
