@@ -20,5 +20,5 @@ def metrics_router(observer: Observer) -> APIRouter:
         return Response(text, headers={"content-type": content_type})
 
     responses: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
-    router.add_api_route("/metrics", metrics, response_class=Response, responses=responses)
+    router.add_api_route("/metrics", metrics, tags=["How it goes"], response_class=Response, responses=responses)
     return router

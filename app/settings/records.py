@@ -104,7 +104,7 @@ class RecordsSettings(Section):
                 places_of(to_schema(self), to_layout(self))
             except ConfigError as error:
                 raise SettingError("csv", str(error).partition(": ")[2]) from error
-        elif self.csv.model_fields_set:
+        elif self.csv != CsvSettings():
             raise SettingError("csv", f"this is about format: csv, and the format is {self.format}; leave it out")
         return self
 
