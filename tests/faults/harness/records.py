@@ -52,6 +52,7 @@ POISON: Mapping[Reason, Callable[[Place, Random], bytes | None]] = {
     Reason.WRONG_TYPE: _with("id", "seven"),
     Reason.WRONG_SHAPE: _with("x", [1.0, 2.0, 3.0]),
     Reason.OUT_OF_RANGE: _with("partition", 2**40),
+    Reason.NOT_ALLOWED: _with("y", 0.5),
     Reason.NOT_FINITE: _with("x", [0.0, float("nan"), 0.0, 0.0]),
     Reason.UPDATE_NOT_FINITE: _with("curse", _OVERFLOWS),
     Reason.STEP_RAISED: _with("partition", NOWHERE),
