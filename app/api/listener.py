@@ -21,6 +21,8 @@ from consumers.errors import ConfigError
 
 _BACKLOG = 1024
 """Connections that wait to be taken: a thousand that come at once must not make a probe try again after a second."""
+_AT_ONCE = 32
+"""Connections that are taken in one turn of the loop: so few that none of them is crowded out before it could speak."""
 _MOST_HEAD_BYTES = 16 * 1024
 _ANSWER_WITHIN_S = 3
 
@@ -78,6 +80,12 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._let_go = let_go
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin, and let more wait than are taken at once: asyncio has one number for both."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_BACKLOG)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what would go on for ever, then everything else."""
         self._let_go()
@@ -100,7 +108,7 @@ def _config(app: ASGIApp, lifespan: Literal["on", "off"]) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        backlog=_BACKLOG,
+        backlog=_AT_ONCE,
         timeout_graceful_shutdown=_ANSWER_WITHIN_S,
         h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
     )

@@ -6,12 +6,17 @@ of connections the one that has been silent longest goes, so that a probe always
 """
 
 import asyncio
+import resource
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_WITHIN_S = 10.0
-MOST_CONNECTIONS = 200
+MOST_CONNECTIONS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+"""So many that a thousand silent ones crowd nobody out, and so few that files can still be opened."""
+_silent_ones: "WeakKeyDictionary[Any, dict[PatientProtocol, None]]" = WeakKeyDictionary()
+"""Of each server, whoever is silent: the longest silent first, for all have the same patience."""
 
 
 class PatientProtocol(H11Protocol):
@@ -24,7 +29,7 @@ class PatientProtocol(H11Protocol):
         super().connection_made(transport)
         self._watch()
         if len(self.connections) > MOST_CONNECTIONS:
-            self._crowd_out()
+            next(iter(self._crowd), self).leave()
 
     def data_received(self, data: bytes) -> None:
         """A client says something."""
@@ -36,10 +41,14 @@ class PatientProtocol(H11Protocol):
         self._unwatch()
         super().connection_lost(exc)
 
+    def leave(self) -> None:
+        """Be closed at once, and be nobody's choice any more: of many that come in one turn each crowds another out."""
+        self._unwatch()
+        self.transport.abort()
+
     @property
-    def silent_until(self) -> float | None:
-        """When its patience ends; None while it is being served."""
-        return None if self._silent is None else self._silent.when()
+    def _crowd(self) -> "dict[PatientProtocol, None]":
+        return _silent_ones.setdefault(self.server_state, {})
 
     def _watch(self) -> None:
         waits_for_head = self.cycle is None or self.cycle.response_complete
@@ -47,14 +56,10 @@ class PatientProtocol(H11Protocol):
             self._unwatch()
         elif self._silent is None:
             self._silent = self.loop.call_later(HEAD_WITHIN_S, self.transport.abort)
+            self._crowd[self] = None
 
     def _unwatch(self) -> None:
         if self._silent is not None:
             self._silent.cancel()
             self._silent = None
-
-    def _crowd_out(self) -> None:
-        connections: list[Any] = list(self.connections)
-        silent = [one for one in connections if isinstance(one, PatientProtocol) and one.silent_until is not None]
-        oldest = min(silent, key=lambda one: one.silent_until or 0.0, default=self)
-        oldest.transport.abort()
+            self._crowd.pop(self, None)

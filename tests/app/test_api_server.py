@@ -185,6 +185,31 @@ def test_silent_clients_make_room_for_a_probe(rig: Rig, server: ApiServer, monke
             client.close()
 
 
+@pytest.mark.row(27)
+def test_many_that_come_at_once_crowd_each_other_out_one_by_one(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+) -> None:
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 5)
+    silent = [connected(server) for _ in range(60)]
+    try:
+        wait_for(lambda: sum(_is_open(client) for client in silent) <= 5, 5.0)
+        assert [_is_open(client) for client in silent[:-5]] == [False] * 55
+    finally:
+        for client in silent:
+            client.close()
+
+
+def _is_open(client: socket.socket) -> bool:
+    """Whether the other side has closed it is seen at once; nothing else ever comes."""
+    client.settimeout(0)
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
 def test_what_is_no_http_is_refused_without_a_defect(server: ApiServer) -> None:
     with connected(server) as client:
         client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
