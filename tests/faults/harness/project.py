@@ -51,7 +51,11 @@ class Project:
         settings: dict[str, Any] = {
             "name": self.name,
             "kafka": {"bootstrap_servers": [topic.bootstrap], "topics": [topic.name]},
-            "records": {"format": "json", "features": _FEATURES, "label": {"y": {"dtype": "float32", "one_of": [0, 1]}}},
+            "records": {
+                "format": "json",
+                "features": _FEATURES,
+                "label": {"y": {"dtype": "float32", "one_of": [0, 1]}},
+            },
             "model": {"build": "./model.py:build_model"},
             "training": {"batch_size": 64, "batches_per_call": 4, "max_wait": "200ms"},
             "checkpoints": {"path": "./checkpoints", "every": "1s"},
