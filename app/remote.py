@@ -5,6 +5,7 @@ has when it is found out here.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -18,6 +19,7 @@ from consumers.errors import ConfigError, MillraceError, UnreachableError
 ASK_S, ORDER_S = 10.0, 30.0
 LONGEST_S = 600.0
 """The longest that an answer may be waited for."""
+_AGAIN_S = 0.2
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what api.listen may say; nothing is bound here
 _EXIT_CODES: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 409: 4, 422: 2, 503: 3}
 _FAILING = ("/livez", "/readyz")
@@ -72,6 +74,17 @@ class Remote:
             said = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer] or [response.reason]
             raise RefusedError(". ".join(said), exit_code=_EXIT_CODES.get(response.status, 1))
         return answer
+
+    def ask_patiently(self, path: str, patience_s: float) -> dict[str, Any]:
+        """Look at a path of a service that may only just have been started, and not answer yet."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                return self.ask("GET", path)
+            except UnreachableError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_AGAIN_S)
 
     def order(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = ORDER_S) -> dict[str, Any]:
         """Have something done. Who answers is known before, so that none but the one that is meant obeys."""

@@ -13,6 +13,9 @@ def status(
     url: Url = None,
     once: Annotated[bool, typer.Option("--once", help="Show it once, as where there is no terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of /status, once.")] = False,
+    wait: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long a service may take to begin to answer, as in 60s.")
+    ] = None,
 ) -> None:
     """Show how a running service fares: the verdict, how well, how far behind, how fast, and what to look at.
 
@@ -20,9 +23,15 @@ def status(
     millrace status -c clicks.yaml
     """
     from app.cli.tables import console
+    from app.settings.units import parse_duration
+    from consumers.errors import ConfigError
 
+    try:
+        patience_s = 0.0 if wait is None else parse_duration(wait)
+    except ValueError as error:
+        raise ConfigError(f"--wait: {error}") from None
     remote = service(file, url)
-    answer = remote.ask("GET", "/status")
+    answer = remote.ask_patiently("/status", patience_s)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return

@@ -1,9 +1,11 @@
 """Every verb of the command line, and those that ask a service which runs, over a real socket."""
 
+import http.server
 import io
 import json
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,50 @@ def test_the_service_must_be_named_one_way(url: str, rig: Rig) -> None:
     config = rig.folder.root.parents[1] / "clicks.yaml"
     for arguments in (["status"], ["pause", "--url", url, "-c", str(config)], ["resume", "--url", "ftp://host"]):
         assert refused(*arguments).exit_code == 2
+
+
+def test_a_service_that_has_only_just_been_started_is_waited_for_where_that_is_asked(url: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    late = Late(port, json.loads(run("status", "--url", url, "--json")))
+    begun = threading.Timer(0.5, late.start)
+    begun.start()
+    try:
+        assert json.loads(run("status", "--url", f"127.0.0.1:{port}", "--json", "--wait", "60s"))["state"]
+    finally:
+        begun.join()
+        late.stop()
+    assert refused("status", "--url", f"127.0.0.1:{port}", "--wait", "0.3s").exit_code == 3
+    assert refused("status", "--url", url, "--wait", "60").exit_code == 2
+
+
+class Late:
+    """A service that begins to answer when it is told to."""
+
+    def __init__(self, port: int, answer: Mapping[str, object]) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - as its base has it
+                pass
+
+        self._port, self._handler = port, Handler
+        self._server: http.server.ThreadingHTTPServer | None = None
+
+    def start(self) -> None:
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        assert self._server is not None
+        self._server.shutdown()
+        self._server.server_close()
 
 
 def test_nobody_there_is_unreachable() -> None:
