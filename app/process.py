@@ -16,8 +16,8 @@ from app.signals import FORCED, Signals
 from consumers.errors import MillraceError
 
 log = logging.getLogger(__name__)
-_BUILT_WITHIN_S = 1.0
-"""How long a start that is to end may go on with what it is at."""
+_HURRIED_S = 1.0
+"""How long a start that is to end may go on with what it is at, before it is left behind."""
 
 
 def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
@@ -43,8 +43,8 @@ def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
             server.stop()
             return
     service.stop()
-    if not service.join(_BUILT_WITHIN_S) and service.nothing_to_save:
-        log.info("ended while the model was being built: nothing was learnt yet, so nothing is saved")
+    if not service.join(_HURRIED_S) and service.nothing_to_save:
+        log.info("ended while starting: nothing was learnt yet, so there is nothing to save")
         sys.stderr.flush()
         os._exit(0)  # a model's tracing cannot be interrupted, and may take longer than any grace
     service.join(service.grace_left_s())

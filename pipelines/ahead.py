@@ -4,7 +4,8 @@ Drawing takes Python's lock, and wakes all that feeds the dataset, which takes i
 would wait for it several times, some 5 of 220 ms on 2 cores; during a call it waits for nothing.
 
 Owns the thread `draw`. One element at most is drawn ahead; with nothing to draw the thread waits, and so does whoever
-takes. It ends by `close`, once what it draws from has ended.
+takes. It ends by `close`, once what it draws from has ended. The thread is a daemon, which an executor's is not: a
+dataset that hangs must not keep the process from ending.
 """
 
 import threading
@@ -44,6 +45,8 @@ class Ahead(Generic[T]):
         """Drop what was drawn; returns when nothing is drawn any more, which has to have ended by itself."""
         self._orders.put(None)
         self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            raise RuntimeError(f"the dataset did not end within {_CLOSE_S:g} s; preprocess hangs")
         self._drawn = None
 
     def _run(self) -> None:

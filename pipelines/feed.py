@@ -99,7 +99,7 @@ class Feed:
         self._in_flight: Counter[Partition] = Counter()
         self._balances = Balances()
         self._under_way: dict[int, tuple[BlockFacts, int]] = {}
-        self._next_tick = math.inf
+        self._gave_at = -math.inf
         self._opened_at = -math.inf
         self._waiting_records_s = self._waiting_decode_s = 0.0
         self._blocks = self._stale = 0
@@ -179,13 +179,13 @@ class Feed:
             if self.stopped:
                 return None
             raise
-        self._next_tick = self._clock() + self._options.tick_s
+        self._gave_at = self._clock()
         if element is None:
             self._discard()
         return element
 
     def _steps(self) -> Iterator[Block | Tick]:
-        self._next_tick = self._clock() + self._options.tick_s
+        self._gave_at = self._clock()
         while not self.stopped and not isinstance(self._ending, HandoffClosed):
             self._top_up()
             self._absorb()
@@ -194,17 +194,14 @@ class Feed:
             elif self._assembler.finished or (self._ending is not None and not self._pool.in_flight):
                 yield from self._rest()
                 return
-            elif self._tick_is_due():
+            elif (now := self._clock()) >= self._ticks_at(now):
                 yield Tick()
             else:
                 self._wait()
 
-    def _tick_is_due(self) -> bool:
-        """Whether the trainer may be waiting for something to look at; never with a block to be had."""
-        now = self._clock()
-        if self._under_way:
-            self._next_tick = now + self._options.tick_s
-        return now >= self._next_tick
+    def _ticks_at(self, now: float) -> float:
+        """When the trainer should have something to look at; not while it has a block to take."""
+        return (now if self._under_way else self._gave_at) + self._options.tick_s
 
     def _rest(self) -> Iterator[Block]:
         """What can still be given after the last chunk."""
@@ -295,7 +292,7 @@ class Feed:
 
     def _wait(self) -> None:
         began = self._clock()
-        timeout = max(0.0, min(self._next_tick, self._closes_at()) - began)
+        timeout = max(0.0, min(self._ticks_at(began), self._closes_at()) - began)
         if self._pool.in_flight:
             self._decoded(min(timeout, _POLL_S) if self._has_room() else timeout)
             self._waiting_decode_s += self._clock() - began

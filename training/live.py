@@ -95,7 +95,6 @@ class LiveMetrics:
         self._names = list(names)
         self._bucket_s = max(1.0, window_s / _BUCKETS)
         self._buckets: deque[tuple[float, Sums]] = deque()
-        self._closed: tuple[tuple[float, float] | None, Sums] = (None, Sums())
         self._total = Sums()
 
     def add(self, sums: Sums) -> None:
@@ -110,7 +109,11 @@ class LiveMetrics:
 
     def look(self) -> LiveSnapshot:
         """Work the values out."""
-        window = self._window()
+        oldest = self._clock() - self._window_s
+        window = Sums()
+        for began, sums in self._buckets:
+            if began >= oldest:
+                window.add(sums)
         return LiveSnapshot(
             scored=self._scored,
             window_s=self._window_s,
@@ -121,22 +124,6 @@ class LiveMetrics:
             cumulative_records=self._total.records,
         )
 
-    def _window(self) -> Sums:
-        """All buckets of the window; those that nothing is added to any more are added up once, not at every look."""
-        oldest = self._clock() - self._window_s
-        inside = [(began, sums) for began, sums in self._buckets if began >= oldest]
-        window = Sums()
-        if inside:
-            of = (inside[0][0], inside[-1][0])
-            if self._closed[0] != of:
-                closed = Sums()
-                for _, sums in inside[:-1]:
-                    closed.add(sums)
-                self._closed = (of, closed)
-            window.add(self._closed[1])
-            window.add(inside[-1][1])
-        return window
-
     def _values(self, sums: Sums) -> dict[str, float]:
         if not sums.records:
             return {}
@@ -146,7 +133,6 @@ class LiveMetrics:
     def forget_window(self) -> None:
         """Begin the window anew, as after a rewind: what follows is another history."""
         self._buckets.clear()
-        self._closed = (None, Sums())
 
     def snapshot(self) -> PartState:
         """The cumulative sums; the window is of this process only."""

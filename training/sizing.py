@@ -32,7 +32,7 @@ class CallSize:
         if len(self._batch_s) < _CALLS:
             return False
         fitting = min(self._most, max(1, round(self._aim_s / max(1e-9, statistics.median(self._batch_s)))))
-        if self.batches / _SLACK < fitting < self.batches * _SLACK or fitting == self.batches:
+        if self.batches / _SLACK < fitting < self.batches * _SLACK:
             return False
         self.batches = fitting
         return True

@@ -18,7 +18,6 @@ from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.station import Station
 from tests.faults.harness.topics import Topic
 from tests.faults.harness.vitals import Vitals
-from training.checkpoints.manifest import SaveReason
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -107,12 +106,13 @@ def test_a_stop_while_the_broker_is_away_saves_and_ends_well_and_the_next_start_
     _stop_reading_halfway(run, topic)
     with disturbed(BrokerKilled(station.broker)):
         _learn_what_is_queued(run, topic)
+        learnt = run.settled()
         run.terminate()
         assert run.exit_code(GRACE_S) == 0, run.tail()
         assert "Traceback" not in run.log(), run.tail()
     stopped = Shelf(straight.project.folder).newest()
     assert stopped is not None
-    assert stopped.manifest.reason == SaveReason.STOP
+    assert stopped.settled == learnt, "what was learnt while the broker was away is saved"
     straight.make_ready()
     assert straight.run.went_on_from() == stopped.number
     assert_learnt_once(straight.run, topic)

@@ -23,6 +23,14 @@ MOMENTS = 5
 """Kinds of them that `terms` knows."""
 GRACE_S = 25.0
 SOON_S = 10.0
+SLOW_MODEL = """\
+import time
+
+
+def build_model():
+    print("building", flush=True)
+    time.sleep(120)
+"""
 
 
 def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again(
@@ -97,9 +105,10 @@ def test_sigterm_while_it_is_still_importing_ends_well(stream: MakeStream, proje
 def test_sigterm_while_the_model_is_built_ends_well_and_publishes_nothing(
     stream: MakeStream, project: MakeProject
 ) -> None:
-    made = project(stream())
+    made = project(stream(), model={"build": "./slow.py:build_model"})
+    (made.path / "slow.py").write_text(SLOW_MODEL)
     with Run(made) as run:
-        run.wait_for_line("model: building")
+        run.wait_for_line("building")
         run.terminate()
         assert run.exit_code(SOON_S) == 0, run.tail()
     assert Shelf(made.folder).numbers() == []
