@@ -36,6 +36,8 @@ class Span:
     """Offsets that retention removed before they were read."""
     fingerprint: Fingerprint | None = None
     """Of the last chunk that ends in it; None where none does."""
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    """Of its rows, those of which a list was cut to its bound, by feature. They are learnt all the same."""
 
     def balanced(self) -> bool:
         """Whether every offset of the span is accounted for exactly once."""

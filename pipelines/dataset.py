@@ -89,7 +89,7 @@ def block_spec(schema: Schema, batch_size: int) -> Element:
 
     return Element(
         number=tf.TensorSpec([], tf.int64),
-        features={field.name: of(field) for field in schema.features},
+        features={field.name: of(field) for field in schema.inputs},
         labels={field.name: of(field) for field in schema.labels},
         weights=column(tf.float32),
         offsets=column(tf.int64),

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Chunk, Int64s, Partition
 from pipelines.decoders.protocol import Decoder
-from pipelines.schema import Column, Field
+from pipelines.schema import Column, Field, Schema
 
 _OBJECT_BYTES = 40
 """What a short `bytes` weighs beside its contents, and its reference in the column."""
@@ -61,6 +61,8 @@ class Decoded:
     """What its columns hold in memory, roughly."""
     fingerprint: Fingerprint | None = None
     """Of the chunk's last record, whatever became of it."""
+    truncated: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    """Of the features whose lists are bounded: the rows that were cut. A feature of which none was is left out."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -69,7 +71,7 @@ class Decoded:
 def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
     """Decode a chunk and put its columns under the model's names. A function of the chunk alone."""
     schema, decoded = decoder.schema, decoder.decode(chunk.values)
-    kept, columns = decoded.kept, decoded.columns
+    kept, columns, lengths = decoded.kept, decoded.columns, decoded.lengths
     refused = [(refusal.index, refusal.reason, refusal.field) for refusal in decoded.refused]
     weights = None
     if schema.weight is not None:
@@ -78,6 +80,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
             refused += [(int(index), Reason.OUT_OF_RANGE, schema.weight.source) for index in kept[~good]]
             kept, weights = kept[good], weights[good]
             columns = {source: column[good] for source, column in columns.items()}
+            lengths = {source: column[good] for source, column in lengths.items()}
     offsets = chunk.offsets[kept]
     times = chunk.timestamps[kept] if schema.event_time is None else columns[schema.event_time.source]
     return Decoded(
@@ -89,12 +92,13 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         lost=chunk.lost,
         offsets=offsets,
         event_times=times.astype(np.int64, copy=False),
-        features=_named(schema.features, columns),
+        features={**_named(schema.features, columns), **_lengths(schema, lengths)},
         labels=_named(schema.labels, columns),
         weights=weights,
         refused=tuple(Refused(int(chunk.offsets[index]), reason, field) for index, reason, field in sorted(refused)),
         nbytes=sum(map(_nbytes, columns.values())) + 2 * offsets.nbytes,
         fingerprint=chunk.fingerprint,
+        truncated=_truncated(schema, lengths),
     )
 
 
@@ -107,6 +111,21 @@ def _weights(column: Column) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bo
 
 def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str, Column]:
     return {field.name: columns[field.source] for field in fields}
+
+
+def _lengths(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, Column]:
+    """Of each feature that asks for it: how many elements each row has after the cut."""
+    named = [(field.lengths, field) for field in schema.features]
+    return {
+        told.name: np.minimum(lengths[field.source], field.shape[0]).astype(np.int32)
+        for told, field in named
+        if told is not None
+    }
+
+
+def _truncated(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, npt.NDArray[np.bool_]]:
+    found = {field.name: lengths[field.source] > field.shape[0] for field in schema.features if field.pad is not None}
+    return {name: rows for name, rows in found.items() if rows.any()}
 
 
 def _nbytes(column: Column) -> int:

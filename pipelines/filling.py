@@ -30,6 +30,7 @@ class _Tally:
     learnt: int = 0
     first_row: int | None = None
     set_aside: Counter[Reason] = field(default_factory=Counter)
+    truncated: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     gaps: int = 0
     lost: int = 0
@@ -43,6 +44,7 @@ class _Tally:
         self.end = piece.end
         self.learnt += piece.rows
         self.set_aside.update(piece.set_aside)
+        self.truncated.update(piece.truncated)
         self.skipped.update(piece.skipped)
         self.gaps += piece.gaps
         self.lost += piece.lost
@@ -56,6 +58,7 @@ class _Tally:
             end=self.end,
             learnt=self.learnt,
             set_aside=dict(self.set_aside),
+            truncated=dict(+self.truncated),
             skipped=dict(self.skipped),
             gaps=self.gaps,
             lost=self.lost,
@@ -85,7 +88,7 @@ class OpenBlock:
         self.fetched_at = math.inf
         self._batch_size = batch_size
         size = -(-capacity // batch_size) * batch_size
-        self._features = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.features}
+        self._features = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.inputs}
         self._labels = {spec.name: np.empty((size, *spec.shape), spec.numpy_dtype) for spec in schema.labels}
         self._weights = np.empty(size, np.float32)
         self._offsets = np.empty(size, np.int64)

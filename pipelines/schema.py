@@ -13,6 +13,8 @@ DType = Literal[
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool", "string"
 ]
 DTYPES: tuple[str, ...] = get_args(DType)
+RAGGED = ".lengths"
+"""Ends the name of the feature that holds the lengths of a ragged one's rows, until the model takes both as one."""
 Column = npt.NDArray[np.generic]
 """One field's values, the rows first. Strings are object arrays of `bytes`."""
 
@@ -35,9 +37,22 @@ class Field:
     one_of: tuple[bool | int | float | str, ...] | None = None
     """The only values that a record may hold; what `missing` stands in is not held to them."""
 
+    pad: bool | int | float | str | None = None
+    """Fills shorter lists up to `shape[0]`, where longer ones are cut; None where all have that length."""
+    length: str | None = None
+    """The name under which the model gets how many elements each row has, as one more feature; None for not at all."""
+    ragged: bool = False
+    """Whether the model gets a RaggedTensor rather than rows that are padded."""
+
+    @property
+    def lengths(self) -> "Field | None":
+        """The feature that holds the rows' lengths, where the dataset has one."""
+        name = self.name + RAGGED if self.ragged else self.length
+        return None if name is None else Field(name=name, source=self.source, dtype="int32", min=0, max=self.shape[0])
+
     def reads_like(self, other: "Field") -> bool:
         """Whether both make the same column and the same verdicts of a record's field."""
-        return replace(self, name=other.name) == other
+        return replace(self, name=other.name, length=other.length, ragged=other.ragged) == other
 
     @property
     def numpy_dtype(self) -> np.dtype[np.generic]:
@@ -59,6 +74,12 @@ class Schema:
     weight: Field | None = None
     event_time: Field | None = None
     """An int64 of milliseconds since 1970."""
+
+    @property
+    def inputs(self) -> tuple[Field, ...]:
+        """The features as the dataset has them: lengths are features too."""
+        lengths = (field.lengths for field in self.features)
+        return self.features + tuple(field for field in lengths if field is not None)
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -69,6 +69,12 @@ class Slice:
         return self.last - self.first
 
     @property
+    def truncated(self) -> Counter[str]:
+        """How many of its rows were cut, by feature."""
+        masks = self.decoded.truncated.items()
+        return Counter({name: int(rows[self.first : self.last].sum()) for name, rows in masks})
+
+    @property
     def fingerprint(self) -> Fingerprint | None:
         """Of the chunk's last record, where this slice settles it."""
         return self.decoded.fingerprint if self.end == self.decoded.end else None
@@ -153,4 +159,5 @@ def _only(decoded: Decoded, rows: Int64s) -> Decoded:
         features={name: column[rows] for name, column in decoded.features.items()},
         labels={name: column[rows] for name, column in decoded.labels.items()},
         weights=None if decoded.weights is None else decoded.weights[rows],
+        truncated={name: mask[rows] for name, mask in decoded.truncated.items()},
     )

@@ -31,6 +31,8 @@ class PartitionStatistics:
     """Offsets at which Kafka holds no record."""
     lost: int
     """Offsets that retention removed before they were read; anything but 0 is a loss."""
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    """Records of which a list was cut to its bound, by feature; they count as learnt or set aside as any other."""
     former: tuple["PartitionStatistics", ...] = ()
     """What became of the topics that bore the name before, the oldest first."""
 
@@ -55,6 +57,7 @@ class PartitionStatistics:
             "skipped": dict(self.skipped),
             "gaps": self.gaps,
             "lost": self.lost,
+            **({"truncated": dict(self.truncated)} if self.truncated else {}),
         }
 
     @classmethod
@@ -68,6 +71,7 @@ class PartitionStatistics:
             skipped={str(order): int(count) for order, count in facts["skipped"].items()},
             gaps=int(facts["gaps"]),
             lost=int(facts["lost"]),
+            truncated={str(name): int(count) for name, count in facts.get("truncated", {}).items()},
         )
 
 
@@ -82,6 +86,7 @@ class Account:
     skipped: dict[str, int] = field(default_factory=dict)
     gaps: int = 0
     lost: int = 0
+    truncated: dict[str, int] = field(default_factory=dict)
     fingerprint: Fingerprint | None = None
     """Of the last chunk that was wholly settled; None where none was."""
     former: tuple[PartitionStatistics, ...] = ()
@@ -98,6 +103,8 @@ class Account:
                 self.set_aside[reason] = self.set_aside.get(reason, 0) + count
         for order, count in span.skipped.items():
             self.skipped[order] = self.skipped.get(order, 0) + count
+        for feature, count in span.truncated.items():
+            self.truncated[feature] = self.truncated.get(feature, 0) + count
 
     @property
     def settled(self) -> int:
@@ -118,6 +125,7 @@ class Account:
             skipped=dict(self.skipped),
             gaps=self.gaps,
             lost=self.lost,
+            truncated=dict(self.truncated),
             former=self.former,
         )
 
@@ -141,6 +149,7 @@ class Account:
             skipped=dict(counted.skipped),
             gaps=counted.gaps,
             lost=counted.lost,
+            truncated=dict(counted.truncated),
             fingerprint=Fingerprint.of_facts(facts.get("fingerprint")),
             former=tuple(map(PartitionStatistics.of_facts, facts.get("former", ()))),
         )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pipelines.dataset import replica_rows
+from pipelines.schema import RAGGED
 from training.gate import Gate
 from training.metrics import CompiledMetrics
 from training.witness import Witness
@@ -157,8 +158,21 @@ class TrainingCall:
 
 
 def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any, Any]:
-    """Features by name, or the only one bare for a model of one unnamed input; without labels, y is x."""
+    """Features by name, or the only one bare for a model of one unnamed input; without labels, y is x.
+
+    Ragged features travel padded, with their lengths beside them, so that every block has one shape; here they become
+    what the model takes.
+    """
+    x = _with_ragged(x)
     inputs = getattr(model, "_inputs_struct", None)
     if len(x) == 1 and inputs is not None and not isinstance(inputs, dict):
         x = next(iter(x.values()))
     return x, x if y is None else y, w
+
+
+def _with_ragged(x: Mapping[str, Any]) -> dict[str, Any]:
+    names = {name.removesuffix(RAGGED) for name in x if name.endswith(RAGGED)}
+    rows = {name: column for name, column in x.items() if not name.endswith(RAGGED)}
+    return rows | {
+        name: tf.RaggedTensor.from_tensor(x[name], lengths=tf.cast(x[name + RAGGED], tf.int64)) for name in names
+    }

@@ -6,6 +6,7 @@ Pure inspection; runs while the model is built.
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.schema import RAGGED
 from training.calls import Rows
 from training.errors import ModelError
 
@@ -16,7 +17,11 @@ def check_inputs(model: Any, rows: Rows) -> None:
     if not inputs:
         return
     wanted = {tensor.name: _Input(tuple(tensor.shape[1:]), str(tensor.dtype)) for tensor in inputs}
-    offered = {name: _Input(tuple(column.shape[2:]), column.dtype.name) for name, column in rows.features.items()}
+    offered = {
+        name: _Input(tuple(column.shape[2:]), column.dtype.name)
+        for name, column in rows.features.items()
+        if not name.endswith(RAGGED)
+    }
     if len(wanted) == len(offered) == 1 and not isinstance(getattr(model, "_inputs_struct", None), dict):
         offered = dict(zip(wanted, offered.values(), strict=True))
     if wanted.keys() != offered.keys() or any(not wanted[name].takes(offered[name]) for name in wanted):

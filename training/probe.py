@@ -33,10 +33,24 @@ class Probe:
 def make_probe(schema: Schema, rows: int, seed: int = 1) -> Probe:
     """Make rows up; the same for the same seed."""
     random = np.random.default_rng(seed)
+    features = {field.name: _column(field, rows, random) for field in schema.features}
+    for field in schema.features:
+        if field.pad is not None:
+            features |= _of_any_length(field, features[field.name], random)
     return Probe(
-        features={field.name: _column(field, rows, random) for field in schema.features},
+        features=features,
         labels={field.name: _column(field, rows, random, label=True) for field in schema.labels},
     )
+
+
+def _of_any_length(field: Field, column: Column, random: np.random.Generator) -> dict[str, Column]:
+    """The rows cut to lengths from 0 to all, padded, and their lengths where the dataset has them."""
+    lengths = random.integers(0, field.shape[0] + 1, len(column))
+    beyond = np.arange(field.shape[0]) >= lengths[:, np.newaxis]
+    cut = column.copy()
+    cut[beyond] = np.array(field.pad.encode() if isinstance(field.pad, str) else field.pad, field.numpy_dtype)
+    told = field.lengths
+    return {field.name: cut} | ({} if told is None else {told.name: lengths.astype(np.int32)})
 
 
 def keeping_rules(field: Field, shape: tuple[int, ...], random: np.random.Generator) -> Column:

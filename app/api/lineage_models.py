@@ -17,6 +17,9 @@ class HistoryView(Shape):
     skipped: Mapping[str, int] = Field(description="By the order that said so.")
     gaps: int
     lost: int
+    truncated: Mapping[str, int] | None = Field(
+        None, description="Records of which a list was cut to its bound, by feature; left out for none."
+    )
     former: list["HistoryView"] | None = Field(
         None, description="What became of the topics that bore the name before, the oldest first."
     )

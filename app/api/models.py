@@ -105,6 +105,9 @@ class RecordsView(Shape):
     skipped: Mapping[str, int] = Field(description="By the order that said so.")
     gaps: int = Field(description="Offsets at which Kafka holds no record: compacted, aborted, control records.")
     lost: int = Field(description="Offsets that retention removed before they were read.")
+    truncated: Mapping[str, int] | None = Field(
+        None, description="Of the records that were decoded, those of which a list was cut to its bound, by feature."
+    )
     begun_anew: int | None = Field(
         None, description="How often a partition began anew, as its topic had been created again; left out for never."
     )

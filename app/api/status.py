@@ -87,10 +87,11 @@ def records_of(snapshot: Snapshot) -> RecordsView:
     """What became of the records: of this history by the ledger, of this incarnation by what is on its way."""
     partitions = snapshot.ledger.partitions.values()
     histories = [history for partition in partitions for history in partition.histories]
-    set_aside, skipped = Counter[str](), Counter[str]()
+    set_aside, skipped, truncated = Counter[str](), Counter[str](), Counter[str]()
     for history in histories:
         set_aside.update({reason.value: count for reason, count in history.set_aside.items()})
         skipped.update(history.skipped)
+        truncated.update(history.truncated)
     flow = flow_of(snapshot)
     return RecordsView(
         offsets=sum(history.position - history.start for history in histories),
@@ -99,6 +100,7 @@ def records_of(snapshot: Snapshot) -> RecordsView:
         skipped=dict(skipped),
         gaps=sum(history.gaps for history in histories),
         lost=sum(history.lost for history in histories),
+        truncated=dict(truncated) or None,
         begun_anew=len(histories) - len(partitions) or None,
         fetched=flow.fetched if flow else None,
         handed=flow.handed if flow else None,

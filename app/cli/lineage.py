@@ -126,6 +126,7 @@ def _offsets(facts: PartitionStatistics) -> str:
     parts += [f"set aside {count:,} {reason.value}" for reason, count in facts.set_aside.items()]
     parts += [f"skipped {count:,} by {order}" for order, count in facts.skipped.items()]
     parts += [f"{count:,} {word}" for word, count in (("gaps", facts.gaps), ("lost to retention", facts.lost)) if count]
+    parts += [f"{count:,} cut in {feature}" for feature, count in facts.truncated.items()]
     if facts.position == facts.start:
         return f"begins at {facts.start}, nothing is settled yet"
     return f"offsets {facts.start}..{facts.position - 1}: " + ", ".join(parts)

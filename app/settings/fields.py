@@ -4,6 +4,8 @@ Pure; `app.settings.records` puts fields together.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import numpy as np
@@ -48,6 +50,8 @@ Missing = Annotated[
 Bound = Annotated[int | float | None, PlainValidator(_number), WithJsonSchema({"type": ["number", "null"]})]
 OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
+_NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
+"""What a ragged row is filled up with on its way, of dtypes that are no numbers."""
 _MISSING = "Stands in where the record lacks {}or holds null. Null: such a record is set aside."
 _MIN = "The least value that is learnt from; a record with a smaller one is set aside."
 _MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
@@ -94,6 +98,21 @@ class _Values(_Ruled):
 class FieldSettings(_Values):
     """One field of a record. A dtype alone is short for a mapping with that dtype."""
 
+    pad: Missing = Field(
+        None,
+        description="For a feature that is a list of varying length: fills shorter ones up to the first of its shape. "
+        "Longer ones are cut, and counted as truncated. Null: all have the length of the shape.",
+    )
+    length: str | None = Field(
+        None,
+        min_length=1,
+        description="With pad: the name of one more input, which gets how many elements the list has, an int32.",
+    )
+    ragged: bool = Field(
+        default=False,
+        description="With a shape: the model gets a RaggedTensor, of lists that are cut at the first of it.",
+    )
+
     field: str | None = Field(
         None, min_length=1, description="The record's name for it, where it is not the model's name."
     )
@@ -117,7 +136,22 @@ class FieldSettings(_Values):
 
     def to_field(self, name: str) -> schema.Field:
         """The schema's description of the field that the model calls `name`."""
-        return to_field(self, name, self.field or name)
+        pad = self.pad if self.pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
+        return replace(to_field(self, name, self.field or name), pad=pad, length=self.length, ragged=self.ragged)
+
+    @model_validator(mode="after")
+    def _length_varies_within_a_bound(self) -> Self:
+        varies = self.pad is not None or self.ragged
+        key = "ragged" if self.ragged else "pad"
+        if varies and not self.shape:
+            raise SettingError(key, "a list of varying length needs a bound; write shape: [N], its greatest length")
+        if self.ragged and len(self.shape) > 1:
+            raise SettingError(key, "a ragged feature is a list of single values; write shape: [N], or pad it")
+        if self.pad is not None and not _fits(self.pad, self.dtype):
+            raise SettingError("pad", f"{self.pad!r} does not fit {self.dtype}; write a value that does, or null")
+        if self.length is not None and (self.pad is None or self.ragged):
+            raise SettingError("length", "this tells the lengths of a padded list; give it a pad, or leave length out")
+        return self
 
 
 class OneLabelSettings(_Values):

@@ -69,7 +69,7 @@ class RecordsSettings(Section):
     features: dict[str, FieldSettings] = Field(
         min_length=1,
         description="The names of the model's inputs, each with its dtype or a mapping: dtype, shape, missing, min, "
-        "max, one_of, field.",
+        "max, one_of, pad, length, ragged, field.",
         examples=[{"price": "float32"}],
     )
     label: Labels | None = Field(
@@ -98,6 +98,18 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _lengths_go_with_features(self) -> Self:
+        labels = () if self.label is None else to_schema(self).labels
+        if padded := [field.name for field in labels if field.pad is not None]:
+            raise ValueError(
+                f"the label {padded[0]!r} varies in length, and only features may; leave pad and ragged out"
+            )
+        names = [field.name for field in to_schema(self).inputs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two features are called {twice[0]!r}; give the length another name")
+        return self
+
+    @model_validator(mode="after")
     def _csv_can_be_read(self) -> Self:
         if self.format == "csv":
             try:
@@ -113,6 +125,8 @@ class RecordsSettings(Section):
         for field in to_schema(self).fields if self.format == "raw" else ():
             if field.dtype == "string":
                 raise ValueError(f"{field.name!r} is a string, which raw records cannot hold; write format: json")
+            if field.pad is not None:
+                raise ValueError(f"{field.name!r} varies in length, and a raw record has one; write format: json")
             if field.missing is not None:
                 raise ValueError(f"{field.name!r} has a missing value, yet raw records lack nothing; leave it out")
         return self

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from consumers.reasons import Reason
+from consumers.records import Int64s
 from pipelines.decoders.rules import broken_by_numbers, words_not_allowed
 from pipelines.decoders.sources import empty_column
 from pipelines.schema import Column, DType, Field
@@ -86,6 +87,32 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
     worst = _worst(None if inner_faults is None else inner_faults[taken], int(good.sum()))
     faults[good] = Show.GOOD if worst is None else worst
     return column, faults
+
+
+def read_lists(
+    read: pa.ChunkedArray, field: Field, default: np.generic | bytes | None, pad: np.generic | bytes
+) -> tuple[Column, Faults | None, Int64s]:
+    """As `read_column`, for lists of any length: padded or cut to the field's shape, and how long they are themselves.
+
+    A default stands in as a list of one. What is cut off is looked at all the same.
+    """
+    array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
+    inner, inner_faults = _tensor(array.flatten(), field, field.shape[1:])
+    absent = nulls(array)
+    lengths = np.where(absent, 0, np.diff(array.offsets.to_numpy())).astype(np.int64)
+    column = empty_column(field.dtype, (len(array), *field.shape))
+    column[...] = pad
+    rows = np.repeat(np.arange(len(array)), lengths)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    kept = places < field.shape[0]
+    column[rows[kept], places[kept]] = inner[kept]
+    faults = np.where(absent, np.uint8(Show.MISSING), np.uint8(Show.GOOD))
+    if (worst := _worst(inner_faults, len(rows))) is not None:
+        np.maximum.at(faults, rows, worst)
+    if default is not None:
+        column[absent, 0] = default
+        lengths[absent], faults[absent] = 1, Show.GOOD
+    return column, faults if faults.any() else None, lengths
 
 
 def _worst(faults: Faults | None, rows: int) -> Faults | None:

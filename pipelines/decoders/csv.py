@@ -26,10 +26,11 @@ import pyarrow.csv as pcsv
 
 from consumers.reasons import Reason
 from consumers.records import Int64s
-from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, nulls, read_column, scalars
+from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, nulls, read_column, read_lists, scalars
 from pipelines.decoders.csv_framing import Dialect
 from pipelines.decoders.csv_places import Place, places_of
 from pipelines.decoders.csv_text import FALSE, TRUE, converted
+from pipelines.decoders.pieces import only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import empty_column
 from pipelines.decoders.text import LARGEST, joined
@@ -78,23 +79,17 @@ class CsvDecoder:
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, none included."""
         records, indices, text, refused = self._dialect.framed(values)
-        fields = {place.field.source: place.field for place in self._places}
-        columns = {source: [empty_column(field.dtype, (0, *field.shape))] for source, field in fields.items()}
-        kept: list[Int64s] = [np.empty(0, np.int64)]
+        fields = [place.field for place in self._places]
+        none = {field.source: empty_column(field.dtype, (0, *field.shape)) for field in fields}
+        varying = {field.source: np.empty(0, np.int64) for field in fields if field.pad is not None}
+        pieces = [DecodedValues(np.empty(0, np.int64), none, (), varying)]
         for settled in self._settle(_Group(records, indices), text):
             if isinstance(settled, Refusal):
                 refused.append(settled)
                 continue
-            piece_kept, piece, piece_refused = self._columns(settled)
-            kept.append(piece_kept)
-            refused += piece_refused
-            for source, column in piece.items():
-                columns[source].append(column)
-        refused.sort(key=lambda refusal: refusal.index)
-        whole = {
-            source: pieces[1] if len(pieces) == 2 else np.concatenate(pieces) for source, pieces in columns.items()
-        }
-        return DecodedValues(np.concatenate(kept), whole, tuple(refused))
+            pieces.append(self._columns(settled))
+            refused += pieces[-1].refused
+        return together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
 
     def _settle(self, group: _Group, text: bytes) -> Iterator[_Rows | Refusal]:
         """Rows of the records, in order; a verdict on one that Arrow takes for none."""
@@ -150,28 +145,30 @@ class CsvDecoder:
             check_utf8=False,
         )
 
-    def _columns(self, rows: _Rows) -> tuple[Int64s, dict[str, Column], list[Refusal]]:
+    def _columns(self, rows: _Rows) -> DecodedValues:
         """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
         columns: dict[str, Column] = {}
+        lengths: dict[str, Int64s] = {}
         refused: list[Refusal] = []
         good = np.ones(len(rows.group.records), dtype=bool)
         for place in self._places:
-            columns[place.field.source], faults = self._column(place, rows)
+            source = place.field.source
+            columns[source], faults, long = self._column(place, rows)
+            if long is not None:
+                lengths[source] = long
             if faults is not None:
                 refused += self._verdicts(rows.group, place, faults, good & (faults > 0))
                 good &= faults == 0
-        if good.all():
-            return rows.group.indices, columns, refused
-        return rows.group.indices[good], {source: column[good] for source, column in columns.items()}, refused
+        return only_good(DecodedValues(rows.group.indices, columns, tuple(refused), lengths), good)
 
-    def _column(self, place: Place, rows: _Rows) -> tuple[Column, Faults | None]:
+    def _column(self, place: Place, rows: _Rows) -> tuple[Column, Faults | None, Int64s | None]:
         arrays = [_whole(rows.table.column(column)) for column in place.columns]
         if place.field.shape and self._layout.lists is not None:
             return _in_lists(place, arrays[0], self._layout.lists)
         if rows.typed:
-            return _side_by_side(place, arrays, [])
+            return *_side_by_side(place, arrays, []), None
         texts = [converted(array, _element(place.field)) for array in arrays]
-        return _side_by_side(place, [text.values for text in texts], [text.wrong for text in texts])
+        return *_side_by_side(place, [text.values for text in texts], [text.wrong for text in texts]), None
 
     def _verdicts(self, group: _Group, place: Place, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
         verdicts = []
@@ -219,8 +216,8 @@ def _side_by_side(
     return column, faults if faults.any() else None
 
 
-def _in_lists(place: Place, texts: pa.Array, between: str) -> tuple[Column, Faults | None]:
-    """A field whose elements stand in one column. An empty text lists nothing: the field is missing."""
+def _in_lists(place: Place, texts: pa.Array, between: str) -> tuple[Column, Faults | None, Int64s | None]:
+    """A field whose elements stand in one column. An empty text lists nothing: an empty list, or a missing one."""
     present = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, texts.type), texts)
     split = pc.split_pattern(present.cast(pa.string()), between)
     elements = split.flatten()
@@ -228,10 +225,15 @@ def _in_lists(place: Place, texts: pa.Array, between: str) -> tuple[Column, Faul
         values, wrong = elements.cast(pa.binary()), None
     else:
         values, wrong = converted(elements, _element(place.field))
-    lists = pa.ListArray.from_arrays(split.offsets, values, mask=split.is_null() if split.null_count else None)
-    column, faults = read_column(pa.chunked_array([lists]), place.field, place.default)
+    nothing = split.is_null() if split.null_count and place.pad is None else None
+    lists = pa.chunked_array([pa.ListArray.from_arrays(split.offsets, values, mask=nothing)])
+    lengths = None
+    if place.pad is None:
+        column, faults = read_column(lists, place.field, place.default)
+    else:
+        column, faults, lengths = read_lists(lists, place.field, place.default, place.pad)
     if wrong is None or not wrong.any():
-        return column, faults
+        return column, faults, lengths
     by_row = np.zeros(len(texts), np.uint8)
     np.maximum.at(by_row, np.repeat(np.arange(len(texts)), np.diff(split.offsets.to_numpy())), wrong)
-    return column, by_row if faults is None else np.maximum(by_row, faults)
+    return column, by_row if faults is None else np.maximum(by_row, faults), lengths

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consumers.errors import ConfigError
-from pipelines.decoders.sources import default_of, distinct_fields
+from pipelines.decoders.sources import default_of, distinct_fields, pad_of
 from pipelines.schema import CsvLayout, Field, Schema
 
 
@@ -17,6 +17,7 @@ class Place:
     columns: tuple[str, ...]
     """By their numbers, from 0."""
     default: np.generic | bytes | None
+    pad: np.generic | bytes | None
 
 
 def _check(layout: CsvLayout) -> None:
@@ -43,11 +44,18 @@ def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[Place, ...], int
         width = _width(by_source[name], layout) if name in by_source else 1
         at[name] = tuple(str(count + more) for more in range(width))
         count += width
-    return tuple(Place(field, at[source], default_of(field)) for source, field in by_source.items()), count
+    return tuple(
+        Place(field, at[source], default_of(field), pad_of(field)) for source, field in by_source.items()
+    ), count
 
 
 def _width(field: Field, layout: CsvLayout) -> int:
     """How many columns a field takes."""
+    if layout.lists is None and field.pad is not None:
+        raise ConfigError(
+            f"records: {field.name!r} varies in length, so its elements stand in one column; say by records.csv.lists "
+            "what is between them"
+        )
     if layout.lists is None or not field.shape:
         return field.size
     if len(field.shape) > 1:

@@ -42,11 +42,12 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from consumers.records import Int64s
-from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, read_column
+from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, read_column, read_lists
 from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason
 from pipelines.decoders.json_framing import framed
+from pipelines.decoders.pieces import only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
-from pipelines.decoders.sources import default_of, distinct_fields, empty_column
+from pipelines.decoders.sources import default_of, distinct_fields, empty_column, pad_of
 from pipelines.decoders.text import LARGEST, is_utf8, joined
 from pipelines.schema import Column, Schema
 
@@ -86,6 +87,7 @@ class JsonDecoder:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._fields = {field.source: field for field in distinct_fields(schema)}
+        self._pads = {source: pad_of(field) for source, field in self._fields.items()}
         self._defaults = {source: default_of(field) for source, field in self._fields.items()}
         self._parsed = pj.ParseOptions(
             explicit_schema=pa.schema([(source, arrow_type(field)) for source, field in self._fields.items()]),
@@ -100,25 +102,18 @@ class JsonDecoder:
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, none included."""
         records, indices, text, refused = framed(values)
-        kept: list[Int64s] = []
-        pieces: list[dict[str, Column]] = []
+        pieces: list[DecodedValues] = []
         for settled in self._settle(_Group(records, indices), text):
             if isinstance(settled, Refusal):
                 refused.append(settled)
                 continue
-            piece_kept, columns, piece_refused = self._columns(settled)
-            kept.append(piece_kept)
-            pieces.append(columns)
-            refused += piece_refused
+            piece = self._columns(settled)
+            pieces.append(piece)
+            refused += piece.refused
         refused.sort(key=lambda refusal: refusal.index)
-        if len(pieces) == 1:
-            return DecodedValues(kept[0], pieces[0], tuple(refused))
         none = {source: empty_column(field.dtype, (0, *field.shape)) for source, field in self._fields.items()}
-        return DecodedValues(
-            np.concatenate([np.empty(0, np.int64), *kept]),
-            {source: np.concatenate([none[source], *(piece[source] for piece in pieces)]) for source in self._fields},
-            tuple(refused),
-        )
+        varying = {source: np.empty(0, np.int64) for source, pad in self._pads.items() if pad is not None}
+        return together([DecodedValues(np.empty(0, np.int64), none, (), varying), *pieces], tuple(refused))
 
     def _settle(self, group: _Group, text: bytes, *, looked: bool = False) -> Iterator[_Rows | Refusal]:
         """Rows of the records that parse, verdicts on those that don't; the rows in order."""
@@ -187,19 +182,22 @@ class JsonDecoder:
             return _Stop(int(row[1]) if row else None)
         return table if table.num_rows == len(records) else _Stop(None)
 
-    def _columns(self, rows: _Rows) -> tuple[Int64s, dict[str, Column], list[Refusal]]:
+    def _columns(self, rows: _Rows) -> DecodedValues:
         """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
         columns: dict[str, Column] = {}
+        lengths: dict[str, Int64s] = {}
         refused: list[Refusal] = []
         good = np.ones(len(rows.records), dtype=bool)
         for source, field in self._fields.items():
-            columns[source], faults = read_column(rows.table.column(source), field, self._defaults[source])
+            read, default, pad = rows.table.column(source), self._defaults[source], self._pads[source]
+            if pad is None:
+                columns[source], faults = read_column(read, field, default)
+            else:
+                columns[source], faults, lengths[source] = read_lists(read, field, default, pad)
             if faults is not None:
                 refused += _verdicts(rows, source, faults, good & (faults > 0))
                 good &= faults == 0
-        if good.all():
-            return rows.indices, columns, refused
-        return rows.indices[good], {source: column[good] for source, column in columns.items()}, refused
+        return only_good(DecodedValues(rows.indices, columns, tuple(refused), lengths), good)
 
 
 def _verdicts(rows: _Rows, source: str, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:

@@ -4,6 +4,7 @@ A decoder is a pure function of each record's own bytes (any chunking, any neigh
 verdict). It runs in a pool of threads, so it holds no mutable state, and it leaves the GIL where the format allows.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,6 +35,8 @@ class DecodedValues:
     """One column a field of the schema, keyed by `Field.source`; `len(kept)` rows each, C-contiguous."""
     refused: tuple[Refusal, ...]
     """Ascending by index; with `kept` it names every value exactly once."""
+    lengths: Mapping[str, Int64s] = dataclasses.field(default_factory=dict)
+    """How many elements the record has, row by row, for each source whose lists vary in length; cut or not."""
 
 
 class Decoder(Protocol):

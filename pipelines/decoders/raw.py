@@ -71,6 +71,11 @@ def _check(field: Field) -> None:
         raise ConfigError(
             f"records: field {field.name!r} is a string, and raw records hold numbers only; use format: json"
         )
+    if field.pad is not None:
+        raise ConfigError(
+            f"records: field {field.name!r} has a pad, and a raw record has one length; leave the pad out, or use "
+            "format: json"
+        )
     if field.missing is not None:
         raise ConfigError(
             f"records: field {field.name!r} has a missing value, and no field of a raw record can be missing; drop it"

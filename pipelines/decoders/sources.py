@@ -3,6 +3,7 @@
 Pure functions of a schema, called once when a decoder is made.
 """
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -37,6 +38,15 @@ def default_of(field: Field) -> np.generic | bytes | None:
     if _fits(field.missing, field.dtype):
         return cast("np.generic", np.dtype(field.dtype).type(field.missing))
     raise ConfigError(f"records: missing: {field.missing!r} of field {field.name!r} is not a {field.dtype}; mend it")
+
+
+def pad_of(field: Field) -> np.generic | bytes | None:
+    """What a shorter list is filled up with, as the column holds it; None for a field of one fixed length."""
+    if field.pad is None:
+        return None
+    if not field.shape:
+        raise ConfigError(f"records: field {field.name!r} has a pad and no shape; give it the longest length as [N]")
+    return default_of(replace(field, missing=field.pad))
 
 
 def empty_column(dtype: DType, shape: tuple[int, ...]) -> Column:

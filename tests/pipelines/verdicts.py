@@ -23,6 +23,8 @@ JSON_SCHEMA = Schema(
         Field(name="shares", source="shares", dtype="float32", shape=(2,), min=0.0, max=0.1, missing=-1.0),
         Field(name="land", source="land", dtype="string", one_of=("DE", "NO"), missing="?"),
         Field(name="size", source="size", dtype="float16", one_of=(0.1, 2), missing=0),
+        Field(name="last", source="last", dtype="float32", shape=(3,), pad=-1.0, max=9, missing=7.0),
+        Field(name="tags", source="tags", dtype="string", shape=(2,), pad="", missing="none"),
     ),
     labels=(Field(name="double", source="double", dtype="float64", missing=0.0),),
 )
@@ -40,6 +42,8 @@ _DEFAULTS: dict[str, object] = {
     "shares": [-1.0, -1.0],
     "land": b"?",
     "size": 0.0,
+    "last": [7.0, -1.0, -1.0],
+    "tags": [b"none", b""],
     "double": 0.0,
 }
 
@@ -143,6 +147,20 @@ JSON_CASES = (
     Case("text that `one_of` does not list", _also(land='"no"'), (Reason.NOT_ALLOWED, "land")),
     Case("a number that `one_of` does not list", _also(size="3"), (Reason.NOT_ALLOWED, "size")),
     Case("the `missing` value, written out", _also(land='"?"'), (Reason.NOT_ALLOWED, "land")),
+    Case(
+        "lists shorter than their bound, padded",
+        _also(last="[1]", tags='["a"]'),
+        _with(last=[1.0, -1.0, -1.0], tags=[b"a", b""]),
+    ),
+    Case("empty lists, padded", _also(last="[]", tags="[]"), _with(last=[-1.0, -1.0, -1.0], tags=[b"", b""])),
+    Case(
+        "lists longer than their bound, cut",
+        _also(last="[1, 2, 3, 4]", tags='["a", "b", "c"]'),
+        _with(last=[1.0, 2.0, 3.0], tags=[b"a", b"b"]),
+    ),
+    Case("a bad element where the list is cut", _also(last="[1, 2, 3, 99]"), (Reason.OUT_OF_RANGE, "last")),
+    Case("null in a list that is padded", _also(last="[1, null]"), (Reason.MISSING, "last")),
+    Case("a number for a list that is padded", _also(last="1"), (Reason.WRONG_SHAPE, "last")),
 )
 
 RAW_SCHEMA = Schema(

@@ -1,0 +1,33 @@
+"""Pieces of what a chunk decodes to: cut down to the good rows, and put together. Pure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.decoders.protocol import DecodedValues, Refusal
+
+
+def only_good(piece: DecodedValues, good: npt.NDArray[np.bool_]) -> DecodedValues:
+    """The rows that are good; the verdicts as they are."""
+    if good.all():
+        return piece
+    return DecodedValues(
+        piece.kept[good],
+        {source: column[good] for source, column in piece.columns.items()},
+        piece.refused,
+        {source: lengths[good] for source, lengths in piece.lengths.items()},
+    )
+
+
+def together(pieces: Sequence[DecodedValues], refused: tuple[Refusal, ...]) -> DecodedValues:
+    """One after another, under these verdicts. The first holds no rows and every column, so that two need no copy."""
+    first = pieces[1] if len(pieces) == 2 else pieces[0]
+    if len(pieces) <= 2:
+        return DecodedValues(first.kept, first.columns, refused, first.lengths)
+    return DecodedValues(
+        np.concatenate([piece.kept for piece in pieces]),
+        {source: np.concatenate([piece.columns[source] for piece in pieces]) for source in first.columns},
+        refused,
+        {source: np.concatenate([piece.lengths[source] for piece in pieces]) for source in first.lengths},
+    )
