@@ -10,32 +10,30 @@ durable checkpoint and on from there, with care.
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, assert_never
-
-import numpy as np
-import numpy.typing as npt
+from typing import assert_never
 
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
-from training.baseline import Baseline, LabelSums
+from training import telling
+from training.baseline import Baseline
 from training.bisect import Culprits
 from training.board import Board, ModelFacts, Posting
 from training.brake import InFlight, untold
-from training.careful import Piece
-from training.checkpoints.manifest import Manifest, SaveReason
+from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Commands, Pause, Profile, Resume, Rewind, Save, Stop
-from training.events import Kind, Severity, Tell, unheard
+from training.events import Tell, unheard
 from training.learner import Learner
 from training.ledger import Ledger
-from training.live import LiveMetrics, Sums
+from training.live import LiveMetrics
 from training.meter import Meter
 from training.phases import Phase, Phases
 from training.profiling import Profiling
 from training.raising import BlockRaised, Raising, RaisingOptions
 from training.saving import Saving
+from training.scoring import sums_of
 from training.sizing import CallSize
 from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder, TopicsRecreated
 
@@ -155,7 +153,7 @@ class Trainer:
         refused: dict[Partition, dict[Reason, int]] = {}
         for span in facts.spans:
             if w.ledger.join_if_new(span.partition, span.start):
-                self._tell_joined(span.partition, span.start)
+                telling.joined(w.tell, span.partition, span.start)
             w.learner.witness.know(span.partition, span.index)
         failpoint("call.before")
         if facts.batches:
@@ -165,7 +163,7 @@ class Trainer:
             self._size(facts, began)
             refused = self._set_aside(facts, learnt.culprits())
             for piece in learnt.pieces:
-                self._score(piece)
+                w.live.add(sums_of(piece, self._task, w.learner.options.batch_size))
         failpoint("call.after")
         w.ledger.settle(facts, refused)
         w.saving.settled(facts)
@@ -210,24 +208,6 @@ class Trainer:
                 refused.setdefault(partitions[index], {})[reason] = count
         return refused
 
-    def _score(self, piece: Piece) -> None:
-        """Take the call's scores in: of records that were learnt, by weights from before."""
-        rows, lesson = piece.rows, piece.lesson
-        result = lesson.result
-        offsets = rows.offsets.numpy()
-        present = offsets >= 0
-        if lesson.culprits.offsets:
-            places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
-            culprits = np.array(lesson.culprits.offsets, np.int64)
-            present &= ~np.isin(_as_one(places), _as_one(culprits))
-        records = int(present.sum())
-        applied = result.finite & np.isfinite(result.losses)
-        loss = float(result.losses[applied].sum()) * self._with.learner.options.batch_size
-        labels = LabelSums()
-        if self._task is not Baseline.NONE and hasattr(rows.labels, "numpy"):
-            labels = LabelSums.over(self._task, rows.labels.numpy()[present])
-        self._with.live.add(Sums(records, loss, records if applied.any() else 0, list(result.states), labels))
-
     def _obey(self, command: Command) -> None:
         """Do as told. Whoever asked is answered even where this is the end of the training."""
         try:
@@ -246,12 +226,12 @@ class Trainer:
             case Pause():
                 self._paused = command.reason
                 self._with.phases.enter(Phase.PAUSED, command.reason)
-                self._with.tell(Kind.PAUSED, f"Paused: {command.reason}.", reason=command.reason)
+                telling.paused(self._with.tell, command)
                 command.answer.set_result(None)
             case Resume():
                 self._paused = None
                 self._with.phases.enter(Phase.IDLE)
-                self._with.tell(Kind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
+                telling.resumed(self._with.tell, command)
                 command.answer.set_result(None)
             case Profile():
                 self._profiling.begin(command)
@@ -284,7 +264,7 @@ class Trainer:
         else:
             w.saving.go_to(manifest)
             self._learnt_to_ms = None
-            self._tell_rewound(command, manifest)
+            telling.rewound(w.tell, command, manifest)
             command.answer.set_result(manifest)
         self._open()
 
@@ -309,9 +289,7 @@ class Trainer:
         w.saving.settle()
         for partition, beginning in beginnings.items():
             w.ledger.begin_anew(partition, beginning)
-            text = f"{partition} is of a topic that was created again, and begins anew at {beginning}"
-            log.warning(text)
-            w.tell(Kind.TOPIC_RECREATED, f"{text}.", Severity.WARNING, partition=str(partition), offset=beginning)
+            telling.recreated(w.tell, partition, beginning)
         self._save(SaveReason.RECREATED)
         self._open()
 
@@ -326,7 +304,7 @@ class Trainer:
         w = self._with
         for partition, beginning in w.newcomers(w.ledger.positions()).items():
             if w.ledger.join_if_new(partition, beginning):
-                self._tell_joined(partition, beginning)
+                telling.joined(w.tell, partition, beginning)
             w.saving.joined()
         incarnation = w.ledger.begin_incarnation()
         order = StreamOrder(
@@ -343,24 +321,6 @@ class Trainer:
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(order.positions)})
         self._stream = w.open_stream(order)
         self._stream.aim(self._sizes.batches)
-
-    def _tell_joined(self, partition: Partition, offset: int) -> None:
-        text = f"Partition {partition} has joined at offset {offset:,}."
-        self._with.tell(Kind.PARTITION_ADDED, text, partition=str(partition), offset=offset)
-
-    def _tell_rewound(self, command: Rewind, manifest: Manifest) -> None:
-        by, why = f" by {command.by}" if command.by else "", f": {command.note}" if command.note else ""
-        ranges = [f"{skip.partition}:{skip.start}-{skip.end - 1}" for skip in command.skips]
-        over = f" It passes over {', '.join(ranges)}." if ranges else ""
-        self._with.tell(
-            Kind.REWOUND,
-            f"Rewound to checkpoint {command.to}, ordered{by} as checkpoint {manifest.number}{why}.{over}",
-            number=manifest.number,
-            to=command.to,
-            by=command.by,
-            reason=command.note,
-            skip=ranges or None,
-        )
 
     def _need_stream(self) -> Stream:
         assert self._stream is not None, "a stream is open while the trainer runs"
@@ -385,15 +345,10 @@ class Trainer:
         """End without a checkpoint: the newest durable one is where a restart goes on."""
         self._with.phases.enter(Phase.FAILED, str(error))
         log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
-        try:
-            self._close_stream()
-            self._with.saving.abandon(error)
-        except Exception:
-            log.exception("cleaning up after that failed too")
+        for clean in (self._close_stream, lambda: self._with.saving.abandon(error)):
+            try:
+                clean()
+            except Exception:
+                log.exception("cleaning up after that failed too")
         for stop in self._stopping:
             stop.answer.set_result(None)
-
-
-def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Pairs [..., 2] as one comparable value each."""
-    return np.ascontiguousarray(places).view([("partition", np.int64), ("offset", np.int64)])[..., 0]

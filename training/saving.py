@@ -1,6 +1,6 @@
 """Saving and going back: the trainer's side of the store.
 
-Owns the parts, the lineage (which checkpoint the state in memory comes from) and the saves asked for. Runs on the
+Owns the state, the lineage (which checkpoint the state in memory comes from) and the saves asked for. Runs on the
 trainer's thread; the writing happens on the store's own, and what is durable is told there to `on_durable`.
 """
 
@@ -15,43 +15,23 @@ from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
+from training import telling
 from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
-from training.checkpoints.parts import Part, PartState
 from training.checkpoints.policies import SaveContext, SavePolicy
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Rewind, Save
-from training.errors import CheckpointError, CorruptError
-from training.events import Kind, Severity, Tell, unheard
-from training.hyperparameters import UNKNOWN, Change, HyperparameterOptions, Hyperparameters
+from training.errors import CheckpointError
+from training.events import Tell, unheard
+from training.hyperparameters import Change, HyperparameterOptions
 from training.learner import Learner
 from training.ledger import Ledger
 from training.live import LiveMetrics
 from training.rewinding import check_rewind, publish_rewind
-from training.variables import VariablesPart
+from training.state import TrainerState, release
 
 log = logging.getLogger(__name__)
 OnDurable = Callable[[Manifest], None]
-
-
-@dataclass(slots=True)
-class Progress:
-    """The part `progress`: steps taken, and where the strict rotation stands."""
-
-    step: int = 0
-    turn: Turn | None = None
-    name: str = "progress"
-
-    def snapshot(self) -> PartState:
-        """A few bytes."""
-        turn = None if self.turn is None else [str(self.turn.partition), self.turn.taken]
-        return PartState(facts={"step": self.step, "turn": turn})
-
-    def restore(self, state: PartState) -> None:
-        """As it was."""
-        turn = state.facts["turn"]
-        self.step = int(state.facts["step"])
-        self.turn = None if turn is None else Turn(Partition.parse(turn[0]), int(turn[1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +80,8 @@ class Saving:
         options: SavingOptions,
     ) -> None:
         self._store, self._writer, self._options = store, writer, options
-        self._learner, self._ledger, self._live = learner, ledger, live
-        self._progress = Progress()
-        self._hyperparameters = Hyperparameters(learner.model, options.hyperparameters)
-        self._parts: tuple[Part, ...] = (*learner.parts, self._hyperparameters, ledger, live, self._progress)
+        self._ledger = ledger
+        self._state = TrainerState(learner, ledger, live, options.hyperparameters)
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []
         self._parent: int | None = None
@@ -118,7 +96,7 @@ class Saving:
     @property
     def step(self) -> int:
         """Batches run since number 0."""
-        return self._progress.step
+        return self._state.progress.step
 
     @property
     def provenance(self) -> Mapping[str, Any]:
@@ -128,17 +106,17 @@ class Saving:
     @property
     def changes(self) -> tuple[Change, ...]:
         """The hyperparameters that differed at the last restore."""
-        return self._hyperparameters.changes
+        return self._state.hyperparameters.changes
 
     @property
     def turn(self) -> Turn | None:
         """Where the strict rotation stands."""
-        return self._progress.turn
+        return self._state.progress.turn
 
     def settled(self, facts: BlockFacts) -> None:
         """A call has returned."""
-        self._progress.step += facts.batches
-        self._progress.turn = facts.turn
+        self._state.progress.step += facts.batches
+        self._state.progress.turn = facts.turn
         self._settled_since = True
 
     def joined(self) -> None:
@@ -152,14 +130,14 @@ class Saving:
             failpoint("restore.before")
             self._restore(newest.number)
             failpoint("restore.after")
-            self._tell_changes(newest.number)
+            telling.changed(self._options.tell, self.changes, newest.number)
             return newest
         for partition, offset in start().items():
             self._ledger.join(partition, offset)
         failpoint("start.before_zero")
-        state = self._snapshot()
+        state = self._state.snapshot()
         manifest = self._store.publish(self._order(SaveReason.START), state, start_over=start_over)
-        _release(state)
+        release(state)
         failpoint("start.after_zero")
         self._remember(manifest, took_s=0.0, stall_s=0.0)
         return manifest
@@ -191,18 +169,17 @@ class Saving:
             return
         first = self._waiting[0] if self._waiting else Save()
         self._tried_at = began = self._options.clock()
-        self._testify()
-        order, state = self._order(reason, by=first.by, note=first.note), self._snapshot()
+        order, state = self._order(reason, by=first.by, note=first.note), self._state.snapshot()
         stall_s = self._options.clock() - began
         future = self._writer.submit(order, state)
-        future.add_done_callback(lambda _done: _release(state))
+        future.add_done_callback(lambda _done: release(state))
         self._settled_since, self._saved_step = False, self.step
         self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
 
     def check(self, command: Rewind) -> None:
         """Refuse a rewind that cannot be carried out, to another model say, before anything is stopped."""
         check_rewind(self._store, command, self._ledger.orders)
-        self._load(command.to)
+        self._state.fitting(command.to, self._store.load(command.to))
 
     def order_rewind(self, command: Rewind) -> Manifest:
         """Publish the order as a checkpoint of its own: from here on a restart finds it."""
@@ -223,7 +200,7 @@ class Saving:
         """Be in the state that was ordered. Where this raises, nothing in memory may be used any more."""
         self._restore(ordered.number)
         self._settled_since = False
-        self._tell_changes(ordered.number)
+        telling.changed(self._options.tell, self.changes, ordered.number)
         failpoint("rewind.after_restore")
 
     @property
@@ -288,26 +265,8 @@ class Saving:
                 command.answer.set_exception(CheckpointError(f"nothing was saved, as training has ended: {error}"))
 
     def _restore(self, number: int) -> None:
-        state = self._load(number)
-        for part in self._parts:
-            part.restore(state[part.name])
-        self._testify()
+        self._state.restore(self._state.fitting(number, self._store.load(number)))
         self._remember(self._store.manifest(number), took_s=0.0, stall_s=0.0)
-
-    def _load(self, number: int) -> dict[str, PartState]:
-        """Every part of a checkpoint, once it is certain that they fit this model."""
-        state = {**UNKNOWN, **self._store.load(number)}
-        missing = [part.name for part in self._parts if part.name not in state]
-        if missing:
-            raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")
-        self._hyperparameters.check(state)
-        for part in self._parts:
-            if isinstance(part, VariablesPart):
-                part.check(state[part.name])
-        return state
-
-    def _snapshot(self) -> dict[str, PartState]:
-        return {part.name: part.snapshot() for part in self._parts}
 
     def _order(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveOrder:
         return SaveOrder(
@@ -321,16 +280,6 @@ class Saving:
             provenance=self._options.provenance,
         )
 
-    def _testify(self) -> None:
-        """The weights' own count of offsets must be the ledger's: else nothing of this may be saved or used."""
-        seen = {partition: count for partition, count in self._learner.witness.counts().items() if count}
-        counted = {partition: count for partition, count in self._ledger.learnt().items() if count}
-        if seen != counted:
-            raise CorruptError(
-                "the model has seen other offsets than the ledger counts, so nothing was saved; restart from the "
-                f"newest checkpoint and report this: {_compared(seen, counted)}"
-            )
-
     def _collect(self) -> None:
         """See to the outcome of the save that was under way."""
         if self._under_way is None or not self._under_way.future.done():
@@ -343,7 +292,7 @@ class Saving:
             return
         self.saved += 1
         self._remember(manifest, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
-        self._tell_published(manifest)
+        telling.published(self._options.tell, manifest)
         for command in done.commands:
             command.answer.set_result(manifest)
 
@@ -352,7 +301,7 @@ class Saving:
         self.last_error = str(error)
         self._settled_since = True
         log.error("a checkpoint failed, and the next tries again: %s", error)
-        self._options.tell(Kind.SAVE_FAILED, f"A save failed: {error}", Severity.ERROR)
+        telling.save_failed(self._options.tell, error)
         for command in commands:
             command.answer.set_exception(error)
         if not isinstance(error, MillraceError) or not error.retriable:
@@ -363,30 +312,3 @@ class Saving:
         self._saved_step = manifest.step
         self.last_error = None
         self.last = LastSave(manifest=manifest, at=self._options.clock(), took_s=took_s, stall_s=stall_s)
-
-    def _tell_published(self, manifest: Manifest) -> None:
-        asked = f", asked for by {manifest.ordered_by}" if manifest.ordered_by else ""
-        note = f": {manifest.note}" if manifest.note else ""
-        self._options.tell(
-            Kind.CHECKPOINT,
-            f"Checkpoint {manifest.number} is durable{asked}{note}.",
-            number=manifest.number,
-            step=manifest.step,
-            reason=manifest.reason,
-            by=manifest.ordered_by,
-            note=manifest.note,
-        )
-
-    def _tell_changes(self, number: int) -> None:
-        for change in self.changes:
-            self._options.tell(Kind.HYPERPARAMETERS, f"{change}.", name=change.name, number=number)
-
-
-def _release(state: Mapping[str, PartState]) -> None:
-    for part in state.values():
-        part.release()
-
-
-def _compared(seen: Mapping[Partition, int], counted: Mapping[Partition, int]) -> str:
-    differing = sorted(p for p in seen.keys() | counted.keys() if seen.get(p, 0) != counted.get(p, 0))
-    return "; ".join(f"{p}: {seen.get(p, 0)} seen, {counted.get(p, 0)} counted" for p in differing[:5])

@@ -381,7 +381,8 @@ def test_a_checkpoint_that_does_not_say_loads_and_its_rate_speaks_for_itself(
     tmp_path: Path, topic: Topic, policy: OnChange, rate: float
 ) -> None:
     old = Run(tmp_path, topic, RigOptions(build=adam(learning_rate=1e-2, beta_1=0.5)))
-    old.saving._parts = tuple(part for part in old.saving._parts if part.name != NAME)
+    state = old.saving._state
+    state._parts = tuple(part for part in state._parts if part.name != NAME)
     old.start().leave()
     assert NAME not in old.begun_at.parts
     run = learn(tmp_path, topic, adam(learning_rate=1e-5, beta_1=0.75), options(policy, training__batch_size=12))
