@@ -57,7 +57,7 @@ class Plan:
     product_warm_up: int
     tail: int
     naive_records: int
-    naive_warm_up: int = 16_384
+    naive_warm_up: int = 8_192
     parts_records: int
     decode_raw_records: int
 
@@ -66,9 +66,9 @@ FULL = Plan(
     rounds=5,
     json_records=1_500_000,
     raw_records=2_500_000,
-    product_warm_up=500_000,
+    product_warm_up=300_000,
     tail=1_000_000,
-    naive_records=65_536,
+    naive_records=24_576,
     parts_records=1_500_000,
     decode_raw_records=30_000_000,
 )

@@ -21,15 +21,15 @@ class Lengths:
     """Seconds, and counts, of each case."""
 
     off_cpu_s: int = 15
-    freshness_s: int = 40
+    freshness_s: int = 25
     full_speed_raw_s: int = 60
     full_speed_json_s: int = 20
-    flood_s: int = 25
+    flood_s: int = 20
     flood_records: int = 2_500_000
     siege_s: int = 30
     saves: int = 15
-    save_every_s: int = 4
-    memory_s: int = 180
+    save_every_s: int = 3
+    memory_s: int = 90
     starts: int = 3
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
