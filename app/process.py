@@ -43,7 +43,7 @@ def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
             server.stop()
             return
     service.stop()
-    if not service.join(_HURRIED_S) and service.nothing_to_save:
+    if not service.join(_HURRIED_S) and service.nothing_to_save and service.error is None:
         log.info("ended while starting: nothing was learnt yet, so there is nothing to save")
         sys.stderr.flush()
         os._exit(0)  # a model's tracing cannot be interrupted, and may take longer than any grace

@@ -46,7 +46,7 @@ class ReceivedLetter:
             place=place,
             place_offset=record.offset,
             sent_ms=record.timestamp,
-            ours={name: value.decode("utf-8", "replace") for name, value in ours.items()},
+            ours={name: (value or b"").decode("utf-8", "replace") for name, value in ours.items()},
             headers=tuple((name, value) for name, value in record.headers if not name.startswith(_OURS)),
             key=record.key,
             value=None if ours.get("value") == b"null" else record.value,

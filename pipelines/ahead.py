@@ -8,21 +8,22 @@ takes. It ends by `close`, once what it draws from has ended. The thread is a da
 dataset that hangs must not keep the process from ending.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
-_CLOSE_S = 10.0
 
 
 class Ahead(Generic[T]):
     """One element ahead of its caller. All but the drawing is for one thread."""
 
-    def __init__(self, draw: Callable[[], T]) -> None:
-        self._draw = draw
+    def __init__(self, draw: Callable[[], T], *, patience_s: float = 10.0) -> None:
+        self._draw, self._patience_s = draw, patience_s
         self._orders: SimpleQueue[Future[T] | None] = SimpleQueue()
         self._drawn: Future[T] | None = None
         self._thread = threading.Thread(target=self._run, name="draw", daemon=True)
@@ -42,11 +43,14 @@ class Ahead(Generic[T]):
         return drawn.result()
 
     def close(self) -> None:
-        """Drop what was drawn; returns when nothing is drawn any more, which has to have ended by itself."""
+        """Drop what was drawn; returns when nothing is drawn any more, or leaves behind what takes too long.
+
+        A function of the user's cannot be cut short. What it comes to is dropped, whenever that is.
+        """
         self._orders.put(None)
-        self._thread.join(_CLOSE_S)
+        self._thread.join(self._patience_s)
         if self._thread.is_alive():
-            raise RuntimeError(f"the dataset did not end within {_CLOSE_S:g} s; preprocess hangs")
+            log.warning("preprocess is left behind: it took more than %g s after it was asked to end", self._patience_s)
         self._drawn = None
 
     def _run(self) -> None:
@@ -59,6 +63,6 @@ class Ahead(Generic[T]):
             return False
         try:
             order.set_result(self._draw())
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for whoever takes
+        except BaseException as error:  # noqa: BLE001 - whatever it is, whoever takes must not wait for ever
             order.set_exception(error)
         return True

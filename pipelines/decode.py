@@ -144,7 +144,7 @@ class DecodeStatistics:
     records: int
     """In those chunks."""
     nbytes: int
-    """What those chunks hold in memory, undecoded; a decoded one is counted as it was, until it is handed out."""
+    """What those chunks hold in memory, decoded or not: the more of the two, until they are handed out."""
 
 
 @dataclass(slots=True)
@@ -153,6 +153,8 @@ class _Submitted:
 
     chunk: Chunk
     future: "Future[Decoded]"
+    nbytes: int
+    """What it holds, undecoded or, where rows are padded to more than that, decoded."""
     told: int = 0
     """How many of its refused records the callback has had."""
 
@@ -178,16 +180,19 @@ class DecodePool:
     def statistics(self) -> DecodeStatistics:
         """What it holds just now."""
         with self._changed:
-            chunks = [submitted.chunk for submitted in self._queue]
+            held = list(self._queue)
         return DecodeStatistics(
-            chunks=len(chunks), records=sum(map(len, chunks)), nbytes=sum(chunk.nbytes for chunk in chunks)
+            chunks=len(held),
+            records=sum(len(entry.chunk) for entry in held),
+            nbytes=sum(entry.nbytes for entry in held),
         )
 
     def submit(self, chunk: Chunk) -> None:
         """Take a chunk; never waits. RuntimeError after `close`."""
         with self._changed:
             future = self._executor.submit(decode_chunk, chunk, self._decoder)
-            self._queue.append(_Submitted(chunk, future))
+            nbytes = max(chunk.nbytes, len(chunk) * self._decoder.schema.row_nbytes)
+            self._queue.append(_Submitted(chunk, future, nbytes))
         future.add_done_callback(self._wake)
 
     def next(self, timeout: float | None) -> Decoded:

@@ -3,6 +3,7 @@
 Owns the description only; runs anywhere; TensorFlow is not imported here.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -80,6 +81,11 @@ class Schema:
         """The features as the dataset has them: lengths are features too."""
         lengths = (field.lengths for field in self.features)
         return self.features + tuple(field for field in lengths if field is not None)
+
+    @property
+    def row_nbytes(self) -> int:
+        """What a row holds in memory once it is decoded; of texts, the references to them."""
+        return sum(math.prod(field.shape) * field.numpy_dtype.itemsize for field in (*self.inputs, *self.labels))
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
+from training.errors import ModelError
 from training.gate import Gate
 from training.metrics import CompiledMetrics
 from training.witness import Witness
@@ -173,6 +174,8 @@ def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any,
 def _with_ragged(x: Mapping[str, Any]) -> dict[str, Any]:
     names = {name.removesuffix(RAGGED) for name in x if name.endswith(RAGGED)}
     rows = {name: column for name, column in x.items() if not name.endswith(RAGGED)}
+    if lost := sorted(names - rows.keys()):
+        raise ModelError(f"preprocess gives {lost[0] + RAGGED!r} and not {lost[0]!r}; have it give both, or neither")
     return rows | {
         name: tf.RaggedTensor.from_tensor(x[name], lengths=tf.cast(x[name + RAGGED], tf.int64)) for name in names
     }

@@ -24,6 +24,13 @@ from training.learner import Learner, Lesson
 from training.variables import copies
 
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
+_OF_THE_MACHINE = (
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+)
+"""Memory that has run out, a device that is lost, work that was called off."""
 FEW = 32
 """So many records may be at fault in any case."""
 _MANY, _SHARE = 256, 4
@@ -31,8 +38,8 @@ STEP, PREPROCESS = "the training step", "preprocess"
 
 
 def at_fault(error: Exception) -> bool:
-    """Whether a record may be to blame for what was raised: not for our own errors, nor where memory has run out."""
-    return not isinstance(error, MillraceError | MemoryError | tf.errors.ResourceExhaustedError)
+    """Whether a record may be to blame for what was raised: not for our own errors, nor for what ails the machine."""
+    return not isinstance(error, (MillraceError, MemoryError, *_OF_THE_MACHINE))
 
 
 def blamed(error: BaseException, place: str) -> str:

@@ -11,7 +11,7 @@ from consumers.errors import ConfigError
 from pipelines import schema
 from pipelines.decoders import Decoder, make_decoder
 from pipelines.decoders.csv_places import places_of
-from pipelines.schema import DTYPES, CsvLayout, Schema
+from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
 ONE_LABEL = "<one>"
 LABELS_BY_NAME = "<by name>"
@@ -104,6 +104,9 @@ class RecordsSettings(Section):
             raise ValueError(
                 f"the label {padded[0]!r} varies in length, and only features may; leave pad and ragged out"
             )
+        kept = [name for field in to_schema(self).features for name in (field.name, field.length or "")]
+        if taken := [name for name in kept if name.endswith(RAGGED)]:
+            raise ValueError(f"no feature may be called {taken[0]!r}: what ends in {RAGGED} goes with ragged features")
         names = [field.name for field in to_schema(self).inputs]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two features are called {twice[0]!r}; give the length another name")

@@ -142,6 +142,8 @@ def test_a_variable_of_an_unknown_section_is_not_ignored(problems: Problems) -> 
         ("featurs: {a: float32}, features: {b: float32}", "records.featurs is not a setting; did you mean records.features?"),
         ("featurs: {a: float32}", "records.featurs is not a setting; did you mean records.features?"),
         ("features: {}", "records.features: this is empty; write at least one"),
+        ("features: {a.lengths: int32}", "records: no feature may be called 'a.lengths': what ends in .lengths goes with ragged features"),
+        ("features: {a: {dtype: int8, shape: [2], pad: 0, length: a.lengths}}", "records: no feature may be called 'a.lengths': what ends in .lengths goes with ragged features"),
         ("features: {a: float}", "records.features.a.dtype: float is not one of float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, bool, string; did you mean float64?"),
         ("features: {a: {dtype: int8, missing: 200}}", "records.features.a.missing: 200 does not fit int8; write a value that does, or null"),
         ("features: {a: {dtype: float32, missing: .nan}}", "records.features.a.missing: nan does not fit float32; write a value that does, or null"),

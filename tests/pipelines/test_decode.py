@@ -138,6 +138,14 @@ def test_a_weight_that_cannot_weigh_is_out_of_range_and_takes_its_row_along(weig
     assert decoded.refused == (Refused(1, Reason.OUT_OF_RANGE, "w"), Refused(2, Reason.MALFORMED))
 
 
+def test_lists_that_are_padded_count_for_what_they_are_padded_to(make_pool: Callable[..., DecodePool]) -> None:
+    long = Field(name="words", source="w", dtype="float32", shape=(1000,), pad=0.0, length="known")
+    pool = make_pool(make_decoder("json", Schema(features=(long,))))
+    pool.submit(chunk_of([b'{"w":[1]}'] * 2))
+    assert pool.statistics().nbytes == 2 * (4 * 1000 + 4)
+    assert pool.next(WAIT_S).nbytes >= 2 * 4 * 1000
+
+
 def test_results_come_in_the_order_of_submission_whichever_is_ready_first(make_pool: Callable[..., DecodePool]) -> None:
     gate = Gate()
     pool = make_pool(gate)

@@ -1,7 +1,7 @@
 """The trainer: obeys between calls, keeps model and positions one state, and ends with a checkpoint or by an error."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import Span
 from tests.training.conftest import BATCH, Fragile, largest_difference, mlp, state_of
-from tests.training.trainer_rig import P0, P1, SHARE, Clock, Run, Topic, delivery, running
+from tests.training.trainer_rig import P0, P1, SHARE, Clock, Run, Topic, TopicStream, delivery, running
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.checkpoints.policies import EverySeconds
 from training.commands import Command, Pause, Resume, Rewind, Save, Stop
@@ -423,7 +423,15 @@ def test_where_that_is_ordered_a_call_that_raises_ends_the_training_without_a_ch
         assert run.streams[0].closed
 
 
-def test_who_waits_for_a_save_is_answered_though_the_training_fails(tmp_path: Path, topic: Topic) -> None:
+def _cannot_be_closed(_: TopicStream) -> None:
+    raise RuntimeError("it cannot be closed")
+
+
+@pytest.mark.parametrize("close", [TopicStream.close, _cannot_be_closed])
+def test_who_waits_for_a_save_is_answered_though_the_training_fails_and_its_stream_with_it(
+    tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch, close: Callable[[TopicStream], None]
+) -> None:
+    monkeypatch.setattr(TopicStream, "close", close)
     topic.poison = {(P0, 0): 1000.0}
     writing, released = threading.Event(), threading.Event()
 

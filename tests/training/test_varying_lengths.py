@@ -9,6 +9,8 @@ from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.decode import decode_chunk
 from pipelines.decoders import make_decoder
 from pipelines.schema import Field, Schema
+from training.calls import as_the_model_takes_it
+from training.errors import ModelError
 from training.learner import Learner, LearnerOptions
 from training.ledger import Ledger
 from training.proof import Proof
@@ -77,3 +79,8 @@ def test_lengths_travel_with_their_rows_and_what_is_cut_is_counted_once() -> Non
     assert account.truncated == {"words": 2}
     assert account.learnt == 5
     assert account.of_facts(account.facts()).truncated == {"words": 2}
+
+
+def test_lengths_without_the_feature_that_they_are_of_are_told_by_name() -> None:
+    with pytest.raises(ModelError, match=r"gives 'last.lengths' and not 'last'"):
+        as_the_model_takes_it(build(), {"last.lengths": np.ones((4,), np.int32)}, None, None)

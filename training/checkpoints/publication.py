@@ -78,14 +78,26 @@ def publish_draft(
         raise
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        writer.check()  # whoever takes over removes what we were writing, and may go on from what we published
-        if renamed:
+        if _still_ours(writer) and renamed:
             _withdraw(published, temporary)
         raise CheckpointError(
             f"checkpoint {draft.number} could not be written below {writer.folder.root}: {error.strerror}; "
             "nothing of it is kept, and the next save tries again"
         ) from error
     return manifest
+
+
+def _still_ours(writer: Writer) -> bool:
+    """PassedError where another has taken over: it removes what we were writing, and may go on from what we published.
+
+    On a disk that does not even tell, nothing may be taken back.
+    """
+    try:
+        writer.check()
+    except OSError as error:
+        log.error("whether somebody has taken over cannot be told: %s", error)  # noqa: TRY400 - one line
+        return False
+    return True
 
 
 def _withdraw(published: Path, temporary: Path) -> None:

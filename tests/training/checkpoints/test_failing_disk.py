@@ -74,6 +74,27 @@ def test_what_another_writer_may_go_on_from_is_not_taken_back(
     assert folder.numbers() == [0, 1]
 
 
+def test_where_the_disk_does_not_tell_who_writes_the_save_fails_and_takes_nothing_back(
+    folder: Folder, writer: Writer, order: Any, parts: Any, syncs: FailsToSync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(folder, writer)
+    store.publish(order(None), parts(0))
+    syncs.fails = True
+    checks = iter([None, None, broken()])
+
+    def check() -> None:
+        if (error := next(checks)) is not None:
+            raise error
+
+    with monkeypatch.context() as once:
+        once.setattr(writer, "check", check)
+        with pytest.raises(CheckpointError, match="could not be written"):
+            store.publish(order(0, step=1), parts(1))
+    assert folder.numbers() == [0, 1]
+    syncs.fails = False
+    assert store.publish(order(1, step=2), parts(2)).number == 2
+
+
 def test_a_checkpoint_after_which_nothing_can_be_pruned_is_durable_all_the_same(
     folder: Folder, writer: Writer, order: Any, parts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
