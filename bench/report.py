@@ -58,6 +58,7 @@ DETAILS: Mapping[str, str] = {
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "checkpoint_cost_share": "what one save every 10 s costs of the learning (aim: ≤ 0.02)",
+    "checkpoint_next_call_p50_ms": "by how much the call after a save takes longer than quiet ones, the median, ms",
     "checkpoint_noise_p99_ms": "by how much calls differ without a save, p99, ms",
 }
 
@@ -86,8 +87,14 @@ def place(report: Report) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
         f"{report['as_of'][:10]}, commit {machine['commit']}, {machine['cpus']} cores ({machine['cpu']}), "
-        f"Python {machine['python']}, {versions}."
+        f"Python {machine['python']}, {versions}.{again(report)}"
     )
+
+
+def again(report: Report) -> str:
+    """Which cases were run once more, by themselves."""
+    ran = [f"{case} ({when['as_of'][:10]}, commit {when['commit']})" for case, when in report.get("again", {}).items()]
+    return f" Run again by themselves: {', '.join(ran)}." if ran else ""
 
 
 def figures(report: Report) -> list[str]:

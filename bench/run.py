@@ -1,6 +1,7 @@
 """Runs the benchmark and writes `build/bench.json`.
 
     python bench/run.py [--quick | --soak] [--bootstrap HOST:PORT] [--rounds 5] [--cases product-json,naive-json]
+    python bench/run.py --again --cases flood,siege          these cases of the service once more, into what is there
 
 Every case runs in a fresh process, all of them on the same two topics with the same model, batch and steps a call. A
 round runs each case once; each round begins with another one, so that none always comes first. Ratios are taken inside
@@ -290,6 +291,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="how often each case runs")
     parser.add_argument("--soak", action="store_true", help="ten minutes of the memory's case")
     parser.add_argument("--cases", help="only these, separated by commas")
+    parser.add_argument("--again", action="store_true", help="put the service's cases into what --out holds already")
     parser.add_argument("--out", type=Path, default=BUILD / "bench.json")
     given = parser.parse_args()
     plan, where = QUICK if given.quick else FULL, machine()
@@ -310,6 +312,8 @@ def main() -> None:
     result["figures"] |= listing.gathered(services, served, "figures")
     result["details"] = listing.gathered(services, served, "details")
     result |= {"service_cases": served, "lengths": asdict(lengths)}
+    if given.again:
+        result = taken_in(json.loads(given.out.read_text()), result)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n")
     show(result)
@@ -318,6 +322,21 @@ def main() -> None:
         raise SystemExit(f"the run is invalid: parts are {result['validity']['why']}; run it again on a quiet machine")
     if failed := [name for name, runs in served.items() if any("error" in result for result in runs)]:
         raise SystemExit(f"these cases failed: {', '.join(failed)}")
+
+
+def taken_in(before: dict[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """The former report with the service's cases that were run again, each with its own date and commit."""
+    served = {**before["service_cases"], **later["service_cases"]}
+    when = {"as_of": later["as_of"], "commit": later["machine"]["commit"]}
+    again = {**before.get("again", {}), **dict.fromkeys(later["service_cases"], when)}
+    cases = listing.cases_of(listing.FULL, "")
+    return {
+        **before,
+        "figures": before["figures"] | listing.gathered(cases, served, "figures"),
+        "details": before["details"] | listing.gathered(cases, served, "details"),
+        "service_cases": served,
+        "again": again,
+    }
 
 
 def full_speed(rounds: list[Round]) -> dict[str, float]:

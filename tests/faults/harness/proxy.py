@@ -9,6 +9,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Self
@@ -72,7 +73,8 @@ class _Link:
 
     def reset(self) -> None:
         for end in (self.client, self.server):
-            end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
+            with suppress(OSError):  # that end is gone already
+                end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
             end.transport.abort()
 
     def close(self) -> None:
