@@ -22,8 +22,10 @@ from tests.faults.skips import judged
 T = TypeVar("T")
 Value = bytes | None | tuple[int, bytes | None]
 KAFKA_IMAGE = "apache/kafka:4.1.0"
+BOOTSTRAP = "MILLRACE_TEST_BOOTSTRAP"
+"""The variable that names a broker from outside."""
 # Kafka compacts and retires segments every few seconds here, not every few minutes: tests wait for it.
-_EAGER = {
+EAGER = {
     "log.cleaner.backoff.ms": "500",
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "1000",
@@ -90,13 +92,13 @@ def wait_for() -> WaitFor:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The session's Kafka: an address from outside, else a container, else a local broker without either."""
-    given = os.environ.get("MILLRACE_TEST_BOOTSTRAP")
+    given = os.environ.get(BOOTSTRAP)
     if given:
         yield given
     elif _docker_answers():
         yield from _container()
     else:
-        with LocalBroker(tmp_path_factory.mktemp("broker"), settings=_EAGER) as local:
+        with LocalBroker(tmp_path_factory.mktemp("broker"), settings=EAGER) as local:
             yield local.bootstrap_servers
 
 
@@ -123,7 +125,7 @@ def _container() -> Iterator[str]:
     port = free_port()
     settings = {
         **{key: value for key, value in SINGLE_NODE.items() if key != "log.dirs"},
-        **_EAGER,
+        **EAGER,
         "listeners": f"PLAINTEXT://:{port},CONTROLLER://:9093",
         "advertised.listeners": f"PLAINTEXT://localhost:{port}",
         "controller.quorum.voters": "1@localhost:9093",

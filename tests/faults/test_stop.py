@@ -50,7 +50,7 @@ def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_agai
     topic.still()
 
     log = run.log()
-    last = [log.rindex(f"failpoint {point}: ") for point in ("call.settled", "save.before_data", "commit.after")]
+    last = [log.rfind(f"failpoint {point}: ") for point in ("call.settled", "save.before_data", "commit.after")]
     assert last == sorted(last), "the last call, then the last checkpoint, then its commit"
     stopped = shelf.newest()
     assert stopped is not None

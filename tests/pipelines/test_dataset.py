@@ -331,10 +331,19 @@ def test_a_batch_that_does_not_divide_is_refused() -> None:
 
 
 def within(seconds: float, body: Callable[[], Any]) -> None:
-    thread = threading.Thread(target=body, daemon=True)
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            body()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
     assert not thread.is_alive(), f"not done within {seconds} s"
+    assert not raised, raised
 
 
 @pytest.mark.row(23)

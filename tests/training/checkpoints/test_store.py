@@ -115,6 +115,7 @@ def test_a_damaged_target_is_not_published_again(
     assert folder.numbers() == [0, 1, 2]
 
 
+@pytest.mark.row(17)
 @pytest.mark.parametrize("harm", ["data", "manifest", "manifest gone"])
 def test_a_torn_rewind_falls_back_to_its_target_and_not_to_the_abandoned_timeline(
     folder: Folder, store: CheckpointStore, publish_steps: Publish, order: Any, harm: str
