@@ -18,6 +18,7 @@ REPORT = {
     "figures": {"json_over_naive": 51.25, "over_river": 12.5},
     "figures_by_round": {"json_over_naive": [50.0, 51.25, 60.0]},
     "cases": {"naive-json": CASE},
+    "again": {"siege": {"as_of": "2026-01-03T00:00:00+00:00", "commit": "def"}},
     "peers": {
         "as_of": "2026-02-03T04:05:06+00:00",
         "machine": MACHINE,
@@ -48,6 +49,7 @@ def test_the_report_fills_the_page_and_leaves_the_rest_as_it_was(tmp_path: Path)
     assert "**51.2** | 50 to 60 (3) | ≥ 45 |" in written
     assert "| river 1 | a linear model | 1,000 | 2.5 | 0.812 | 12.5 times |" in written
     assert "| Quix Streams | not measured: not installed |" in written
+    assert "Run again by themselves: siege (2026-01-03, commit def)." in written
     assert "records 49,153 to 65,536" in written
     assert written.startswith(PAGE.partition("<!--")[0])
     assert "<svg" in (tmp_path / "benchmarks-peers.svg").read_text()
