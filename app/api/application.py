@@ -27,7 +27,7 @@ from app.api.pace import Pace
 from app.api.probes import Probes
 from app.api.rewinding import beginnings_of
 from app.api.snapshot import take
-from app.api.stamp import Stamp, stamp
+from app.api.stamp import stamp_now
 from app.metrics.exposition import metrics_router
 from app.page import PageFiles
 from app.version import version
@@ -47,10 +47,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name))
     chronicle = Chronicle(observer, service.events)
     operations = Operations(service.commands, lambda: service.alive)
-
-    def stamp_now() -> Stamp:
-        return stamp(take(service))
-
+    stamp = partial(stamp_now, service.settings.name)
     app = Application(
         title="millrace",
         version=version(),
@@ -59,10 +56,10 @@ def make_application(service: "Service", door: Door) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer, chronicle),
-        middleware=[Middleware(Guard, stamp=stamp_now, door=door, pace=Pace())],
+        middleware=[Middleware(Guard, stamp=stamp, door=door, pace=Pace())],
         responses={422: {"model": ProblemDocument}},
     )
-    errors.install(app, stamp_now)
+    errors.install(app, stamp)
     app.include_router(Probes(lambda: observer.look().snapshot).router())
     app.include_router(Looks(observer, shelf, operations).router())
     app.include_router(metrics_router(observer))

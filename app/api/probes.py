@@ -18,7 +18,7 @@ from app.api.guard import Guard
 from app.api.health import alive, health_of, ready
 from app.api.models import Check, Health
 from app.api.snapshot import Snapshot, take
-from app.api.stamp import Stamp, stamp
+from app.api.stamp import stamp_now
 
 if TYPE_CHECKING:
     from app.service import Service
@@ -62,17 +62,13 @@ def probed(response: Response, snapshot: Snapshot, checks: list[Check], *, verbo
 
 def make_probes_application(service: "Service") -> FastAPI:
     """The application of the listener for probes."""
-    look = partial(take, service)
-
-    def stamp_now() -> Stamp:
-        return stamp(look())
-
+    look, stamp = partial(take, service), partial(stamp_now, service.settings.name)
     app = FastAPI(
         openapi_url=None,
         redirect_slashes=False,
-        middleware=[Middleware(Guard, stamp=stamp_now, door=_NoDoor())],
+        middleware=[Middleware(Guard, stamp=stamp, door=_NoDoor())],
     )
-    errors.install(app, stamp_now)
+    errors.install(app, stamp)
     app.include_router(Probes(look).router())
     app.add_api_route("/{path:path}", _nothing_else)
     return app

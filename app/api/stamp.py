@@ -1,9 +1,11 @@
 """The stamp: what every answer carries."""
 
+import time
 from typing import TypedDict
 
 from app.api.models import moment
 from app.api.snapshot import Snapshot
+from app.version import version
 
 
 class Stamp(TypedDict):
@@ -17,3 +19,8 @@ class Stamp(TypedDict):
 def stamp(snapshot: Snapshot) -> Stamp:
     """The stamp of what a snapshot says."""
     return Stamp(as_of=moment(snapshot.at), name=snapshot.name, version=snapshot.version)
+
+
+def stamp_now(name: str) -> Stamp:
+    """The stamp of an answer that reads nothing: where a snapshot cannot be taken, this still can be given."""
+    return Stamp(as_of=moment(time.time()), name=name, version=version())

@@ -392,3 +392,22 @@ def test_a_defect_of_ours_is_a_problem_document_too(api: Client, rig: Rig, monke
     monkeypatch.setattr(rig.folder.__class__, "numbers", lambda _self: 1 / 0)
     body = is_problem(api.get("/checkpoints"), 500)
     assert "ZeroDivision" not in body["detail"]
+
+
+@pytest.mark.parametrize("path", ["/status", "/livez", "/metrics", "/checkpoints"])
+def test_a_service_that_cannot_be_read_says_so_in_a_problem_document(
+    api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Not even the stamp of that document may need what cannot be read."""
+    monkeypatch.setattr(rig.service.ledger, "statistics", lambda: 1 / 0)
+    body = is_problem(api.get(path), 500)
+    assert body["name"] == "clicks"
+    assert body["fix"] == "Report it with the log."
+
+
+def test_an_order_to_a_service_that_cannot_be_read_ends_in_a_problem_document(
+    api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rig.service.ledger, "statistics", lambda: 1 / 0)
+    is_problem(api.post("/pause"), 500)
+    is_problem(api.post("/pause", headers={"host": "evil.example"}), 403)
