@@ -21,7 +21,7 @@ from app.api.models import (
 )
 from app.api.observer import Observer
 from app.api.operations import Operations
-from app.api.probes import FAILING, probed
+from app.api.probes import add_probe, probed
 from app.api.stamp import stamp
 from app.api.status import lag_answer, status_of, throughput_answer
 
@@ -39,8 +39,8 @@ class Looks:
     def router(self) -> APIRouter:
         """All of them."""
         router = APIRouter()
+        add_probe(router, "/health", self.health)
         add = partial(router.add_api_route, response_model_exclude_none=True)
-        add("/health", self.health, tags=["Probes"], response_model=Health, responses=FAILING)
         live = partial(add, tags=["How it goes"])
         live("/status", self.status, response_model=Status)
         live("/lag", self.lag, response_model=LagAnswer)

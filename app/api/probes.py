@@ -3,7 +3,7 @@
 Each request reads a snapshot of its own, so the routes may run on any loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ from app.api.stamp import stamp_now
 if TYPE_CHECKING:
     from app.service import Service
 
-FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
+_FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
 Verbose = Annotated[str | None, Query(description="Present: list all checks.")]
 
 
@@ -35,10 +35,9 @@ class Probes:
 
     def router(self) -> APIRouter:
         """Both of them."""
-        router = APIRouter(tags=["Probes"])
-        add = partial(router.add_api_route, response_model=Health, responses=FAILING, response_model_exclude_none=True)
-        add("/livez", self.livez)
-        add("/readyz", self.readyz)
+        router = APIRouter()
+        add_probe(router, "/livez", self.livez)
+        add_probe(router, "/readyz", self.readyz)
         return router
 
     async def livez(self, response: Response, verbose: Verbose = None) -> Health:
@@ -50,6 +49,21 @@ class Probes:
         """May it be relied upon: its state is restored, it obeys orders, Kafka answers."""
         snapshot = self._look()
         return probed(response, snapshot, ready(snapshot), verbose=verbose is not None)
+
+
+def add_probe(router: APIRouter, path: str, answer: Callable[..., Awaitable[Health]]) -> None:
+    """By GET, and by HEAD, as balancers ask that go by the status alone; the server leaves the body out."""
+    add = partial(
+        router.add_api_route,
+        path,
+        answer,
+        tags=["Probes"],
+        response_model=Health,
+        responses=_FAILING,
+        response_model_exclude_none=True,
+    )
+    add()
+    add(methods=["HEAD"], include_in_schema=False)
 
 
 def probed(response: Response, snapshot: Snapshot, checks: list[Check], *, verbose: bool) -> Health:
@@ -70,7 +84,7 @@ def make_probes_application(service: "Service") -> FastAPI:
     )
     errors.install(app, stamp)
     app.include_router(Probes(look).router())
-    app.add_api_route("/{path:path}", _nothing_else)
+    app.add_api_route("/{path:path}", _nothing_else, methods=["GET", "HEAD"])
     return app
 
 
@@ -82,7 +96,7 @@ class _NoDoor:
     async def admit(self, headers: Headers, client: str) -> str:
         """Never."""
         del headers, client
-        raise _here_is_nothing(405, "Method Not Allowed", {"allow": "GET"})
+        raise _here_is_nothing(405, "Method Not Allowed", {"allow": "GET, HEAD"})
 
 
 async def _nothing_else(path: str) -> None:

@@ -10,6 +10,7 @@ from app.api.server import ApiServer
 from app.settings.service import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Rig, is_problem
+from training.phases import Phase
 
 
 @pytest.fixture
@@ -38,6 +39,21 @@ def test_probes_are_answered_on_both_listeners_and_say_the_same(server: ApiServe
         own = httpx.get(at_probes(server, path))
         assert (own.status_code, own.json()["reasons"]) == (status, main.json()["reasons"])
         assert set(own.json()) == set(main.json())
+
+
+def test_a_probe_by_head_has_the_status_of_one_by_get_and_no_body(server: ApiServer, rig: Rig) -> None:
+    main, own = f"http://127.0.0.1:{server.port}", at_probes(server, "")
+    asked = [f"{main}/health", *(f"{at}{path}" for at in (main, own) for path in ("/livez", "/readyz"))]
+    for status in (200, 503):
+        for url in asked:
+            looked, told = httpx.head(url), httpx.get(url)
+            assert (looked.status_code, told.status_code) == (status, status), url
+            assert looked.content == b""
+            assert looked.headers["content-type"] == told.headers["content-type"] == "application/json"
+            assert looked.headers["cache-control"] == "no-store"
+        rig.service.phases.enter(Phase.FAILED, "the topic is gone")
+    assert httpx.post(f"{main}/livez").headers["allow"] == "GET, HEAD"
+    assert httpx.head(f"{own}/status").status_code == 404
 
 
 def test_the_listener_of_probes_answers_nothing_else(server: ApiServer, rig: Rig) -> None:
