@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, JSONResponse
 
 from app.api import errors
+from app.api.audit import Audit
 from app.api.checkpoints import CheckpointShelf
 from app.api.chronicle import Chronicle
 from app.api.description import TAGS, Application
@@ -47,7 +48,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name))
     chronicle = Chronicle(observer, service.events)
     operations = Operations(service.commands, lambda: service.alive)
-    stamp = partial(stamp_now, service.settings.name)
+    stamp, audit = partial(stamp_now, service.settings.name), Audit()
     app = Application(
         title="millrace",
         version=version(),
@@ -56,13 +57,13 @@ def make_application(service: "Service", door: Door) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer, chronicle),
-        middleware=[Middleware(Guard, stamp=stamp, door=door, pace=Pace())],
+        middleware=[Middleware(Guard, stamp=stamp, door=door, audit=audit, pace=Pace())],
         responses={422: {"model": ProblemDocument}},
     )
     errors.install(app, stamp)
     app.include_router(Probes(lambda: observer.look().snapshot).router())
     app.include_router(Looks(observer, shelf, operations).router())
-    app.include_router(metrics_router(observer))
+    app.include_router(metrics_router(observer, audit))
     orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
     app.include_router(chronicle.router())

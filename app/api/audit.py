@@ -1,59 +1,116 @@
-"""The audit log: one line for each order, with who gave it and what became of it.
+"""The audit: a line in the log for each order, with who gave it and what became of it; and how many there were.
 
 Runs on the HTTP side's loop. Orders that were taken are all written down; of those that were refused at most so many a
 minute, for anybody may send them. A line names a route, never what a client has put into a path, a query or a body.
+All are counted.
 """
 
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from starlette.types import Message, Scope, Send
 
 from app.api.errors import ProblemError
+from app.api.routing import route_of
 from consumers.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 _refusals = logging.getLogger(f"{__name__}.refusals")
 _REFUSALS_PER_MINUTE = 30
 _refusals.addFilter(LogLimit(_REFUSALS_PER_MINUTE))
+_OTHER = "other"
+ORDERS = ("save", "restore", "rewind", "pause", "resume", "profile", _OTHER)
+"""All that there are, as their routes are called; the last stands for a request that would change what nothing can."""
+OUTCOMES = ("accepted", "unauthorized", "refused", "failed")
 
 
-class Audited:
-    """One order on its way; sends the answer on, and writes the line when it begins."""
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One on its way."""
 
-    def __init__(self, scope: Scope, send: Send, by: str) -> None:
-        self._scope, self._send, self._by = scope, send, by
+    scope: Scope
+    name: str
+    route: str
+    """Its path, without what the client has put into it."""
+    by: str
 
-    async def send(self, message: Message) -> None:
-        """As the send of ASGI."""
-        if message["type"] == "http.response.start":
-            self._write(message)
-        await self._send(message)
 
-    def _write(self, start: Message) -> None:
-        status = int(start["status"])
-        route = getattr(self._scope.get("route"), "path", "of no route")
-        where = next((value.decode("latin-1") for name, value in start["headers"] if name == b"location"), None)
-        facts = {"by": self._by, "client": client_of(self._scope), "status": status}
-        line = "%s %s: %d, ordered by %s", self._scope["method"], route, status, self._by
+class Audit:
+    """Of one application."""
+
+    def __init__(self) -> None:
+        self._counts = {(order, outcome): 0 for order in ORDERS for outcome in OUTCOMES}
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many there were, by order and outcome."""
+        return dict(self._counts)
+
+    @contextmanager
+    def following(self, scope: Scope, send: Send, by: str) -> Iterator[Send]:
+        """Write the order down when its answer begins, or when it has come to none."""
+        order, answered = _order(scope, by), False
+
+        async def followed(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                answered = True
+                self._write(order, int(message["status"]), _location(message))
+            await send(message)
+
+        try:
+            yield followed
+        except Exception:  # whoever stands around us answers it
+            if not answered:
+                self._write(order, 500, None)
+            raise
+
+    def refused(self, scope: Scope, problem: ProblemError) -> None:
+        """Write down that somebody was not let through."""
+        client = client_of(scope)
+        self._count(_order(scope, client), problem.status)
+        _refusals.warning(
+            "an order from %s was refused: %d %s",
+            client,
+            problem.status,
+            problem.title,
+            extra={"client": client, "status": problem.status},
+        )
+
+    def _write(self, order: _Order, status: int, where: str | None) -> None:
+        self._count(order, status)
+        facts = {"by": order.by, "client": client_of(order.scope), "status": status}
+        line = "%s %s: %d, ordered by %s", order.scope["method"], order.route, status, order.by
         if status < 400:
             log.info(*line, extra=facts | ({} if where is None else {"location": where}))
         else:
             _refusals.warning(*line, extra=facts)
 
-
-def refused(scope: Scope, problem: ProblemError) -> None:
-    """Write down that somebody was not let through."""
-    client = client_of(scope)
-    _refusals.warning(
-        "an order from %s was refused: %d %s",
-        client,
-        problem.status,
-        problem.title,
-        extra={"client": client, "status": problem.status},
-    )
+    def _count(self, order: _Order, status: int) -> None:
+        self._counts[order.name, _outcome(status)] += 1
 
 
 def client_of(scope: Scope) -> str:
     """Where a request comes from."""
     client = scope.get("client")
     return str(client[0]) if client else "somebody"
+
+
+def _order(scope: Scope, by: str) -> _Order:
+    route = route_of(scope)
+    if route is None or route.name not in ORDERS:
+        return _Order(scope, _OTHER, "of no route", by)
+    return _Order(scope, route.name, route.path, by)
+
+
+def _outcome(status: int) -> str:
+    if status < 400:
+        return "accepted"
+    if status in (401, 403):
+        return "unauthorized"
+    return "refused" if status < 500 else "failed"
+
+
+def _location(start: Message) -> str | None:
+    return next((value.decode("latin-1") for name, value in start["headers"] if name == b"location"), None)

@@ -5,7 +5,7 @@ own sentence quotes; what is nobody's fault but ours is 500, and its trace goes 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -14,9 +14,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
 
 from app.api.models import ProblemDocument
+from app.api.routing import routes_at
 from app.api.stamp import Stamp
 from consumers.errors import ConfigError, DataLossError, MillraceError
 from training.errors import (
@@ -91,23 +91,12 @@ def install(app: FastAPI, stamp: StampNow) -> None:
     async def on_problem(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
         if problem.status == 405:
-            problem.headers = {"allow": ", ".join(sorted(_methods(app.routes, request)))}
+            methods = {method for _, route in routes_at(app.routes, request.scope) for method in route.methods or ()}
+            problem.headers = {"allow": ", ".join(sorted(methods))}
         return document(problem, stamp())
 
     for kind in (ProblemError, HTTPException, RequestValidationError, MillraceError, Exception):
         app.add_exception_handler(kind, on_problem)
-
-
-def _methods(routes: Iterable[BaseRoute], request: Request) -> set[str]:
-    """All that the path takes, by whichever route: the router asks the first one alone."""
-    methods: set[str] = set()
-    for route in routes:
-        included = getattr(route, "original_router", None)
-        if included is not None:
-            methods |= _methods(included.routes, request)
-        elif isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            methods |= route.methods or set()
-    return methods
 
 
 def as_problem(error: Exception) -> ProblemError:

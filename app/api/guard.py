@@ -9,7 +9,7 @@ import asyncio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.audit import Audited, client_of, refused
+from app.api.audit import Audit, client_of
 from app.api.doors import Door
 from app.api.errors import ProblemError, StampNow, document
 from app.api.pace import Pace
@@ -24,8 +24,8 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 class Guard:
     """Refuses what no route should see."""
 
-    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door, pace: Pace | None = None) -> None:
-        self._app, self._stamp, self._door, self._pace = app, stamp, door, pace
+    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door, audit: Audit, pace: Pace | None = None) -> None:
+        self._app, self._stamp, self._door, self._audit, self._pace = app, stamp, door, audit, pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with a problem."""
@@ -35,25 +35,34 @@ class Guard:
         if self._pace is not None:
             await self._pace.turn(scope["path"])
         try:
-            headers = Headers(scope=scope)
-            if scope["method"] not in _READS:
-                send = await self._pass_door(scope, headers, send)
-            body = await _body(headers, receive)
+            by = None if scope["method"] in _READS else await self._pass_door(scope)
+        except ProblemError as problem:
+            await document(problem, self._stamp())(scope, receive, send)
+            return
+        if by is None:
+            await self._pass_on(scope, receive, send)
+            return
+        scope.setdefault("state", {})[ORDERED_BY] = by
+        with self._audit.following(scope, send, by) as followed:
+            await self._pass_on(scope, receive, followed)
+
+    async def _pass_door(self, scope: Scope) -> str:
+        """Let an order through the door, and say whose it is."""
+        try:
+            return await self._door.admit(Headers(scope=scope), client_of(scope))
+        except ProblemError as problem:
+            self._audit.refused(scope, problem)
+            raise
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """With its whole body."""
+        try:
+            body = await _body(Headers(scope=scope), receive)
         except ProblemError as problem:
             await document(problem, self._stamp())(scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _replayed(body, receive), send)
-
-    async def _pass_door(self, scope: Scope, headers: Headers, send: Send) -> Send:
-        """Let an order through the door; its answer goes by the audit log."""
-        try:
-            by = await self._door.admit(headers, client_of(scope))
-        except ProblemError as problem:
-            refused(scope, problem)
-            raise
-        scope.setdefault("state", {})[ORDERED_BY] = by
-        return Audited(scope, send, by).send
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes | None:

@@ -13,6 +13,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 
 from app.api import errors
+from app.api.audit import Audit
 from app.api.errors import ProblemError
 from app.api.guard import Guard
 from app.api.health import alive, health_of, ready
@@ -80,7 +81,7 @@ def make_probes_application(service: "Service") -> FastAPI:
     app = FastAPI(
         openapi_url=None,
         redirect_slashes=False,
-        middleware=[Middleware(Guard, stamp=stamp, door=_NoDoor())],
+        middleware=[Middleware(Guard, stamp=stamp, door=_NoDoor(), audit=Audit())],
     )
     errors.install(app, stamp)
     app.include_router(Probes(look).router())

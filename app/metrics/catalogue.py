@@ -231,6 +231,17 @@ _KAFKA = (
     ),
 )
 
+_HTTP = (
+    _counter(
+        "orders",
+        "Requests that would change something, by order (other: there is no such order) and by what was answered: "
+        "accepted, unauthorized (401 or 403), refused (another 4xx), failed (5xx). Bad: unauthorized grows, since "
+        "somebody without leave tries again and again.",
+        "order",
+        "outcome",
+    ),
+)
+
 _PROCESS = (
     _gauge("build_info", "1; which versions run.", "version", "python", "tensorflow", "keras"),
     _gauge(
@@ -271,6 +282,7 @@ SECTIONS: Mapping[str, tuple[Metric, ...]] = {
     "Live metrics": _LIVE,
     "Checkpoints": _CHECKPOINTS,
     "Kafka": _KAFKA,
+    "The HTTP side": _HTTP,
     "Process": _PROCESS,
 }
 CATALOGUE: Mapping[str, Metric] = {metric.short: metric for section in SECTIONS.values() for metric in section}

@@ -4,7 +4,7 @@ Owns nothing but its readings. It takes one observation and turns it into famili
 between two looks, so a series goes as soon as there is nothing to tell.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,8 +22,8 @@ from app.metrics.reading import Distribution, Reading
 class ServiceCollector(Collector):
     """Collects from one service."""
 
-    def __init__(self, look: Callable[[], Observation]) -> None:
-        self._look = look
+    def __init__(self, look: Callable[[], Observation], orders: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        self._look, self._orders = look, orders
         self._of_the_process = OfTheProcess()
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -45,6 +45,7 @@ class ServiceCollector(Collector):
     def _readings(self, observation: Observation) -> Iterator[Reading]:
         yield from of_the_trainer(observation)
         yield from of_the_stream(observation)
+        yield from (Reading("orders_total", count, labels) for labels, count in self._orders().items())
         yield from self._of_the_process(observation)
 
 

@@ -5,13 +5,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.api.audit import Audit
 from app.api.observer import Observer
 from app.metrics.collector import ServiceCollector
 
 
-def metrics_router(observer: Observer) -> APIRouter:
+def metrics_router(observer: Observer, audit: Audit) -> APIRouter:
     """The route."""
-    collector = ServiceCollector(observer.look)
+    collector = ServiceCollector(observer.look, audit.counts)
     router = APIRouter()
 
     async def metrics(request: Request) -> Response:

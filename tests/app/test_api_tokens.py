@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from app.api.audit import ORDERS, OUTCOMES
 from app.api.doors import TokenDoor
 from app.api.server import ApiServer
 from app.api.tokens import Tokens
 from app.settings.service import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Client, Rig, is_problem
+from tests.app.metrics_text import Scrape
+from training.errors import CheckpointError
 
 TOKEN = "correct-horse-battery-staple"
 OTHER = "another-token-of-another-client"
@@ -121,6 +124,46 @@ def test_what_was_refused_stands_in_the_log_without_what_was_sent(
         "POST /checkpoints/{number}/restore: 422, ordered by ops over HTTP",
     ]
     assert "canary" not in caplog.text
+
+
+def test_every_order_is_counted_by_what_was_answered(guarded: Client, rig: Rig) -> None:
+    counted = guarded.get("/metrics").text.count("\nmillrace_orders_total{")
+    assert counted == len(ORDERS) * len(OUTCOMES), "each is there before there is any, so that its first one shows"
+    for method, path in mutating(guarded):
+        guarded.ask(method, path, json={"to": 0})
+    ours = {"headers": bearing(TOKEN)}
+    assert guarded.post("/pause", **ours).status_code == 200
+    assert guarded.post("/rewind", {"to": 99}, **ours).status_code == 404
+    assert guarded.ask("DELETE", "/checkpoints/0", **ours).status_code == 405
+    assert guarded.post("/resume", content=b" " * 65 * 1024, **ours).status_code == 413
+    rig.refuse_with = CheckpointError("no room")
+    assert guarded.post("/checkpoints?wait=20s", **ours).status_code == 503
+    found = Scrape(guarded.get("/metrics").text)
+    assert {
+        (order, outcome): count
+        for order in ORDERS
+        for outcome in OUTCOMES
+        if (count := found.value("orders_total", order=order, outcome=outcome))
+    } == {
+        **{(order, "unauthorized"): 1 for order in ORDERS if order != "other"},
+        ("pause", "accepted"): 1,
+        ("rewind", "refused"): 1,
+        ("other", "refused"): 1,
+        ("resume", "refused"): 1,
+        ("save", "failed"): 1,
+    }
+
+
+def test_an_order_that_ends_in_a_defect_stands_in_the_log_and_in_the_counts(
+    guarded: Client, rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("app.api.audit.refusals"), "filters", [])
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.service.ledger, "statistics", lambda: 1 / 0)
+        is_problem(guarded.post("/pause", headers=bearing(TOKEN)), 500)
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("app.api.audit")]
+    assert lines == ["POST /pause: 500, ordered by ops over HTTP"]
+    assert Scrape(guarded.get("/metrics").text).value("orders_total", order="pause", outcome="failed") == 1
 
 
 def test_a_token_is_exchanged_added_and_taken_away_without_a_restart(guarded: Client, folder: Path) -> None:

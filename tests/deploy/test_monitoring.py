@@ -145,6 +145,8 @@ HEALTHY: Mapping[str, str] = {
     'millrace_live_baseline{metric="accuracy"}': "0.55x120",
     "millrace_live_records": "100000x120",
     'millrace_commits_total{outcome="refused"}': "0x120",
+    'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x120",
+    'millrace_orders_total{order="save",outcome="accepted"}': "0+1x120",
 }
 
 
@@ -193,6 +195,12 @@ CASES: Mapping[str, Case] = {
         (), {'millrace_live_value{metric="loss"}': "0.8x120", "millrace_live_records": "10x120"}
     ),
     "commits are refused": Case(("MillraceCommitsRefused",), {'millrace_commits_total{outcome="refused"}': "0+1x120"}),
+    "somebody tries to order": Case(
+        ("MillraceOrdersRefused",), {'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x100 0+1x20"}
+    ),
+    "somebody has mistyped a token": Case(
+        (), {'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x110 3x10"}
+    ),
     "letters wait": Case(("MillraceDeadLettersWaiting",), problem("dead_letters_waiting")),
 }
 

@@ -466,8 +466,8 @@ TEETH = (
         row=27,
         missing="What changes something passes no door.",
         file="app/api/guard.py",
-        text='            if scope["method"] not in _READS:',
-        instead='            if scope["method"] == "BREW":',
+        text='by = None if scope["method"] in _READS else',
+        instead='by = None if scope["method"] != "BREW" else',
         test="tests/app/test_api_tokens.py::test_every_route_that_changes_something_asks_for_a_token",
     ),
     Tooth(
