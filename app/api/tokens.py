@@ -44,8 +44,14 @@ class Tokens:
     def open(cls, folder: Path) -> "Tokens":
         """The tokens to begin with: ConfigError where the folder, or any file of it, does not do."""
         tokens = cls(folder)
+        tokens.owners()
+        return tokens
+
+    def owners(self) -> list[str]:
+        """Who may order: ConfigError where the folder, or any file of it, does not do."""
+        folder = self._folder
         try:
-            found = tokens._read()
+            found = self._read()
         except OSError as error:
             raise ConfigError(
                 f"api.tokens_dir: {folder} cannot be read: {_why(error)}; make the folder, with one file a token"
@@ -57,7 +63,7 @@ class Tokens:
                 f"api.tokens_dir: {folder} holds no token; write one file a token, named after who orders with it "
                 f"({_MAKE_ONE})"
             )
-        return tokens
+        return list(found.hashes)
 
     def owner(self, token: str) -> str | None:
         """Whose token it is, by the folder as it is now; None for nobody's. OSError where that cannot be read."""

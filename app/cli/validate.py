@@ -32,8 +32,8 @@ def validate(
 ) -> None:
     """Look at everything that a start needs, and change nothing.
 
-    Settings, broker, topics, a sample of the records, the model and its proof, the checkpoints' folder: a line each,
-    and for every complaint the way out. Exits 0 when nothing failed, else as the worst failure would end a start.
+    Settings, tokens, broker, topics, a sample of the records, the model and its proof, the checkpoints' folder: a line
+    each, and for every complaint the way out. Exits 0 when nothing failed, else as the worst failure would end a start.
     Example: millrace validate -c clicks.yaml --against-checkpoint latest
     """
     number = None if against is None else _number(against)

@@ -9,6 +9,7 @@ from app.validation.check import Check, fail, ok, skip
 from app.validation.folder import checkpoint_check, folder_checks
 from app.validation.kafka import kafka_checks
 from app.validation.model import build_checks, model_checks
+from app.validation.tokens import tokens_check
 from consumers.errors import ConfigError
 
 
@@ -17,6 +18,7 @@ def examine_file(path: Path) -> Iterator[Check]:
     settings = yield from _settings_checks(path)
     if settings is None:
         return
+    yield tokens_check(settings)
     bounds = yield from kafka_checks(settings)
     learner = yield from model_checks(settings)
     yield from folder_checks(settings, learner, bounds)

@@ -11,6 +11,7 @@ from app.validation.check import fail, ok, skip, warn
 from app.validation.folder import folder_checks
 from app.validation.kafka import Bounds
 from app.validation.records import judged
+from app.validation.tokens import tokens_check
 from consumers.errors import ConfigError, DataLossError, UnreachableError
 from consumers.reasons import Reason
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
@@ -113,3 +114,49 @@ def test_damaged_checkpoints_fail_as_they_would_a_start(settings: Settings, tmp_
     (folder_in(tmp_path).checkpoint(0) / "model.safetensors").write_bytes(b"x")
     check = examined(settings)["checkpoint"]
     assert (check.outcome, check.exit_code) == (Outcome.FAIL, 4)
+
+
+def tokens_of(tmp_path: Path, **environ: str) -> Check:
+    found = load(config_in(tmp_path), {f"MILLRACE_API__{name.upper()}": value for name, value in environ.items()})
+    return tokens_check(found.settings)
+
+
+def test_without_tokens_this_machine_orders_or_nobody_does(tmp_path: Path) -> None:
+    alone = tokens_of(tmp_path)
+    assert (alone.outcome, alone.detail) == (Outcome.OK, "none; 127.0.0.1:8080 takes orders from this machine alone")
+    reached = tokens_of(tmp_path, listen="0.0.0.0:8080")
+    assert (reached.outcome, reached.exit_code) == (Outcome.WARN, 0)
+    assert "nobody may pause, save or rewind: set api.tokens_dir to a folder" in reached.detail
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:8080", "0.0.0.0:8080"])
+def test_who_may_order_is_told_by_name_and_never_by_token(tmp_path: Path, listen: str) -> None:
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    for name in ("ops", "ci"):
+        (folder / name).write_text("canary-4711-canary-4711")
+    check = tokens_of(tmp_path, listen=listen, tokens_dir=str(folder))
+    assert (check.outcome, check.detail) == (Outcome.OK, f"2 in {folder}; may order: ci, ops")
+
+
+@pytest.mark.parametrize(
+    ("token", "complaint"),
+    [
+        (None, "holds no token; write one file a token"),
+        ("", "/ops is empty; write a token into it"),
+        ("canary", "/ops holds a token of another length than 16 to 4096"),
+    ],
+)
+def test_a_folder_of_tokens_that_a_start_refuses_is_refused_here_in_the_same_line(
+    tmp_path: Path, token: str | None, complaint: str
+) -> None:
+    folder = tmp_path / "tokens"
+    assert "cannot be read: no such file or directory" in tokens_of(tmp_path, tokens_dir=str(folder)).detail
+    folder.mkdir()
+    if token is not None:
+        (folder / "ops").write_text(token)
+    check = tokens_of(tmp_path, tokens_dir=str(folder))
+    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 2)
+    assert check.detail.startswith("api.tokens_dir: ")
+    assert complaint in check.detail
+    assert "canary" not in check.detail

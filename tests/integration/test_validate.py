@@ -149,8 +149,8 @@ def test_a_config_that_is_fine_passes_every_check(config: Config, topic: MakeTop
     assert (done.returncode, answer["exit_code"]) == (0, 0), done.stdout
     assert {check["outcome"] for check in answer["checks"]} == {"ok"}
     assert [check["name"] for check in answer["checks"]] == [
-        *("settings", "broker", "topics", "dead letters", "records", "model file", "model", "state", "proof", "proof"),
-        *("folder", "lock", "space", "checkpoint"),
+        *("settings", "tokens", "broker", "topics", "dead letters", "records", "model file", "model", "state"),
+        *("proof", "proof", "folder", "lock", "space", "checkpoint"),
     ]
     assert not (config.folder / "checkpoints").exists()
 
@@ -167,7 +167,7 @@ def test_it_goes_on_after_a_failure_and_ends_as_the_worst(tmp_path: Path) -> Non
         ["fail", "model"],
         ["fail", "folder"],
     ]
-    assert done.stdout.splitlines()[-1] == "3 of 13 failed: a start would be refused"
+    assert done.stdout.splitlines()[-1] == "3 of 14 failed: a start would be refused"
     assert "Traceback" not in done.stderr
 
 
