@@ -6,22 +6,27 @@ ones make room, the oldest first. It ends with the process: what an order did is
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from app.api.errors import ProblemError
+from app.api.errors import ProblemError, as_problem
 from app.api.models import OperationView, moment
 from consumers.errors import MillraceError
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Commands, Profiled
 
+log = logging.getLogger(__name__)
 MOST_KEPT = 100
 MOST_RUNNING = 16
+CHECKED_WITHIN_S = 5.0
+"""How long whoever orders waits to hear whether anything speaks against it."""
 
 
 def new_id() -> str:
@@ -99,17 +104,49 @@ class Operations:
 
     def begin(self, command: Command, operation_id: str | None = None) -> Operation:
         """Send the command, and keep it in view."""
+        operation = self._keep(type(command).__name__.lower(), command.answer, operation_id)
+        self._commands.send(command)
+        return operation
+
+    async def begin_checked(self, kind: str, answer: "Future[Any]", check: Coroutine[Any, Any, Command]) -> Operation:
+        """Send the command that the check comes to, which is to be answered by `answer`.
+
+        What speaks against it is raised, where that is known soon; later it is what became of the operation.
+        """
+        checking = asyncio.create_task(check)
+        await asyncio.wait({checking}, timeout=CHECKED_WITHIN_S)
+        if checking.done():
+            return self.begin(checking.result())
+        try:
+            operation = self._keep(kind, answer)
+        except ProblemError:
+            checking.cancel()
+            raise
+        checking.add_done_callback(partial(self._send_or_fail, answer))
+        return operation
+
+    def _send_or_fail(self, answer: "Future[Any]", checked: "asyncio.Task[Command]") -> None:
+        if checked.cancelled():
+            answer.set_exception(_gone())
+        elif isinstance(error := checked.exception(), Exception):
+            problem = as_problem(error)
+            if problem.status == 500:
+                log.error("an order could not be checked", exc_info=error)
+            answer.set_exception(problem)
+        else:
+            self._commands.send(checked.result())
+
+    def _keep(self, kind: str, answer: "Future[Any]", operation_id: str | None = None) -> Operation:
         self._make_room()
         operation = Operation(
             id=operation_id or new_id(),
-            kind=type(command).__name__.lower(),
-            answer=command.answer,
+            kind=kind,
+            answer=answer,
             began_at=time.time(),
             trainer_alive=self._trainer_alive,
         )
         self._kept[operation.id] = operation
-        command.answer.add_done_callback(lambda _answer: _ended(operation))
-        self._commands.send(command)
+        answer.add_done_callback(lambda _answer: _ended(operation))
         return operation
 
     def get(self, operation_id: str) -> Operation:

@@ -5,12 +5,10 @@ goes on, and is an operation to look at.
 """
 
 import shlex
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-import anyio.to_thread
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,19 +27,16 @@ from app.api.models import (
 from app.api.observer import Observer
 from app.api.operations import Operation, Operations, new_id
 from app.api.order_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
-from app.api.rewinding import advice_on, plan_fields
+from app.api.planning import Beginnings, Planner, Wanted
+from app.api.rewinding import plan_fields
 from app.api.skips import parse_skips
 from app.api.snapshot import OVER, Snapshot
 from app.api.stamp import stamp
 from app.settings.units import parse_duration
-from consumers.records import Partition
 from training.checkpoints.manifest import Manifest
-from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save
+from training.commands import Command, Pause, Profile, Profiled, Resume, Save
 from training.destinations import parse_destination
-from training.rewinding import Present
 
-Beginnings = Callable[[], Mapping[Partition, int] | None]
-"""Asks Kafka for the first offset that it still has of each partition; may take its time."""
 LONGEST_WAIT_S = 600.0
 _SOON_S = 5.0
 """How long a pause or a resume is waited for unless told otherwise: the trainer looks several times a second."""
@@ -67,7 +62,7 @@ class Orders:
         self, observer: Observer, shelf: CheckpointShelf, operations: Operations, beginnings: Beginnings
     ) -> None:
         self._observer, self._shelf, self._operations = observer, shelf, operations
-        self._beginnings = beginnings
+        self._planner = Planner(shelf, beginnings)
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -116,18 +111,16 @@ class Orders:
         seconds = _seconds(wait, 0.0)
         skips = parse_skips(body.skip, body.reason)
         snapshot = self._at_work()
-        to = await self._shelf.find(parse_destination(str(body.to), now_s=snapshot.at))
-        command = Rewind(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
-        earliest = await anyio.to_thread.run_sync(self._beginnings) if _connected(snapshot) else None
-        plan = await self._shelf.plan(command, _present(snapshot), earliest)
-        policy = snapshot.settings.kafka.out_of_range
+        to = parse_destination(str(body.to), now_s=snapshot.at)
+        wanted = Wanted(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
         if body.dry_run:
+            plan = await self._planner.plan(wanted, snapshot)
             response.status_code = 200
             per_s = max(snapshot.meter.records_per_s.values(), default=0.0)
+            policy = snapshot.settings.kafka.out_of_range
             return RewindPlanAnswer(**stamp(snapshot), **plan_fields(plan, policy=policy, per_s=per_s))
-        if plan.gone and policy == "fail":
-            raise _gone(advice_on(plan, policy))
-        return await self._published(self._begin(command), seconds, response)
+        operation = await self._operations.begin_checked("rewind", wanted.answer, self._planner.order(wanted, snapshot))
+        return await self._published(operation, seconds, response)
 
     async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
         """Learn nothing until told to go on."""
@@ -208,23 +201,6 @@ class Orders:
 def _who(request: Request) -> str:
     """Who ordered it: what the door knows of them."""
     return str(request.scope["state"][ORDERED_BY])
-
-
-def _present(snapshot: Snapshot) -> Present:
-    settled = snapshot.ledger.partitions
-    positions = {partition: facts.position for partition, facts in settled.items()}
-    return Present(positions=positions, orders=snapshot.ledger.orders)
-
-
-def _connected(snapshot: Snapshot) -> bool:
-    """Whether Kafka answered a moment ago: one that is away is not waited for."""
-    return snapshot.source is not None and snapshot.source.connected
-
-
-def _gone(advice: str | None) -> ProblemError:
-    return ProblemError(
-        409, "Conflict", f"This would lose records: {advice}.", fix="Ask with dry_run what a newer checkpoint comes to."
-    )
 
 
 def _seconds(wait: str | None, usual: float) -> float:

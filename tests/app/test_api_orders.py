@@ -1,11 +1,14 @@
 """What may be ordered over HTTP, and what comes of it."""
 
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.api import checkpoints, operations, planning
 from consumers.errors import DataLossError
 from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
@@ -13,6 +16,7 @@ from tests.conftest import WaitFor
 from training.checkpoints import SaveReason
 from training.errors import CheckpointError, ProfileBusyError, ProfileError
 from training.phases import Phase
+from training.rewinding import RewindPlan, plan_rewind
 
 ORDERS: list[tuple[str, Any]] = [
     ("/checkpoints", None),
@@ -152,6 +156,72 @@ def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) 
     rig.source.meter.unanswered("away")
     assert "gone" not in api.post("/rewind", {"to": 0, "dry_run": True}).json()
     assert api.post("/rewind?wait=20s", {"to": 0}).status_code == 201
+
+
+def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
+    api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "KAFKA_WITHIN_S", 0.05)
+    answers = threading.Event()
+    monkeypatch.setattr(rig.source, "resolve_start", lambda _start: {P0: 7, P1: 0} if answers.wait(20) else {})
+    try:
+        assert "gone" not in api.post("/rewind", {"to": 0, "dry_run": True}).json()
+        assert api.post("/rewind?wait=20s", {"to": 0}).status_code == 201
+    finally:
+        answers.set()
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Reading a checkpoint ends when this is set, which is later than anybody waits."""
+    monkeypatch.setattr(operations, "CHECKED_WITHIN_S", 0.05)
+    read = threading.Event()
+
+    def slowly(*given: Any) -> RewindPlan:
+        assert read.wait(20)
+        return plan_rewind(*given)
+
+    monkeypatch.setattr(checkpoints, "plan_rewind", slowly)
+    yield read
+    read.set()
+
+
+@pytest.mark.parametrize(("path", "body"), [("/checkpoints/0/restore", None), ("/rewind", {"to": 0})])
+def test_a_rewind_whose_checkpoint_takes_long_to_read_is_an_operation_soon_and_carried_out_later(
+    api: Client, rig: Rig, wait_for: WaitFor, slow_disk: threading.Event, path: str, body: Any
+) -> None:
+    learnt(rig)
+    answer = api.post(path, body)
+    assert answer.status_code == 202
+    where = answer.headers["location"]
+    assert api.seen(where)["operation"]["state"] == "running"
+    assert rig.folder.numbers() == [0]
+    slow_disk.set()
+    wait_for(lambda: api.seen(where)["operation"]["state"] == "succeeded")
+    operation = api.seen(where)["operation"]
+    assert (operation["kind"], operation["checkpoint"]) == ("rewind", 1)
+    assert rig.service.ledger.positions() == {P0: 0, P1: 0}
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [({"to": 0}, "offsets 0..6 of clicks:0 are gone by retention"), ({"to": 7}, "no checkpoint has the number 7")],
+)
+def test_what_speaks_against_a_rewind_late_is_what_became_of_the_operation(
+    api: Client, rig: Rig, wait_for: WaitFor, slow_disk: threading.Event, body: Any, complaint: str
+) -> None:
+    learnt(rig)
+    rig.source.first[P0] = 7
+    where = api.post("/rewind", body).headers["location"]
+    slow_disk.set()
+    wait_for(lambda: api.seen(where)["operation"]["state"] == "failed")
+    assert complaint in api.seen(where)["operation"]["complaint"]
+    assert rig.folder.numbers() == [0]
+
+
+def test_rewinds_that_are_still_looked_at_are_bounded_too(api: Client, rig: Rig, slow_disk: threading.Event) -> None:
+    codes = [api.post("/rewind", {"to": 0}).status_code for _ in range(18)]
+    assert codes == [202] * 16 + [429] * 2
 
 
 def test_a_rewind_finds_the_checkpoint_of_a_time_or_an_offset(api: Client, rig: Rig) -> None:
