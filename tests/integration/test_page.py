@@ -244,6 +244,27 @@ def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open,
     expect(page.locator("#legend")).to_contain_text("rewind")
 
 
+def test_a_restore_passes_over_the_ranges_that_were_shown_and_no_others(open_page: Open, served: Served) -> None:
+    page, topic = open_page(), served.home.topics[0]
+    row = page.locator("#checkpoints tr").nth(1)
+    wanted = number(row.locator("th").inner_text())
+    position = served.ask("GET", f"/checkpoints/{wanted}")["checkpoint"]["positions"][f"{topic}:0"]
+    row.get_by_role("button").click()
+    ranges, go = page.get_by_label("Ranges to pass over"), page.locator("#do-restore")
+    ranges.fill("the bad ones")
+    ranges.press("Enter")
+    expect(page.locator("#refusal")).to_contain_text("is not a range of offsets", timeout=_SOON_MS)
+    expect(go).to_be_disabled()
+    ranges.fill(f"{topic}:0:{position}-{position + 3}, {topic}:0:{position + 8}-{position + 9}")
+    ranges.press("Tab")
+    expect(page.locator("#plan")).to_contain_text("6 are passed over", timeout=_SOON_MS)
+    expect(page.locator("#refusal")).to_be_hidden()
+    go.click()
+    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=_SOON_MS)
+    (order,) = served.ask("GET", "/status")["skips"]
+    assert order["ranges"] == [f"{topic}:0:{position}-{position + 3}", f"{topic}:0:{position + 8}-{position + 9}"]
+
+
 def test_who_thinks_better_of_a_restore_changes_nothing(open_page: Open, served: Served) -> None:
     page = open_page()
     before = served.ask("GET", "/status")["training"]["incarnation"]

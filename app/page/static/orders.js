@@ -69,35 +69,49 @@ function askForToken(complaint) {
 export function restoring(tell) {
   const dialog = byId("restore");
   const go = byId("do-restore");
+  const skip = byId("skip");
   let number = null;
+  let looks = 0;
 
-  async function open(wanted) {
+  function open(wanted) {
     number = wanted;
     say(byId("restore-title"), `Restore checkpoint ${number}?`);
-    byId("plan").replaceChildren(element("p", {}, "Working out what would be read again …"));
     byId("reason").value = "";
-    complain(null);
-    go.disabled = true;
+    skip.value = "";
     say(go, `Restore checkpoint ${number}`);
     dialog.showModal();
+    return look();
+  }
+
+  // Nothing is confirmed but what was shown: other ranges to pass over are looked at anew.
+  async function look() {
+    const asked = ++looks;
+    byId("plan").replaceChildren(element("p", {}, "Working out what would be read again …"));
+    complain(null);
+    go.disabled = true;
     try {
-      const plan = await order(`/checkpoints/${number}/restore`, { dry_run: true });
+      const plan = await order(`/checkpoints/${number}/restore`, { skip: ranges(), dry_run: true });
       if (plan === null) return dialog.close();
-      if (number !== wanted || !dialog.open) return;
+      if (asked !== looks || !dialog.open) return;
       byId("plan").replaceChildren(...described(plan));
       go.disabled = false;
     } catch (refused) {
+      if (asked !== looks) return;
       byId("plan").replaceChildren();
       complain(refused);
     }
   }
 
+  function ranges() {
+    return skip.value.split(/[\s,]+/).filter(Boolean);
+  }
+
   async function carryOut() {
     go.disabled = true;
     complain(null);
-    const reason = byId("reason").value.trim();
+    const reason = byId("reason").value.trim() || null;
     try {
-      const answer = await order(`/checkpoints/${number}/restore?wait=60s`, reason ? { reason } : {});
+      const answer = await order(`/checkpoints/${number}/restore?wait=60s`, { skip: ranges(), reason });
       if (answer === null) return;
       dialog.close();
       const published = answer.checkpoint?.number;
@@ -115,6 +129,7 @@ export function restoring(tell) {
   }
 
   go.addEventListener("click", carryOut);
+  skip.addEventListener("change", look);
   return open;
 }
 
@@ -123,7 +138,7 @@ function described(plan) {
   const written = words.parsed(plan.created_at);
   const time = plan.takes_s == null ? null : plan.takes_s < 1 ? "under a second" : `about ${words.span(plan.takes_s)}`;
   const takes = time === null ? "" : `, which takes ${time} at the best rate of late`;
-  const skipped = plan.skipped ? `${words.count(plan.skipped)} are passed over, as was ordered.` : null;
+  const skipped = plan.skipped ? `${words.count(plan.skipped)} are passed over, by this order or an earlier one.` : null;
   const there = plan.gone == null ? "Kafka could not be asked whether it still has them all." : "Kafka still has them all.";
   const gone = plan.replayed && !plan.gone ? there : null;
   const advice = plan.advice ? `Mind: ${plan.advice}.` : null;
