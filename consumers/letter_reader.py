@@ -4,7 +4,8 @@ Runs an event loop on the caller's thread while something is read; each reading 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,7 +42,8 @@ class ReceivedLetter:
     @classmethod
     def of(cls, place: Partition, record: FetchedRecord) -> "ReceivedLetter":
         """Out of a record of the topic, whoever has written it."""
-        ours = {name.removeprefix(_OURS): value for name, value in record.headers if name.startswith(_OURS)}
+        theirs_first = reversed(record.headers)  # ours stand before the record's own, and are the ones to believe
+        ours = {name.removeprefix(_OURS): value for name, value in theirs_first if name.startswith(_OURS)}
         return cls(
             place=place,
             place_offset=record.offset,
@@ -51,6 +53,11 @@ class ReceivedLetter:
             key=record.key,
             value=None if ours.get("value") == b"null" else record.value,
         )
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it is none at all, but says which letters were sent on (`consumers.redriving`)."""
+        return "redriven" in self.ours and "reason" not in self.ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +110,7 @@ async def _newest(client: KafkaClient, count: int) -> Letters:
     partitions = client.partitions()
     beginnings, ends = await client.beginnings(partitions), await client.ends(partitions)
     starts = {partition: max(beginnings[partition], end - count) for partition, end in ends.items()}
-    found = await _read(client, starts, ends)
+    found = [letter for letter in await _read(client, starts, ends) if not letter.is_marker]
     found.sort(key=lambda letter: (letter.sent_ms, letter.place, letter.place_offset), reverse=True)
     total = sum(end - beginnings[partition] for partition, end in ends.items())
     return Letters(total=total, newest=tuple(found[:count]))
@@ -111,18 +118,26 @@ async def _newest(client: KafkaClient, count: int) -> Letters:
 
 async def _read(client: KafkaClient, starts: Positions, ends: Positions) -> list[ReceivedLetter]:
     """All letters between these positions."""
+    return [letter async for letter in each_letter(client, starts, ends)]
+
+
+async def each_letter(client: KafkaClient, starts: Positions, ends: Positions) -> AsyncIterator[ReceivedLetter]:
+    """The letters between these positions, in the order of each partition. TimeoutError where no more come."""
     left = {partition: start for partition, start in starts.items() if start < ends[partition]}
-    found: list[ReceivedLetter] = []
     client.assign(left)
+    came = time.monotonic()
     while left:
         for partition, records in (await _polled(client, left)).items():
-            wanted = [record for record in records if record.offset < ends[partition]]
-            found.extend(ReceivedLetter.of(partition, record) for record in wanted)
+            came = time.monotonic()
+            for record in records:
+                if record.offset < ends[partition]:
+                    yield ReceivedLetter.of(partition, record)
         for partition in list(left):
             left[partition] = await client.position(partition)
             if left[partition] >= ends[partition]:
                 del left[partition]
-    return found
+        if time.monotonic() - came > _WITHIN_S:
+            raise TimeoutError
 
 
 async def _polled(client: KafkaClient, left: dict[Partition, int]) -> Mapping[Partition, Sequence[FetchedRecord]]:

@@ -1,4 +1,4 @@
-"""`millrace dead-letters`: what was set aside, and why. Values are shown only to whoever asks for them."""
+"""`millrace dead-letters`: what was set aside, and why, and the way back. Values are shown to whoever asks alone."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from app.settings import Settings
 
-dead_letters = typer.Typer(help="Look at the records that were set aside; nothing is changed.", no_args_is_help=True)
+dead_letters = typer.Typer(help="Look at the records that were set aside, and send them on.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
 Values = Annotated[bool, typer.Option("--values", help="Show keys and values too, which may be anybody's data.")]
@@ -64,6 +64,45 @@ def show(
     letter = letters.present(letter_at(options, partition, offset), place)
     facts = letters.facts(letter, values=values)
     typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(letters.in_words(facts)))
+
+
+@dead_letters.command()
+def redrive(
+    to: Annotated[str, typer.Option(metavar="TOPIC", help="Where the records go; it has to exist.")],
+    file: Config,
+    reason: Annotated[
+        list[str] | None, typer.Option(help="Only what was set aside for this reason. May be repeated.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Send so many at most.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Send those too that were sent before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Produce the records of dead letters again, as they were, to a topic that you name; each of them once.
+
+    For when the schema, or what stands between, was mended. The letters stay where they are, and are marked.
+    Example: millrace dead-letters redrive -c clicks.yaml --to clicks --reason missing --dry-run
+    """
+    from app.cli import letters
+    from consumers.redriving import Redrive, foresee
+    from consumers.redriving import redrive as carry_out
+
+    settings = _settings(file)
+    options = letters.options(settings)
+    wanted = Redrive(
+        letters=options.topics[0],
+        to=to,
+        model=settings.name,
+        reasons=letters.reasons(reason or ()),
+        limit=limit,
+        again=again,
+    )
+    done = (foresee if dry_run else carry_out)(options, wanted)
+    if as_json:
+        told = {"from": wanted.letters, "to": to, "dry_run": dry_run, "sent": done.sent, "stayed": done.stayed}
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        typer.echo("\n".join(letters.redriven_in_words(done, wanted, dry_run=dry_run)))
 
 
 def _settings(file: Path) -> "Settings":

@@ -1,6 +1,6 @@
 """Dead letters as rows, in words and as JSON. Pure but for the secrets that the options read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,9 @@ from app.settings.connection import kafka_options
 from consumers.errors import ConfigError
 from consumers.kafka_options import KafkaOptions
 from consumers.letter_reader import ReceivedLetter
+from consumers.reasons import Reason
 from consumers.records import Partition
+from consumers.redriving import Redrive, Redriven
 
 _SHOWN = 200
 
@@ -77,6 +79,26 @@ def in_words(told: Mapping[str, Any]) -> Iterator[str]:
     for name, value in told.items():
         shown = "none" if value is None or value == [] else ", ".join(value) if isinstance(value, list) else str(value)
         yield f"{name.replace('_', ' '):<13} {shown}"
+
+
+def reasons(names: Iterable[str]) -> list[Reason]:
+    """Read `--reason`."""
+    if unknown := [name for name in names if name not in list(Reason)]:
+        raise ConfigError(f"--reason: {unknown[0]!r} is none; there are {', '.join(Reason)}")
+    return [Reason(name) for name in names]
+
+
+def redriven_in_words(done: Redriven, wanted: Redrive, *, dry_run: bool) -> Iterator[str]:
+    """What a redrive has done, or would do."""
+    went = "would go" if dry_run else "went"
+    by_reason = f" ({_counted(done.sent)})" if done.sent else ""
+    yield f"{done.sent.total():,} records {went} from {wanted.letters} to {wanted.to}{by_reason}"
+    if done.stayed:
+        yield f"{done.stayed.total():,} letters {'would ' if dry_run else ''}stay: {_counted(done.stayed)}"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
 
 
 def _size(letter: ReceivedLetter) -> int | None:
