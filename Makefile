@@ -54,8 +54,12 @@ layers: $(READY)
 house: $(READY)
 	$(BIN)/python -m pytest -q tests/house
 
-test: $(READY) ## All tests, with a Kafka of their own; what became of the matrix of faults goes to build/rows.json
-	$(BIN)/python -m pytest -p tests.faults.rows --rows build/rows.json
+# Most of the time goes into starts of real processes, and a start keeps one core busy: so tests run in lanes beside each
+# other, each with a Kafka of its own. A file stays in one lane, with what its tests share. LANES=0: all in one process.
+LANES ?= 2
+test: $(READY) ## All tests, with Kafkas of their own; what became of the matrix of faults goes to build/rows.json
+	$(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 \
+		-p tests.faults.rows --rows build/rows.json
 
 .PHONY: tools
 tools: $(READY) ## What some tests need besides Python's packages: a browser and promtool (Debian's, as root), kustomize

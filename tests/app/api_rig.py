@@ -276,7 +276,7 @@ class Client:
     """Asks the application, without a socket, on a loop of its own."""
 
     def __init__(self, rig: Rig, *, door: Door | None = None, service: Service | None = None) -> None:
-        self.service = service or rig.service
+        self.rig, self.service = rig, service or rig.service
         self.app = make_application(self.service, door or LoopbackDoor())
         self._runner = asyncio.Runner()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=("127.0.0.1", 50000))

@@ -76,3 +76,14 @@ def api(rig: "Rig") -> Iterator["Client"]:
     client = Client(rig)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Client"]:
+    """Whoever asks one service that the tests of a module share: for what is refused, and so changes nothing of it."""
+    from tests.app.api_rig import Client, running
+
+    with running(tmp_path_factory.mktemp("standing")) as rig:
+        client = Client(rig)
+        yield client
+        client.close()

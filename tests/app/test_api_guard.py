@@ -28,18 +28,18 @@ MUTATING = ["/checkpoints", "/checkpoints/0/restore", "/rewind", "/pause", "/res
         "",
     ],
 )
-def test_an_order_that_names_another_host_is_refused(api: Client, rig: Rig, path: str, host: str) -> None:
-    is_problem(api.post(path, {"to": 0}, headers={"host": host}), 403)
-    assert rig.folder.numbers() == [0]
+def test_an_order_that_names_another_host_is_refused(standing: Client, path: str, host: str) -> None:
+    is_problem(standing.post(path, {"to": 0}, headers={"host": host}), 403)
+    assert standing.rig.folder.numbers() == [0]
 
 
 @pytest.mark.parametrize("path", MUTATING)
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://127.0.0.1:3000", "https://127.0.0.1:8080", "", "file://"]
 )
-def test_an_order_from_a_page_of_another_origin_is_refused(api: Client, rig: Rig, path: str, origin: str) -> None:
-    is_problem(api.post(path, {"to": 0}, headers={"origin": origin}), 403)
-    assert rig.folder.numbers() == [0]
+def test_an_order_from_a_page_of_another_origin_is_refused(standing: Client, path: str, origin: str) -> None:
+    is_problem(standing.post(path, {"to": 0}, headers={"origin": origin}), 403)
+    assert standing.rig.folder.numbers() == [0]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "127.8.9.1"])

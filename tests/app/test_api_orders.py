@@ -303,9 +303,9 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_stopped(api: Client,
         ("0", 422, "body"),
     ],
 )
-def test_a_rewind_that_cannot_be_is_refused(api: Client, rig: Rig, body: Any, status: int, word: str) -> None:
-    assert word in is_problem(api.post("/rewind?wait=5s", body), status)["detail"]
-    assert rig.folder.numbers() == [0]
+def test_a_rewind_that_cannot_be_is_refused(standing: Client, body: Any, status: int, word: str) -> None:
+    assert word in is_problem(standing.post("/rewind?wait=5s", body), status)["detail"]
+    assert standing.rig.folder.numbers() == [0]
 
 
 def test_an_offset_that_the_checkpoint_has_learnt_cannot_be_skipped_from_there(api: Client, rig: Rig) -> None:
@@ -342,10 +342,11 @@ def test_a_body_that_is_malformed_is_never_a_defect(api: Client, rig: Rig, path:
 @pytest.mark.parametrize("wait", ["30", "x", "11m", "-1s", "1e9s", "9" * 19 + "d", "", "1s" * 20, "%ff"])
 @pytest.mark.parametrize(("path", "body"), ORDERS)
 def test_a_wait_that_cannot_be_is_refused_before_anything_is_ordered(
-    api: Client, rig: Rig, path: str, body: Any, wait: str
+    standing: Client, path: str, body: Any, wait: str
 ) -> None:
-    assert "wait" in is_problem(api.post(f"{path}?wait={wait}", body), 422)["detail"]
-    assert rig.folder.numbers() == [0]
+    assert "wait" in is_problem(standing.post(f"{path}?wait={wait}", body), 422)["detail"]
+    assert standing.rig.folder.numbers() == [0]
+    assert standing.rig.service.phases.phase is Phase.IDLE
 
 
 def test_a_profile_lies_in_a_folder_of_its_own_and_says_what_opens_it(api: Client, rig: Rig) -> None:
@@ -367,8 +368,8 @@ def test_a_profile_that_is_not_waited_for_is_an_operation_to_look_at(api: Client
 
 
 @pytest.mark.parametrize("calls", [0, 1001, "3", 2.5, True])
-def test_a_profile_of_a_number_of_calls_that_cannot_be_is_refused(api: Client, calls: Any) -> None:
-    is_problem(api.post("/profile", {"calls": calls}), 422)
+def test_a_profile_of_a_number_of_calls_that_cannot_be_is_refused(standing: Client, calls: Any) -> None:
+    is_problem(standing.post("/profile", {"calls": calls}), 422)
 
 
 def test_a_profile_that_cannot_be_taken_says_why(api: Client, rig: Rig) -> None:

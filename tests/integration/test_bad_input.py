@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,17 +92,23 @@ def nothing_saved(config: Config) -> bool:
     return not [*config.folder.glob("checkpoints/clicks/checkpoints/0*")]
 
 
-def test_no_broker(tmp_path: Path) -> None:
-    line = complaint(run(Config(tmp_path, f"127.0.0.1:{free_port()}", "clicks")), 3)
-    assert "kafka.bootstrap_servers" in line
+@pytest.fixture(scope="module")
+def unanswered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, subprocess.CompletedProcess[str]]:
+    """How it ends where nobody listens, and where somebody does who is no broker; side by side, as both wait long."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger, ThreadPoolExecutor(2) as pool:
+        ports = {"nobody": free_port(), "stranger": stranger.getsockname()[1]}
+        configs = {
+            who: Config(tmp_path_factory.mktemp(who), f"127.0.0.1:{port}", "clicks") for who, port in ports.items()
+        }
+        return dict(zip(configs, pool.map(run, configs.values()), strict=True))
 
 
-def test_a_port_where_something_else_listens(tmp_path: Path) -> None:
-    import socket
+def test_no_broker(unanswered: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    assert "kafka.bootstrap_servers" in complaint(unanswered["nobody"], 3)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        line = complaint(run(Config(tmp_path, f"127.0.0.1:{listener.getsockname()[1]}", "clicks")), 3)
-    assert "kafka.bootstrap_servers" in line
+
+def test_a_port_where_something_else_listens(unanswered: dict[str, subprocess.CompletedProcess[str]]) -> None:
+    assert "kafka.bootstrap_servers" in complaint(unanswered["stranger"], 3)
 
 
 def test_a_missing_topic(config: Config) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def drafted(broker: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     """The folder that init has written to, and what it said."""
     folder = tmp_path_factory.mktemp("init")
     (folder / "orders.jsonl").write_text("".join(f"{json.dumps(order)}\n" for order in orders(COUNT)))
-    where = ("--bootstrap-servers", broker, "--topic", f"orders-{folder.parent.name}")
+    where = ("--bootstrap-servers", broker, "--topic", f"orders-{uuid.uuid4().hex[:10]}")
     millrace("local", "produce", *where, "--create", "--partitions", "3", "orders.jsonl", cwd=folder)
     options = (*where, "--name", "orders")
     done = millrace("init", *options, "--label", "returned", "--event-time", "ordered_at", "--json", cwd=folder)

@@ -118,7 +118,8 @@ def test_dead_letters_need_a_topic_of_their_own(config: Config, topic: MakeTopic
     assert (itself.outcome, itself.exit_code) == (Outcome.FAIL, 2)
 
 
-def test_nobody_there_skips_what_cannot_be_looked_at(tmp_path: Path) -> None:
+def test_nobody_there_skips_what_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.validation.kafka._CONNECT_S", 1.0)
     checks, bounds = examined(Config(tmp_path, "127.0.0.1:1").settings("clicks"))
     assert bounds is None
     assert [(check.name, check.outcome) for check in checks] == [
@@ -171,9 +172,9 @@ def test_it_goes_on_after_a_failure_and_ends_as_the_worst(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_importing_a_model_file_computes_nothing_or_is_warned_of(tmp_path: Path) -> None:
-    path = Config(tmp_path, "127.0.0.1:1").write("clicks")
-    (tmp_path / "model.py").write_text(f"import tensorflow as tf\n\nONE = tf.constant(1)\n\n\n{MODEL}")
+def test_importing_a_model_file_computes_nothing_or_is_warned_of(config: Config, topic: MakeTopic) -> None:
+    path = config.write(topic())
+    (config.folder / "model.py").write_text(f"import tensorflow as tf\n\nONE = tf.constant(1)\n\n\n{MODEL}")
     lines = validate(path).stdout.splitlines()
     assert [line for line in lines if line.startswith("warn") and "importing it computes something" in line]
 
