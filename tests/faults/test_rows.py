@@ -15,12 +15,14 @@ ROOT = Path(__file__).parents[2]
 ONE = """\
 import pytest
 
-@pytest.mark.row(3)
+row = pytest.mark.row
+
+@row(3)
 def test_it_holds(record_property):
     record_property("kills", {"lost": 0})
 
-@pytest.mark.row(4)
-@pytest.mark.row(3)
+@row(4)
+@row(3)
 def test_it_does_not_hold():
     assert False
 
@@ -30,7 +32,9 @@ def test_it_stands_for_nothing():
 OTHER = """\
 import pytest
 
-@pytest.mark.row(5)
+row = pytest.mark.row
+
+@row(5)
 def test_it_cannot_be_shown():
     pytest.skip("not here")
 """
