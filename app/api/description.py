@@ -34,7 +34,7 @@ _MEANINGS: Mapping[str, str] = {
     "429": "Too many orders wait for the trainer already.",
     "503": "Not now; `detail` says why, and `fix` what to do.",
 }
-_BODIES = ("408", "413")
+_OF_ANY = ("408", "413", "503")
 """What the guard may answer whatever the route."""
 _PROBLEM = {"$ref": "#/components/schemas/ProblemDocument"}
 
@@ -66,7 +66,7 @@ def _complete(operation: dict[str, Any]) -> None:
     if more.strip():
         operation["description"] = " ".join(more.split())
     responses = operation["responses"]
-    for status in (*_BODIES, *(["400"] if "requestBody" in operation else [])):
+    for status in (*_OF_ANY, *(["400"] if "requestBody" in operation else [])):
         responses.setdefault(status, {"content": {"application/json": {"schema": _PROBLEM}}})
     for status, response in responses.items():
         said = response.get("description", "")

@@ -32,9 +32,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._pace is not None:
-            await self._pace.turn(scope["path"])
         try:
+            if self._pace is not None:
+                await self._pace.turn(scope["path"])
             by = None if scope["method"] in _READS else await self._pass_door(scope)
         except ProblemError as problem:
             await document(problem, self._stamp())(scope, receive, send)

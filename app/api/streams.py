@@ -1,23 +1,21 @@
 """Streams: answers that go on, as server-sent events. A bounded number of them, woken once a look.
 
 Owns who listens. It lives on the HTTP side's loop. A listener draws what is new when it is woken, so nothing queues up
-for one that is slow; one that takes nothing for a while is let go. Too many are refused. `close` ends them all at once.
+for one that is slow; one that takes nothing for a while is let go by the protocol. Too many are refused. `close` ends
+them all at once.
 """
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from starlette.responses import StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from app.api.errors import ProblemError
 
-log = logging.getLogger(__name__)
 MOST_LISTENERS = 32
-TAKEN_WITHIN_S = 20.0
 _TURN_WITHIN_S = 5.0
 _STILL_HERE_S = 15.0
 _AGAIN_AFTER_MS = 2000
@@ -96,18 +94,6 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
-
-    async def stream_response(self, send: Send) -> None:
-        """Send frame after frame, to a listener that takes them."""
-
-        async def sent(message: Message) -> None:
-            async with asyncio.timeout(TAKEN_WITHIN_S):
-                await send(message)
-
-        try:
-            await super().stream_response(sent)
-        except TimeoutError:
-            log.info("a listener took nothing for %g s, and is let go", TAKEN_WITHIN_S)
 
 
 def frame(data: str, *, event_id: int | None = None) -> str:

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from app.api.pace import UNPACED, Pace, PaceOptions
+from app.api.errors import ProblemError
+from app.api.pace import MOST_WAITING, REFUSED_AFTER_S, UNPACED, Pace, PaceOptions
 
 
 class Thread:
@@ -64,3 +65,44 @@ def test_a_thread_that_is_busy_with_other_things_still_answers_now_and_then(thre
     thread.answers(5, 0.005)
     thread.cpu += 1000
     assert thread.answers(10, 0.005) >= 30
+
+
+def test_who_asks_after_a_flood_of_probes_does_not_pay_for_it_for_long(thread: Thread) -> None:
+    """Ten minutes of probes that took all of a core; five seconds later a page loads as ever."""
+    thread.answers(1, 0.005)
+    thread.answers(600, 0.005, "/livez")
+    thread.answers(5, 0.005)
+    thread.now += 10
+    assert thread.answers(0.4, 0.004) == 100
+
+
+def test_what_other_threads_took_is_waited_for_too(thread: Thread) -> None:
+    thread.answers(0.1, 0.004)
+    thread.pace.charge(3.0)
+    assert thread.answers(1, 0.004) <= 5
+
+
+def test_a_line_that_is_full_refuses_more_but_not_sooner_than_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    turn_of_the_loop = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if seconds != REFUSED_AFTER_S:
+            await asyncio.Event().wait()
+
+    async def crowd() -> int:
+        pace = Pace(PaceOptions(burst_s=0.0), spent=lambda: 0.0)
+        line = [asyncio.create_task(pace.turn("/status")) for _ in range(MOST_WAITING)]
+        await turn_of_the_loop(0)
+        with pytest.raises(ProblemError) as refusal:
+            await pace.turn("/status")
+        for waiting in line:
+            waiting.cancel()
+        await asyncio.gather(*line, return_exceptions=True)
+        await asyncio.wait_for(pace.turn("/livez"), 1.0)
+        return refusal.value.status
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert asyncio.run(crowd()) == 503
+    assert slept[-1] == REFUSED_AFTER_S

@@ -481,8 +481,8 @@ TEETH = (
         row=27,
         missing="Silent connections are never crowded out by those that ask.",
         file="app/api/protocol.py",
-        text="            next(iter(self._crowd), self).leave()",
-        instead="            pass",
+        text="        next(others, next(iter(self._crowd))).leave()",
+        instead="        del others",
         test=f"{_SERVER}::test_many_that_come_at_once_crowd_each_other_out_one_by_one",
     ),
     Tooth(

@@ -1,0 +1,177 @@
+"""Crowds on a real socket: who waits, does not read, or does not go away, and a probe that has to get in."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api import listener, pace, protocol
+from app.api.pace import UNPACED, Pace
+from app.api.server import ApiServer
+from app.settings.service import ApiSettings
+from tests.app.api_rig import Rig
+from tests.conftest import WaitFor
+from training.events import Kind
+
+MOST = 5
+NARROW = 4096
+
+
+@pytest.fixture
+def server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """A server for five clients, between whom and it little fits; ended at once, whoever waits."""
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", MOST)
+    monkeypatch.setattr(listener, "_ANSWER_WITHIN_S", 0.1)
+    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
+    server.bind()
+    of_main(server)._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NARROW)
+    thread = threading.Thread(target=server.serve, name="http")
+    thread.start()
+    yield server
+    server.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def of_main(server: ApiServer) -> Any:
+    return server._main
+
+
+def connections(server: ApiServer) -> set[Any]:
+    """Those that uvicorn holds."""
+    return set(of_main(server)._server.server_state.connections)
+
+
+@pytest.fixture
+def hold_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From now on nobody gets a turn but probes."""
+
+    async def wait_for_ever(_pace: Pace) -> None:
+        await asyncio.Event().wait()
+
+    return lambda: monkeypatch.setattr(Pace, "_wait", wait_for_ever)
+
+
+@pytest.fixture
+def clients(server: ApiServer) -> Iterator[Callable[[bytes], socket.socket]]:
+    """Clients that say something and read nothing; all of them leave in the end."""
+    with ExitStack() as leaving:
+
+        def come(say: bytes) -> socket.socket:
+            client = leaving.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW)
+            client.settimeout(20)
+            client.connect(("127.0.0.1", server.port))
+            client.sendall(say)
+            return client
+
+        yield come
+
+
+Come = Callable[[bytes], socket.socket]
+
+
+def asking(path: str, method: str = "GET", more: str = "") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n".encode()
+
+
+def probed(server: ApiServer, path: str = "/livez") -> int:
+    return httpx.get(f"http://127.0.0.1:{server.port}{path}", timeout=20).status_code
+
+
+@pytest.mark.row(27)
+@pytest.mark.parametrize("path", sorted(UNPACED))
+def test_clients_that_wait_for_their_answers_make_room_for_a_probe(
+    server: ApiServer, clients: Come, hold_up: Callable[[], None], path: str
+) -> None:
+    hold_up()
+    for _ in range(3 * MOST):
+        clients(asking("/status"))
+    assert [probed(server, path) for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.row(27)
+def test_probes_whose_bodies_never_come_make_room_for_a_whole_one(server: ApiServer, clients: Come) -> None:
+    for _ in range(3 * MOST):
+        clients(asking("/livez", more="content-length: 5\r\n"))
+    assert [probed(server) for _ in range(3)] == [200] * 3
+
+
+@pytest.mark.row(27)
+def test_clients_that_ask_and_never_read_make_room_for_a_probe(
+    server: ApiServer, clients: Come, wait_for: WaitFor
+) -> None:
+    for _ in range(MOST):
+        clients(asking("/livez") * 800)
+    wait_for(lambda: sum(one.flow.write_paused for one in connections(server)) == MOST)
+    assert [probed(server) for _ in range(3)] == [200] * 3
+
+
+def test_an_order_that_was_let_in_and_a_listener_are_crowded_out_by_nobody(
+    rig: Rig, server: ApiServer, clients: Come, hold_up: Callable[[], None], wait_for: WaitFor
+) -> None:
+    rig.obeying.clear()
+    listening = clients(asking("/page/updates"))
+    assert listening.recv(15) == b"HTTP/1.1 200 OK"
+    order = clients(asking("/pause?wait=20s", "POST"))
+    wait_for(lambda: not rig.service.commands._queue.empty())
+    hold_up()
+    for _ in range(3 * MOST):
+        clients(asking("/status"))
+    assert [probed(server) for _ in range(3)] == [200] * 3
+    rig.obeying.set()
+    assert order.recv(15) == b"HTTP/1.1 200 OK"
+    assert len(listening.recv(1)) == 1
+
+
+LAST = asking("/livez", more="connection: close\r\n")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [asking("/livez") * 800, asking("/livez") * 100, asking("/livez") * 100 + LAST],
+    ids=["more than the server holds", "less", "less, and then no more"],
+)
+def test_a_client_that_never_reads_is_let_go(
+    server: ApiServer, clients: Come, said: bytes, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.3)
+    monkeypatch.setattr(protocol, "TAKEN_WITHIN_S", 0.3)
+    client = clients(said)
+    wait_for(lambda: of_main(server)._server.server_state.total_requests)
+    wait_for(lambda: not connections(server))
+    client.close()
+
+
+def test_a_listener_that_never_reads_is_let_go_without_an_error(
+    rig: Rig,
+    server: ApiServer,
+    clients: Come,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_for: WaitFor,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(protocol, "TAKEN_WITHIN_S", 0.3)
+    for _ in range(200):
+        rig.service.events.tell(Kind.PAUSED, "Paused." * 100)
+    clients(asking("/events", more="accept: text/event-stream\r\n"))
+    wait_for(lambda: connections(server))
+    wait_for(lambda: not connections(server))
+    wait_for(lambda: not of_main(server)._server.server_state.tasks)
+    assert [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
+
+
+def test_a_line_that_is_full_refuses_by_a_problem_and_answers_probes(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "MOST_WAITING", 0)
+    monkeypatch.setattr(pace, "REFUSED_AFTER_S", 0.0)
+    answer = httpx.get(f"http://127.0.0.1:{server.port}/status", timeout=20)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    assert answer.json()["title"] == "Too Many Questions"
+    assert probed(server) == 200
