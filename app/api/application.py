@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.api import errors
 from app.api.audit import Audit
@@ -29,6 +29,7 @@ from app.api.probes import Probes
 from app.api.rewinding import beginnings_of
 from app.api.snapshot import take
 from app.api.stamp import stamp_now
+from app.api.threads import Kept
 from app.metrics.exposition import metrics_router
 from app.page import PageFiles
 from app.version import version
@@ -45,7 +46,8 @@ _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning c
 def make_application(service: "Service", door: Door) -> FastAPI:
     """The application of one service; orders come in by the door."""
     observer = Observer(partial(take, service))
-    shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name))
+    pace = Pace()
+    shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name), pace.charge)
     chronicle = Chronicle(observer, service.events)
     operations = Operations(service.commands, lambda: service.alive)
     stamp, audit = partial(stamp_now, service.settings.name), Audit()
@@ -57,7 +59,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer, chronicle),
-        middleware=[Middleware(Guard, stamp=stamp, door=door, audit=audit, pace=Pace())],
+        middleware=[Middleware(Guard, stamp=stamp, door=door, audit=audit, pace=pace)],
         responses={422: {"model": ProblemDocument}},
     )
     errors.install(app, stamp)
@@ -74,13 +76,15 @@ def make_application(service: "Service", door: Door) -> FastAPI:
 
 
 def _describe(app: FastAPI, name: str) -> None:
-    """For programs and for people; on threads, since it takes a while."""
+    """For programs and for people: made at the first look, on a thread, since it takes a while; then kept."""
+    program = Kept(lambda: bytes(JSONResponse(app.openapi()).body))
+    people = Kept(lambda: docs_page(app.openapi(), name).encode())
 
-    def openapi() -> JSONResponse:
-        return JSONResponse(app.openapi())
+    async def openapi() -> Response:
+        return Response(await program.get(), media_type="application/json")
 
-    def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(app.openapi(), name), headers=HEADERS)
+    async def docs() -> Response:
+        return HTMLResponse(await people.get(), headers=HEADERS)
 
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)

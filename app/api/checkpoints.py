@@ -1,7 +1,7 @@
 """Checkpoints as they lie on disk, read off the loop: a thread of its own, one look at a time.
 
 Owns no state but a store that only reads, so it answers from the first moment on, and after a failure too. More than
-one request wait for each other.
+one request wait for each other, but for none that verifies; what the thread takes is charged to the pace.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from app.api.models import Checkpoint, CheckpointInFull, OtherFolder
+from app.api.threads import Charge, on_a_thread
+from app.api.verifying import Verifying
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
@@ -40,10 +41,11 @@ class Listing:
 class CheckpointShelf:
     """Reads the folder of one name."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, charge: Charge) -> None:
+        self._folder, self._charge = folder, charge
         self._store = CheckpointStore(folder)
         self._one_at_a_time = anyio.CapacityLimiter(1)
+        self._verifying = Verifying()
 
     @property
     def profiles(self) -> Path:
@@ -56,7 +58,10 @@ class CheckpointShelf:
 
     async def one(self, number: int, *, verify: bool) -> CheckpointLineage:
         """One checkpoint and what is behind it; `verify` reads and hashes all of it."""
-        return await self._off_the_loop(lambda: lineage_of(self._store, self._look(number, deep=verify)))
+        if not verify:
+            return await self._off_the_loop(lambda: lineage_of(self._store, self._look(number, deep=False)))
+        found = await self._verifying.run(lambda: self._look(number, deep=True))
+        return await self._off_the_loop(lambda: lineage_of(self._store, found))
 
     async def find(self, destination: Destination) -> int:
         """The number of the checkpoint that a destination comes to; raises where there is none."""
@@ -67,7 +72,7 @@ class CheckpointShelf:
         return await self._off_the_loop(lambda: plan_rewind(self._store, order, present, earliest))
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(read, limiter=self._one_at_a_time)
+        return await on_a_thread(read, self._one_at_a_time, self._charge)
 
     def _list(self) -> Listing:
         found = [one for one in self._store.listing() if not self._vanished(one)]

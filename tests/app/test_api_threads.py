@@ -1,0 +1,114 @@
+"""What runs on threads: made once, counted, and for as many at once as there is room for."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.api import application, checkpoints
+from app.api.checkpoints import CheckpointShelf
+from app.api.errors import ProblemError
+from app.api.verifying import MOST_AT_ONCE, Verifying
+from tests.app.api_rig import Client, Rig
+from training.checkpoints.inspection import inspect
+from training.errors import MissingCheckpointError
+
+
+def uncharged(_seconds: float) -> None:
+    """Nobody counts."""
+
+
+@pytest.mark.parametrize(("path", "made_by"), [("/docs", "docs_page"), ("/openapi.json", "JSONResponse")])
+def test_a_description_is_made_once_however_often_it_is_asked_for(
+    api: Client, monkeypatch: pytest.MonkeyPatch, path: str, made_by: str
+) -> None:
+    made: list[Any] = []
+    make: Callable[..., Any] = getattr(application, made_by)
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return make(*given)
+
+    monkeypatch.setattr(application, made_by, counted)
+    assert len({api.get(path).text for _ in range(3)}) == 1
+    assert len(made) == 1
+
+
+def test_what_a_look_at_the_disk_takes_is_charged_also_where_it_finds_nothing(rig: Rig) -> None:
+    charged: list[float] = []
+    shelf = CheckpointShelf(rig.folder, charged.append)
+    asyncio.run(shelf.listing())
+    with pytest.raises(MissingCheckpointError):
+        asyncio.run(shelf.one(7, verify=False))
+    assert len(charged) == 2
+    assert min(charged) > 0
+
+
+def test_one_checkpoint_is_verified_at_a_time_and_few_wait_for_theirs() -> None:
+    go_on, at_once, most = threading.Event(), [0], [0]
+
+    def read() -> int:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        go_on.wait(20)
+        at_once[0] -= 1
+        return 1
+
+    async def crowd() -> list[int]:
+        line = Verifying()
+        asked = [asyncio.create_task(line.run(read)) for _ in range(MOST_AT_ONCE)]
+        await asyncio.sleep(0)
+        with pytest.raises(ProblemError, match="already") as refusal:
+            await line.run(read)
+        assert (refusal.value.status, refusal.value.headers) == (503, {"retry-after": "30"})
+        go_on.set()
+        verified = await asyncio.gather(*asked)
+        return [*verified, await line.run(read)]
+
+    assert asyncio.run(crowd()) == [1] * (MOST_AT_ONCE + 1)
+    assert most == [1]
+
+
+def test_after_a_long_verification_the_next_waits_until_the_mean_is_a_tenth_of_a_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(time, "thread_time", iter([0.0, 5.0, 5.0, 5.5, 6.0, 6.0]).__next__)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+
+    async def three() -> None:
+        line = Verifying(clock=lambda: 100.0)
+        for _ in range(3):
+            await line.run(lambda: None)
+
+    asyncio.run(three())
+    assert slept == pytest.approx([0.0, 45.0, 4.5])
+
+
+def test_a_verification_holds_up_no_other_look(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def slowly(*given: Any, deep: bool) -> Any:
+        if deep:
+            assert go_on.wait(20)
+        return inspect(*given, deep=deep)
+
+    monkeypatch.setattr(checkpoints, "inspect", slowly)
+
+    async def both() -> bool | None:
+        shelf = CheckpointShelf(rig.folder, uncharged)
+        verified = asyncio.create_task(shelf.one(0, verify=True))
+        await asyncio.wait_for(shelf.one(0, verify=False), 10)
+        await asyncio.wait_for(shelf.listing(), 10)
+        assert not verified.done()
+        go_on.set()
+        return (await verified).found.verified
+
+    assert asyncio.run(both())
