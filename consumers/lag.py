@@ -1,12 +1,15 @@
 """Lag: how far behind the end of its partitions a reader is, in records and in seconds.
 
-Owns the arithmetic only: pure functions over offsets that others have read; runs anywhere.
+Owns the arithmetic only: pure functions over offsets that others have read; runs anywhere. Records bear the times that
+their producers gave them. One that is beyond now by more than clocks differ says nothing: the seconds are not known.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from consumers.records import Partition
+
+_CLOCKS_DIFFER_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,11 @@ class Lag:
     """Seconds since 1970, when this was read."""
 
 
+def of_the_future(time_ms: int, *, now_ms: int) -> bool:
+    """Whether no clock that is about right can have given this time."""
+    return time_ms > now_ms + _CLOCKS_DIFFER_MS
+
+
 def partition_lag(*, position: int, end: int | None, fresh_ms: int | None, now_ms: int) -> PartitionLag:
     """The lag of one partition. `fresh_ms` is up to when everything is known to be read.
 
@@ -47,7 +55,7 @@ def partition_lag(*, position: int, end: int | None, fresh_ms: int | None, now_m
     seconds: float | None = None
     if end is not None and records == 0:
         seconds = 0.0
-    elif fresh_ms is not None:
+    elif fresh_ms is not None and not of_the_future(fresh_ms, now_ms=now_ms):
         seconds = max(0, now_ms - fresh_ms) / 1000
     return PartitionLag(position=position, end=end, records=records, seconds=seconds)
 

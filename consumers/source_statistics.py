@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from consumers.fingerprints import Sameness
-from consumers.lag import Lag, lag_of
+from consumers.lag import Lag, lag_of, of_the_future
 from consumers.records import Chunk, Partition
 
 
@@ -239,4 +239,7 @@ class SourceMeter:
             )
 
     def _freshen(self, partition: Partition, fresh_ms: int) -> None:
-        self._fresh_ms[partition] = max(fresh_ms, self._fresh_ms.get(partition, 0))
+        """It only grows, but for a time of the future, which holds no longer than until the next one."""
+        before = self._fresh_ms.get(partition, 0)
+        foreseen = of_the_future(before, now_ms=round(self._clock() * 1000))
+        self._fresh_ms[partition] = fresh_ms if foreseen else max(fresh_ms, before)

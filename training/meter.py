@@ -37,11 +37,12 @@ class Meterings:
     waiting: Mapping[str, float]
     """Shares of the last minute that the trainer's thread spent waiting for blocks, computing, and saving."""
     freshness_s: Mapping[str, float]
-    """From a record's timestamp to the return of the call that learnt it, over the last minute: p50, p99, max."""
+    """From a record's timestamp to the return of the call that learnt it, over the last minute: p50, p99, max. A
+    timestamp from the future counts as 0."""
     freshness_counts: tuple[int, ...]
     """Calls of this process by the bin of their freshness, as FRESHNESS_BOUNDS_S has them."""
     freshness_sum_s: float
-    """Their freshness added up; a timestamp from the future counts as 0."""
+    """Their freshness added up."""
     learnt: int
     """Offsets learnt by this process."""
     calls: int
@@ -74,9 +75,10 @@ class Meter:
             bucket.learnt += learnt
             bucket.batches += batches
             if freshness_s is not None:
-                bucket.freshness_s.append(freshness_s)
-                self._freshness_counts[bisect_left(FRESHNESS_BOUNDS_S, freshness_s)] += 1
-                self._freshness_sum_s += max(0.0, freshness_s)
+                age_s = max(0.0, freshness_s)
+                bucket.freshness_s.append(age_s)
+                self._freshness_counts[bisect_left(FRESHNESS_BOUNDS_S, age_s)] += 1
+                self._freshness_sum_s += age_s
             self._learnt += learnt
             self._calls += 1
 

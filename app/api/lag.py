@@ -7,6 +7,7 @@ from typing import Literal
 from app.api.models import PartitionLagView
 from app.api.snapshot import Snapshot
 from consumers.fingerprints import Sameness
+from consumers.lag import of_the_future
 from consumers.records import Partition
 
 _SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}
@@ -19,7 +20,7 @@ class LearntLag:
     records: int | None
     """Offsets that are not learnt yet; None while the end of a partition is unknown."""
     seconds: float | None
-    """How long ago the newest thing that was learnt was written; None while not known."""
+    """How long ago the newest thing that was learnt was written; None while not known, or where that is to come."""
     partitions: Mapping[Partition, float | None] = field(default_factory=dict)
     """The same of each partition."""
 
@@ -66,6 +67,8 @@ def _seconds(
 ) -> float | None:
     if records == 0:
         return 0.0
+    if learnt_to_ms is not None and of_the_future(learnt_to_ms, now_ms=round(now * 1000)):
+        return None
     known = [moment for moment in (None if learnt_to_ms is None else learnt_to_ms / 1000, caught_up_at) if moment]
     return max(0.0, now - max(known), fetching or 0.0) if known else None
 

@@ -143,8 +143,8 @@ _LAG = (
     ),
     _gauge(
         "lag_seconds",
-        "How long ago the newest thing that was learnt was written; 0 when nothing is left. Bad: beyond what whoever "
-        "uses the model can bear.",
+        "How long ago the newest thing that was learnt was written; 0 when nothing is left. Not there where its "
+        "timestamp is more than a minute ahead. Bad: beyond what whoever uses the model can bear.",
     ),
     _gauge(
         "catch_up_seconds",

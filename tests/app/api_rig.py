@@ -136,12 +136,12 @@ class Rig:
         self.post()
         service._thread.start()
 
-    def produce(self, partition: Partition, count: int, *, bad: int = 0) -> None:
-        """So many records come in, the last ones malformed."""
+    def produce(self, partition: Partition, count: int, *, bad: int = 0, ahead_ms: int = 0) -> None:
+        """So many records come in, the last ones malformed, from a producer whose clock is ahead."""
         start = self.source.meter.snapshot(0.0).partitions[partition].position
         offsets = np.arange(start, start + count)
         values = [int(o).to_bytes(8, "little") if i < count - bad else BAD for i, o in enumerate(offsets)]
-        now_ms = round(time.time() * 1000)
+        now_ms = round(time.time() * 1000) + ahead_ms
         chunk = Chunk(
             partition=partition,
             incarnation=1,

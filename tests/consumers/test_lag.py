@@ -1,7 +1,11 @@
 """How far behind somebody is."""
 
+import numpy as np
+import pytest
+
 from consumers.lag import lag_of, partition_lag
-from consumers.records import Partition
+from consumers.records import Chunk, Partition
+from consumers.source_statistics import SourceMeter
 
 A, B = Partition("t", 0), Partition("t", 1)
 
@@ -24,3 +28,38 @@ def test_an_end_that_is_not_known_gives_no_seconds_of_its_own() -> None:
 
 def test_a_position_past_a_stale_end_is_not_negative_lag() -> None:
     assert partition_lag(position=7, end=5, fresh_ms=None, now_ms=0).records == 0
+
+
+@pytest.mark.parametrize("ahead_ms", [60_001, 10**15])
+def test_a_record_of_the_future_says_nothing_of_how_long_ago_it_was(ahead_ms: int) -> None:
+    assert partition_lag(position=5, end=9, fresh_ms=10**12 + ahead_ms, now_ms=10**12).seconds is None
+    assert partition_lag(position=9, end=9, fresh_ms=10**12 + ahead_ms, now_ms=10**12).seconds == 0.0
+    assert partition_lag(position=5, end=9, fresh_ms=10**12 + 60_000, now_ms=10**12).seconds == 0.0
+
+
+def chunk(start: int, timestamp_ms: int) -> Chunk:
+    """One record of A."""
+    return Chunk(
+        partition=A,
+        incarnation=1,
+        start=start,
+        end=start + 1,
+        offsets=np.array([start]),
+        timestamps=np.array([timestamp_ms]),
+        keys=[None],
+        values=[b""],
+        headers=[()],
+        nbytes=0,
+        fetched_at=0.0,
+    )
+
+
+def test_one_record_of_the_future_is_outweighed_by_the_next_and_the_newest_one_counts() -> None:
+    meter = SourceMeter(clock=lambda: 1e9)
+    meter.begin(1, {A: 0})
+    meter.ends({A: 9})
+    found = []
+    for start, ago_ms in enumerate([5_000, -(10**15), -(10**14), 8_000, 9_000]):
+        meter.fetched(chunk(start, 10**12 - ago_ms))
+        found.append(meter.snapshot(0.0).lag.seconds)
+    assert found == [5.0, None, None, 8.0, 8.0]

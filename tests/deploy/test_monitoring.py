@@ -173,6 +173,22 @@ CASES: Mapping[str, Case] = {
     "it falls behind": Case(
         ("MillraceLagGrows",), {"millrace_lag_seconds": "0+60x120", "millrace_lag_records": "0+9x120"}
     ),
+    "it falls behind by nobody knows how long": Case(
+        ("MillraceLagGrows",),
+        {
+            "millrace_lag_seconds": "_x120",
+            "millrace_lag_records": "500000+9x120",
+            'millrace_learnt_records_per_second{window="5m"}': "100x120",
+        },
+    ),
+    "nobody knows how little it is behind": Case(
+        (),
+        {
+            "millrace_lag_seconds": "_x120",
+            "millrace_lag_records": "500+9x120",
+            'millrace_learnt_records_per_second{window="5m"}': "100x120",
+        },
+    ),
     "it catches up": Case((), {"millrace_lag_seconds": "9000-60x120", "millrace_lag_records": "9000-9x120"}),
     "what it learns is old": Case(("MillraceStale",), {'millrace_staleness_seconds_bucket{le="10"}': "0x120"}),
     "Kafka is away": Case(("MillraceKafkaAway",), {"millrace_kafka_connected": "1x60 0x60"}),

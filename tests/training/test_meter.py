@@ -64,3 +64,11 @@ def test_freshness_is_told_by_its_middle_its_tail_and_its_worst() -> None:
     for age in range(1, 102):
         meter.called(0.0, learnt=1, batches=1, freshness_s=float(age))
     assert meter.snapshot().freshness_s == {"p50": 51.0, "p99": 100.0, "max": 101.0}
+
+
+def test_what_was_written_in_the_future_is_as_fresh_as_can_be() -> None:
+    meter = Meter(Clock())
+    meter.called(0.1, learnt=1, batches=1, freshness_s=-90.0)
+    found = meter.snapshot()
+    assert found.freshness_s == {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    assert (found.freshness_counts[0], found.freshness_sum_s) == (1, 0.0)
