@@ -74,26 +74,16 @@ def _split(text: str | None) -> tuple[str, ...] | None:
 
 def _asked(seen: "Sequence[ColumnLook]", wanted: "Wanted", *, ask: bool) -> "Wanted":
     """The parts that nobody has given, from whoever sits at the terminal."""
-    from dataclasses import replace
-
-    from app.drafting.roles import likely_labels, likely_times
+    from app.cli.questions import asked_parts
+    from app.drafting.roles import likely_labels
     from consumers.errors import ConfigError
 
-    labels, times = likely_labels(seen), likely_times(seen)
+    labels = likely_labels(seen)
     if not labels:
         raise ConfigError("no field can be predicted; a label must be in the record: join it upstream")
     if not (ask and sys.stdin.isatty()):
         raise ConfigError(f"--label is missing: name the field to predict, one of {', '.join(labels)}")
-    for column in seen:
-        typer.echo(f"  {column.source}: {column.why or column.kind.value}")
-    given = replace(wanted, label=typer.prompt("Which field is to be predicted?", default=labels[0]))
-    if wanted.event_time is None and times:
-        answer = typer.prompt("Which field says when it happened? - for none", default=times[0])
-        given = replace(given, event_time=None if answer == "-" else answer)
-    if wanted.weight is None:
-        answer = typer.prompt("Which field says how much a record counts? - for none", default="-")
-        given = replace(given, weight=None if answer == "-" else answer)
-    return given
+    return asked_parts(seen, wanted)
 
 
 def _told(report: dict[str, object]) -> str:

@@ -5,6 +5,7 @@ label.
 """
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ _FEW = 64
 _MANY_ROWS = 50
 _MS_FROM, _MS_TO = 10**12, 4 * 10**12
 """Milliseconds since 1970 between 2001 and 2096."""
+_WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.IGNORECASE)
+"""A date, or a date and a time, as ISO 8601 has them."""
 
 
 class Kind(StrEnum):
@@ -34,6 +37,22 @@ class Kind(StrEnum):
     TIME = "time"
     """Milliseconds since 1970."""
     UNFIT = "unfit"
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return _SAID[self]
+
+
+_SAID = {
+    Kind.NUMBER: "a number",
+    Kind.CATEGORY: "an integer of few values, taken for a category",
+    Kind.FLAG: "true or false",
+    Kind.TEXT: "text",
+    Kind.NUMBERS: "a list of numbers",
+    Kind.TIME: "milliseconds since 1970",
+    Kind.UNFIT: "not to be learnt from",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +119,7 @@ def _numbers(source: str, here: Sequence[float], *, absent: bool) -> ColumnLook:
     if not whole:
         return look
     if all(_MS_FROM <= value <= _MS_TO for value in finite):
-        return _as(look, Kind.TIME, "a time")
+        return _as(look, Kind.TIME, "milliseconds since 1970")
     if len(distinct) == len(finite) >= _MANY_ROWS:
         return _as(look, Kind.UNFIT, "another number in every record")
     if len(distinct) <= _FEW and len(distinct) < len(finite):
@@ -114,6 +133,9 @@ def _as(look: ColumnLook, kind: Kind, why: str) -> ColumnLook:
 
 def _texts(source: str, here: Sequence[str], *, absent: bool) -> ColumnLook:
     distinct = {*here}
+    if all(map(_WRITTEN_TIME.fullmatch, here)):
+        why = "a time as text; an event time must be an integer, milliseconds since 1970"
+        return ColumnLook(source=source, kind=Kind.UNFIT, why=why)
     if len(distinct) == len(here) >= _MANY_ROWS:
         return ColumnLook(source=source, kind=Kind.UNFIT, why="another text in every record")
     few = tuple(sorted(distinct)) if len(distinct) <= _FEW else ()

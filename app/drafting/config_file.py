@@ -17,13 +17,6 @@ _DTYPES = {
     Kind.FLAG: "bool",
     Kind.TEXT: "string",
 }
-_SAID = {
-    Kind.NUMBER: "a number",
-    Kind.NUMBERS: "a list of numbers",
-    Kind.CATEGORY: "an integer of few values, taken for a category",
-    Kind.FLAG: "true or false",
-    Kind.TEXT: "text",
-}
 _MOST_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 400
 
 
@@ -81,7 +74,7 @@ def _records(look: Look, roles: Roles) -> Iterator[str]:
     yield "  features:                         # the names of the model's inputs"
     names = input_names(roles.features)
     for column in roles.features:
-        yield f"    {_line(names[column.source], _feature(column, look, names[column.source]), _SAID[column.kind])}"
+        yield f"    {_line(names[column.source], _feature(column, look, names[column.source]), column.kind.said)}"
     for column in roles.left_out:
         yield f"  # left out: {flow(column.source)}{f', {column.why}' if column.why else ''}"
     yield f"  {_line('label', _label(roles), 'records without it are set aside')}"

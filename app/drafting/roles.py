@@ -10,6 +10,7 @@ from consumers.errors import ConfigError
 
 _LIKE_A_LABEL = re.compile(r"^(y|label|target|class|outcome|clicked|converted|churned|is_.*|has_.*)$", re.IGNORECASE)
 _MOST_CLASSES = 20
+_WEIGHS = (Kind.NUMBER, Kind.CATEGORY)
 
 
 class Task(StrEnum):
@@ -56,19 +57,29 @@ def likely_times(columns: Sequence[ColumnLook]) -> list[str]:
     return [column.source for column in columns if column.kind is Kind.TIME]
 
 
+def likely_weights(columns: Sequence[ColumnLook]) -> list[str]:
+    """What can say how much a record counts."""
+    return [column.source for column in columns if column.kind in _WEIGHS]
+
+
 def cast(columns: Sequence[ColumnLook], wanted: Wanted) -> Roles:
     """Give every column its part. ConfigError where what was asked for cannot be."""
     by_source = {column.source: column for column in columns}
     label = _named(by_source, "--label", wanted.label or "")
     task = _task(label)
     if task is None:
-        raise ConfigError(f"--label: {label.source!r} cannot be predicted ({label.why or label.kind}); name another")
+        raise ConfigError(
+            f"--label: {label.source!r} cannot be predicted ({label.why or label.kind.said}); name another"
+        )
     weight = None if wanted.weight is None else _named(by_source, "--weight", wanted.weight)
-    if weight is not None and weight.kind not in {Kind.NUMBER, Kind.CATEGORY}:
+    if weight is not None and weight.kind not in _WEIGHS:
         raise ConfigError(f"--weight: {weight.source!r} is no number; name another, or none")
     time = None if wanted.event_time is None else _named(by_source, "--event-time", wanted.event_time)
     if time is not None and time.kind is not Kind.TIME:
-        raise ConfigError(f"--event-time: {time.source!r} holds no milliseconds since 1970; name another, or none")
+        raise ConfigError(
+            f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind.said}); name "
+            "another, or none"
+        )
     taken = {column.source for column in (label, weight, time) if column is not None}
     free = [column for column in columns if column.source not in taken]
     if wanted.features is None:

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from app.cli.questions import asked_parts
 from app.drafting.columns import Kind, columns_of
 from app.drafting.config_file import Place, config_text, input_names
 from app.drafting.draft import Draft, name_of, refuse_to_overwrite, write
@@ -40,6 +43,8 @@ def test_kinds_are_told_by_what_the_records_show() -> None:
             "list": [1, 2.5],
             "varying": [1] * draw.randrange(3),
             "at": 1_790_000_000_000 + number,
+            "written": f"2026-11-21T03:{number % 60:02}:00.5+01:00",
+            "day": f"2026-11-{1 + number % 30:02}",
             "object": {},
             "mixed": draw.choice([1, "1"]),
             "nothing": None,
@@ -56,6 +61,8 @@ def test_kinds_are_told_by_what_the_records_show() -> None:
         "list": Kind.NUMBERS,
         "varying": Kind.UNFIT,
         "at": Kind.TIME,
+        "written": Kind.UNFIT,
+        "day": Kind.UNFIT,
         "object": Kind.UNFIT,
         "mixed": Kind.UNFIT,
         "nothing": Kind.UNFIT,
@@ -162,6 +169,36 @@ def test_a_label_a_weight_and_a_time_must_be_what_they_are_for() -> None:
     ]:
         with pytest.raises(ConfigError, match=says):
             cast(columns, wanted)
+
+
+def test_who_sits_at_the_terminal_is_asked_again_until_the_answer_can_be() -> None:
+    asked = typer.Typer()
+    parts: list[Wanted] = []
+    seen = columns_of(json_look(*ROWS).rows)
+    asked.command()(lambda: parts.append(asked_parts(seen, Wanted(label=None))))
+    answers = ["nobody", "v", "yes", "cost", "-", "yes", "w"]
+    result = CliRunner().invoke(asked, input="\n".join(answers) + "\n")
+    assert parts == [Wanted(label="yes", event_time=None, weight="w")]
+    assert result.stdout.count("to be predicted?") == 3
+    assert "'nobody' is none of class, x, " in result.output
+
+
+def test_what_the_records_do_not_have_is_not_asked_for() -> None:
+    asked = typer.Typer()
+    parts: list[Wanted] = []
+    seen = columns_of([{"text": "abc"[number % 3], "flag": number % 2 == 0} for number in range(60)])
+    asked.command()(lambda: parts.append(asked_parts(seen, Wanted(label=None))))
+    CliRunner().invoke(asked, input="\n")
+    assert parts == [Wanted(label="text")]
+
+
+def test_ctrl_c_at_a_question_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_given: object, **_more: object) -> str:
+        raise typer.Abort
+
+    monkeypatch.setattr(typer, "prompt", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        asked_parts(columns_of(json_look(*ROWS).rows), Wanted(label=None))
 
 
 def test_what_is_offered_first_is_the_likeliest() -> None:

@@ -1,0 +1,45 @@
+"""What `millrace init` asks whoever sits at the terminal. An answer that cannot be is told so, and asked again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import typer
+
+from app.drafting.columns import ColumnLook
+from app.drafting.roles import Wanted, likely_labels, likely_times, likely_weights
+
+_NONE = "-"
+
+
+def asked_parts(seen: Sequence[ColumnLook], wanted: Wanted) -> Wanted:
+    """Ask for the label, and for whatever else the records could have and nobody has given."""
+    for column in seen:
+        typer.echo(f"  {column.source}: {column.why or column.kind.said}{', not in every record' * column.absent}")
+    given = replace(wanted, label=_choice("Which field is to be predicted?", likely_labels(seen)))
+    times = [source for source in likely_times(seen) if source != given.label]
+    if given.event_time is None and times:
+        given = replace(given, event_time=_choice("Which field says when it happened?", times, spare=times[0]))
+    weights = [source for source in likely_weights(seen) if source not in {given.label, given.event_time}]
+    if given.weight is None and weights:
+        given = replace(given, weight=_choice("Which field says how much a record counts?", weights, spare=_NONE))
+    return given
+
+
+def _choice(question: str, able: Sequence[str], spare: str | None = None) -> str | None:
+    """One of the fields; None for none, where there may be a spare answer. Ctrl-C is Ctrl-C."""
+    optional = spare is not None
+
+    def checked(answer: str) -> str:
+        if answer in able or (optional and answer == _NONE):
+            return answer
+        raise typer.BadParameter(f"{answer!r} is none of {', '.join(able)}")
+
+    try:
+        said = typer.prompt(
+            f"{question} {_NONE} for none" if optional else question,
+            default=spare or able[0],
+            value_proc=checked,
+        )
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    return None if optional and said == _NONE else str(said)
