@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli import finding
-from app.cli.finding import service
+from app.cli.finding import checkpoint_number, service
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 checkpoints = typer.Typer(help="Look at checkpoints, while a trainer runs or not; have one made.", no_args_is_help=True)
 
 Config = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
-Number = Annotated[int, typer.Argument(min=0, help="The checkpoint's number.")]
+Which = Annotated[str, typer.Argument(metavar="latest|N", help="The latest, or a checkpoint's number.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
@@ -63,18 +63,18 @@ def listing(file: Config, as_json: Json = False) -> None:
 
 
 @checkpoints.command()
-def show(number: Number, file: Config, as_json: Json = False) -> None:
+def show(which: Which, file: Config, as_json: Json = False) -> None:
     """Tell where a checkpoint comes from.
 
     Which offsets are in it and what became of them, of which event times, what was skipped, when, why and by whom it
     was made and with what, and the checkpoints before it up to the beginning. Example:
-    millrace checkpoints show 37 -c clicks.yaml
+    millrace checkpoints show latest -c clicks.yaml
     """
     from app.cli.lineage import described, in_words
     from training.lineage import lineage_of
 
     store = _store(_settings(file))
-    lineage = lineage_of(store, store.look(number))
+    lineage = lineage_of(store, store.look(_chosen(store, which)))
     typer.echo(json.dumps(described(lineage), indent=2) if as_json else "\n".join(in_words(lineage)))
 
 
@@ -133,7 +133,7 @@ def verify(
 
 @checkpoints.command()
 def weights(
-    number: Number,
+    which: Which,
     out: Annotated[Path, typer.Argument(metavar="OUT.weights.h5", help="The file to make.")],
     file: Config,
     as_json: Json = False,
@@ -152,7 +152,9 @@ def weights(
 
     settings = _settings(file)
     checked_target(out)
-    state = _store(settings).load(number, only={PART})[PART]
+    store = _store(settings)
+    number = _chosen(store, which)
+    state = store.load(number, only={PART})[PART]
     model = model_with_weights(load(model_file(settings)), to_schema(settings.records), state)
     written = write_weights(model, out)
     if as_json:
@@ -172,6 +174,19 @@ def _store(settings: "Settings") -> "CheckpointStore":
     from training.checkpoints.store import CheckpointStore
 
     return CheckpointStore(Folder(settings.checkpoints.path / settings.name))
+
+
+def _chosen(store: "CheckpointStore", which: str) -> int:
+    """The number that is meant; of the latest, that of the one which a start would go on from."""
+    from training.errors import MissingCheckpointError
+
+    number = checkpoint_number(which, "latest|N")
+    if number is not None:
+        return number
+    newest = store.newest()
+    if newest is None:
+        raise MissingCheckpointError("there are no checkpoints yet; a first start makes number 0")
+    return newest.number
 
 
 def _name(found: "Inspection") -> str:

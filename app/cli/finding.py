@@ -1,4 +1,8 @@
-"""How a command finds the service that it asks: by the config file, which tells where it answers, or by its address."""
+"""How a command finds what it is about.
+
+The service by the config file, which tells where it answers, or by its address; a checkpoint by its number, or as the
+latest.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,3 +41,12 @@ def service(file: Path | None, url: str | None, token_file: Path | None = None) 
         raise ConfigError("which service? Name it either by --config FILE or by --url http://host:8080")
     settings = load(file).settings
     return Remote(url_of(settings), token, name=settings.name)
+
+
+def checkpoint_number(text: str, hint: str) -> int | None:
+    """Which checkpoint is meant; None for the latest. A usage error at `hint` where it is neither."""
+    if text == "latest":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is neither latest nor a checkpoint's number", param_hint=hint)
+    return int(text)

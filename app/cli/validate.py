@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.finding import checkpoint_number
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -36,7 +38,7 @@ def validate(
     each, and for every complaint the way out. Exits 0 when nothing failed, else as the worst failure would end a start.
     Example: millrace validate -c clicks.yaml --against-checkpoint latest
     """
-    number = None if against is None else _number(against)
+    number = None if against is None else checkpoint_number(against, "--against-checkpoint")
     from app.settings.environment import quiet_tensorflow
 
     quiet_tensorflow()
@@ -56,17 +58,6 @@ def validate(
     else:
         typer.echo(_summary(checks))
     raise typer.Exit(code)
-
-
-def _number(text: str) -> int | None:
-    """Which checkpoint is meant; None for the newest."""
-    if text == "latest":
-        return None
-    if not (text.isascii() and text.isdecimal()):
-        raise typer.BadParameter(
-            f"{text!r} is neither latest nor a checkpoint's number", param_hint="--against-checkpoint"
-        )
-    return int(text)
 
 
 def _print(check: "Check", screen: "Console") -> None:

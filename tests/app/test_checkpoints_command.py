@@ -188,10 +188,25 @@ def test_a_number_that_is_not_there_is_a_usage_error(config: str) -> None:
     assert result.exception.exit_code == 2
 
 
+def test_the_latest_is_the_one_that_a_start_would_go_on_from(config: str, folder: Folder) -> None:
+    def latest() -> int:
+        return int(json.loads(run("show", "latest", "-c", config, "--json"))["checkpoint"]["number"])
+
+    assert latest() == 3
+    damage(folder, 3)
+    assert latest() == 2
+
+
+@pytest.mark.parametrize("which", ["latest", "newest", "-1"])
+def test_a_checkpoint_that_cannot_be_meant_is_a_usage_error(which: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(application, ["checkpoints", "show", which, "-c", str(config_in(tmp_path))])
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2
+
+
 def test_looking_loads_no_tensorflow(config: str) -> None:
     code = (
         "import sys\nfrom app.cli.application import application\n"
-        "for words in (['list'], ['show', '1'], ['verify']):\n"
+        "for words in (['list'], ['show', 'latest'], ['verify']):\n"
         "    application(['checkpoints', *words, '-c', sys.argv[1]], standalone_mode=False)\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
     )
