@@ -70,7 +70,7 @@ def test_a_name_never_becomes_a_path(api: Client, name: str) -> None:
     is_problem(api.get(f"/page/{name}"), 404)
 
 
-def test_the_wheel_holds_the_page(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_page_and_its_build_warns_of_nothing(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -83,3 +83,4 @@ def test_the_wheel_holds_the_page(tmp_path: Path) -> None:
     )
     wheel = zipfile.ZipFile(tree / "dist" / done.stdout.split()[-1])
     assert {f"app/page/static/{name}" for name in NAMES} <= set(wheel.namelist())
+    assert "importable" not in done.stdout + done.stderr, "the folder of the files is taken for a package"
