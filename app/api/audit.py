@@ -2,7 +2,7 @@
 
 Runs on the HTTP side's loop. Orders that were taken are all written down; of those that were refused at most so many a
 minute, for anybody may send them. A line names a route, never what a client has put into a path, a query or a body.
-All are counted.
+All are counted, and written whatever `logs.level` is: who gave an order must not depend on how much is said.
 """
 
 import logging
@@ -17,6 +17,7 @@ from app.api.routing import route_of
 from consumers.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
+log.setLevel(logging.INFO)
 _refusals = logging.getLogger(f"{__name__}.refusals")
 _REFUSALS_PER_MINUTE = 30
 _refusals.addFilter(LogLimit(_REFUSALS_PER_MINUTE))

@@ -146,6 +146,6 @@ def _unauthorized(detail: str, challenge: str) -> ProblemError:
         "Unauthorized",
         detail,
         fix="Send the header Authorization: Bearer TOKEN, with what stands in a file of the folder that api.tokens_dir "
-        "names.",
+        "names; millrace's own commands take such a file by --token-file.",
         headers={"www-authenticate": challenge},
     )

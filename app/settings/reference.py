@@ -35,7 +35,8 @@ checkpoints: {path: ./checkpoints}
 - **Units.** Durations (`500ms`, `60s`, `10m`, `1h`, `7d`) and sizes (`256MiB`, `1GB`) carry their unit; a bare number
   is an error.
 - **YAML 1.2.** `NO` is text, `1.0e6` a number, dates and times are text. A key that stands twice is an error.
-- **Paths** are relative to the config file's folder.
+- **Paths** are relative to the config file's folder, those in the environment too. Paths in a command's options are
+  relative to where the command is typed.
 - **Secrets** are named by file (`sasl_password_file`) and never stand in a setting. In `model.args`, `config show`
   masks what is named like a secret.
 - **Mistakes** are listed all at once, a line each, and end the command with exit code 2:

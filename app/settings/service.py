@@ -140,4 +140,6 @@ class LogSettings(Section):
     format: Literal["auto", "text", "json"] = Field(
         "auto", description="text for people, json for machines; auto is text on a terminal and json elsewhere."
     )
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is said.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least that is said; orders are written down in any case."
+    )

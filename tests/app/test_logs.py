@@ -1,5 +1,6 @@
 """Lines as operators and machines read them."""
 
+import asyncio
 import io
 import json
 import logging
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.types import Message
 
 from app import logs
+from app.api.audit import Audited
 from consumers.records import Partition
 
 
@@ -34,6 +37,18 @@ def stream() -> io.StringIO:
 
 def as_json(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_order_is_written_down_however_little_is_said(stream: io.StringIO) -> None:
+    async def nowhere(_message: Message) -> None:
+        pass
+
+    logs.configure(form="json", level="error", stream=stream)
+    answer = {"type": "http.response.start", "status": 200, "headers": []}
+    asyncio.run(Audited({"type": "http", "method": "POST"}, nowhere, "ops over HTTP").send(answer))
+    logging.getLogger("app.service").info("not said")
+    (line,) = as_json(stream)
+    assert (line["by"], line["status"]) == ("ops over HTTP", 200)
 
 
 def test_a_json_line_holds_the_facts_and_the_extras(stream: io.StringIO) -> None:
