@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from starlette.applications import Starlette
 from starlette.types import Message
 
 from app import logs
-from app.api.audit import Audited
+from app.api.audit import Audit
 from consumers.records import Partition
 
 
@@ -43,9 +44,13 @@ def test_an_order_is_written_down_however_little_is_said(stream: io.StringIO) ->
     async def nowhere(_message: Message) -> None:
         pass
 
+    async def order() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/pause", "app": Starlette()}
+        with Audit().following(scope, nowhere, "ops over HTTP") as send:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
     logs.configure(form="json", level="error", stream=stream)
-    answer = {"type": "http.response.start", "status": 200, "headers": []}
-    asyncio.run(Audited({"type": "http", "method": "POST"}, nowhere, "ops over HTTP").send(answer))
+    asyncio.run(order())
     logging.getLogger("app.service").info("not said")
     (line,) = as_json(stream)
     assert (line["by"], line["status"]) == ("ops over HTTP", 200)
