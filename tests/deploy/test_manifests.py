@@ -309,10 +309,18 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def _overlay_of_the_docs() -> str:
+COMPONENTS = {"gpu": "../k8s/components/gpu", "monitoring": "../k8s/components/monitoring"}
+CHOICES: tuple[tuple[str, ...], ...] = ((), ("gpu",), ("monitoring",), ("gpu", "monitoring"), ("monitoring", "gpu"))
+
+
+def _overlay_of_the_docs(*components: str) -> str:
+    """With those of the components that its comment names."""
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     (found,) = re.findall(r"```yaml\n(# kustomization.yaml\n.*?)```", page, re.DOTALL)
-    return str(found)
+    (line,) = re.findall(r"^components: \[\] .*$", found, re.MULTILINE)
+    assert [path in line for path in COMPONENTS.values()] == [True] * len(COMPONENTS)
+    chosen = ", ".join(COMPONENTS[one] for one in components)
+    return str(found).replace(line, f"components: [{chosen}]")
 
 
 def test_what_the_docs_keep_of_the_settings_is_what_the_base_has(settings: Settings) -> None:
@@ -332,6 +340,31 @@ def test_ones_own_model_image_namespace_and_secrets_take_the_place_of_ours(own: 
     assert {one["metadata"].get("namespace", "fraud") for one in objects} == {"fraud"}
     assert only(objects, "Namespace")["metadata"]["name"] == "fraud"
     assert only(objects, "Secret", "millrace-tokens")["data"].keys() == {"ops"}
+
+
+@pytest.mark.parametrize("components", CHOICES, ids=lambda chosen: "+".join(chosen) or "none")
+def test_ones_own_takes_the_components_it_names_and_the_image_that_goes_with_them(
+    own: Path, components: tuple[str, ...]
+) -> None:
+    (own / "kustomization.yaml").write_text(_overlay_of_the_docs(*components))
+    objects = rendered(own)
+    gpu = "gpu" in components
+    tag = "0.1.0-gpu" if gpu else "0.1.0"
+    assert {one["image"] for one in containers(objects)} == {f"registry.example/millrace:{tag}"}
+    assert [one["resources"]["limits"].get("nvidia.com/gpu", 0) for one in containers(objects)] == [int(gpu)] * 2
+    assert len(of_kind(objects, "ServiceMonitor")) == int("monitoring" in components)
+    assert {one["metadata"].get("namespace", "fraud") for one in objects} == {"fraud"}
+    assert config(objects)["model.py"] == "# mine\n"
+
+
+def test_on_a_gpu_the_plain_image_never_takes_the_place_of_the_one_that_knows_it(own: Path) -> None:
+    """Where somebody writes the registry into the base: what cannot be pulled is seen, what learns on the CPU is not."""
+    base = own.parent / "k8s" / "base" / "kustomization.yaml"
+    renamed = base.read_text().replace("    newTag:", "    newName: registry.example/millrace\n    newTag:")
+    assert renamed != base.read_text()
+    base.write_text(renamed)
+    for one in containers(rendered(own.parent / "k8s" / "overlays" / "gpu")):
+        assert one["image"].endswith("-gpu")
 
 
 def test_a_secret_is_in_its_secret_and_nowhere_else(own: Path) -> None:

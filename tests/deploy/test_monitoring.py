@@ -18,7 +18,7 @@ from tests.deploy.manifests import ROOT
 from tests.programs import program
 from training.phases import Phase
 
-FOLDER = ROOT / "k8s" / "overlays" / "monitoring"
+FOLDER = ROOT / "k8s" / "components" / "monitoring"
 RULES = YAML(typ="safe", pure=True).load(FOLDER / "rules.yaml")["spec"]
 BOARD = json.loads((FOLDER / "board.json").read_text())
 ALERTS: Mapping[str, Mapping[str, Any]] = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
