@@ -115,14 +115,16 @@ def test_every_alert_of_the_page_is_one() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What is seen for two hours, a minute apart, and which alerts stand at its end."""
+    """What is seen for two hours or more, a minute apart, and which alerts stand at its end."""
 
     alerts: tuple[str, ...]
     seen: Mapping[str, str] = field(default_factory=dict)
     """In the tool's own notation; in place of what a model in good health shows."""
+    hours: int = 2
 
 
 HEALTHY: Mapping[str, str] = {
+    "up": "1x120",
     "millrace_alive": "1x120",
     "millrace_balanced": "1x120",
     "millrace_kafka_connected": "1x120",
@@ -154,9 +156,21 @@ def problem(kind: str) -> dict[str, str]:
     return {f'millrace_problem{{problem="{kind}"}}': "0x60 1x60"}
 
 
+GONE: Mapping[str, str] = dict.fromkeys(HEALTHY, "1x90")
+OTHER = ('up{namespace="other"}', 'millrace_alive{namespace="other",model="other"}')
+"""Another model's, in a namespace of its own."""
+
 CASES: Mapping[str, Case] = {
     "all is well": Case(()),
     "it is gone": Case(("MillraceDown",), dict.fromkeys(HEALTHY, "1x90 _x30")),
+    "it does not answer": Case(("MillraceDown",), GONE | {"up": "1x90 0x30"}),
+    "it has not answered for two days, and others do": Case(
+        ("MillraceDown",), GONE | {"up": "1x90 0x2880"} | dict.fromkeys(OTHER, "1x2970"), hours=49
+    ),
+    "its pod has been gone for half a day, and others are there": Case(
+        ("MillraceDown",), GONE | dict.fromkeys(OTHER, "1x810"), hours=13
+    ),
+    "it is replaced within minutes": Case((), {"up": "1x110 0x4 1x6"}),
     "it never was there": Case(("MillraceDown",), dict.fromkeys(HEALTHY, "_x120")),
     "it failed": Case(("MillraceFailed",), problem("failed")),
     "it hangs": Case(("MillraceFailed",), problem("hung")),
@@ -225,23 +239,26 @@ def test_every_alert_has_a_case_in_which_it_comes() -> None:
     assert {alert for case in CASES.values() for alert in case.alerts} == set(ALERTS)
 
 
-def _with_model(series: str) -> str:
-    name, _, labels = series.partition("{")
-    return f'{name}{{model="clicks",instance="a"{"," + labels if labels else "}"}'
+def _labelled(series: str) -> str:
+    """As the operator's Prometheus keeps it: with the target's labels, and the metrics with the model's name."""
+    name, _, own = series.partition("{")
+    usual = {"job": "millrace", "instance": "a", "namespace": "clicks", **({} if name == "up" else {"model": "clicks"})}
+    labels = [f'{label}="{value}"' for label, value in usual.items() if f"{label}=" not in own]
+    return f"{name}{{{','.join([*labels, own.rstrip('}')] if own else labels)}}}"
 
 
-def _case(name: str, case: Case, instant: str) -> dict[str, Any]:
-    """What stands at an instant: asked as Prometheus keeps it, in the series ALERTS."""
+def _case(name: str, case: Case) -> dict[str, Any]:
+    """What stands at its end: asked as Prometheus keeps it, in the series ALERTS."""
     seen = {**HEALTHY, **case.seen}
     stand = sorted(case.alerts)
     return {
         "name": name,
         "interval": "1m",
-        "input_series": [{"series": _with_model(one), "values": values} for one, values in seen.items()],
+        "input_series": [{"series": _labelled(one), "values": values} for one, values in seen.items()],
         "promql_expr_test": [
             {
                 "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-                "eval_time": instant,
+                "eval_time": f"{case.hours}h",
                 "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in stand],
             }
         ],
@@ -251,7 +268,7 @@ def _case(name: str, case: Case, instant: str) -> dict[str, Any]:
 def test_each_comes_when_it_should_and_no_other_does(tmp_path: Path) -> None:
     promtool = program("promtool", how=HOW)
     (tmp_path / "rules.json").write_text(json.dumps(RULES))
-    tests = [_case(name, case, "2h") for name, case in CASES.items()]
+    tests = [_case(name, case) for name, case in CASES.items()]
     (tmp_path / "cases.json").write_text(
         json.dumps({"rule_files": ["rules.json"], "evaluation_interval": "1m", "tests": tests})
     )
