@@ -18,8 +18,10 @@ import numpy as np
 
 from app.api.application import make_application
 from app.api.doors import Door, LoopbackDoor
+from app.api.server import ApiServer
 from app.service import RunOptions, Service
 from app.settings import load
+from app.settings.service import ApiSettings
 from app.stream import StreamStatistics
 from consumers.handoff import Handoff
 from consumers.positions import Earliest, Start
@@ -324,3 +326,18 @@ def running(folder: Path) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
+
+
+@contextmanager
+def serving(rig: Rig, settings: ApiSettings | None = None) -> Iterator[ApiServer]:
+    """A server on a real socket, which answers for the rig on a thread of its own."""
+    server = ApiServer(rig.service, settings or ApiSettings(listen="127.0.0.1:0"))
+    server.bind()
+    thread = threading.Thread(target=server.serve, name="http")
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(20)
+        assert not thread.is_alive()

@@ -9,21 +9,15 @@ import pytest
 from app.api.server import ApiServer
 from app.settings.service import ApiSettings
 from consumers.errors import ConfigError
-from tests.app.api_rig import Rig, is_problem
+from tests.app.api_rig import Rig, is_problem, serving
 from training.phases import Phase
 
 
 @pytest.fixture
 def server(rig: Rig) -> Iterator[ApiServer]:
     """A server with both listeners."""
-    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0", probes="127.0.0.1:0"))
-    server.bind()
-    thread = threading.Thread(target=server.serve, name="http")
-    thread.start()
-    yield server
-    server.stop()
-    thread.join(20)
-    assert not thread.is_alive()
+    with serving(rig, ApiSettings(listen="127.0.0.1:0", probes="127.0.0.1:0")) as server:
+        yield server
     assert not any(thread.name == "probes" for thread in threading.enumerate())
 
 

@@ -12,21 +12,15 @@ from app.api import guard, protocol
 from app.api.server import ApiServer
 from app.settings.service import ApiSettings
 from consumers.errors import ConfigError
-from tests.app.api_rig import Rig
+from tests.app.api_rig import Rig, serving
 from tests.conftest import WaitFor
 
 
 @pytest.fixture
 def server(rig: Rig) -> Iterator[ApiServer]:
     """A server that answers, on a port of its own."""
-    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
-    server.bind()
-    thread = threading.Thread(target=server.serve, name="http")
-    thread.start()
-    yield server
-    server.stop()
-    thread.join(20)
-    assert not thread.is_alive()
+    with serving(rig) as server:
+        yield server
 
 
 def url(server: ApiServer, path: str) -> str:
@@ -107,16 +101,9 @@ def test_an_address_that_is_not_ours_is_one_clear_line(rig: Rig, listen: str) ->
 
 
 def test_a_listener_on_all_addresses_only_reads(rig: Rig) -> None:
-    server = ApiServer(rig.service, ApiSettings(listen="0.0.0.0:0"))
-    server.bind()
-    thread = threading.Thread(target=server.serve)
-    thread.start()
-    try:
+    with serving(rig, ApiSettings(listen="0.0.0.0:0")) as server:
         assert httpx.get(url(server, "/livez")).status_code == 200
         assert httpx.post(url(server, "/pause")).status_code == 403
-    finally:
-        server.stop()
-        thread.join(20)
 
 
 def test_a_client_that_never_finishes_its_head_is_let_go(

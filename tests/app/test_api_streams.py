@@ -1,7 +1,6 @@
 """Events and updates as streams, on a real socket: they come as they happen, are bounded, and end when they should."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,30 +10,23 @@ import pytest
 
 from app.api import streams
 from app.api.server import ApiServer
-from app.settings.service import ApiSettings
-from tests.app.api_rig import Rig, is_problem
+from tests.app.api_rig import Rig, is_problem, serving
 from tests.conftest import WaitFor
 from training.events import Kind
 
 SSE = {"accept": "text/event-stream"}
 
 
-@pytest.fixture
-def served(rig: Rig) -> Iterator[ApiServer]:
-    """A server that answers, and looks once a second."""
-    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
-    server.bind()
-    thread = threading.Thread(target=server.serve, name="http")
-    thread.start()
-    yield server
-    server.stop()
-    thread.join(20)
-    assert not thread.is_alive()
+@contextmanager
+def asking(server: ApiServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as client:
+        yield client
 
 
 @pytest.fixture
-def client(served: ApiServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", timeout=20) as client:
+def client(rig: Rig) -> Iterator[httpx.Client]:
+    """Asks a server that answers, and looks once a second."""
+    with serving(rig) as server, asking(server) as client:
         yield client
 
 
@@ -114,12 +106,9 @@ def test_more_listeners_than_there_is_room_for_are_refused_until_one_leaves(
 
 
 def test_a_stop_ends_every_stream_at_once_and_in_order(rig: Rig) -> None:
-    server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
-    server.bind()
-    thread = threading.Thread(target=server.serve, name="http")
-    thread.start()
     with (
-        httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as client,
+        serving(rig) as server,
+        asking(server) as client,
         listening(client) as events,
         listening(client, "/page/updates") as updates,
     ):
@@ -127,8 +116,6 @@ def test_a_stop_ends_every_stream_at_once_and_in_order(rig: Rig) -> None:
         server.stop()
         assert list(messages(events)) == []
         assert isinstance(list(messages(updates)), list), "it ends, and is not cut off"
-    thread.join(20)
-    assert not thread.is_alive()
 
 
 def test_the_page_is_told_once_a_look_how_it_stands_and_each_event_once(rig: Rig, client: httpx.Client) -> None:
