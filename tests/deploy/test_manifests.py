@@ -358,7 +358,7 @@ def test_ones_own_takes_the_components_it_names_and_the_image_that_goes_with_the
 
 
 def test_on_a_gpu_the_plain_image_never_takes_the_place_of_the_one_that_knows_it(own: Path) -> None:
-    """Where somebody writes the registry into the base: what cannot be pulled is seen, what learns on the CPU is not."""
+    """Where somebody writes the registry into the base: what cannot be pulled is seen, a CPU that learns is not."""
     base = own.parent / "k8s" / "base" / "kustomization.yaml"
     renamed = base.read_text().replace("    newTag:", "    newName: registry.example/millrace\n    newTag:")
     assert renamed != base.read_text()

@@ -156,7 +156,7 @@ def problem(kind: str) -> dict[str, str]:
     return {f'millrace_problem{{problem="{kind}"}}': "0x60 1x60"}
 
 
-GONE: Mapping[str, str] = dict.fromkeys(HEALTHY, "1x90")
+GONE = dict.fromkeys(HEALTHY, "1x90")
 OTHER = ('up{namespace="other"}', 'millrace_alive{namespace="other",model="other"}')
 """Another model's, in a namespace of its own."""
 

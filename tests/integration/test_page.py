@@ -19,25 +19,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from app.local_broker.server import free_port
 from app.local_broker.topics import create_topic
 from app.proving.process import Run
-from tests.programs import program
+from tests.browsing import SOON_MS, chromium, is_complaint
 
 pytestmark = pytest.mark.broker
-_SOON_MS = 20_000
-_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-sync",
-    "--no-first-run",
-]
 _MODEL = """\
 import keras
 
@@ -158,20 +147,11 @@ def served(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    chromium = program("chromium", how="make tools")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 Open = Callable[..., Page]
-
-
-def is_complaint(said: ConsoleMessage) -> bool:
-    """Browsers write down every 401 by themselves, also one that is answered by asking for a token."""
-    return said.type in {"error", "warning"} and "status of 401" not in said.text
 
 
 @pytest.fixture
@@ -188,7 +168,7 @@ def open_page(browser: Browser, served: Served) -> Iterator[Open]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(_SOON_MS)
+        page.set_default_timeout(SOON_MS)
         page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
@@ -196,8 +176,8 @@ def open_page(browser: Browser, served: Served) -> Iterator[Open]:
             lambda asked: None if asked.url.startswith((served.home.url, "data:")) else complaints.append(asked.url),
         )
         page.goto(served.home.url)
-        expect(page.locator("#name")).to_have_text("clicks", timeout=_SOON_MS)
-        expect(page.locator("#checkpoints tr").first).to_be_visible(timeout=_SOON_MS)
+        expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+        expect(page.locator("#checkpoints tr").first).to_be_visible(timeout=SOON_MS)
         return page
 
     yield opened
@@ -214,7 +194,7 @@ def test_numbers_move_by_themselves(open_page: Open) -> None:
     page = open_page()
     learnt = page.locator("#sum .term b").first
     before = learnt.inner_text()
-    expect(learnt).not_to_have_text(before, timeout=_SOON_MS)
+    expect(learnt).not_to_have_text(before, timeout=SOON_MS)
     assert number(learnt.inner_text()) > number(before)
     expect(page.locator("#tick")).to_have_text("✓ it adds up")
     expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"))
@@ -222,7 +202,7 @@ def test_numbers_move_by_themselves(open_page: Open) -> None:
     expect(page.locator("[data-value=learnt_per_s]")).to_have_text(re.compile(r"\d"))
     points = page.locator("path.line").nth(2)
     drawn = points.get_attribute("d")
-    expect(points).not_to_have_attribute("d", drawn or "", timeout=_SOON_MS)
+    expect(points).not_to_have_attribute("d", drawn or "", timeout=SOON_MS)
 
 
 def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open, served: Served) -> None:
@@ -232,15 +212,15 @@ def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open,
     row.get_by_role("button").click()
     dialog = page.locator("#restore")
     expect(dialog.get_by_role("heading")).to_have_text(f"Restore checkpoint {wanted}?")
-    expect(dialog.locator("#plan")).to_contain_text("offsets are read again", timeout=_SOON_MS)
+    expect(dialog.locator("#plan")).to_contain_text("offsets are read again", timeout=SOON_MS)
     expect(dialog.locator("#plan")).to_contain_text("Kafka still has them all")
     assert "rewound" not in served.ask("GET", "/status"), "nothing is done before it is confirmed"
     dialog.locator("#reason").fill("a test of the page")
     dialog.locator("#do-restore").click()
-    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=_SOON_MS)
+    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
     rewound = served.ask("GET", "/status")["rewound"]
     assert (rewound["to"], rewound["reason"]) == (wanted, "a test of the page")
-    expect(page.locator("#events")).to_contain_text(f"Rewound to checkpoint {wanted}", timeout=_SOON_MS)
+    expect(page.locator("#events")).to_contain_text(f"Rewound to checkpoint {wanted}", timeout=SOON_MS)
     expect(page.locator("#legend")).to_contain_text("rewind")
 
 
@@ -253,14 +233,14 @@ def test_a_restore_passes_over_the_ranges_that_were_shown_and_no_others(open_pag
     ranges, go = page.get_by_label("Ranges to pass over"), page.locator("#do-restore")
     ranges.fill("the bad ones")
     ranges.press("Enter")
-    expect(page.locator("#refusal")).to_contain_text("is not a range of offsets", timeout=_SOON_MS)
+    expect(page.locator("#refusal")).to_contain_text("is not a range of offsets", timeout=SOON_MS)
     expect(go).to_be_disabled()
     ranges.fill(f"{topic}:0:{position}-{position + 3}, {topic}:0:{position + 8}-{position + 9}")
     ranges.press("Tab")
-    expect(page.locator("#plan")).to_contain_text("6 are passed over", timeout=_SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("6 are passed over", timeout=SOON_MS)
     expect(page.locator("#refusal")).to_be_hidden()
     go.click()
-    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=_SOON_MS)
+    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
     (order,) = served.ask("GET", "/status")["skips"]
     assert order["ranges"] == [f"{topic}:0:{position}-{position + 3}", f"{topic}:0:{position + 8}-{position + 9}"]
 
@@ -269,7 +249,7 @@ def test_who_thinks_better_of_a_restore_changes_nothing(open_page: Open, served:
     page = open_page()
     before = served.ask("GET", "/status")["training"]["incarnation"]
     page.locator("#checkpoints tr").nth(0).get_by_role("button").click()
-    expect(page.locator("#plan")).to_contain_text("read again", timeout=_SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
     page.keyboard.press("Escape")
     expect(page.locator("#restore")).to_be_hidden()
     assert served.ask("GET", "/status")["training"]["incarnation"] == before
@@ -278,12 +258,12 @@ def test_who_thinks_better_of_a_restore_changes_nothing(open_page: Open, served:
 def test_a_pause_a_save_and_a_resume_by_clicks(open_page: Open, served: Served) -> None:
     page = open_page()
     page.locator("#pause").click()
-    expect(page.locator("#verdict strong")).to_have_text("Paused:", timeout=_SOON_MS)
-    expect(page.locator("#announce")).to_contain_text("Paused", timeout=_SOON_MS)
+    expect(page.locator("#verdict strong")).to_have_text("Paused:", timeout=SOON_MS)
+    expect(page.locator("#announce")).to_contain_text("Paused", timeout=SOON_MS)
     page.locator("#save").click()
-    expect(page.locator("#said")).to_have_text(re.compile(r"Checkpoint \d+ is durable\."), timeout=_SOON_MS)
+    expect(page.locator("#said")).to_have_text(re.compile(r"Checkpoint \d+ is durable\."), timeout=SOON_MS)
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_role("button", name="Pause")).to_be_visible(timeout=_SOON_MS)
+    expect(page.get_by_role("button", name="Pause")).to_be_visible(timeout=SOON_MS)
     assert served.ask("GET", "/status")["state"] != "paused"
 
 
@@ -353,7 +333,7 @@ def test_on_a_narrow_screen_nothing_scrolls_sideways(open_page: Open, width: int
     page = open_page(width, 844)
     assert page.evaluate("document.scrollingElement.scrollWidth") <= width
     page.locator("#checkpoints button").first.click()
-    expect(page.locator("#plan")).to_contain_text("read again", timeout=_SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
     box = page.locator("#restore").bounding_box()
     assert box is not None
     assert box["x"] >= 0
@@ -370,7 +350,7 @@ def test_axe_finds_nothing_serious(open_page: Open, width: int, dark: bool) -> N
     assert grave(page) == {}
     page.keyboard.press("Escape")
     page.locator("#checkpoints button").first.click()
-    expect(page.locator("#plan")).to_contain_text("read again", timeout=_SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
     assert grave(page) == {}
 
 
@@ -386,13 +366,13 @@ def test_a_service_that_is_gone_shows_by_itself_and_so_does_its_return(open_page
     page = open_page()
     os.kill(served.run.pid, signal.SIGSTOP)
     try:
-        expect(page.locator("#as-of")).to_have_text(re.compile(r"no answer for \d+ s"), timeout=_SOON_MS)
+        expect(page.locator("#as-of")).to_have_text(re.compile(r"no answer for \d+ s"), timeout=SOON_MS)
         expect(page.locator("#announce")).to_have_text("No answer.")
         expect(page.locator("#dot")).to_have_attribute("data-mood", "away")
         expect(page.locator("#pause")).to_be_disabled()
     finally:
         os.kill(served.run.pid, signal.SIGCONT)
-    expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"), timeout=_SOON_MS)
+    expect(page.locator("#as-of")).to_have_text(re.compile(r"as of \d s ago"), timeout=SOON_MS)
     expect(page.locator("#pause")).to_be_enabled()
 
 
@@ -404,7 +384,7 @@ def test_a_problem_shows_with_since_when_and_its_way_out(open_page: Open, served
     if not dark:
         delete(served.home.bootstrap, gone)
     problem = page.locator("#problems article").filter(has_text=f"Kafka has no {gone}:0")
-    expect(problem.get_by_role("heading")).to_be_visible(timeout=2 * _SOON_MS)
+    expect(problem.get_by_role("heading")).to_be_visible(timeout=2 * SOON_MS)
     expect(problem.locator(".since")).to_contain_text("since")
     expect(problem.locator(".fix")).to_contain_text("these go on when they are back")
     expect(page.locator("#dot")).to_have_attribute("data-mood", "warn")

@@ -180,10 +180,12 @@ export class Charts {
 
   // The labels say the newest values, or those at the cursor.
   #say(view, marks) {
-    const { at, mean } = this.#history;
+    const { at, mean, newest } = this.#history;
     const place = this.#chosen ?? at.length - 1;
     for (const [name, said] of Object.entries(SAID)) {
-      say(this.root.querySelector(`[data-value="${name}"]`), said(mean[name][place]));
+      // The newest value is no mean over a step, and a step may be a minute old.
+      const value = this.#chosen === null && newest !== null ? newest[name] : mean[name][place];
+      say(this.root.querySelector(`[data-value="${name}"]`), said(value));
     }
     this.#sayTime(view, marks, place);
     const chosen = this.#chosen !== null;

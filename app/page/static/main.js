@@ -16,6 +16,7 @@ const LOW_SCREEN = 860; // pixels
 const KEPT_EVENTS = 500;
 const SAID_FOR_MS = 8000;
 const SUMMARIES_EVERY_MS = 10_000;
+const GLANCE_EVERY_MS = 30_000;
 const OVER = new Set(["stopping", "ended", "failed"]);
 const LISTING = new Set(["checkpoint", "rewound", "started", "topic_recreated"]);
 
@@ -27,6 +28,7 @@ let span = "10m";
 let events = [];
 let checkpoints = [];
 let skew = 0; // of this machine's clock against the service's, in seconds
+let version = null;
 let announced = null;
 let saidUntil = 0;
 const busy = new Set();
@@ -34,6 +36,8 @@ const busy = new Set();
 const now = () => Date.now() / 1000 + skew;
 
 function hear(message) {
+  version ??= message.status.version;
+  if (message.status.version !== version) return location.reload(); // what it says now is for the page that it brings
   news = message;
   skew = message.at - Date.now() / 1000;
   if (message.events.length) {
@@ -50,8 +54,8 @@ function show() {
   byId("dot").dataset.mood = mood;
   parts.verdict(byId("verdict"), status.verdict);
   say(byId("name"), status.name);
-  document.title = `${status.name} · ${status.verdict.split(/[.:,]/)[0]}`;
-  parts.problems(byId("problems"), status.problems, now());
+  title(status);
+  parts.problems(byId("problems"), problems(), now());
   parts.bound(status.throughput);
   parts.balance(status.records);
   const deaf = status.checkpoint == null || OVER.has(status.state);
@@ -65,8 +69,19 @@ function show() {
   draw();
 }
 
+const title = (status) => (document.title = `${status.name} · ${status.verdict.split(/[.:,]/)[0]}`);
+
+// The service's, and the page's own.
+function problems() {
+  const { refusal } = feed;
+  if (refusal === null) return news.status.problems;
+  const what = `This page is not told how it goes: ${refusal.detail}`;
+  const fix = "Close other pages of this service. Until then this one asks every few seconds.";
+  return [...news.status.problems, { problem: "refused", what, since: refusal.since, fix }];
+}
+
 function name(status) {
-  const live = history?.metric ?? "live metric";
+  const live = news.metric ?? history?.metric ?? "live metric";
   const window = status.live ? ` over ${status.live.window}` : "";
   say(document.querySelector('[data-name="metric"]'), `${words.plain(live)}${window}`);
   const records = status.stream.lag_records;
@@ -76,9 +91,10 @@ function name(status) {
 // What gets older by itself, also when nothing comes.
 function age() {
   const silent = feed.silentFor;
-  const quiet = silent !== null && silent > SILENT_AFTER_S;
+  const waited = feed.waitedFor;
+  const quiet = silent !== null && waited > SILENT_AFTER_S;
   document.body.classList.toggle("quiet", quiet);
-  if (silent !== null) say(byId("as-of"), quiet ? `no answer for ${words.span(silent)}` : `as of ${Math.max(1, Math.round(silent))} s ago`);
+  if (silent !== null) say(byId("as-of"), quiet ? `no answer for ${words.span(waited)}` : `as of ${words.span(Math.max(1, silent))} ago`);
   if (quiet) {
     announce("silence", () => "No answer.");
     byId("dot").dataset.mood = "away";
@@ -89,7 +105,7 @@ function age() {
   const since = kept ? kept.age_s + Math.max(0, now() - news.at) : 0;
   say(byId("checkpoint"), kept ? `checkpoint ${kept.number} · ${words.span(since)} ago` : "no checkpoint yet");
   const room = window.innerHeight < LOW_SCREEN ? ROWS - 3 : ROWS;
-  const rows = Math.max(FEWEST_ROWS, room - 2 * news.status.problems.length); // problems take the room of what is older
+  const rows = Math.max(FEWEST_ROWS, room - 2 * problems().length); // problems take the room of what is older
   parts.checkpoints(byId("checkpoints"), checkpoints.slice(0, rows), now(), restore);
   parts.events(byId("events"), events.slice(-rows).reverse(), now());
   if (byId("history-of-events").open) parts.events(byId("every-event"), [...events].reverse(), now());
@@ -111,6 +127,7 @@ function told(text) {
 }
 
 function append({ at, sample, metric }) {
+  if (sample === null) return;
   history.metric = metric ?? history.metric;
   if (at - (history.at.at(-1) ?? 0) < 0.5) return;
   history.at.push(at);
@@ -123,7 +140,7 @@ function append({ at, sample, metric }) {
 
 function draw() {
   if (history === null) return;
-  charts.show({ ...history, now: now() }, events.map(markOf).filter(Boolean));
+  charts.show({ ...history, now: now(), newest: news?.sample ?? null }, events.map(markOf).filter(Boolean));
 }
 
 async function look(path) {
@@ -150,6 +167,15 @@ async function list() {
     if (news !== null) age();
   } catch {
     // As above.
+  }
+}
+
+// Nobody sees more of a page in the background than its title.
+async function glance() {
+  try {
+    title(await look("/status"));
+  } catch {
+    document.title = `${byId("name").textContent} · No answer`;
   }
 }
 
@@ -182,19 +208,29 @@ byId("all-events").addEventListener("click", () => {
   parts.events(byId("every-event"), [...events].reverse(), now());
 });
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
-document.addEventListener("visibilitychange", () => news !== null && show());
+function refresh() {
+  fetchedAt = performance.now();
+  if (document.hidden) return glance();
+  fetchHistory();
+  list();
+}
+
+function refreshAfterMs() {
+  if (document.hidden) return GLANCE_EVERY_MS;
+  if (history === null) return 2000;
+  return span === "2h" || feed.refusal !== null ? 10_000 : 60_000;
+}
 
 const feed = new Feed(hear);
-let fetchedAt = performance.now();
-fetchHistory();
-list();
+let fetchedAt = 0;
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return;
+  if (news !== null) show();
+  refresh();
+});
+refresh();
 setInterval(() => {
-  age();
-  const due = span === "10m" ? 60_000 : span === "2h" ? 10_000 : 60_000;
-  if (performance.now() - fetchedAt >= (history === null ? 2000 : due)) {
-    fetchedAt = performance.now();
-    fetchHistory();
-    list();
-  }
+  if (!document.hidden) age();
+  if (performance.now() - fetchedAt >= refreshAfterMs()) refresh();
 }, 1000);
 setInterval(() => history !== null && charts.summaries(), SUMMARIES_EVERY_MS);

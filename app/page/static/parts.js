@@ -79,7 +79,7 @@ export function balance(records) {
     ...(records.discarded ? [[records.discarded, "to be read again"]] : []),
   ];
   byId("flow").hidden = records.fetched == null;
-  if (records.fetched != null) sum(byId("flow"), [records.fetched, "fetched in this run"], flow);
+  if (records.fetched != null) sum(byId("flow"), [records.fetched, "fetched since the last start or rewind"], flow);
   const tick = byId("tick");
   tick.dataset.holds = records.balanced;
   say(tick, records.balanced ? "✓ it adds up" : "✗ it does not add up");

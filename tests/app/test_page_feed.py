@@ -1,0 +1,146 @@
+"""How the page is told: in a real browser, by a real server, with what matters to a page moved by hand."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from app.api import snapshot, streams
+from tests.app.api_rig import P0, Rig, serving
+from tests.browsing import SOON_MS, chromium
+
+LATER_MS = 31_000
+Open = Callable[[], Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def url(rig: Rig) -> Iterator[str]:
+    with serving(rig) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+@pytest.fixture
+def open_page(browser: Browser, url: str) -> Iterator[Open]:
+    """Opens the page, in a tab of the same browser, once it shows something."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+
+    def opened() -> Page:
+        page = context.new_page()
+        page.set_default_timeout(SOON_MS)
+        page.clock.install()
+        page.goto(url)
+        expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+        return page
+
+    yield opened
+    context.close()
+
+
+def turn(page: Page, state: str) -> None:
+    """Somebody goes to another tab, or comes back: a browser without windows takes every tab for a seen one."""
+    page.evaluate(
+        """(state) => {
+            Object.defineProperty(document, "hidden", { get: () => state === "hidden", configurable: true });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        state,
+    )
+
+
+def test_without_the_cursor_the_newest_value_is_said_however_far_back_the_charts_reach(
+    open_page: Open, rig: Rig
+) -> None:
+    """A step of theirs is a mean over ten seconds or a minute, and they were fetched a minute ago."""
+    page = open_page()
+
+    def of_old(route: Route) -> None:
+        history = route.fetch().json()
+        history["mean"]["learnt_per_s"] = [123_456] * len(history["at"])
+        route.fulfill(json=history)
+
+    page.route("**/history?span=24h", of_old)
+    page.locator("input[value='24h']").check(force=True)
+    cursor, said = page.get_by_role("slider"), page.locator("[data-value=learnt_per_s]")
+    expect(page.locator("path.band")).to_have_count(3)
+    cursor.focus()
+    page.keyboard.press("End")
+    expect(said).to_have_text("123,456")
+    page.keyboard.press("Escape")
+    expect(said).to_have_text("0")
+    rig.produce(P0, 400)
+    rig.learn_all()
+    expect(said).to_have_text(re.compile(r"^[1-9]\d{0,3}$"), timeout=SOON_MS)
+
+
+def test_a_page_in_the_background_leaves_its_place_to_one_that_is_seen(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST_LISTENERS", 1)
+    first, second = open_page(), open_page()
+    refused = "#problems article:has-text('This page is not told how it goes')"
+    expect(second.locator(refused)).to_contain_text("1 listeners are the most")
+    turn(first, "hidden")
+    expect(second.locator(refused)).to_be_hidden(timeout=SOON_MS)
+    turn(first, "visible")
+    expect(first.locator(refused)).to_be_visible(timeout=SOON_MS)
+    turn(second, "hidden")
+    expect(first.locator(refused)).to_be_hidden(timeout=SOON_MS)
+
+
+def test_a_page_without_a_place_says_so_and_is_true_all_the_same(
+    open_page: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST_LISTENERS", 0)
+    page = open_page()
+    expect(page.locator("#problems .fix")).to_contain_text("Close other pages of this service")
+    httpx.post(f"{url}/pause", timeout=20)
+    expect(page.locator("#verdict strong")).to_have_text("Paused:", timeout=SOON_MS)
+    expect(page.get_by_role("button", name="Resume")).to_be_enabled()
+    expect(page.locator("#as-of")).to_have_text("as of 1 s ago")
+    expect(page.locator("body")).not_to_have_class("quiet")
+
+
+def test_the_time_in_the_background_is_no_silence(open_page: Open) -> None:
+    page = open_page()
+    turn(page, "hidden")
+    page.clock.fast_forward(20 * LATER_MS)
+    expect(page.locator("#announce")).not_to_have_text("No answer.")
+    page.route("**/page/updates*", lambda _route: None)
+    turn(page, "visible")
+    expect(page.locator("#as-of")).to_have_text("as of 10 min ago")
+    expect(page.locator("#as-of")).to_have_text("no answer for 4 s", timeout=SOON_MS)
+
+
+def test_the_title_is_true_in_the_background(open_page: Open, url: str) -> None:
+    page = open_page()
+    turn(page, "hidden")
+    httpx.post(f"{url}/pause", timeout=20)
+    page.clock.fast_forward(LATER_MS)
+    expect(page).to_have_title("clicks · Paused", timeout=SOON_MS)
+
+
+def test_another_version_of_the_service_brings_its_own_page_once(
+    open_page: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page()
+    page.evaluate("window.old = true")
+    with page.expect_event("load"):
+        monkeypatch.setattr(snapshot, "version", lambda: "99.0.0")
+    assert page.evaluate("window.old") is None
+    page.evaluate("window.old = true")
+    httpx.post(f"{url}/pause", timeout=20)
+    expect(page.get_by_role("button", name="Resume")).to_be_enabled(timeout=SOON_MS)
+    assert page.evaluate("window.old")
+
+
+def test_the_second_sum_names_what_it_is_counted_from(open_page: Open) -> None:
+    """A rewind begins it anew, not the process alone."""
+    expect(open_page().locator("#flow")).to_contain_text("0 fetched since the last start or rewind")
