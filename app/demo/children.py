@@ -42,7 +42,7 @@ class Child:
                 start_new_session=True,
             )
         log.with_suffix(".pid").write_text(json.dumps({"pid": self.pid, "marker": arguments[-1]}))
-        self.input, self.output = self._process.stdin, self._process.stdout
+        self.output = self._process.stdout
 
     @property
     def pid(self) -> int:
@@ -53,6 +53,19 @@ class Child:
     def exit_code(self) -> int | None:
         """How it ended; None while it runs."""
         return self._process.poll()
+
+    def tell(self, line: str) -> None:
+        """Write it a line. One that reads no more takes none: it has ended, or soon will, which `exit_code` says."""
+        to = self._process.stdin
+        assert to is not None
+        if to.closed:
+            return
+        try:
+            to.write(f"{line}\n")
+            to.flush()
+        except BrokenPipeError:
+            with contextlib.suppress(BrokenPipeError):  # what is left of the line goes nowhere
+                to.close()
 
     def last_words(self) -> str:
         """The last line that it has said, and where the others are."""

@@ -50,9 +50,7 @@ class Freezer:
             "file": str(self._file(past.drift.number)),
             "offset": stream.first_offset(PARTITION, since_s),
         }
-        if self._judge.input is not None and self._judge.exit_code is None:
-            self._judge.input.write(json.dumps(order) + "\n")
-            self._judge.input.flush()
+        self._judge.tell(json.dumps(order))
 
     def _freeze(self, drift: Drift) -> int | None:
         """Keep the weights of this drift. Their checkpoint; None where all that are left have seen more."""

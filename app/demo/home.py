@@ -18,6 +18,7 @@ NAME = "demo"
 LIVE_WINDOW_S = 5
 _API_PORT, _BROKER_PORT = 8080, 9092
 _PORTS_TRIED = 50
+_WRITTEN_BY = b"# Written by `millrace demo`"
 _CONFIG = """\
 # Written by `millrace demo` at each start. Other commands take it too, while the demo runs or after it:
 #   millrace status -c {path}
@@ -72,13 +73,26 @@ class Home:
         return self.path / f"{of}.log"
 
     def create(self) -> None:
-        """Make the folder, with the model in it. ConfigError where that cannot be."""
+        """Make the folder, with the model in it. ConfigError where that cannot be, or it is somebody else's."""
+        ours, model = Path(__file__).with_name("model.py"), self.path / "model.py"
         try:
+            self._refuse_a_strangers(model, ours)
             self.frozen.mkdir(parents=True, exist_ok=True)
-            if not (model := self.path / "model.py").exists():
-                shutil.copy(Path(__file__).with_name("model.py"), model)
+            if not model.exists():
+                shutil.copy(ours, model)
         except OSError as error:
             raise ConfigError(f"cannot write in {self.path}: {error.strerror}; choose another --folder") from error
+
+    def _refuse_a_strangers(self, model: Path, ours: Path) -> None:
+        """A config that the demo has not written is left alone; so is a model that is not beside one that it has."""
+        if self.config.exists():
+            foreign = None if self.config.read_bytes().startswith(_WRITTEN_BY) else self.config
+        else:
+            foreign = model if model.exists() and model.read_bytes() != ours.read_bytes() else None
+        if foreign is not None:
+            raise ConfigError(
+                f"{foreign} is not the demo's own, and would be written over or run; choose another --folder"
+            )
 
     def write_config(self, *, broker: str, api_port: int) -> None:
         """Write the trainer's settings."""

@@ -1,8 +1,9 @@
 """The demo itself: started in order, watched, ended in order. Runs on the main thread, whose end ends its children.
 
-Start: (1) the folder, (2) the broker, (3) the trainer, (4) what the checkpoint testifies that it went on from, (5) the
-judge and the stream, which goes on where it was. End: (1) the stream, (2) the trainer, with its last checkpoint, (3)
-what that one testifies, (4) the judge, (5) the broker. A kill needs no end: the system ends the children.
+Start: (1) the folder, which one demo at a time has, (2) the broker, (3) the trainer, (4) what the checkpoint testifies
+that it went on from, (5) the judge and the stream, which goes on where it was. End: (1) the stream, (2) the trainer,
+with its last checkpoint, (3) what that one testifies, (4) the judge, (5) the broker. A kill needs no end: the system
+ends the children.
 """
 
 import os
@@ -23,7 +24,7 @@ from app.demo.report import report_of
 from app.demo.screen import Screen
 from app.demo.view import View
 from app.demo.witness import Finding, Witnesses
-from app.local_broker import LocalBroker
+from app.local_broker import FolderInUseError, LocalBroker
 from app.local_broker.flowing import Flow
 from app.local_broker.jars import KAFKA_VERSION, in_cache
 from app.local_broker.properties import HOST
@@ -69,6 +70,7 @@ class Demo:
     def start(self) -> None:
         """Bring everything up; the stream flows when it returns."""
         self._home.create()
+        self._take_folder()  # before anything in it is ended: what runs there may be another demo's, and well
         end_left_behind([self._home.log("trainer"), self._home.log("judge")])
         self._port = homes.api_port(self._options.api_port)
         self._start_broker()
@@ -105,6 +107,15 @@ class Demo:
     @property
     def _page(self) -> str:
         return f"http://{HOST}:{self._port}/"
+
+    def _take_folder(self) -> None:
+        try:
+            self._broker.claim()
+        except FolderInUseError as error:
+            raise FolderInUseError(
+                f"a demo runs in {self._home.path} already, or another program has its broker; end it, or choose "
+                "another --folder"
+            ) from error
 
     def _start_broker(self) -> None:
         if not in_cache():
@@ -158,10 +169,13 @@ class Demo:
     def _look(self) -> None:
         assert self._flow is not None
         assert self._freezer is not None
+        assert self._judge is not None
         if (error := self._flow.error) is not None:
             raise error
         if not self._broker.running():
             raise DemoError(f"the broker ended by itself: {self._broker.last_words()}")
+        if self._judge.exit_code is not None:
+            raise DemoError(f"the judge ended by itself: {self._judge.last_words()}")
         status = self._status()
         if status is None:
             return
@@ -179,6 +193,8 @@ class Demo:
             self._testimony = self._witnesses.of(newest) or self._testimony
 
     def _last_testimony(self) -> Finding | None:
+        if self._trainer is None:
+            return None
         with suppress(MillraceError):
             return self._witnesses.newest()
         return self._testimony

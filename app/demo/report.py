@@ -54,7 +54,9 @@ def _not_survived(drift: Mapping[str, Any]) -> Iterator[str]:
         return
     if drift["kind"] == "abrupt" and (after is None or after > RECOVERED_WITHIN_S):
         yield f"{name}: live accuracy was not above {GOOD} again within {RECOVERED_WITHIN_S} s"
-    if drift["frozen"] is not None and drift["frozen"] >= FROZEN_BELOW:
+    if drift["frozen"] is None:
+        yield f"{name}: no frozen copy was scored, so there is nothing to compare with"
+    elif drift["frozen"] >= FROZEN_BELOW:
         yield f"{name}: the frozen copy scored {drift['frozen']} after it, as if nothing had changed"
 
 

@@ -13,11 +13,13 @@ from app.demo.history import Sample
 from app.demo.schedule import drift, last_drift, next_drift
 from app.demo.witness import Finding
 from app.watch.sparkline import sparkline
-from app.watch.view import CALM, headline
+from app.watch.view import headline
 
 _WIDTH = 44
 """Seconds that the lines show."""
 _LOW, _HIGH = 0.4, 1.0
+_CALM = ("training", "idle", "saving")
+"""States in which a rate says more than the verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def as_line(view: View) -> str:
     facts = [
         f"{now.at_s:6.1f} s",
         f"live {_share(now.live)}  frozen {_share(now.frozen)}  majority {_share(now.majority)}",
-        f"{_rate(status)}, {_lag(status)}" if status["state"] in CALM else status["verdict"],
+        f"{_rate(status)}, {_lag(status)}" if status["state"] in _CALM else status["verdict"],
         f"{_learnt(status)} learnt",
         _checkpoint(status),
     ]

@@ -1,7 +1,8 @@
 """A single-node Apache Kafka in KRaft mode, broker and controller in one Java process, on loopback only.
 
 Owns a folder (its data, properties, log and state file) and the process in it, through a lock on the folder that is
-gone when the owner is. Runs on the caller's thread; `start` returns when the broker serves. One that a killed owner
+gone when the owner is. Runs on the caller's thread; `claim` takes the folder alone, `start` returns when the broker
+serves. One that a killed owner
 left running in the folder is adopted if it answers where it is wanted, else stopped. Ends with `stop` (in order) or
 `kill` (as a crash would); the same object can then start again, on the same port, with the same data.
 """
@@ -82,11 +83,17 @@ class LocalBroker:
         """Whether its process lives."""
         return self._process is not None and self._process.alive()
 
+    def claim(self) -> None:
+        """Take the folder, and start nothing yet. FolderInUseError where another process has it."""
+        if self._lock is None:
+            self._take_folder()
+
     def start(self, deadline: float = _START_S) -> None:
         """Start it and wait until it serves, at most `deadline` seconds; the first download comes on top."""
-        if not self.running():
-            self._release()  # it may have ended by itself, or been killed by its id
-        self._take_folder()
+        if self.running():
+            raise FolderInUseError(f"the broker in {self._folder} is already started")
+        self._process = None  # it may have ended by itself, or been killed by its id
+        self.claim()
         try:
             if not self._adopt():
                 self._launch(kafka_jars(self._repository, self._version))
@@ -142,8 +149,6 @@ class LocalBroker:
         return self._folder / "broker.log"
 
     def _take_folder(self) -> None:
-        if self._lock is not None:
-            raise FolderInUseError(f"the broker in {self._folder} is already started")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = (self._folder / "lock").open("a")

@@ -4,9 +4,12 @@ import io
 import itertools
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,13 +17,17 @@ from rich.console import Console
 
 from app.demo import home as homes
 from app.demo import stream
+from app.demo.children import Child
+from app.demo.errors import DemoError
 from app.demo.history import History
 from app.demo.home import Home
+from app.demo.play import Demo, DemoOptions
 from app.demo.report import report_of, summary
 from app.demo.schedule import CYCLE_S, drift, last_drift, next_drift
 from app.demo.screen import screen_for
 from app.demo.view import View, as_line, drawn
 from app.demo.witness import Finding, Witnesses
+from app.local_broker import FolderInUseError, LocalBroker
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from consumers.records import Partition
@@ -163,6 +170,7 @@ def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
     return {
         "state": "training",
         "verdict": "Learning.",
+        "mood": "well",
         "records": records,
         "live": {"accuracy": accuracy, "baseline": {"accuracy": 0.52}},
         "stream": {"lag_s": 0.2},
@@ -172,7 +180,7 @@ def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def lived(recovers_after_s: float, frozen: float, majority: float = 0.52) -> History:
+def lived(recovers_after_s: float, frozen: float | None, majority: float = 0.52) -> History:
     """Eighty seconds with a drift at forty."""
     history = History()
     for tick in range(160):
@@ -180,7 +188,7 @@ def lived(recovers_after_s: float, frozen: float, majority: float = 0.52) -> His
         good = at_s > 3 and not 40 <= at_s < 40 + recovers_after_s
         live = {"accuracy": 0.92 if good else 0.7, "baseline": {"accuracy": majority}}
         history.see(status(at_s, 0.0, live=live))
-        if at_s >= 40:
+        if at_s >= 40 and frozen is not None:
             history.judged({"drift": 1, "second": int(at_s), "records": 1000, "hits": round(1000 * frozen)})
     return history
 
@@ -204,6 +212,7 @@ def test_a_model_that_copes_is_reported_to(well: Finding) -> None:
     [
         (lived(35, frozen=0.5), "was not above 0.85 again within 30 s"),
         (lived(12, frozen=0.8), "the frozen copy scored 0.8"),
+        (lived(12, frozen=None), "no frozen copy was scored"),
         (lived(12, frozen=0.5, majority=0.7), "the majority class scored 0.7"),
     ],
 )
@@ -217,6 +226,35 @@ def test_an_offset_that_was_lost_breaks_the_claim_at_a_restart_and_at_the_end(we
     for resumed, last in ((lost, well), (well, lost)):
         (said,) = report_of(lived(12, frozen=0.5), resumed, last)["broken"]
         assert said == "checkpoint 7: lost 1, learnt twice 0"
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[Child]:
+    """One that reads no orders any more, and ends when it is told to."""
+    code = "import os, signal; os.close(0); print('deaf', flush=True); signal.pause()"
+    child = Child(["-c", code], tmp_path / "judge.log", talks=True)
+    assert child.output is not None
+    assert child.output.readline() == "deaf\n"
+    with child._process:
+        yield child
+        child.end(20)
+
+
+def test_an_order_to_a_judge_that_is_dying_does_not_end_the_demo_with_a_traceback(judge: Child) -> None:
+    judge.tell("the first")
+    judge.tell("the second")
+    assert judge.exit_code is None
+
+
+def test_a_judge_that_ended_ends_the_demo_for_nothing_is_compared_without_it(judge: Child, tmp_path: Path) -> None:
+    demo = Demo(DemoOptions(home=Home(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
+    demo._broker = cast("Any", SimpleNamespace(running=lambda: True))
+    demo._flow = cast("Any", SimpleNamespace(error=None))
+    demo._freezer = cast("Any", object())
+    demo._judge = judge
+    judge.end(20)
+    with pytest.raises(DemoError, match="the judge ended by itself"):
+        demo.watch()
 
 
 def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: Finding) -> None:
@@ -250,9 +288,49 @@ def test_a_taken_port_that_was_asked_for_is_an_error(taken: int) -> None:
 def test_a_model_that_was_edited_stays_as_it_is(tmp_path: Path) -> None:
     home = Home(path=tmp_path / "demo")
     home.create()
+    home.write_config(broker="127.0.0.1:9092", api_port=8080)
     (home.path / "model.py").write_text("# mine")
     home.create()
     assert (home.path / "model.py").read_text() == "# mine"
+
+
+@pytest.mark.parametrize("name", ["millrace.yaml", "model.py"])
+def test_a_folder_with_somebody_elses_work_is_left_as_it_is(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("# somebody else's\n")
+    with pytest.raises(ConfigError, match=f"{name} is not the demo's own.*choose another --folder"):
+        Home(path=tmp_path).create()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "# somebody else's\n"
+
+
+def test_a_start_that_was_cut_short_before_its_config_can_be_repeated(tmp_path: Path) -> None:
+    Home(path=tmp_path).create()
+    Home(path=tmp_path).create()
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands in a demo's folder for its trainer."""
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "its-config"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        (tmp_path / "trainer.pid").write_text(json.dumps({"pid": process.pid, "marker": "its-config"}))
+        yield process
+        process.kill()
+
+
+def test_a_second_demo_in_a_folder_ends_with_one_line_and_ends_nothing_of_the_first(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    home = Home(path=tmp_path)
+    first, screen = LocalBroker(home.broker), screen_for(Console(file=io.StringIO()), plain=True)
+    first.claim()
+    second = Demo(DemoOptions(home=home), screen)
+    with pytest.raises(FolderInUseError, match=f"a demo runs in {tmp_path} already.*choose another --folder"):
+        second.start()
+    second.end()
+    sleeper.communicate(timeout=60)
+    assert sleeper.returncode == 0  # it ended by itself, when its input did
+    first.stop()
 
 
 @pytest.fixture

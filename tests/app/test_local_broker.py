@@ -114,6 +114,14 @@ def test_a_second_owner_of_the_folder_is_refused_while_the_first_lives(local: Lo
     assert _listening(local)
 
 
+def test_a_folder_that_is_claimed_is_refused_to_others_and_served_by_its_owner(local: LocalBroker) -> None:
+    local.claim()
+    with pytest.raises(FolderInUseError):
+        LocalBroker(local.folder).claim()
+    local.start()
+    assert _listening(local)
+
+
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
