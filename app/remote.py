@@ -1,7 +1,7 @@
 """A trainer that runs, asked over its own HTTP side. For the command line; runs on the caller's thread.
 
-One request a connection, bounded in time. A refusal becomes an error of ours, with the exit code that the same refusal
-has when it is found out here.
+One request a connection, bounded in time. Who answers is known before anything is ordered, and a token goes with orders
+alone. A refusal becomes an error of ours, with the exit code that the same refusal has when it is found out here.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from app.api.tokens import TOKEN
 from app.settings import Settings
 from app.settings.connection import read_secret
 from consumers.errors import ConfigError, MillraceError, UnreachableError
@@ -21,7 +22,12 @@ LONGEST_S = 600.0
 """The longest that an answer may be waited for."""
 _AGAIN_S = 0.2
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what api.listen may say; nothing is bound here
-_EXIT_CODES: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 409: 4, 422: 2, 503: 3}
+_EXIT_CODES: Mapping[str, int] = {"conflict": 4, "starting": 3, "trainer-ending": 3, "trainer-gone": 3}
+"""By the type of the problem; all others by their status."""
+_EXIT_CODES_BY_STATUS: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 422: 2}
+_TYPE = "urn:millrace:"
+_STAMP = ("as_of", "name", "version")
+"""What every answer of ours carries."""
 _FAILING = ("/livez", "/readyz")
 """Paths whose 503 is an answer, not a refusal."""
 
@@ -48,20 +54,38 @@ class Remote:
             raise ConfigError(f"{url!r} is not an address of a service; write http://host:8080")
         self._connection = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
-        self._headers = {"content-type": "application/json"}
-        if token is not None:
-            self._headers["authorization"] = f"Bearer {token}"
+        self._token = token
         self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
         self._name = name
 
-    def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, within_s: float = ASK_S
+    def ask(self, path: str, within_s: float = ASK_S) -> dict[str, Any]:
+        """Look at a path, and give the answer."""
+        return self._answer("GET", path, None, within_s, {})
+
+    def ask_patiently(self, path: str, patience_s: float) -> dict[str, Any]:
+        """Look at a path of a service that may only just have been started, and not answer yet."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                return self.ask(path)
+            except UnreachableError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_AGAIN_S)
+
+    def order(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = ORDER_S) -> dict[str, Any]:
+        """Have something done. Who answers is asked first: none but the one that is meant is shown the token."""
+        self.ask("/livez")
+        headers = {} if self._token is None else {"authorization": f"Bearer {self._token}"}
+        return self._answer("POST", path, body, within_s, headers)
+
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None, within_s: float, headers: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Send one request and give the answer."""
         connection = self._connection(self._host, self._port, timeout=within_s)
         try:
             content = None if body is None else json.dumps(body)
-            connection.request(method, f"{self._path}{path}", content, self._headers)
+            connection.request(method, f"{self._path}{path}", content, {"content-type": "application/json", **headers})
             response = connection.getresponse()
             answer = dict(json.loads(response.read()))
         except (OSError, HTTPException, ValueError, TypeError) as error:
@@ -69,34 +93,26 @@ class Remote:
             raise UnreachableError(f"no millrace answers at {self.url} ({why}); does it run there?") from error
         finally:
             connection.close()
-        self._recognise(answer.get("name"))
+        self._recognise(answer)
         if response.status >= 400 and not path.startswith(_FAILING):
-            said = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer] or [response.reason]
-            raise RefusedError(". ".join(said), exit_code=_EXIT_CODES.get(response.status, 1))
+            raise _refusal(response.status, answer)
         return answer
 
-    def ask_patiently(self, path: str, patience_s: float) -> dict[str, Any]:
-        """Look at a path of a service that may only just have been started, and not answer yet."""
-        until = time.monotonic() + patience_s
-        while True:
-            try:
-                return self.ask("GET", path)
-            except UnreachableError:
-                if time.monotonic() >= until:
-                    raise
-                time.sleep(_AGAIN_S)
-
-    def order(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = ORDER_S) -> dict[str, Any]:
-        """Have something done. Who answers is known before, so that none but the one that is meant obeys."""
-        if self._name is not None:
-            self.ask("GET", "/livez")
-        return self.ask("POST", path, body, within_s)
-
-    def _recognise(self, name: object) -> None:
-        if self._name is not None and name != self._name:
+    def _recognise(self, answer: Mapping[str, Any]) -> None:
+        if not all(isinstance(answer.get(key), str) for key in _STAMP):
+            raise UnreachableError(f"what answers at {self.url} is no millrace; name the right one by --url")
+        if self._name not in (None, answer["name"]):
             raise UnreachableError(
-                f"{self.url} is answered by the service {name!r}, not by {self._name!r}; name the right one by --url"
+                f"{self.url} is answered by the service {answer['name']!r}, not by {self._name!r}; name the right one "
+                "by --url"
             )
+
+
+def _refusal(status: int, answer: Mapping[str, Any]) -> RefusedError:
+    kind = str(answer.get("type", "")).removeprefix(_TYPE)
+    said = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer]
+    code = _EXIT_CODES.get(kind, _EXIT_CODES_BY_STATUS.get(status, 1))
+    return RefusedError(". ".join(said) or f"refused with status {status}", exit_code=code)
 
 
 def saved(remote: Remote, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,9 +127,17 @@ def saved(remote: Remote, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def token_in(path: Path | None) -> str | None:
-    """The token that a file holds; None without a file."""
+    """The token that a file holds; None without a file. No error repeats any of it."""
     secret = read_secret("--token-file", path)
-    return None if secret is None else secret.get_secret_value()
+    if secret is None:
+        return None
+    token = secret.get_secret_value().strip()
+    if not TOKEN.fullmatch(token):
+        raise ConfigError(
+            f"--token-file: {path} holds what no header can carry as a token; write the token alone into it, as it "
+            "stands in a file of the service's api.tokens_dir"
+        )
+    return token
 
 
 def url_of(settings: Settings) -> str:
@@ -125,34 +149,3 @@ def url_of(settings: Settings) -> str:
         )
     host = _EVERYWHERE.get(settings.api.host, settings.api.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.api.port}"
-
-
-class RunningTrainer:
-    """The trainer behind `api.listen`. Raises UnreachableError where nobody, or another one, answers."""
-
-    def __init__(self, settings: Settings, holder: str, token: str | None = None) -> None:
-        self._listen, self._holder = settings.api.listen, holder
-        if settings.api.port == 0:
-            raise ConfigError(
-                f"{holder} runs here, and api.listen {settings.api.listen} does not tell its port; name the port by "
-                "MILLRACE_API__LISTEN (the trainer's log has it), or stop the trainer"
-            )
-        self._remote = Remote(url_of(settings), token)
-        found = self.ask("GET", "/livez").get("name")
-        if found != settings.name:
-            raise UnreachableError(
-                f"{self._listen} is answered by the trainer of {found!r}, not of {settings.name!r}, which is held "
-                f"by {holder}; set MILLRACE_API__LISTEN to where that one answers, or stop it"
-            )
-
-    def ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, within_s: float = ASK_S
-    ) -> dict[str, Any]:
-        """Send one request and give the answer."""
-        try:
-            return self._remote.ask(method, path, body, within_s)
-        except UnreachableError as error:
-            raise UnreachableError(
-                f"{self._holder} runs here and does not answer at {self._listen} ({type(error.__cause__).__name__}): "
-                "stop it first, or set MILLRACE_API__LISTEN to where it answers"
-            ) from error

@@ -14,11 +14,11 @@ from app.api.checkpoints import just_published
 from app.api.order_models import RewindPlanAnswer
 from app.api.rewinding import advice_on, beginnings_of, plan_fields
 from app.api.skips import parse_skips
-from app.remote import Remote, RunningTrainer
+from app.remote import Remote, url_of
 from app.retention import keep_policy
 from app.settings import Settings
 from app.settings.connection import kafka_options
-from consumers.errors import DataLossError, MillraceError
+from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
 from consumers.kafka_source import KafkaSource
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
@@ -55,7 +55,7 @@ def order_remote_rewind(remote: Remote, order: RewindOrder) -> Mapping[str, Any]
     """Have a service do it, or plan it, whose folder is not here."""
     destination = parse_destination(order.to, now_s=time.time())
     parse_skips(order.skip, order.reason)
-    return _asked(remote, order.body(destination))
+    return _ordered(remote, order.body(destination))
 
 
 def order_rewind(settings: Settings, order: RewindOrder, token: str | None = None) -> Mapping[str, Any]:
@@ -64,7 +64,7 @@ def order_rewind(settings: Settings, order: RewindOrder, token: str | None = Non
     destination = parse_destination(order.to, now_s=time.time())
     skips = parse_skips(order.skip, order.reason)
     if (holder := holder_of(folder)) is not None:
-        return _asked(RunningTrainer(settings, holder, token), order.body(destination))
+        return _by_its_trainer(settings, holder, token, order.body(destination))
     store = CheckpointStore(folder)
     command = Rewind(
         to=find(store, destination),
@@ -113,8 +113,18 @@ def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
         source.stop(_STOP_S)
 
 
-def _asked(trainer: RunningTrainer | Remote, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    answer = trainer.ask("POST", f"/rewind?wait={_WAIT_S}s", body, within_s=_WAIT_S + 30)
+def _by_its_trainer(settings: Settings, holder: str, token: str | None, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Have the one do it that holds the folder."""
+    try:
+        return _ordered(Remote(url_of(settings), token, name=settings.name), body)
+    except (ConfigError, UnreachableError) as error:
+        raise type(error)(
+            f"{holder} runs here; set MILLRACE_API__LISTEN to where it answers, or stop it first: {error}"
+        ) from error
+
+
+def _ordered(remote: Remote, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    answer = remote.order(f"/rewind?wait={_WAIT_S}s", body, within_s=_WAIT_S + 30)
     if "operation" in answer:
         raise MillraceError(
             f"the trainer was at it for longer than {_WAIT_S} s; GET /operations/{answer['operation']['id']} tells how "

@@ -17,7 +17,8 @@ from consumers.errors import ConfigError
 
 log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", re.ASCII)
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+"""What a header can carry as one."""
 SHORTEST = 16
 LONGEST = 4096
 _MAKE_ONE = "make one by: openssl rand -hex 32"
@@ -114,7 +115,7 @@ def _token_in(path: Path) -> str:
         text = file.read(LONGEST + 3).decode("ascii", "replace").strip()
     if not text:
         raise ValueError(f"{path} is empty; write a token into it ({_MAKE_ONE})")
-    if not _TOKEN.fullmatch(text):
+    if not TOKEN.fullmatch(text):
         raise ValueError(f"{path} holds what no header can carry as a token; {_MAKE_ONE}")
     if not SHORTEST <= len(text) <= LONGEST:
         raise ValueError(f"{path} holds a token of another length than {SHORTEST} to {LONGEST}; {_MAKE_ONE}")

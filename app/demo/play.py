@@ -153,7 +153,7 @@ class Demo:
         if self._trainer.exit_code is not None:
             raise DemoError(f"the trainer ended by itself: {self._last_words()}")
         with suppress(UnreachableError):
-            return Remote(self._page, name=homes.NAME).ask("GET", "/status", within_s=_ANSWER_S)
+            return Remote(self._page, name=homes.NAME).ask("/status", within_s=_ANSWER_S)
         return None
 
     def _last_words(self) -> str:

@@ -28,7 +28,7 @@ def watch(remote: Remote, first: Mapping[str, Any], screen: Console) -> None:
             live.update(drawn(watched), refresh=True)
             time.sleep(_EVERY_S)
             try:
-                watched.see(remote.ask("GET", "/status", within_s=_ANSWER_S))
+                watched.see(remote.ask("/status", within_s=_ANSWER_S))
                 heard = time.monotonic()
             except UnreachableError:
                 watched.miss(time.monotonic() - heard)

@@ -157,7 +157,7 @@ def test_a_busy_folder_whose_trainer_does_not_answer_is_left_alone(config: str, 
         error = refused("-c", config, "--to", "1", MILLRACE_API__LISTEN="127.0.0.1:9")
         assert error.exit_code == 3
         assert "millrace run clicks (process" in str(error)
-        assert "does not answer at 127.0.0.1:9" in str(error)
+        assert "no millrace answers at http://127.0.0.1:9" in str(error)
         assert folder.numbers() == [0, 1, 2, 3]
         writer.check()
     finally:
@@ -172,15 +172,15 @@ class Answers(BaseHTTPRequestHandler):
     status: ClassVar[int] = 201
 
     def do_GET(self) -> None:
-        self._answer(200, {"name": self.name})
+        self._answer(200, {})
 
     def do_POST(self) -> None:
         self.orders.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        refusal = {"detail": "Checkpoint 1 is corrupt.", "fix": "Choose another one."}
+        refusal = {"type": "urn:millrace:conflict", "detail": "Checkpoint 1 is corrupt.", "fix": "Choose another one."}
         self._answer(self.status, {"checkpoint": {"number": 4, "parent": 1}} if self.status == 201 else refusal)
 
     def _answer(self, status: int, body: dict[str, Any]) -> None:
-        raw = json.dumps(body).encode()
+        raw = json.dumps({"as_of": "2026-11-21T03:12:44.120Z", "name": self.name, "version": "0", **body}).encode()
         self.send_response(status)
         self.send_header("content-length", str(len(raw)))
         self.end_headers()
@@ -224,7 +224,8 @@ def test_another_trainer_at_that_address_is_not_asked(
     monkeypatch.setattr(trainer, "name", "views")
     error = refused("-c", config, "--to", "1")
     assert error.exit_code == 3
-    assert "answered by the trainer of 'views'" in str(error)
+    assert "millrace run clicks (process" in str(error)
+    assert "answered by the service 'views', not by 'clicks'" in str(error)
     assert trainer.orders == []
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import pytest
@@ -21,8 +21,10 @@ from app.settings.service import ApiSettings
 from app.watch.sparkline import sparkline
 from app.watch.view import drawn
 from app.watch.watched import Watched
-from consumers.errors import MillraceError
+from consumers.errors import DataLossError, DeadLettersFull, MillraceError
 from tests.app.api_rig import Rig
+from training.errors import CheckpointError, CorruptError, MissingCheckpointError
+from training.phases import Phase
 
 NO_JSON = {
     "run": "it is the service: logs.format says how it speaks",
@@ -193,6 +195,106 @@ def test_orders_bring_the_token_of_the_file_that_is_named(rig: Rig, tmp_path: Pa
         missing = refused("resume", "--url", url, "--token-file", str(tokens / "nobody"))
         assert missing.exit_code == 2
         assert "a-token" not in f"{without}{missing}"
+
+
+@pytest.mark.parametrize("held", ["a-token-of-sixteen\nand-another-one", "ein-schlüssel-mit-umlaut", "open sesame"])
+def test_a_token_that_no_header_can_carry_is_a_mistake_in_its_file(held: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(held)
+    error = refused("pause", "--url", "127.0.0.1:1", "--token-file", str(file))
+    assert error.exit_code == 2
+    assert "no header can carry" in str(error)
+    assert not any(word in str(error) for word in held.split())
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """Something that answers, and is not what was meant."""
+
+    says: ClassVar[Mapping[str, object]] = {}
+    heard: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"] or 0))
+        self._answer()
+
+    def _answer(self) -> None:
+        self.heard.append((self.command, self.headers["authorization"]))
+        body = json.dumps(self.says).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - as its base has it
+        pass
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(Stranger, "heard", [])
+    with http.server.HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+STAMP = {"as_of": "2026-11-21T03:12:44.120Z", "version": "0.1.0"}
+
+
+@pytest.mark.parametrize("says", [{}, {"name": "grafana", "version": "12.0"}, {**STAMP, "name": None}])
+def test_what_is_no_millrace_is_told_so_and_is_shown_no_token(
+    says: Mapping[str, object], stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stranger, "says", says)
+    (tmp_path / "token").write_text("a-token-of-sixteen-or-more")
+    for arguments in (["status"], ["pause", "--token-file", str(tmp_path / "token")]):
+        error = refused(*arguments, "--url", stranger)
+        assert error.exit_code == 3
+        assert str(error) == f"what answers at http://{stranger} is no millrace; name the right one by --url"
+    assert Stranger.heard == [("GET", None)] * 2
+
+
+@pytest.mark.parametrize("verb", [["pause"], ["checkpoints", "save"], ["rewind", "--to", "0"]])
+def test_the_token_goes_to_the_service_that_is_meant_alone(
+    verb: list[str], stranger: str, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stranger, "says", {**STAMP, "name": "views"})
+    (tmp_path / "token").write_text("a-token-of-sixteen-or-more")
+    config = rig.folder.root.parents[1] / "clicks.yaml"
+    options = ["-c", str(config), "--token-file", str(tmp_path / "token")]
+    error = refused(*verb, *options, MILLRACE_API__LISTEN=stranger)
+    assert error.exit_code == 3
+    assert "answered by the service 'views', not by 'clicks'" in str(error)
+    assert Stranger.heard == [("GET", None)]
+
+
+@pytest.mark.parametrize(
+    ("why", "exit_code"),
+    [
+        (CheckpointError("cannot write: no space left on device"), 1),
+        (DeadLettersFull("the topic takes nothing"), 1),
+        (CorruptError("checkpoint 1 is not what was written"), 4),
+        (DataLossError("offsets are gone"), 4),
+        (MissingCheckpointError("no checkpoint 9"), 2),
+    ],
+)
+def test_a_refused_save_ends_as_it_would_here(url: str, rig: Rig, why: MillraceError, exit_code: int) -> None:
+    rig.refuse_with = why
+    error = refused("checkpoints", "save", "--url", url)
+    assert str(error).startswith(str(why))
+    assert error.exit_code == exit_code
+
+
+def test_a_trainer_that_is_ending_is_as_good_as_gone_and_threatens_no_records(url: str, rig: Rig) -> None:
+    rig.service.phases.enter(Phase.STOPPING)
+    error = refused("pause", "--url", url)
+    assert "obeys no more orders" in str(error)
+    assert error.exit_code == 3
 
 
 def test_the_view_says_how_long_a_service_has_been_silent(url: str) -> None:
