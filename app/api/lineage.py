@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from app.api.lineage_models import EventTimeView, HistoryView, LinkView
-from app.api.models import RewoundView, SkipView
+from app.api.models import RewoundView, SkipView, event_moment
 from consumers.records import Partition
 from training.account import PartitionStatistics
 from training.event_span import EventSpan
@@ -59,11 +58,3 @@ def event_time_of(span: EventSpan) -> EventTimeView | None:
     if span.oldest_ms is None or span.newest_ms is None:
         return None
     return EventTimeView(oldest=event_moment(span.oldest_ms), newest=event_moment(span.newest_ms))
-
-
-def event_moment(time_ms: int) -> str:
-    """An event time as ISO 8601 in UTC; records may claim times that no calendar has."""
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms since 1970"

@@ -15,6 +15,14 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def event_moment(time_ms: int) -> str:
+    """What a record says of its time, in the same way; it may claim one that no calendar has."""
+    try:
+        return moment(time_ms / 1000)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms since 1970"
+
+
 class Shape(BaseModel):
     """A part of an answer."""
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
-from app.api.lineage import event_moment, skips_of
-from app.api.models import SkipView
+from app.api.lineage import skips_of
+from app.api.models import SkipView, event_moment
 from app.api.order_models import PartitionPlan
 from consumers.errors import MillraceError
 from consumers.kafka_source import KafkaSource

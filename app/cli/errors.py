@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from app.cli.printable import printable
+
 INTERRUPTED = 130
 
 
@@ -36,7 +38,7 @@ def _code_of(command: Callable[[], object]) -> int:
         if not isinstance(error, MillraceError):
             raise
         for problem in getattr(error, "problems", (str(error),)):  # settings can have several, a line each
-            print(f"millrace: error: {' '.join(problem.split())}", file=sys.stderr)
+            print(f"millrace: error: {printable(' '.join(problem.split()))}", file=sys.stderr)
         return error.exit_code
     return 0
 

@@ -1,10 +1,14 @@
-"""Dead letters as rows, in words and as JSON. Pure but for the secrets that the options read."""
+"""Dead letters as rows, in words and as JSON. Pure but for the secrets that the options read.
+
+Anybody may write to the topic, and headers, fields and values are the producers': none of it is taken for granted.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.api.models import moment
+from app.api.models import event_moment
+from app.cli.printable import printable
 from app.settings import Settings
 from app.settings.connection import kafka_options
 from consumers.errors import ConfigError
@@ -15,6 +19,8 @@ from consumers.records import Partition
 from consumers.redriving import Redrive, Redriven
 
 _SHOWN = 200
+_LONGEST_NUMBER = 19
+"""Digits of the largest 64-bit integer."""
 
 
 def options(settings: Settings) -> KafkaOptions:
@@ -53,7 +59,8 @@ def row(letter: ReceivedLetter, *, values: bool) -> list[str]:
     told = facts(letter, values=values)
     size = "null" if told["value_bytes"] is None else f"{told['value_bytes']:,}"
     cells = [told["letter"], told["reason"], told["field"] or "", told["record"], told["written"] or "", size]
-    return [*cells, told["value"][:_SHOWN] if told["value"] is not None else "null"] if values else cells
+    shown = [*cells, told["value"][:_SHOWN] if told["value"] is not None else "null"] if values else cells
+    return [printable(cell) for cell in shown]
 
 
 def facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
         "field": ours.get("field"),
         "record": ":".join(ours.get(key, "?") for key in ("topic", "partition", "offset")),
         "written": _moment(ours.get("timestamp", "0")),
-        "set_aside": moment(letter.sent_ms / 1000),
+        "set_aside": event_moment(letter.sent_ms),
         "set_aside_by": ours.get("name"),
         "value_bytes": _size(letter),
         "key_bytes": None if letter.key is None else len(letter.key),
@@ -78,7 +85,7 @@ def in_words(told: Mapping[str, Any]) -> Iterator[str]:
     """For people."""
     for name, value in told.items():
         shown = "none" if value is None or value == [] else ", ".join(value) if isinstance(value, list) else str(value)
-        yield f"{name.replace('_', ' '):<13} {shown}"
+        yield f"{name.replace('_', ' '):<13} {printable(shown)}"
 
 
 def reasons(names: Iterable[str]) -> list[Reason]:
@@ -98,20 +105,26 @@ def redriven_in_words(done: Redriven, wanted: Redrive, *, dry_run: bool) -> Iter
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
+    return printable(", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
 
 
 def _size(letter: ReceivedLetter) -> int | None:
     """What the record's value weighed; a letter that was shortened says so."""
     if letter.value is None:
         return None
-    shortened = letter.ours.get("value_bytes", "")
-    return int(shortened) if shortened.isdecimal() else len(letter.value)
+    shortened = _number(letter.ours.get("value_bytes", ""))
+    return len(letter.value) if shortened is None else shortened
 
 
 def _moment(milliseconds: str) -> str | None:
     """When the record was written; where the trainer set it aside it is known by its origin alone."""
-    return moment(int(milliseconds) / 1000) if milliseconds.isdecimal() and int(milliseconds) else None
+    written = _number(milliseconds)
+    return event_moment(written) if written else None
+
+
+def _number(text: str) -> int | None:
+    """What a header says, where it is a number that Kafka could hold: anybody may write to the topic."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def _text(value: bytes | None) -> str | None:

@@ -95,7 +95,7 @@ def _as_json(values: Sequence[bytes]) -> Look | None:
 def _json(value: bytes) -> Row | None:
     try:
         row = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
@@ -107,7 +107,7 @@ def _as_csv(values: Sequence[bytes], columns: tuple[str, ...]) -> Look | None:
         return None
     best: tuple[int, str, int, list[list[str]]] = (0, ",", 0, [])
     for delimiter in _DELIMITERS:
-        parsed = [next(csv.reader(io.StringIO(line), delimiter=delimiter), []) for line in lines]
+        parsed = [_cells(line, delimiter) for line in lines]
         width, count = Counter(map(len, parsed)).most_common(1)[0]
         if width > 1 and count >= _ENOUGH * len(lines):
             best = max(best, (width, delimiter, count, [row for row in parsed if len(row) == width]))
@@ -117,6 +117,14 @@ def _as_csv(values: Sequence[bytes], columns: tuple[str, ...]) -> Look | None:
     names, named = _names(parsed, columns, width)
     rows = [dict(zip(names, map(_csv_value, row), strict=True)) for row in parsed if tuple(row) != names]
     return Look(format="csv", rows=rows, looked_at=len(values), columns=names, delimiter=delimiter, named=named)
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """The columns of a record; none where it cannot be CSV."""
+    try:
+        return next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
+    except csv.Error:
+        return []
 
 
 def _names(parsed: Sequence[Sequence[str]], columns: tuple[str, ...], width: int) -> tuple[tuple[str, ...], bool]:

@@ -97,6 +97,21 @@ def test_records_that_are_neither_are_refused_with_what_they_may_be() -> None:
         look_at([b"hello", b"you"])
 
 
+@pytest.mark.parametrize(
+    "value",
+    [(13).to_bytes(4, "little"), b"one\rtwo, three", b"a," + b"b" * 140_000, b"[" * 100_000],
+    ids=["raw int32", "carriage return", "long column", "deep JSON"],
+)
+def test_what_a_parser_gives_up_on_is_refused_in_one_line(value: bytes) -> None:
+    with pytest.raises(ConfigError, match="neither JSON objects nor CSV"):
+        look_at([value] * 3)
+
+
+def test_a_line_that_is_no_csv_among_many_that_are_does_not_hide_them() -> None:
+    look = look_at([b"1,a", b"2,b", b"3,c"] * 10 + [b"one\rtwo,three"])
+    assert (look.format, len(look.rows), look.looked_at) == ("csv", 30, 31)
+
+
 ROWS = [
     {
         "x": 1.5 * (number % 7),

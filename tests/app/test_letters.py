@@ -1,0 +1,80 @@
+"""Dead letters whose headers and values anybody may have written, as the command line shows them."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import letters
+from app.cli.application import application
+from app.cli.printable import printable
+from consumers import letter_reader
+from consumers.letter_reader import Letters, ReceivedLetter
+from consumers.records import Partition
+from consumers.redriving import Redrive, Redriven
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+CONFIG = """\
+name: clicks
+kafka: {bootstrap_servers: [localhost:9092], topics: [clicks]}
+records: {format: json, features: {price: float32}, dead_letters: {topic: bad}}
+model: {build: ./model.py:build_model}
+checkpoints: {path: ./checkpoints}
+"""
+
+
+def letter(value: bytes | None = b"{", sent_ms: int = 1_763_694_000_000, **said: str) -> ReceivedLetter:
+    """One of millrace's, but for what is said otherwise."""
+    ours = {"reason": "malformed", "topic": "clicks", "partition": "3", "offset": "100", **said}
+    record = SimpleNamespace(
+        offset=7,
+        timestamp=sent_ms,
+        key=ESCAPE.encode(),
+        value=value,
+        headers=((f"trace{ESCAPE}", b"1"), *((f"millrace.{name}", text.encode()) for name, text in ours.items())),
+    )
+    return ReceivedLetter.of(Partition("bad", 0), cast("Any", record))
+
+
+@pytest.mark.parametrize("ms", [10**15 * 1000, 2**63 - 1])
+def test_a_time_that_no_calendar_has_is_told_as_the_number_that_it_is(ms: int) -> None:
+    told = letters.facts(letter(sent_ms=ms, timestamp=str(ms)), values=False)
+    assert told["written"] == told["set_aside"] == f"{ms} ms since 1970"
+
+
+@pytest.mark.parametrize("claimed", ["9" * 5000, "-1", "0", "soon", "\u0661"])
+def test_a_header_that_is_no_number_of_kafkas_counts_as_none(claimed: str) -> None:
+    told = letters.facts(letter(b"four", timestamp=claimed, value_bytes=claimed), values=False)
+    assert told["written"] is None
+    assert told["value_bytes"] == (0 if claimed == "0" else 4)
+
+
+@pytest.mark.parametrize("more", [[], ["--values"], ["--json"], ["--values", "--json"]])
+@pytest.mark.parametrize("verb", [["list"], ["show", "0:7"]])
+def test_nothing_of_a_record_reaches_the_terminal_as_an_order(
+    verb: list[str], more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = letter(ESCAPE.encode(), reason=ESCAPE, field=ESCAPE, topic=ESCAPE, name=ESCAPE)
+    monkeypatch.setattr(letter_reader, "newest_letters", lambda *_: Letters(total=1, newest=(one,)))
+    monkeypatch.setattr(letter_reader, "letter_at", lambda *_: one)
+    config = tmp_path / "clicks.yaml"
+    config.write_text(CONFIG)
+    result = CliRunner().invoke(application, ["dead-letters", *verb, *more, "-c", str(config)], catch_exceptions=False)
+    assert "owned" in result.stdout
+    assert all(line.isprintable() for line in result.stdout.split("\n"))
+
+
+def test_nor_do_the_reasons_that_a_redrive_counts() -> None:
+    wanted = Redrive(letters="bad", to="again", model="clicks")
+    told = letters.redriven_in_words(Redriven(sent=Counter({ESCAPE: 1})), wanted, dry_run=True)
+    assert all(line.isprintable() for line in told)
+
+
+def test_what_is_seen_as_itself_stays_as_it_is() -> None:
+    assert printable("größer: 5 × 3 – 价格") == "größer: 5 × 3 – 价格"
+    assert printable("a\x1b[2Jb\n\u202ec") == r"a\x1b[2Jb\n\u202ec"
+    assert json.loads(f'"{printable("价")}"') == "价"
