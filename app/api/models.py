@@ -131,6 +131,7 @@ class LiveView(Shape):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
+    headline: str = Field(description="The name of the one to be shown first.")
     scored: str = Field(description="before_update: by the training pass; inference_pass: by one before it.")
     window: str
     records: int
@@ -219,6 +220,10 @@ class Status(Answer):
     state: str
     reason: str | None = Field(None, description="Why, where it is paused or failed.")
     verdict: str
+    mood: Literal["well", "warn", "bad", "rest", "busy"] = Field(
+        description="The verdict in a word. bad: failed, hung or unbalanced; warn: there are problems; well: at work; "
+        "rest: paused or stopped; busy: coming up."
+    )
     problems: list[Trouble]
     stream: StreamView
     throughput: ThroughputView

@@ -26,7 +26,7 @@ from app.api.observer import Observation
 from app.api.snapshot import Snapshot
 from app.api.stamp import stamp
 from app.api.throughput import catch_up_s, loop_lag_of, queue_of, staleness_of, throughput_of
-from app.api.verdict import verdict_of
+from app.api.verdict import headline, mood_of, verdict_of
 from app.settings.units import format_duration
 from training.hyperparameters import Change
 
@@ -40,6 +40,7 @@ def status_of(observation: Observation) -> Status:
         state=snapshot.phase.phase,
         reason=snapshot.phase.reason,
         verdict=verdict_of(observation, throughput),
+        mood=mood_of(observation),
         problems=list(observation.problems),
         stream=_stream(observation),
         throughput=throughput,
@@ -132,9 +133,10 @@ def _live(snapshot: Snapshot) -> LiveView | None:
     if snapshot.posting is None:
         return None
     live = snapshot.posting.live
-    own = {"scored", "window", "records", "baseline", "cumulative"}
+    own = {"headline", "scored", "window", "records", "baseline", "cumulative"}
     values = {f"{name}_" if name in own else name: value for name, value in _finite(live.values).items()}
     return LiveView(
+        headline=headline(live),
         scored=live.scored,
         window=format_duration(live.window_s),
         records=live.records,

@@ -1,7 +1,10 @@
 """The verdict: how it goes, in one or two sentences, out of real numbers. Pure; runs anywhere."""
 
+from typing import Literal
+
 from app.api.models import ThroughputView
 from app.api.observer import Observation
+from app.api.snapshot import AT_WORK
 from training.live import LiveSnapshot
 from training.phases import Phase
 
@@ -13,12 +16,27 @@ _UNDER_WAY = {
     Phase.ENDED: "Ended: all is learnt that was to be, and saved.",
 }
 
+Mood = Literal["well", "warn", "bad", "rest", "busy"]
+_GRAVE = frozenset({"failed", "trainer_dead", "hung", "unbalanced"})
+"""With these nothing is learnt any more, or not what should be."""
+_RESTING = frozenset({Phase.PAUSED, Phase.STOPPING, Phase.ENDED})
+
 _OVER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 
 
 def verdict_of(observation: Observation, throughput: ThroughputView) -> str:
     """Say how it goes."""
     return " ".join([*_state(observation, throughput), *_problems(observation)])
+
+
+def mood_of(observation: Observation) -> Mood:
+    """The same in a word."""
+    phase, problems = observation.snapshot.phase.phase, {trouble.problem for trouble in observation.problems}
+    if problems:
+        return "bad" if problems & _GRAVE else "warn"
+    if phase in _RESTING:
+        return "rest"
+    return "well" if phase in AT_WORK else "busy"
 
 
 def _state(observation: Observation, throughput: ThroughputView) -> list[str]:

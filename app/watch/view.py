@@ -12,14 +12,19 @@ from app.watch.watched import KEPT, Watched, live_metric
 
 _WIDTH = min(44, KEPT)
 _BAR = 40
-CALM = ("training", "idle", "saving")
-_SHARES = (("records", "waiting for records", "cyan"), ("input", "input", "yellow"), ("compute", "compute", "green"))
+_COLOURS = {"well": "green", "warn": "yellow", "bad": "red", "busy": "cyan", "rest": "dim"}
+"""By mood."""
+_SHARES = (
+    ("compute", "computing", "green"),
+    ("input", "waiting for input", "yellow"),
+    ("records", "waiting for records", "cyan"),
+    ("saving", "saving", "magenta"),
+)
 
 
 def headline(status: Mapping[str, Any], *, silent: bool = False) -> Table:
     """The verdict, with a dot in the colour of how it goes."""
-    state = status["state"]
-    colour = "red" if silent or state == "failed" else "green" if state in CALM else "yellow"
+    colour = "red" if silent else _COLOURS.get(status["mood"], "dim")
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_row(Text("●", colour), Text(status["verdict"], "bold"))
     return table
@@ -65,8 +70,8 @@ def _series(watched: Watched) -> Table:
         table.add_column(no_wrap=True)
     stream, throughput = watched.status["stream"], watched.status["throughput"]
     beside = "" if guess is None else f"base rate {guess:.3g}"
-    top = 1.0 if name != "loss" else None
-    table.add_row("how well", _number(value, f" {name}"), beside, _line(watched.metric, top))
+    at_least = 1.0 if name != "loss" else 0.0  # most are shares; one that is not has a scale of its own
+    table.add_row("how well", _number(value, f" {name}"), beside, _line(watched.metric, at_least))
     lag = _number(stream.get("lag_s"), " s")
     table.add_row("how far behind", lag, _number(stream.get("lag_records"), " records"), _line(watched.lag))
     arriving = _number(throughput.get("arriving_per_s"), "/s arriving")
@@ -74,9 +79,10 @@ def _series(watched: Watched) -> Table:
     return table
 
 
-def _line(values: Sequence[float | None], high: float | None = None) -> str:
+def _line(values: Sequence[float | None], at_least: float = 0.0) -> str:
+    """From 0 to the highest, or to a value that the scale has to hold."""
     known = [value for value in values if value is not None]
-    return sparkline(list(values), low=0.0, high=high or max([*known, 1e-9]), width=_WIDTH)
+    return sparkline(list(values), low=0.0, high=max([*known, at_least, 1e-9]), width=_WIDTH)
 
 
 def _number(value: float | None, unit: str) -> str:
@@ -87,10 +93,11 @@ def _number(value: float | None, unit: str) -> str:
 
 def _time(throughput: Mapping[str, Any]) -> Iterator[Text]:
     """One bar of what the trainer's time goes to, and what to do about it."""
-    bar, legend = Text(), []
+    bar, legend, before = Text(), [], 0.0
     for key, words, colour in _SHARES:
         share = throughput["waiting"].get(key, 0.0)
-        bar.append("█" * round(share * _BAR), colour)
+        bar.append("█" * (round((before + share) * _BAR) - round(before * _BAR)), colour)
+        before += share
         legend.append(f"{words} {share:.0%}")
     yield Text.assemble(bar, "  " if bar else "", ", ".join(legend))
     yield Text(throughput["advice"], "dim")

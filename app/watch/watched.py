@@ -40,12 +40,8 @@ class Watched:
             series.append(None)
 
 
-_NOT_METRICS = ("scored", "window", "records", "baseline", "cumulative", "loss")
-
-
 def live_metric(status: Mapping[str, Any]) -> tuple[str, float | None, float | None]:
     """The live metric that says most: its name, its value, and what guessing the base rate scores."""
     live = status.get("live") or {}
-    values = {name: value for name, value in live.items() if name not in _NOT_METRICS}
-    name = "accuracy" if "accuracy" in values else next(iter(values), "loss")
+    name = live.get("headline", "loss")
     return name, live.get(name), live.get("baseline", {}).get(name)

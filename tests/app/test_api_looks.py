@@ -73,6 +73,7 @@ def test_a_broker_that_is_away_makes_it_unready_and_kills_nobody(api: Client, ri
     assert api.get("/readyz").json()["reasons"] == ["Kafka does not answer"]
     status = api.seen("/status")
     assert status["verdict"].startswith("Waiting for Kafka, which does not answer.")
+    assert status["mood"] == "warn"
     (problem,) = status["problems"]
     assert problem["problem"] == "kafka_away"
     assert "localhost:9092" in problem["what"]
@@ -89,6 +90,7 @@ def test_a_phase_past_its_limit_is_no_life(api: Client, rig: Rig) -> None:
     assert re.fullmatch(r"training for 30\d\.\d s, which is past its limit of 300 s", reason)
     status = api.seen("/status")
     assert status["verdict"].startswith("Hung: training for 5 min without progress.")
+    assert status["mood"] == "bad"
     (problem,) = status["problems"]
     assert problem["problem"] == "hung"
     assert problem["fix"].endswith("Where it is only slow, raise limits.call.")
@@ -99,7 +101,9 @@ def test_a_pause_may_last_for_ever(api: Client, rig: Rig) -> None:
     rig.clock.ahead = 1e6
     assert api.get("/livez").status_code == 200
     assert api.get("/readyz").status_code == 200
-    assert api.seen("/status")["verdict"].startswith("Paused: asked to.")
+    status = api.seen("/status")
+    assert status["verdict"].startswith("Paused: asked to.")
+    assert status["mood"] == "rest"
 
 
 def test_a_crash_loop_is_life_and_not_ready_and_says_how_to_pass_the_record_over(api: Client, rig: Rig) -> None:
@@ -144,6 +148,7 @@ def test_a_failure_is_no_life_and_says_why(api: Client, rig: Rig) -> None:
     assert api.get("/health").status_code == 503
     status = api.seen("/status")
     assert status["verdict"].startswith("Failed: the topic is gone.")
+    assert status["mood"] == "bad"
     assert status["reason"] == "the topic is gone"
 
 
@@ -241,6 +246,8 @@ def test_the_verdict_is_made_of_the_numbers(api: Client, rig: Rig) -> None:
         f"Learning. {shown} records/s, under 1 s behind, bound by compute. "
         "Accuracy 0.75 over the last minute (base rate 0.75)."
     )
+    assert status["mood"] == "well"
+    assert status["live"]["headline"] == "accuracy"
 
 
 def test_the_live_metrics_stand_beside_the_baseline(api: Client, rig: Rig) -> None:

@@ -305,6 +305,42 @@ def test_the_view_says_how_long_a_service_has_been_silent(url: str) -> None:
     assert "no answer for 12 s" in screen.export_text()
 
 
+def shown(watched: Watched) -> list[str]:
+    """The lines of the view, as a terminal gets them."""
+    screen = Console(file=io.StringIO(), width=120, record=True, force_terminal=True, color_system="standard")
+    screen.print(drawn(watched))
+    return screen.export_text(styles=True).splitlines()
+
+
+RED, GREEN = "\x1b[31m", "\x1b[32m"
+
+
+def test_the_dot_is_green_where_all_is_well_alone(url: str, rig: Rig) -> None:
+    assert f"{GREEN}●" in "\n".join(shown(Watched.of(json.loads(run("status", "--url", url, "--json")))))
+    rig.service.phases.enter(Phase.TRAINING)
+    rig.clock.ahead = 301
+    told = json.loads(run("status", "--url", url, "--json"))
+    assert (told["state"], told["mood"]) == ("training", "bad")
+    assert f"{RED}●" in "\n".join(shown(Watched.of(told)))
+
+
+def test_the_bar_holds_all_of_the_time_and_saving_with_it(url: str) -> None:
+    told = json.loads(run("status", "--url", url, "--json"))
+    told["throughput"]["waiting"] = {"records": 0.26, "input": 0.26, "compute": 0.26, "saving": 0.22}
+    (line,) = [line for line in shown(Watched.of(told)) if "computing 26%" in line]
+    assert line.count("█") == 40
+    assert "saving 22%" in line
+
+
+def test_a_metric_above_one_still_shows_how_it_moves(url: str) -> None:
+    told = json.loads(run("status", "--url", url, "--json"))
+    watched = Watched.of({**told, "live": {"headline": "mae", "mae": 2.0, "loss": 9.0, "baseline": {}}})
+    watched.see({**told, "live": {"headline": "mae", "mae": 8.0, "loss": 9.0, "baseline": {}}})
+    (line,) = [line for line in shown(watched) if "how well" in line]
+    assert "8 mae" in line
+    assert line.rstrip().endswith("▃█")
+
+
 def test_a_line_of_blocks_shows_the_newest_and_leaves_gaps() -> None:
     assert sparkline([0.0, 0.5, None, 1.0], low=0.0, high=1.0, width=4) == "▁▅ █"
     assert sparkline([0.0, 1.0], low=0.0, high=1.0, width=4) == "  ▁█"

@@ -50,8 +50,7 @@ function hear(message) {
 
 function show() {
   const { status } = news;
-  const mood = parts.mood(status);
-  byId("dot").dataset.mood = mood;
+  byId("dot").dataset.mood = status.mood;
   parts.verdict(byId("verdict"), status.verdict);
   say(byId("name"), status.name);
   title(status);

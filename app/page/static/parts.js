@@ -3,8 +3,6 @@
 import { byId, element, keyed, say } from "./dom.js";
 import * as words from "./words.js";
 
-const AT_WORK = new Set(["training", "idle", "saving"]);
-const RESTING = new Set(["paused", "stopping", "ended"]);
 const BAR = [
   ["compute", "computing"],
   ["input", "waiting for input"],
@@ -13,13 +11,6 @@ const BAR = [
 ];
 const REASONS = { interval: "in its turn", steps: "in its turn", demand: "asked for", stop: "at a stop", start: "the beginning" };
 const SEVERE = new Set(["failed", "trainer_dead", "hung", "unbalanced"]);
-
-export function mood(status) {
-  if (status.state === "failed" || status.problems.some((one) => SEVERE.has(one.problem))) return "bad";
-  if (status.problems.length) return "warn";
-  if (AT_WORK.has(status.state)) return "well";
-  return RESTING.has(status.state) ? "rest" : "busy";
-}
 
 // The verdict's first word or words are the ones to be read from afar.
 export function verdict(node, sentence) {
