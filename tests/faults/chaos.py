@@ -3,6 +3,8 @@
     python -m tests.faults.chaos --out build/chaos.json            about 20 minutes
     python -m tests.faults.chaos --full                            within 2 hours, with the soak beside the tests
     python -m tests.faults.chaos --short --rows build/rows.json    at once, out of what `make test` has left
+    python -m tests.faults.chaos --rows build/rows.json --campaigns build/chaos.json
+                                                                   the same campaigns, beside other tests
 
 The short form takes its figures from the tests that have run; the others run campaigns of their own beside them. It
 prints its seed, writes the report, and ends with 1 where a promise is broken or a fault never hit.
@@ -31,6 +33,7 @@ _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
 _HANDED_OVER = ("kills", "deterministic", "terms")
 """What tests hand over by `record_property`, each under its name."""
+_OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
 
 
@@ -48,6 +51,7 @@ class Form:
 SHORT = Form(name="short")
 USUAL = Form(name="usual", kills=40, deterministic=6, terms=10)
 FULL = Form(name="full", kills=200, deterministic=20, terms=50, soak_minutes=30)
+_FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
 
 
 def run_rows(path: Path) -> None:
@@ -135,8 +139,29 @@ def report(form: Form, seed: int, evidence: Evidence) -> dict[str, Any]:
         "figures": evidence.figures(),
         "broken": list(evidence.broken()),
         "rows": rows,
-        **{name: getattr(evidence, name) for name in (*_HANDED_OVER, "mutations", "soak", "missed")},
+        **{name: getattr(evidence, name) for name in _OF_CAMPAIGNS},
     }
+
+
+def prove(form: Form, seed: int, rows: Path | None) -> dict[str, Any]:
+    """Run what is to be run, and say what it comes to."""
+    with soaking(form, seed, _SOAK):
+        if rows is None:
+            run_rows(_ROWS)
+    return report(form, seed, gather(form, _tests(rows or _ROWS), seed))
+
+
+def again(before: Mapping[str, Any], rows: Path) -> dict[str, Any]:
+    """What former campaigns come to beside the tests that have run since."""
+    evidence = Evidence(tests=_tests(rows), **{name: before[name] for name in _OF_CAMPAIGNS})
+    return {**report(_FORMS[before["form"]], before["seed"], evidence), "machine": before["machine"]}
+
+
+def _tests(rows: Path) -> Mapping[str, Any]:
+    if not rows.exists():
+        raise SystemExit(f"{rows} is not there; `make test` writes it")
+    tests: Mapping[str, Any] = json.loads(rows.read_text())["tests"]
+    return tests
 
 
 def main() -> None:
@@ -145,20 +170,17 @@ def main() -> None:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--short", dest="form", action="store_const", const=SHORT, default=USUAL)
     forms.add_argument("--full", dest="form", action="store_const", const=FULL)
+    forms.add_argument("--campaigns", type=Path, help="a report whose campaigns are taken, rather than run again")
     parser.add_argument("--rows", type=Path, help="what the tests have left, where they have run already")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws kills and records")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
     given = parser.parse_args()
-    _say(f"seed {given.seed}")
-    with soaking(given.form, given.seed, _SOAK):
-        if given.rows is None:
-            run_rows(_ROWS)
-    rows = given.rows or _ROWS
-    if not rows.exists():
-        raise SystemExit(f"{rows} is not there; `make test` writes it")
-    evidence = gather(given.form, json.loads(rows.read_text())["tests"], given.seed)
-    written = report(given.form, given.seed, evidence)
-    if not evidence.soak and given.out.exists():
+    if given.campaigns is not None:
+        written = again(json.loads(given.campaigns.read_text()), given.rows or _ROWS)
+    else:
+        _say(f"seed {given.seed}")
+        written = prove(given.form, given.seed, given.rows)
+    if not written["soak"] and given.out.exists():
         written["soak"] = json.loads(given.out.read_text()).get("soak", {})  # it has its own seed, and takes long
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(written, indent=1))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from consumers.failpoints import NAMES
+from tests.faults.chaos import FULL, again, report
 from tests.faults.kills import missed
 from tests.faults.matrix import ROWS
 from tests.faults.verdict import Evidence
@@ -121,6 +122,21 @@ def test_a_failpoint_at_which_nobody_died_is_broken() -> None:
     assert len(list(Evidence(tests=_tests(), missed=["commit.before"], **KEPT).broken())) == 1
 
 
+def test_campaigns_are_told_again_beside_the_tests_that_have_run_since(tmp_path: Path) -> None:
+    before = report(FULL, 7, Evidence(tests={}, **KEPT))
+    assert len(before["broken"]) == len(ROWS)
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps({"tests": _tests()}))
+    now = again(before, rows)
+    assert now["broken"] == []
+    assert (now["form"], now["seed"], now["kills"], now["figures"]["rows_passed"]) == (
+        "full",
+        7,
+        KEPT["kills"],
+        len(ROWS),
+    )
+
+
 def _filled(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
     evidence = Evidence(tests=_tests(), **KEPT)
     rows = {
@@ -128,8 +144,15 @@ def _filled(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
         for number, row in evidence.rows().items()
     }
     machine = {"commit": "abc", "cpu": "a CPU", "cpus": 2, "python": "3.11.7", "versions": {"keras": "3"}}
-    report = {"as_of": "2026-01-02T03:04:05+00:00", "form": "full", "seed": 7, "machine": machine, "rows": rows, **KEPT}
-    (folder / "chaos.json").write_text(json.dumps({**report, "figures": evidence.figures()}))
+    written = {
+        "as_of": "2026-01-02T03:04:05+00:00",
+        "form": "full",
+        "seed": 7,
+        "machine": machine,
+        "rows": rows,
+        **KEPT,
+    }
+    (folder / "chaos.json").write_text(json.dumps({**written, "figures": evidence.figures()}))
     (folder / "page.md").write_text(page)
     command = [sys.executable, "-m", "tests.faults.report", "--from", str(folder / "chaos.json")]
     return subprocess.run(
