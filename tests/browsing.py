@@ -1,5 +1,6 @@
 """A real browser, Debian's Chromium, and what counts as a complaint of it."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,5 +34,6 @@ def chromium() -> Iterator[Browser]:
 
 
 def is_complaint(said: ConsoleMessage) -> bool:
-    """Browsers write down every 401 by themselves, also one that is answered by asking for a token."""
-    return said.type in {"error", "warning"} and "status of 401" not in said.text
+    """Browsers write down every refusal by themselves, also one that is answered: by asking for a token, in a line."""
+    refused = re.search(r"status of (401|422)", said.text) is not None
+    return said.type in {"error", "warning"} and not refused
