@@ -179,7 +179,7 @@ def test_many_that_come_at_once_crowd_each_other_out_one_by_one(
     monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 5)
     silent = [connected(server) for _ in range(60)]
     try:
-        wait_for(lambda: sum(_is_open(client) for client in silent) <= 5, 5.0)
+        wait_for(lambda: sum(_is_open(client) for client in silent) <= 5)
         assert [_is_open(client) for client in silent[:-5]] == [False] * 55
     finally:
         for client in silent:

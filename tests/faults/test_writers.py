@@ -19,7 +19,7 @@ from training.errors import FolderBusyError, PassedError
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
 
 VISITS = 3
-ZOMBIE_S = 5.0
+ZOMBIE_S = 20.0
 
 
 def _refused(run: Run) -> int:

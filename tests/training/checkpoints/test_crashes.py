@@ -132,7 +132,7 @@ def test_what_a_stopped_trainer_publishes_after_it_was_passed_is_never_loaded(
     assert newest.number == 1
     kept.rename(temporary)
     zombie.send_signal(signal.SIGCONT)
-    _, err = zombie.communicate(timeout=5)
+    _, err = zombie.communicate(timeout=30)
     assert zombie.returncode == 1
     assert "PassedError: heir" in err
     assert store.verify(2).condition is Condition.FENCED
@@ -154,7 +154,7 @@ def test_a_stopped_trainer_that_was_passed_ends_by_itself(folder: Folder, start:
     writer = Writer.acquire(folder, "heir", options=quick)
     assert writer.term == 2
     zombie.send_signal(signal.SIGCONT)
-    assert zombie.wait(timeout=5) == 4
+    assert zombie.wait(timeout=30) == 4
     writer.check()
     writer.release()
 
