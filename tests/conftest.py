@@ -32,7 +32,7 @@ EAGER = {
 }
 
 
-_LONG = ("faults", "integration", "deploy", "app", "training", "properties")
+_LONG = ("faults", "integration", "deploy", "app", "training", "properties", "pipelines")
 """Folders of tests that take long, the longest first."""
 
 
