@@ -241,26 +241,31 @@ class Rig:
             if command is not None and self.obeying.wait(20):
                 if isinstance(command, Stop):
                     return
-                self._obey(command)
-                self.post()
+                if not self.deaf:
+                    self._obey(command)
 
     def _obey(self, command: Command) -> None:
-        if self.deaf:
-            return
+        """Do it, post how it stands, and only then answer: whoever is answered may look at once."""
         if self.refuse_with is not None:
             command.answer.set_exception(self.refuse_with)
-        elif isinstance(command, Save):
-            command.answer.set_result(self.publish(SaveReason.DEMAND, self._number, command.note, command.by))
-        elif isinstance(command, Rewind):
-            command.answer.set_result(self._rewind(command))
-        elif isinstance(command, Profile):
-            command.answer.set_result(Profiled(folder=command.folder, calls=command.calls))
-        elif isinstance(command, Pause):
-            self.service.phases.enter(Phase.PAUSED, command.reason)
-            command.answer.set_result(None)
-        elif isinstance(command, Resume):
-            self.service.phases.enter(Phase.IDLE)
-            command.answer.set_result(None)
+            return
+        answer = self._done(command)
+        self.post()
+        command.answer.set_result(answer)
+
+    def _done(self, command: Command) -> Any:
+        match command:
+            case Save():
+                return self.publish(SaveReason.DEMAND, self._number, command.note, command.by)
+            case Rewind():
+                return self._rewind(command)
+            case Profile():
+                return Profiled(folder=command.folder, calls=command.calls)
+            case Pause():
+                self.service.phases.enter(Phase.PAUSED, command.reason)
+            case Resume():
+                self.service.phases.enter(Phase.IDLE)
+        return None
 
     @property
     def _number(self) -> int:
