@@ -1,11 +1,13 @@
 """The stamp: what every answer carries."""
 
 import time
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from app.api.models import moment
-from app.api.snapshot import Snapshot
 from app.version import version
+
+if TYPE_CHECKING:
+    from app.api.snapshot import Snapshot  # which loads TensorFlow, and not all who use errors need it
 
 
 class Stamp(TypedDict):
@@ -16,7 +18,7 @@ class Stamp(TypedDict):
     version: str
 
 
-def stamp(snapshot: Snapshot) -> Stamp:
+def stamp(snapshot: "Snapshot") -> Stamp:
     """The stamp of what a snapshot says."""
     return Stamp(as_of=moment(snapshot.at), name=snapshot.name, version=snapshot.version)
 
