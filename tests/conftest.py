@@ -1,6 +1,7 @@
 """What every test may ask for: a broker for the session, topics of its own, records in them, and waiting."""
 
 import asyncio
+import logging
 import os
 import sys
 import time
@@ -100,6 +101,15 @@ def _wait_for(condition: Callable[[], T], timeout: float = 20.0) -> T:
 def wait_for() -> WaitFor:
     """Wait for a condition under a finite timeout."""
     return _wait_for
+
+
+@pytest.fixture(autouse=True)
+def levels() -> Iterator[None]:
+    """A command that runs in this process, where it silences aiokafka, silences it for no other test."""
+    aiokafka = logging.getLogger("aiokafka")
+    before = aiokafka.level
+    yield
+    aiokafka.setLevel(before)
 
 
 @pytest.fixture(scope="session")
