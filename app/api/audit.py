@@ -1,4 +1,4 @@
-"""The audit: a line in the log for each order, with who gave it and what became of it; and how many there were.
+"""The audit: who ordered what, written when it is taken, and again with the answer, what became of it; and how many.
 
 Runs on the HTTP side's loop. Orders that were taken are all written down; of those that were refused at most so many a
 minute, for anybody may send them. A line names a route, never what a client has put into a path, a query or a body.
@@ -90,6 +90,12 @@ class Audit:
 
     def _count(self, order: _Order, status: int) -> None:
         self._counts[order.name, _outcome(status)] += 1
+
+
+def taken(scope: Scope, by: str, operation: str) -> None:
+    """Write down that an order is on its way to the trainer: the answer may be minutes away, and may never come."""
+    facts = {"by": by, "client": client_of(scope), "operation": operation}
+    log.info("%s %s: taken as %s, ordered by %s", scope["method"], _order(scope, by).route, operation, by, extra=facts)
 
 
 def client_of(scope: Scope) -> str:

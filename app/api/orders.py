@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api import audit
 from app.api.checkpoints import CheckpointShelf, just_published
 from app.api.errors import ProblemError
 from app.api.guard import ORDERED_BY
@@ -94,7 +95,7 @@ class Orders:
     ) -> CheckpointAnswer | OperationAnswer:
         """Make a checkpoint now."""
         seconds = _seconds(wait, 0.0)
-        operation = self._begin(Save(by=_who(request), note=body.note if body else None))
+        operation = self._begin(Save(by=_who(request), note=body.note if body else None), request)
         return await self._published(operation, seconds, response)
 
     async def restore(
@@ -120,26 +121,28 @@ class Orders:
             policy = snapshot.settings.kafka.out_of_range
             return RewindPlanAnswer(**stamp(snapshot), **plan_fields(plan, policy=policy, per_s=per_s))
         operation = await self._operations.begin_checked("rewind", wanted.answer, self._planner.order(wanted, snapshot))
-        return await self._published(operation, seconds, response)
+        return await self._published(_written_down(operation, request), seconds, response)
 
     async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
         """Learn nothing until told to go on."""
         seconds = _seconds(wait, _SOON_S)
-        return await self._obeyed(self._begin(Pause(reason=f"asked to by {_who(request)}")), seconds, response)
+        operation = self._begin(Pause(reason=f"asked to by {_who(request)}"), request)
+        return await self._obeyed(operation, seconds, response)
 
     async def resume(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
         """Go on learning."""
         seconds = _seconds(wait, _SOON_S)
-        return await self._obeyed(self._begin(Resume(reason=f"asked to by {_who(request)}")), seconds, response)
+        operation = self._begin(Resume(reason=f"asked to by {_who(request)}"), request)
+        return await self._obeyed(operation, seconds, response)
 
     async def profile(
-        self, response: Response, body: ProfileBody | None = None, wait: Wait = None
+        self, request: Request, response: Response, body: ProfileBody | None = None, wait: Wait = None
     ) -> ProfileAnswer | OperationAnswer:
         """Trace the next calls for TensorBoard."""
         seconds, order = _seconds(wait, _PROFILED_S), new_id()
         taken_at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         folder = self._shelf.profiles / f"{taken_at}-{order}"
-        operation = self._begin(Profile(calls=(body or ProfileBody()).calls, folder=folder), order)
+        operation = self._begin(Profile(calls=(body or ProfileBody()).calls, folder=folder), request, order)
         if not await operation.wait(seconds):
             return self._under_way(operation, response)
         written: Profiled = operation.result()
@@ -150,9 +153,9 @@ class Orders:
             open=f"pip install tensorboard xprof; tensorboard --logdir {shlex.quote(str(written.folder))}",
         )
 
-    def _begin(self, command: Command, operation_id: str | None = None) -> Operation:
+    def _begin(self, command: Command, request: Request, operation_id: str | None = None) -> Operation:
         self._at_work()
-        return self._operations.begin(command, operation_id)
+        return _written_down(self._operations.begin(command, operation_id), request)
 
     def _at_work(self) -> Snapshot:
         """A snapshot of a trainer that will obey soon; ProblemError where there is none."""
@@ -201,6 +204,11 @@ class Orders:
 def _who(request: Request) -> str:
     """Who ordered it: what the door knows of them."""
     return str(request.scope["state"][ORDERED_BY])
+
+
+def _written_down(operation: Operation, request: Request) -> Operation:
+    audit.taken(request.scope, _who(request), operation.id)
+    return operation
 
 
 def _seconds(wait: str | None, usual: float) -> float:

@@ -105,11 +105,39 @@ def test_who_ordered_stands_in_the_checkpoint_and_in_the_log(guarded: Client, ca
     assert made.status_code == 201
     assert made.json()["checkpoint"]["ordered_by"] == "ops over HTTP"
     assert guarded.post("/pause", headers=bearing(TOKEN)).json()["reason"] == "asked to by ops over HTTP"
-    line, pause = [record for record in caplog.records if record.name == "app.api.audit"]
-    assert pause.getMessage() == "POST /pause: 200, ordered by ops over HTTP"
+    taken, line, *paused = [record for record in caplog.records if record.name == "app.api.audit"]
+    assert paused[-1].getMessage() == "POST /pause: 200, ordered by ops over HTTP"
+    assert re.fullmatch("POST /checkpoints: taken as [0-9a-f]{12}, ordered by ops over HTTP", taken.getMessage())
     assert line.getMessage() == "POST /checkpoints: 201, ordered by ops over HTTP"
     facts = {name: getattr(line, name) for name in ("by", "client", "status", "location")}
     assert facts == {"by": "ops over HTTP", "client": "127.0.0.1", "status": 201, "location": "/checkpoints/1"}
+
+
+@pytest.mark.parametrize("path", ["/checkpoints", "/rewind", "/checkpoints/0/restore", "/pause", "/resume", "/profile"])
+def test_an_order_stands_in_the_log_before_anybody_has_obeyed_it(
+    guarded: Client, rig: Rig, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """Who is killed while it is carried out has said who gave it."""
+    lines: list[tuple[str, bool]] = []
+
+    def note(line: logging.LogRecord) -> bool:
+        lines.append((line.getMessage(), rig.obeying.is_set()))
+        rig.obeying.set()
+        return True
+
+    rig.obeying.clear()
+    audit = logging.getLogger("app.api.audit")
+    audit.addFilter(note)
+    try:
+        with caplog.at_level(logging.INFO, audit.name):
+            answer = guarded.post(f"{path}?wait=20s", {"to": 0} if path == "/rewind" else None, headers=bearing(TOKEN))
+    finally:
+        audit.removeFilter(note)
+    (told, obeyed), (outcome, answered) = lines
+    route = path.replace("/0/", "/{number}/")
+    assert told.startswith(f"POST {route}: taken as ")
+    assert outcome == f"POST {route}: {answer.status_code}, ordered by ops over HTTP"
+    assert (obeyed, answered) == (False, True)
 
 
 def test_what_was_refused_stands_in_the_log_without_what_was_sent(
