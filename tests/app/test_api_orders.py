@@ -71,7 +71,9 @@ def test_a_save_that_fails_says_so_to_whoever_waits_and_to_whoever_looks(
     rig.refuse_with = CheckpointError("checkpoint 1 could not be written: No space left on device")
     body = is_problem(api.post("/checkpoints?wait=20s"), 503)
     assert "No space left" in body["detail"]
+    rig.obeying.clear()
     where = api.post("/checkpoints").headers["location"]
+    rig.obeying.set()
     wait_for(lambda: api.seen(where)["operation"]["state"] != "running")
     operation = api.seen(where)["operation"]
     assert operation["state"] == "failed"
