@@ -6,7 +6,7 @@ alone. A refusal becomes an error of ours, with the exit code that the same refu
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -62,16 +62,19 @@ class Remote:
         """Look at a path, and give the answer."""
         return self._answer("GET", path, None, within_s, {})
 
-    def ask_patiently(self, path: str, patience_s: float) -> dict[str, Any]:
-        """Look at a path of a service that may only just have been started, and not answer yet."""
+    def ask_patiently(self, path: str, patience_s: float, up: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any]:
+        """Look at a path of a service that may only just have been started: not answer yet, or be coming up still."""
         until = time.monotonic() + patience_s
         while True:
             try:
-                return self.ask(path)
+                answer = self.ask(path)
             except UnreachableError:
                 if time.monotonic() >= until:
                     raise
-                time.sleep(_AGAIN_S)
+            else:
+                if up(answer) or time.monotonic() >= until:
+                    return answer
+            time.sleep(_AGAIN_S)
 
     def order(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = ORDER_S) -> dict[str, Any]:
         """Have something done. Who answers is asked first: none but the one that is meant is shown the token."""

@@ -14,7 +14,7 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Show it once, as where there is no terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of /status, once.")] = False,
     wait: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long a service may take to begin to answer, as in 60s.")
+        str | None, typer.Option(metavar="TIME", help="How long a service may take to come up, as in 60s.")
     ] = None,
 ) -> None:
     """Show how a running service fares: the verdict, how well, how far behind, how fast, and what to look at.
@@ -31,7 +31,7 @@ def status(
     except ValueError as error:
         raise ConfigError(f"--wait: {error}") from None
     remote = service(file, url)
-    answer = remote.ask_patiently("/status", patience_s)
+    answer = remote.ask_patiently("/status", patience_s, lambda answer: answer.get("mood") != "busy")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return

@@ -48,7 +48,8 @@ def drawn(watched: Watched) -> RenderableType:
 
 def _where(status: Mapping[str, Any]) -> str:
     kafka = status["kafka"]
-    return f"from {', '.join(kafka['topics'])}" + ("" if kafka["connected"] else ", KAFKA AWAY")
+    away = not kafka["connected"] and status["mood"] != "busy"
+    return f"from {', '.join(kafka['topics'])}" + (", KAFKA AWAY" if away else "")
 
 
 def _freshness(watched: Watched) -> Text:

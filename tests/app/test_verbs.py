@@ -126,11 +126,13 @@ def test_a_service_that_has_only_just_been_started_is_waited_for_where_that_is_a
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    late = Late(port, json.loads(run("status", "--url", url, "--json")))
+    told = json.loads(run("status", "--url", url, "--json"))
+    late = Late(port, {**told, "mood": "busy"}, {**told, "mood": "busy"}, {**told, "mood": "well"})
     begun = threading.Timer(0.5, late.start)
     begun.start()
     try:
-        assert json.loads(run("status", "--url", f"127.0.0.1:{port}", "--json", "--wait", "60s"))["state"]
+        waited = json.loads(run("status", "--url", f"127.0.0.1:{port}", "--json", "--wait", "60s"))
+        assert waited["mood"] == "well", "it is waited for until it has come up"
     finally:
         begun.join()
         late.stop()
@@ -139,12 +141,14 @@ def test_a_service_that_has_only_just_been_started_is_waited_for_where_that_is_a
 
 
 class Late:
-    """A service that begins to answer when it is told to."""
+    """A service that begins to answer when it is told to: one thing after the other, the last for ever."""
 
-    def __init__(self, port: int, answer: Mapping[str, object]) -> None:
+    def __init__(self, port: int, *answers: Mapping[str, object]) -> None:
+        still = list(answers)
+
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = json.dumps(answer).encode()
+                body = json.dumps(still.pop(0) if len(still) > 1 else still[0]).encode()
                 self.send_response(200)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
@@ -322,6 +326,13 @@ def test_the_dot_is_green_where_all_is_well_alone(url: str, rig: Rig) -> None:
     told = json.loads(run("status", "--url", url, "--json"))
     assert (told["state"], told["mood"]) == ("training", "bad")
     assert f"{RED}●" in "\n".join(shown(Watched.of(told)))
+
+
+def test_kafka_is_away_where_it_was_there_and_not_while_it_is_still_looked_for(url: str) -> None:
+    told = json.loads(run("status", "--url", url, "--json"))
+    away = {**told, "kafka": {**told["kafka"], "connected": False}}
+    assert "KAFKA AWAY" in shown(Watched.of({**away, "mood": "warn"}))[0]
+    assert "KAFKA AWAY" not in shown(Watched.of({**away, "mood": "busy"}))[0]
 
 
 def test_the_bar_holds_all_of_the_time_and_saving_with_it(url: str) -> None:
