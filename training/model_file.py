@@ -112,6 +112,6 @@ def _where(error: BaseException, path: Path) -> str:
     """Say what was raised and on which line of the user's file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     if isinstance(error, SyntaxError) and error.filename == str(path):
-        lines.append(error.lineno)
+        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
     place = f" (line {lines[-1]})" if lines else ""
     return f"{gist(error)}{place}"
