@@ -61,4 +61,4 @@ def test_every_answer_to_a_fuzzer_is_as_the_description_says(
     record_property("fuzz_cases", found.cases)
     assert found.failures == []
     assert found.cases >= CASES * 2 // 3
-    assert target.run.ready()
+    target.run.wait_for(target.run.ready, "it was ready, once it had done what was ordered last")
