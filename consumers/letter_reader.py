@@ -5,6 +5,7 @@ Runs an event loop on the caller's thread while something is read; each reading 
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,6 +19,8 @@ from consumers.records import Headers, Partition
 _WITHIN_S = 30.0
 _CONNECT_S = 10.0
 _POLL_MS = 200
+_DEEPER = 8
+"""How much further back is looked where markers stand in place of letters."""
 _OURS = "millrace."
 T = TypeVar("T")
 Positions = Mapping[Partition, int]
@@ -65,7 +68,7 @@ class Letters:
     """Some letters of a topic."""
 
     total: int
-    """How many places the topic has now; transactions and compaction leave some empty."""
+    """How many places the topic has now: letters, markers, and what transactions and compaction leave empty."""
     newest: tuple[ReceivedLetter, ...]
     """The newest first."""
 
@@ -109,8 +112,15 @@ async def _newest(client: KafkaClient, count: int) -> Letters:
     """The last of each partition; the newest of those."""
     partitions = client.partitions()
     beginnings, ends = await client.beginnings(partitions), await client.ends(partitions)
-    starts = {partition: max(beginnings[partition], end - count) for partition, end in ends.items()}
-    found = [letter for letter in await _read(client, starts, ends) if not letter.is_marker]
+    found = list[ReceivedLetter]()
+    lacking, depth = dict(ends), count
+    while lacking:
+        starts = {partition: max(beginnings[partition], end - depth) for partition, end in lacking.items()}
+        read = [letter for letter in await _read(client, starts, lacking) if not letter.is_marker]
+        many = Counter(letter.place for letter in read)
+        lacking = {at: ends[at] for at, start in starts.items() if start > beginnings[at] and many[at] < count}
+        found += [letter for letter in read if letter.place not in lacking]
+        depth *= _DEEPER
     found.sort(key=lambda letter: (letter.sent_ms, letter.place, letter.place_offset), reverse=True)
     total = sum(end - beginnings[partition] for partition, end in ends.items())
     return Letters(total=total, newest=tuple(found[:count]))
@@ -122,13 +132,18 @@ async def _read(client: KafkaClient, starts: Positions, ends: Positions) -> list
 
 
 async def each_letter(client: KafkaClient, starts: Positions, ends: Positions) -> AsyncIterator[ReceivedLetter]:
-    """The letters between these positions, in the order of each partition. TimeoutError where no more come."""
+    """The letters between these positions, in the order of each partition. TimeoutError where no more come.
+
+    Whoever takes them may take their time: only Kafka's counts.
+    """
     left = {partition: start for partition, start in starts.items() if start < ends[partition]}
     client.assign(left)
-    came = time.monotonic()
+    waited_since = time.monotonic()
     while left:
-        for partition, records in (await _polled(client, left)).items():
-            came = time.monotonic()
+        polled = await _polled(client, left)
+        if not polled and time.monotonic() - waited_since > _WITHIN_S:
+            raise TimeoutError
+        for partition, records in polled.items():
             for record in records:
                 if record.offset < ends[partition]:
                     yield ReceivedLetter.of(partition, record)
@@ -136,8 +151,8 @@ async def each_letter(client: KafkaClient, starts: Positions, ends: Positions) -
             left[partition] = await client.position(partition)
             if left[partition] >= ends[partition]:
                 del left[partition]
-        if time.monotonic() - came > _WITHIN_S:
-            raise TimeoutError
+        if polled:
+            waited_since = time.monotonic()
 
 
 async def _polled(client: KafkaClient, left: dict[Partition, int]) -> Mapping[Partition, Sequence[FetchedRecord]]:

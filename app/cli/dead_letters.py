@@ -41,7 +41,7 @@ def listing(
         typer.echo(f"topic {topic} holds no letters")
     else:
         print_table(letters.headings(values=values), [letters.row(one, values=values) for one in found.newest])
-        typer.echo(f"{len(found.newest):,} of {found.total:,} in topic {topic}")
+        typer.echo(f"{len(found.newest):,} shown; topic {topic} holds up to {found.total:,}")
 
 
 @dead_letters.command()

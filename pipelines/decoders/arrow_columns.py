@@ -128,7 +128,7 @@ def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
     faults: Faults | None = None
     if array.null_count:
         faults = np.where(nulls(array), np.uint8(Show.MISSING), np.uint8(Show.GOOD))
-        array = array.fill_null(b"" if field.dtype == "string" else pa.scalar(0).cast(array.type))
+        array = array.fill_null(_filler(array.type))
     read: Column = array.to_numpy(zero_copy_only=False)
     column, wrong = read, _NO_FAULTS
     if read.dtype.kind == "f":
@@ -139,6 +139,11 @@ def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
         if shown.any():
             faults = shown if faults is None else np.maximum(faults, shown)
     return column, faults
+
+
+def _filler(arrow: pa.DataType) -> pa.Scalar:
+    """Stands where nothing is. With its type, for else Arrow looks for a package of time zones, each time anew."""
+    return pa.scalar(b"", arrow) if pa.types.is_binary(arrow) else pa.scalar(0, pa.int64()).cast(arrow)
 
 
 def _broken_rules(array: pa.Array, column: Column, field: Field) -> Iterator[Faults]:

@@ -33,7 +33,7 @@ def converted(words: pa.Array, arrow: pa.DataType) -> Converted:
     if pa.types.is_binary(arrow):
         return Converted(words, None)
     text = pc.utf8_trim(words.cast(pa.string()), _BLANKS)
-    text = pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+    text = pc.if_else(pc.equal(pc.binary_length(text), 0), pa.scalar(None, pa.string()), text)
     if pa.types.is_integer(arrow):
         text = pc.replace_substring_regex(text, r"^\+([0-9])", r"\1")
     if pa.types.is_boolean(arrow):
@@ -55,7 +55,7 @@ def _sifted(text: pa.Array, arrow: pa.DataType) -> Converted:
     doubtful = pc.invert(pc.fill_null(plain, True))  # noqa: FBT003 - Arrow takes it by place
     refused = [word for word in pc.unique(text.filter(doubtful)) if not _converts(word, arrow)]
     bad = pc.and_(doubtful, pc.is_in(text, value_set=pa.array(refused, pa.string())))
-    values = pc.if_else(bad, pa.scalar("0"), text).cast(arrow)
+    values = pc.if_else(bad, pa.scalar("0", pa.string()), text).cast(arrow)
     return Converted(values, _wrong(bad, text))
 
 

@@ -9,7 +9,7 @@ from tests.app.api_rig import P0, P1, Client, Rig
 IN_MICROSECONDS = round(time.time() * 1e6) - round(time.time() * 1e3)
 
 
-@pytest.mark.parametrize("ahead_ms", [120_000, IN_MICROSECONDS])
+@pytest.mark.parametrize("ahead_ms", [120_000, IN_MICROSECONDS], ids=["two minutes", "as microseconds"])
 def test_where_timestamps_lie_ahead_the_lag_in_seconds_is_unknown_and_told_in_records(
     api: Client, rig: Rig, ahead_ms: int
 ) -> None:

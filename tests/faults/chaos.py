@@ -154,7 +154,8 @@ def prove(form: Form, seed: int, rows: Path | None) -> dict[str, Any]:
 def again(before: Mapping[str, Any], rows: Path) -> dict[str, Any]:
     """What former campaigns come to beside the tests that have run since."""
     evidence = Evidence(tests=_tests(rows), **{name: before[name] for name in _OF_CAMPAIGNS})
-    return {**report(_FORMS[before["form"]], before["seed"], evidence), "machine": before["machine"]}
+    told = report(_FORMS[before["form"]], before["seed"], evidence)
+    return {**told, "machine": before["machine"], "rows_commit": told["machine"]["commit"]}
 
 
 def _tests(rows: Path) -> Mapping[str, Any]:

@@ -46,8 +46,9 @@ def place(report: Report) -> str:
     """When, where, how many, and by which seed."""
     there = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in there["versions"].items())
+    rows = f" (the rows: {report['rows_commit']})" if "rows_commit" in report else ""
     return (
-        f"{report['as_of'][:10]}, commit {there['commit']}, form {report['form']}, seed {report['seed']}; "
+        f"{report['as_of'][:10]}, commit {there['commit']}{rows}, form {report['form']}, seed {report['seed']}; "
         f"{there['cpus']} cores ({there['cpu']}), Python {there['python']}, {versions}."
     )
 

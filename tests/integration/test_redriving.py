@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from aiokafka.errors import KafkaConnectionError
 from typer.testing import CliRunner
 
 from app.cli.application import application
-from consumers import redriving
+from consumers import letter_reader, redriving
 from consumers.dead_letters import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
+from consumers.kafka_client import KafkaClient
 from consumers.kafka_options import KafkaOptions
-from consumers.letter_reader import newest_letters
+from consumers.letter_reader import each_letter, newest_letters
 from consumers.reasons import Reason
 from consumers.records import Headers, Partition
 from consumers.redriving import Redrive
@@ -171,6 +173,32 @@ def test_the_list_shows_letters_alone_and_tells_them_by_our_headers(scene: Scene
     after = json.loads(CliRunner().invoke(application, command).stdout)["letters"]
     assert after == before
     assert sorted(one["reason"] for one in after) == sorted(one.reason.value for one in (*GO, *STAY))
+
+
+def test_markers_in_place_of_letters_hide_none_of_the_newest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redriving, "_WINDOW", 1)
+    before = newest_letters(scene.options, 2).newest
+    for _ in range(2):
+        scene.run("--again")
+    assert newest_letters(scene.options, 2).newest == before
+
+
+def test_a_slow_taker_of_letters_is_not_taken_for_a_silent_kafka(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(letter_reader, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    async def take() -> int:
+        client, taken = KafkaClient(scene.options), 0
+        try:
+            await client.connect(10)
+            places = client.partitions()
+            async for _ in each_letter(client, await client.beginnings(places), await client.ends(places)):
+                taken, clock.now = taken + 1, clock.now + 60
+        finally:
+            await client.close()
+        return taken
+
+    assert asyncio.run(take()) == len(GO) + len(STAY)
 
 
 def test_a_place_to_send_to_that_cannot_be_is_refused_in_a_line(scene: Scene) -> None:
