@@ -4,7 +4,6 @@ What is kept of the values is what a schema needs: dtypes, lengths, the mean and
 label.
 """
 
-import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ _FEW = 64
 _MANY_ROWS = 50
 _MS_FROM, _MS_TO = 10**12, 4 * 10**12
 """Milliseconds since 1970 between 2001 and 2096."""
+_GREATEST = 3.4e38
+"""What a float32 holds; NaN and what is beyond count for nothing, and are set aside later."""
 _WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.IGNORECASE)
 """A date, or a date and a time, as ISO 8601 has them."""
 
@@ -34,6 +35,10 @@ class Kind(StrEnum):
     TEXT = "text"
     NUMBERS = "numbers"
     """A list of so many numbers."""
+    VARYING_NUMBERS = "varying_numbers"
+    """A list of now more, now fewer numbers."""
+    TEXTS = "texts"
+    """A list of texts, however many."""
     TIME = "time"
     """Milliseconds since 1970."""
     UNFIT = "unfit"
@@ -43,6 +48,11 @@ class Kind(StrEnum):
         """In words."""
         return _SAID[self]
 
+    @property
+    def varies(self) -> bool:
+        """Whether it is a list that may be longer in one record than in another."""
+        return self in {Kind.VARYING_NUMBERS, Kind.TEXTS}
+
 
 _SAID = {
     Kind.NUMBER: "a number",
@@ -50,6 +60,8 @@ _SAID = {
     Kind.FLAG: "true or false",
     Kind.TEXT: "text",
     Kind.NUMBERS: "a list of numbers",
+    Kind.VARYING_NUMBERS: "a list of numbers, of varying length",
+    Kind.TEXTS: "a list of texts",
     Kind.TIME: "milliseconds since 1970",
     Kind.UNFIT: "not to be learnt from",
 }
@@ -76,6 +88,11 @@ class ColumnLook:
     def learnable(self) -> bool:
         """Whether it can be a feature."""
         return self.kind not in {Kind.UNFIT, Kind.TIME}
+
+    @property
+    def bound(self) -> int:
+        """Of lists that vary: a power of two above the longest that was seen."""
+        return 1 << self.lengths[1].bit_length()
 
 
 def columns_of(rows: Sequence[Row]) -> list[ColumnLook]:
@@ -105,7 +122,7 @@ def _is_number(value: object) -> bool:
 
 
 def _numbers(source: str, here: Sequence[float], *, absent: bool) -> ColumnLook:
-    finite = [value for value in here if math.isfinite(value)] or [0.0]
+    finite = _finite(here)
     distinct = {*finite}
     whole = all(isinstance(value, int) for value in finite)
     look = ColumnLook(
@@ -127,6 +144,10 @@ def _numbers(source: str, here: Sequence[float], *, absent: bool) -> ColumnLook:
     return look
 
 
+def _finite(numbers: Sequence[float]) -> Sequence[float]:
+    return [number for number in numbers if -_GREATEST <= number <= _GREATEST] or [0.0]
+
+
 def _as(look: ColumnLook, kind: Kind, why: str) -> ColumnLook:
     return replace(look, kind=kind, why=why)
 
@@ -143,17 +164,26 @@ def _texts(source: str, here: Sequence[str], *, absent: bool) -> ColumnLook:
 
 
 def _lists(source: str, here: Sequence[list[Any]], *, absent: bool) -> ColumnLook:
-    lengths = (min(map(len, here)), max(map(len, here)))
     elements = [element for value in here for element in value]
-    if not elements or not all(map(_is_number, elements)):
-        return ColumnLook(source=source, kind=Kind.UNFIT, why="a list of something else than numbers")
-    if lengths[0] != lengths[1]:
-        return ColumnLook(source=source, kind=Kind.UNFIT, why="a list of varying length", lengths=lengths)
-    return ColumnLook(
-        source=source,
-        kind=Kind.NUMBERS,
-        absent=absent,
-        mean=statistics.fmean(elements),
-        spread=statistics.pstdev(elements) or 1.0,
-        lengths=lengths,
+    look = ColumnLook(source=source, kind=Kind.UNFIT, absent=absent, lengths=(min(map(len, here)), max(map(len, here))))
+    if not elements:
+        return replace(look, why="always an empty list")
+    if any(element is None for element in elements):
+        return replace(look, why="a list with null in it")
+    if all(map(_is_number, elements)):
+        return _number_lists(look, elements)
+    if not all(isinstance(element, str) for element in elements):
+        return replace(look, why="a list of something else than numbers or texts")
+    if len({*elements}) == len(elements) >= _MANY_ROWS:
+        return replace(look, why="another text in every place")
+    return replace(look, kind=Kind.TEXTS)
+
+
+def _number_lists(look: ColumnLook, elements: Sequence[float]) -> ColumnLook:
+    finite, (least, greatest) = _finite(elements), look.lengths
+    return replace(
+        look,
+        kind=Kind.NUMBERS if least == greatest else Kind.VARYING_NUMBERS,
+        mean=statistics.fmean(finite),
+        spread=statistics.pstdev(finite) or 1.0,
     )

@@ -1,7 +1,7 @@
 """The drafted config file: what the records showed, as settings, with a word beside each line. Pure."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from app.settings.spelling import flow
 _DTYPES = {
     Kind.NUMBER: "float32",
     Kind.NUMBERS: "float32",
+    Kind.VARYING_NUMBERS: "float32",
+    Kind.TEXTS: "string",
     Kind.CATEGORY: "int64",
     Kind.FLAG: "bool",
     Kind.TEXT: "string",
@@ -37,10 +39,22 @@ def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
     for column in features:
         plain = re.sub(r"\W", "_", column.source, flags=re.ASCII)
         plain = plain if re.match(r"[A-Za-z]", plain) else f"field_{plain}"
-        while plain in names.values():
-            plain += "_"
-        names[column.source] = plain
+        names[column.source] = _apart(plain, names.values())
     return names
+
+
+def length_names(features: Sequence[ColumnLook]) -> dict[str, str]:
+    """The model's name for how long each list is that varies in it."""
+    inputs, lengths = input_names(features), dict[str, str]()
+    for source in [column.source for column in features if column.kind.varies]:
+        lengths[source] = _apart(f"{inputs[source]}_length", [*inputs.values(), *lengths.values()])
+    return lengths
+
+
+def _apart(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 def rounded(number: float) -> float:
@@ -72,9 +86,10 @@ def _records(look: Look, roles: Roles) -> Iterator[str]:
     if look.format == "csv":
         yield from _csv(look)
     yield "  features:                         # the names of the model's inputs"
-    names = input_names(roles.features)
+    names, lengths = input_names(roles.features), length_names(roles.features)
     for column in roles.features:
-        yield f"    {_line(names[column.source], _feature(column, look, names[column.source]), column.kind.said)}"
+        name = names[column.source]
+        yield f"    {_line(name, _feature(column, look, name, lengths.get(column.source)), _said(column))}"
     for column in roles.left_out:
         yield f"  # left out: {flow(column.source)}{f', {column.why}' if column.why else ''}"
     yield f"  {_line('label', _label(roles), 'records without it are set aside')}"
@@ -98,10 +113,19 @@ def _line(name: str, value: Any, said: str) -> str:
     return f"{f'{flow(name)}: {flow(value)}':<32}  # {said}"
 
 
-def _feature(column: ColumnLook, look: Look, name: str) -> Any:
+def _said(column: ColumnLook) -> str:
+    if not column.kind.varies:
+        return column.kind.said
+    return f"{column.kind.said}, up to {column.lengths[1]} seen; what is beyond {column.bound} is cut, and counted"
+
+
+def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> Any:
     settings: dict[str, Any] = {"dtype": _DTYPES[column.kind]}
     if column.kind is Kind.NUMBERS:
         settings["shape"] = [column.lengths[0]]
+    if column.kind.varies:
+        pad = "" if column.kind is Kind.TEXTS else 0.0
+        settings |= {"shape": [column.bound], "pad": pad, "length": length}
     if column.absent or (look.format == "csv" and column.kind is Kind.TEXT):
         settings["missing"] = _missing(column)
     if name != column.source:
@@ -110,7 +134,7 @@ def _feature(column: ColumnLook, look: Look, name: str) -> Any:
 
 
 def _missing(column: ColumnLook) -> Any:
-    stand_ins = {Kind.CATEGORY: -1, Kind.FLAG: False, Kind.TEXT: ""}
+    stand_ins = {Kind.CATEGORY: -1, Kind.FLAG: False, Kind.TEXT: "", Kind.TEXTS: ""}
     return stand_ins.get(column.kind, rounded(column.mean))
 
 

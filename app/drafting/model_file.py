@@ -1,14 +1,15 @@
 """The drafted model file: plain Keras that learns these fields, to be changed. Pure.
 
 Numbers are scaled by what the first records showed, texts and categories hashed and embedded, so that no record can
-name a row that an embedding lacks. The label decides loss and metrics.
+name a row that an embedding lacks. Of a list that varies the elements are averaged, without what fills it up. The
+label decides loss and metrics.
 """
 
 import json
 from collections.abc import Iterator
 
 from app.drafting.columns import ColumnLook, Kind
-from app.drafting.config_file import input_names, rounded
+from app.drafting.config_file import input_names, length_names, rounded
 from app.drafting.roles import Roles, Task
 
 _HEADS = {
@@ -25,7 +26,8 @@ _HEADS = {
 
 def model_text(topic: str, roles: Roles) -> str:
     """The whole file."""
-    return "\n".join([*_head(topic, roles), *_tables(roles), *_build(roles), *_preprocess(roles)]) + "\n"
+    parts = [*_head(topic, roles), *_tables(roles), *_build(roles), *_averaged(roles), *_preprocess(roles)]
+    return "\n".join(parts) + "\n"
 
 
 def _head(topic: str, roles: Roles) -> Iterator[str]:
@@ -54,6 +56,7 @@ def _tables(roles: Roles) -> Iterator[str]:
             shape = f"({column.lengths[0]},)" if column.kind is Kind.NUMBERS else "()"
             yield f'    "{names[column.source]}": ({rounded(column.mean)}, {rounded(column.spread)}, {shape}),'
         yield "}"
+    yield from _list_tables(roles)
     for table, kind in (("FLAGS", Kind.FLAG), ("TEXTS", Kind.TEXT), ("CATEGORIES", Kind.CATEGORY)):
         if columns := of(kind):
             yield f"{table} = {json.dumps([names[column.source] for column in columns])}"
@@ -63,9 +66,23 @@ def _tables(roles: Roles) -> Iterator[str]:
     yield ""
 
 
+def _list_tables(roles: Roles) -> Iterator[str]:
+    names, lengths = input_names(roles.features), length_names(roles.features)
+    varying = [column for column in roles.features if column.kind.varies]
+    if varying:
+        yield "# Lists of varying length: mean and spread of numbers, then the bound, and the input that has the length"
+    for table, kind in (("NUMBER_LISTS", Kind.VARYING_NUMBERS), ("TEXT_LISTS", Kind.TEXTS)):
+        if columns := [column for column in varying if column.kind is kind]:
+            yield f"{table} = {{"
+            for column in columns:
+                scale = f"{rounded(column.mean)}, {rounded(column.spread)}, " * (kind is Kind.VARYING_NUMBERS)
+                yield f'    "{names[column.source]}": ({scale}{column.bound}, "{lengths[column.source]}"),'
+            yield "}"
+
+
 def _build(roles: Roles) -> Iterator[str]:
     kinds = {column.kind for column in roles.features}
-    hashed = {Kind.TEXT, Kind.CATEGORY} & kinds
+    hashed = {Kind.TEXT, Kind.CATEGORY, Kind.TEXTS} & kinds
     buckets = "buckets: int = 10_000, " if hashed else ""
     yield f"def build_model({buckets}learning_rate: float = 0.003) -> keras.Model:"
     yield '    """Build and compile the model; its inputs bear the names of the features."""'
@@ -85,10 +102,41 @@ def _build(roles: Roles) -> Iterator[str]:
             yield f'        inputs[name] = keras.Input((), name=name, dtype="{dtype}")'
             yield "        bucket = keras.layers.Hashing(buckets)(inputs[name])"
             yield "        parts.append(keras.layers.Embedding(buckets, 8)(bucket))"
+    yield from _list_inputs(kinds)
     yield "    hidden = keras.layers.Concatenate()(parts) if len(parts) > 1 else parts[0]"
     yield '    hidden = keras.layers.Dense(64, activation="relu")(hidden)'
     yield '    hidden = keras.layers.Dense(32, activation="relu")(hidden)'
     yield from _output(roles)
+
+
+def _list_inputs(kinds: set[Kind]) -> Iterator[str]:
+    if Kind.VARYING_NUMBERS in kinds:
+        yield "    for name, (mean, spread, bound, length) in NUMBER_LISTS.items():"
+        yield '        inputs[name] = keras.Input((bound,), name=name, dtype="float32")'
+        yield '        inputs[length] = keras.Input((), name=length, dtype="int32")'
+        yield "        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)"
+        yield '        elements = keras.layers.Dense(16, activation="relu")(scaled[:, :, None])'
+        yield "        parts += averaged(elements, inputs[length])"
+    if Kind.TEXTS in kinds:
+        yield "    for name, (bound, length) in TEXT_LISTS.items():  # any value finds a bucket"
+        yield '        inputs[name] = keras.Input((bound,), name=name, dtype="string")'
+        yield '        inputs[length] = keras.Input((), name=length, dtype="int32")'
+        yield "        bucket = keras.layers.Hashing(buckets)(inputs[name])"
+        yield "        parts += averaged(keras.layers.Embedding(buckets, 8)(bucket), inputs[length])"
+
+
+def _averaged(roles: Roles) -> Iterator[str]:
+    if not any(column.kind.varies for column in roles.features):
+        return
+    yield ""
+    yield ""
+    yield "def averaged(elements, length):"
+    yield '    """Give the mean of a list\'s elements, and how full it is; what fills it up does not count."""'
+    yield "    bound = elements.shape[1]"
+    yield '    there = keras.ops.cast(length[:, None] > keras.ops.arange(bound), "float32")[:, :, None]'
+    yield '    count = keras.ops.cast(length, "float32")[:, None]'
+    yield "    mean = keras.ops.sum(elements * there, axis=1) / keras.ops.maximum(count, 1)  # of no element: zeros"
+    yield "    return [mean, count / bound]"
 
 
 def _output(roles: Roles) -> Iterator[str]:

@@ -42,6 +42,12 @@ def test_kinds_are_told_by_what_the_records_show() -> None:
             "flag": draw.random() < 0.5,
             "list": [1, 2.5],
             "varying": [1] * draw.randrange(3),
+            "texts": [draw.choice("abc") for _ in range(draw.randrange(3))],
+            "same": ["a", "b"],
+            "empty": [],
+            "holed": [1, None],
+            "keys": [f"k{number}"],
+            "flags": [True],
             "at": 1_790_000_000_000 + number,
             "written": f"2026-11-21T03:{number % 60:02}:00.5+01:00",
             "day": f"2026-11-{1 + number % 30:02}",
@@ -59,7 +65,13 @@ def test_kinds_are_told_by_what_the_records_show() -> None:
         "key": Kind.UNFIT,
         "flag": Kind.FLAG,
         "list": Kind.NUMBERS,
-        "varying": Kind.UNFIT,
+        "varying": Kind.VARYING_NUMBERS,
+        "texts": Kind.TEXTS,
+        "same": Kind.TEXTS,
+        "empty": Kind.UNFIT,
+        "holed": Kind.UNFIT,
+        "keys": Kind.UNFIT,
+        "flags": Kind.UNFIT,
         "at": Kind.TIME,
         "written": Kind.UNFIT,
         "day": Kind.UNFIT,
@@ -112,13 +124,15 @@ def test_a_line_that_is_no_csv_among_many_that_are_does_not_hide_them() -> None:
     assert (look.format, len(look.rows), look.looked_at) == ("csv", 30, 31)
 
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {
         "x": 1.5 * (number % 7),
         "a b": "abc"[number % 3],
         "f": number % 2 == 0,
         "c": number % 5,
         "v": [number % 3, 0.5],
+        "sizes": None if number % 11 == 0 else [1.5 * (number % 4)] * (number % 6),
+        "tags": None if number % 13 == 0 else ["red", "blue", "green"][: number % 4],
         "yes": number % 2,
         "class": number % 4,
         "kind": ["cat", "dog", "other"][number % 3],
@@ -128,7 +142,8 @@ ROWS = [
     }
     for number in range(120)
 ]
-FEATURES = ("x", "a b", "f", "c", "v")
+LISTS = ("v", "sizes", "tags")
+FEATURES = ("x", "a b", "f", "c", *LISTS)
 
 
 def roles_of(look: Look, label: str, **more: Any) -> Roles:
@@ -154,7 +169,7 @@ def test_what_is_drafted_decodes_its_records_and_is_a_model_that_a_start_takes(
     from app.learning import examine, make_learner, model_file
     from training.model_file import load as load_model
 
-    rows = [{key: value for key, value in row.items() if form == "json" or key != "v"} for row in ROWS]
+    rows = [{key: value for key, value in row.items() if form == "json" or key not in LISTS} for row in ROWS]
     values = [json.dumps(row).encode() for row in rows]
     if form == "csv":
         lines: list[list[object]] = [[*rows[0]], *([*row.values()] for row in rows)]
@@ -170,6 +185,31 @@ def test_what_is_drafted_decodes_its_records_and_is_a_model_that_a_start_takes(
     assert len(decoded.kept) == len(rows)
     learner = make_learner(load_model(model_file(settings)), settings)
     assert all(finding.holds for finding in examine(learner))
+
+
+def drafted(rows: list[dict[str, Any]], features: tuple[str, ...]) -> str:
+    look = json_look(*rows)
+    return config_text(PLACE, look, cast(columns_of(look.rows), Wanted(label="yes", features=features)))
+
+
+def test_a_list_that_varies_gets_a_bound_above_the_longest_that_was_seen() -> None:
+    rows = [{"n": [0.5] * (number % 9), "t": ["a"] * (number % 4), "yes": number % 2} for number in range(60)]
+    text = drafted(rows, ("n", "t"))
+    assert "n: {dtype: float32, shape: [16], pad: 0.0, length: n_length}" in text
+    assert 't: {dtype: string, shape: [4], pad: "", length: t_length}' in text
+    assert "a list of numbers, of varying length, up to 8 seen; what is beyond 16 is cut, and counted" in text
+
+
+def test_the_length_of_a_list_takes_no_name_of_a_field() -> None:
+    row = {"n": [1], "n length": 2.5, "n_length": 3.5}
+    text = drafted([{**row, "yes": 0}, {**row, "n": [], "yes": 1}], ("n", "n length", "n_length"))
+    assert "length: n_length__}" in text
+
+
+def test_what_no_float_holds_does_not_spoil_the_mean_of_the_others() -> None:
+    rows = [{"n": value, "l": [value, 2.0]} for value in (2.0, float("nan"), float("inf"), 10**400, 1e300)]
+    for column in columns_of(rows):
+        assert column.mean == 2.0
 
 
 def test_a_label_a_weight_and_a_time_must_be_what_they_are_for() -> None:

@@ -17,6 +17,7 @@ from tests.conftest import MakeTopic, Produce
 
 ROOT = Path(__file__).parents[2]
 COUNT = 20_000
+LOOKED_AT = 3 * 400
 CANARY = "canary-4711"
 
 
@@ -34,23 +35,26 @@ def millrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def orders(count: int) -> Iterator[dict[str, Any]]:
-    """Orders that come back or not: of a shop, unlike any record in the docs."""
+    """Orders that come back or not: of a shop, unlike any record in the docs. Two lists say which, only together."""
     draw = random.Random(5)
     for number in range(count):
-        size, price = draw.choice(["S", "M", "L", "XL"]), draw.uniform(5, 400)
-        express, floor = draw.random() < 0.3, draw.randrange(6)
-        chance = 0.1 + 0.5 * (price > 200) + 0.3 * (size == "XL") - 0.1 * express
+        gift, bulky = draw.random() < 0.7, draw.random() < 0.7
+        longest = 6 if number < 2 * LOOKED_AT else 12
+        tags = draw.sample(["red", "new", "sale", "last"], draw.randrange(4)) + ["gift"] * gift
         yield {
             "order id": f"{CANARY}-{number}",
-            "size": size,
-            "price €": round(price, 2),
-            "express": express,
-            "floor": floor,
+            "size": draw.choice(["S", "M", "L", "XL"]),
+            "price €": round(draw.uniform(5, 400), 2),
+            "express": draw.random() < 0.3,
+            "floor": draw.randrange(6),
             "scores": [draw.random(), draw.random(), draw.random()],
+            "weights": [draw.gauss(8 if bulky else 2, 1) for _ in range(draw.randrange(longest + 1))],
+            "tags": tags if tags or draw.random() < 0.5 else None,
+            "log": [[number]],
             "coupon": draw.choice([None, "A", "B"]),
             "buyer": {"name": CANARY},
             "ordered_at": 1_790_000_000_000 + number,
-            "returned": int(draw.random() < chance),
+            "returned": int(draw.random() < (0.9 if gift and bulky else 0.1)),
         }
 
 
@@ -71,8 +75,8 @@ def test_it_tells_fields_from_identities_and_times(drafted: tuple[Path, subproce
     report = json.loads(drafted[1].stdout)
     assert report["format"] == "json"
     assert report["task"] == "binary"
-    assert report["features"] == ["size", "price €", "express", "floor", "scores", "coupon"]
-    assert report["left_out"].keys() == {"order id", "buyer"}
+    assert report["features"] == ["size", "price €", "express", "floor", "scores", "weights", "tags", "coupon"]
+    assert report["left_out"].keys() == {"order id", "log", "buyer"}
 
 
 def test_what_it_writes_holds_no_value_of_a_record(drafted: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -80,6 +84,7 @@ def test_what_it_writes_holds_no_value_of_a_record(drafted: tuple[Path, subproce
         text = (drafted[0] / name).read_text()
         assert CANARY not in text
         assert '"XL"' not in text
+        assert "gift" not in text
 
 
 def test_what_it_writes_validates_learns_every_record_and_beats_the_base_rate(
@@ -93,7 +98,9 @@ def test_what_it_writes_validates_learns_every_record_and_beats_the_base_rate(
     shown = json.loads(millrace("checkpoints", "show", "1", "-c", "millrace.yaml", "--json", cwd=folder).stdout)
     assert sum(account["learnt"] for account in shown["history"].values()) == COUNT
     right, base = scores(folder / "checkpoints/orders/checkpoints/0000000001")
-    assert right > base + 0.05
+    assert right > base + 0.25  # either list alone is good for 0.22
+    longer = sum(len(order["weights"]) > 8 for order in orders(COUNT))
+    assert sum(account["truncated"]["weights"] for account in shown["history"].values()) == longer
 
 
 def scores(checkpoint: Path) -> tuple[float, float]:
