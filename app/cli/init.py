@@ -20,9 +20,10 @@ commands = typer.Typer()
 @commands.command()
 def init(
     topic: Annotated[str, typer.Option(help="The topic to learn from.")],
-    bootstrap_servers: Annotated[str, typer.Option(help="Where Kafka is: host:port, some of them by commas.")] = (
-        "127.0.0.1:9092"
-    ),
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Where Kafka is: host:port, some by commas; else the environment's, or 127.0.0.1:9092."),
+    ] = None,
     label: Annotated[str | None, typer.Option(help="The field to predict. Asked, where a terminal is there.")] = None,
     weight: Annotated[str | None, typer.Option(help="The field that says how much a record counts.")] = None,
     event_time: Annotated[str | None, typer.Option(help="The field that says when it happened, in ms.")] = None,
@@ -36,7 +37,7 @@ def init(
     """Look at a topic's first records, and write millrace.yaml and model.py, which learn it.
 
     Nothing else is written, and nothing is committed. A cluster that wants TLS or a password is reached by the settings
-    in the environment, as in MILLRACE_KAFKA__SECURITY_PROTOCOL=SSL.
+    in the environment, as in MILLRACE_KAFKA__SECURITY_PROTOCOL=SSL. What is typed goes over them.
     Example: millrace init --topic clicks --label clicked --out clicks
     """
     from app.drafting.columns import columns_of
@@ -45,16 +46,17 @@ def init(
     from app.drafting.looking import first_values, look_at
     from app.drafting.model_file import model_text
     from app.drafting.roles import Wanted, cast
+    from app.settings import load_kafka
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say comes back as our one line
     refuse_to_overwrite(out, force=force)
-    servers = tuple(server.strip() for server in bootstrap_servers.split(","))
-    values, held = first_values(servers, topic)
+    kafka = load_kafka(out, topic, _split(bootstrap_servers))
+    values, held = first_values(kafka)
     look = look_at(values, _split(columns) or ())
     seen = columns_of(look.rows)
     wanted = Wanted(label=label, weight=weight, event_time=event_time, features=_split(features))
     roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
-    place = Place(name=name or name_of(topic), bootstrap_servers=servers, topic=topic, held=held)
+    place = Place(name=name or name_of(topic), bootstrap_servers=kafka.bootstrap_servers, topic=topic, held=held)
     write(out, Draft(config=config_text(place, look, roles), model=model_text(topic, roles)))
     report = {
         "config": str(out / CONFIG),

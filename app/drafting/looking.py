@@ -6,18 +6,14 @@ Pure but for `first_values`, which connects as a start does, commits nothing and
 import csv
 import io
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from app.sampling import read_between
-from app.settings import load
 from app.settings.connection import kafka_options
 from app.settings.kafka import KafkaSettings
-from app.settings.spelling import flow
 from consumers.errors import ConfigError
 from consumers.kafka_source import KafkaSource
 from consumers.positions import Earliest, Latest
@@ -49,9 +45,9 @@ class Look:
     """Whether the columns' names are the records' own."""
 
 
-def first_values(servers: Sequence[str], topic: str) -> tuple[list[bytes], int]:
+def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int]:
     """Some hundred values from the beginning of each partition, tombstones left out; and how many offsets there are."""
-    source = KafkaSource(kafka_options(_kafka(servers, topic)))
+    source = KafkaSource(kafka_options(kafka))
     source.start(_CONNECT_S)
     try:
         first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
@@ -63,21 +59,10 @@ def first_values(servers: Sequence[str], topic: str) -> tuple[list[bytes], int]:
     chunks.sort(key=lambda chunk: chunk.partition)
     values = [value for chunk in chunks for value in chunk.values if value]
     if not values:
-        raise ConfigError(f"{topic} holds no record yet; write some hundred, so that there is something to look at")
+        raise ConfigError(
+            f"{', '.join(kafka.topics)} holds no record yet; write some hundred, so that there is something to look at"
+        )
     return values, sum(end[partition] - first[partition] for partition in first)
-
-
-def _kafka(servers: Sequence[str], topic: str) -> KafkaSettings:
-    """The settings as a config file and the environment would have them: TLS and passwords come from the latter."""
-    text = (
-        f"name: init\nkafka: {{bootstrap_servers: {flow(list(servers))}, topics: {flow([topic])}}}\n"
-        "records: {features: {x: float32}}\nmodel: {build: './model.py:build_model'}\n"
-        "checkpoints: {path: ./checkpoints}\n"
-    )
-    with tempfile.TemporaryDirectory(prefix="millrace-init-") as folder:
-        path = Path(folder) / "millrace.yaml"
-        path.write_text(text, encoding="utf-8")
-        return load(path).settings.kafka
 
 
 def look_at(values: Sequence[bytes], columns: Sequence[str] = ()) -> Look:

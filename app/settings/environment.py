@@ -27,13 +27,21 @@ _NULL = "null"
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the environment says."""
+    """What goes over the file: the environment, and over it a command's options."""
 
     values: dict[Key, Any] = field(default_factory=dict)
     names: dict[Key, str] = field(default_factory=dict)
-    """The variable behind each key, as it is spelled in the environment."""
+    """Who says so for each key: the variable, as it is spelled in the environment, or the option."""
     unknown: dict[Key, str] = field(default_factory=dict)
     """Variables that are meant for us and belong to no section."""
+
+    def under(self, option: str, key: Key, value: Any) -> "Overrides":
+        """With an option over it all, which replaces what it names, and what lies in that."""
+
+        def beside(mapping: dict[Key, Any]) -> dict[Key, Any]:
+            return {other: kept for other, kept in mapping.items() if other[: len(key)] != key}
+
+        return Overrides({**beside(self.values), key: value}, {**beside(self.names), key: option}, self.unknown)
 
 
 def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | None = None) -> Overrides:
@@ -44,7 +52,7 @@ def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | Non
     known = {key: name for name, key in keys.items() if key[0] in settings.model_fields}
     unknown = {key: name for name, key in keys.items() if key not in known and len(key) > 1}
     values = {key: _value(settings, name, key, ours[name]) for key, name in known.items()}
-    return Overrides(values, known, unknown)
+    return Overrides(values, _said(known), _said(unknown))
 
 
 def of_others() -> dict[str, str]:
@@ -55,6 +63,10 @@ def of_others() -> dict[str, str]:
 def quiet_tensorflow() -> None:
     """Keep TensorFlow's native lines below errors off stderr, unless the environment says otherwise. Before import."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def _said(names: Mapping[Key, str]) -> dict[Key, str]:
+    return {key: f"environment {name}" for key, name in names.items()}
 
 
 def _key(name: str) -> Key:

@@ -1,21 +1,25 @@
 """Loads the settings: defaults, over them the file, over it the environment. Runs before any thread starts."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from app.settings.environment import read_environment
 from app.settings.errors import SettingsError
+from app.settings.kafka import KafkaSettings
 from app.settings.problems import Places, describe
 from app.settings.root import Settings
-from app.settings.section import FOLDER
+from app.settings.section import FOLDER, Section
 from app.settings.spelling import dotted
-from app.settings.yaml_file import Key, read_yaml
+from app.settings.yaml_file import Document, Key, read_yaml
 
+_Model = TypeVar("_Model", bound=BaseModel)
 DEFAULT = "default"
+LOCAL = ("127.0.0.1:9092",)
+"""Where Kafka is, where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +43,33 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Loaded:
     for section, info in Settings.model_fields.items():
         if values.get(section) is None and section != "name" and (info.is_required() or section in values):
             values[section] = {}  # so that the settings missing in it are named, each by itself
-    settings, error = _validated(values, document.path.absolute().parent)
+    settings, error = _validated(Settings, values, document.path.absolute().parent)
     if settings is None or overrides.unknown:
         raise SettingsError(describe(Settings, error, places)) from None
     origins = {dotted(key): _origin(key, places) for key, _ in leaves(settings.model_dump(mode="json"))}
     return Loaded(settings, origins)
+
+
+class _KafkaAlone(Section):
+    kafka: KafkaSettings
+
+
+def load_kafka(
+    folder: Path, topic: str, servers: Sequence[str] | None, environ: Mapping[str, str] | None = None
+) -> KafkaSettings:
+    """How to reach a topic before there is a config file: `--topic` and `--bootstrap-servers` over the environment.
+
+    Of the environment the kafka section alone counts; paths in it are relative to the folder.
+    """
+    overrides = read_environment(_KafkaAlone, environ)
+    overrides = replace(overrides, unknown={}).under("--topic", ("kafka", "topics"), [topic])
+    if servers is not None:
+        overrides = overrides.under("--bootstrap-servers", ("kafka", "bootstrap_servers"), list(servers))
+    values = _overlaid({"kafka": {"bootstrap_servers": list(LOCAL), "group": "millrace-init"}}, overrides.values)
+    settings, error = _validated(_KafkaAlone, values, folder.absolute())
+    if settings is None:
+        raise SettingsError(describe(_KafkaAlone, error, Places(Document(path=folder), overrides))) from None
+    return settings.kafka
 
 
 def leaves(values: Mapping[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
@@ -55,9 +81,11 @@ def leaves(values: Mapping[str, Any], above: Key = ()) -> Iterator[tuple[Key, An
             yield (*above, name), value
 
 
-def _validated(values: Mapping[str, Any], folder: Path) -> tuple[Settings | None, ValidationError | None]:
+def _validated(
+    settings: type[_Model], values: Mapping[str, Any], folder: Path
+) -> tuple[_Model | None, ValidationError | None]:
     try:
-        return Settings.model_validate(values, context={FOLDER: folder}), None
+        return settings.model_validate(values, context={FOLDER: folder}), None
     except ValidationError as error:
         return None, error
 

@@ -33,7 +33,7 @@ class Places:
         around = [key[:length] for length in range(len(key), 0, -1)]
         for part in around:  # first, for a variable replaces all that it names
             if name := self.overrides.names.get(part) or self.overrides.unknown.get(part):
-                return f"environment {name}"
+                return name
         line = self._line(around)
         return None if line is None else f"{self.document.path}:{line}"
 

@@ -9,7 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from app.cli.init import commands
 from app.cli.questions import asked_parts
+from app.drafting import looking
 from app.drafting.columns import Kind, columns_of
 from app.drafting.config_file import Place, config_text, input_names
 from app.drafting.draft import Draft, name_of, refuse_to_overwrite, write
@@ -17,7 +19,8 @@ from app.drafting.looking import Look, look_at
 from app.drafting.model_file import model_text
 from app.drafting.roles import Roles, Task, Wanted, cast, likely_labels, likely_times
 from app.settings import load, to_decoder
-from consumers.errors import ConfigError
+from consumers.errors import ConfigError, UnreachableError
+from consumers.kafka_options import KafkaOptions
 
 PLACE = Place(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
 
@@ -266,6 +269,40 @@ def test_names_that_keras_would_not_take_are_made_plain_and_kept_apart() -> None
     columns = columns_of([{"a b": 1.5, "a_b": 2.5, "1": 0.5, "é": 1.0}])
     assert [*input_names(columns).values()] == ["a_b", "a_b_", "field_1", "field__"]
     assert (name_of("Payments.v1"), name_of("_x y")) == ("payments.v1", "x-y")
+
+
+def test_init_logs_in_as_the_environment_says_to_the_servers_that_were_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[KafkaOptions] = []
+
+    def refusing(options: KafkaOptions) -> None:
+        tried.append(options)
+        raise UnreachableError("nobody is here")
+
+    monkeypatch.setattr(looking, "KafkaSource", refusing)
+    (tmp_path / "password").write_text("canary-9c1d\n")
+    environ = {
+        "SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "SASL_MECHANISM": "SCRAM-SHA-512",
+        "SASL_USERNAME": "me",
+        "SASL_PASSWORD_FILE": "password",  # relative to where the config will be
+        "TOPICS": "theirs",
+        "BOOTSTRAP_SERVERS": "away:1",
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(f"MILLRACE_KAFKA__{name}", value)
+    typed = ("--topic", "mine", "--bootstrap-servers", "here:1, there:2", "--label", "y", "--out", str(tmp_path))
+    done = CliRunner().invoke(commands, typed)
+    assert isinstance(done.exception, UnreachableError)
+    (options,) = tried
+    assert (options.servers, options.topics) == ("here:1,there:2", ("mine",))
+    assert options.security == {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "me",
+        "sasl_plain_password": "canary-9c1d",
+    }
 
 
 def test_nothing_is_overwritten_unless_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.settings import load_kafka
 from app.settings.connection import kafka_options
 from app.settings.kafka import KafkaSettings
 from consumers.errors import ConfigError
@@ -33,6 +34,41 @@ def test_what_is_set_reaches_the_options() -> None:
     assert (options.chunk_records, options.fetch_bytes, options.metadata_max_age_ms) == (7, 2048, 3000)
     assert options.out_of_range == "earliest"
     assert options.security == {"security_protocol": "PLAINTEXT"}
+
+
+WIDE = '{"topics": ["theirs"], "bootstrap_servers": ["away:1"], "security_protocol": "SSL"}'
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"MILLRACE_KAFKA__TOPICS": "theirs", "MILLRACE_KAFKA__BOOTSTRAP_SERVERS": "away:1"},
+        {"millrace_kafka__topics": "a b", "MILLRACE_KAFKA__BOOTSTRAP_SERVERS": "nowhere"},
+        {"MILLRACE_KAFKA": WIDE},
+    ],
+)
+def test_what_was_typed_goes_over_the_environment(environ: dict[str, str], tmp_path: Path) -> None:
+    reached = load_kafka(tmp_path, "mine", ["here:1", "there:2"], environ)
+    assert (reached.topics, reached.bootstrap_servers) == (("mine",), ("here:1", "there:2"))
+    assert reached.security_protocol == ("SSL" if "MILLRACE_KAFKA" in environ else "PLAINTEXT")
+
+
+def test_servers_that_nobody_typed_are_the_environments_or_here(tmp_path: Path) -> None:
+    environ = {"MILLRACE_KAFKA__BOOTSTRAP_SERVERS": "kafka:9093", "MILLRACE_TRAINING__BATCH_SIZE": "nonsense"}
+    assert load_kafka(tmp_path, "mine", None, environ).bootstrap_servers == ("kafka:9093",)
+    assert load_kafka(tmp_path, "mine", None, {}).bootstrap_servers == ("127.0.0.1:9092",)
+
+
+def test_what_was_typed_wrong_is_told_by_its_option_and_what_the_environment_has_by_its_variable(
+    tmp_path: Path,
+) -> None:
+    environ = {"MILLRACE_KAFKA__SECURITI_PROTOCOL": "SSL"}
+    with pytest.raises(ConfigError) as caught:
+        load_kafka(tmp_path, "a b", ["nowhere"], environ)
+    told = str(caught.value)
+    assert "--topic: kafka.topics[0]: 'a b' is not a topic's name" in told
+    assert "--bootstrap-servers: kafka.bootstrap_servers[0]: 'nowhere' is not a server" in told
+    assert "environment MILLRACE_KAFKA__SECURITI_PROTOCOL: kafka.securiti_protocol is not a setting" in told
 
 
 def test_the_password_is_the_file_without_its_last_line_break(tmp_path: Path) -> None:

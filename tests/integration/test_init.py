@@ -6,8 +6,9 @@ import random
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,11 +22,13 @@ LOOKED_AT = 3 * 400
 CANARY = "canary-4711"
 
 
-def millrace(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def millrace(
+    *arguments: str, cwd: Path, environ: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from app.cli import main; main()", *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_API__LISTEN": "127.0.0.1:0"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_API__LISTEN": "127.0.0.1:0", **environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -121,6 +124,19 @@ def test_a_topic_without_records_says_so(broker: str, topic: MakeTopic, tmp_path
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "holds no record yet" in done.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_topic_and_the_servers_that_were_typed_are_looked_at_whatever_the_environment_says(
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    mine, theirs = topic(), topic()
+    produce(mine, [b'{"a": 1, "y": 0}', b'{"a": 2, "y": 1}'])
+    produce(theirs, [b'{"b": 1, "z": 0}', b'{"b": 2, "z": 1}'])
+    environ = {"MILLRACE_KAFKA__TOPICS": theirs, "MILLRACE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    options = ("--bootstrap-servers", broker, "--topic", mine, "--label", "y", "--json")
+    done = millrace("init", *options, cwd=tmp_path, environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["features"] == ["a"]
 
 
 def test_a_label_that_no_record_has_is_told_with_those_there_are(
