@@ -95,23 +95,8 @@ class _Values(_Ruled):
         return self
 
 
-class FieldSettings(_Values):
-    """One field of a record. A dtype alone is short for a mapping with that dtype."""
-
-    pad: Missing = Field(
-        None,
-        description="For a feature that is a list of varying length: fills shorter ones up to the first of its shape. "
-        "Longer ones are cut, and counted as truncated. Null: all have the length of the shape.",
-    )
-    length: str | None = Field(
-        None,
-        min_length=1,
-        description="With pad: the name of one more input, which gets how many elements the list has, an int32.",
-    )
-    ragged: bool = Field(
-        default=False,
-        description="With a shape: the model gets a RaggedTensor, of lists that are cut at the first of it.",
-    )
+class _Named(_Values):
+    """A field by the model's name for it. A dtype alone is short for a mapping with that dtype."""
 
     field: str | None = Field(
         None, min_length=1, description="The record's name for it, where it is not the model's name."
@@ -136,8 +121,31 @@ class FieldSettings(_Values):
 
     def to_field(self, name: str) -> schema.Field:
         """The schema's description of the field that the model calls `name`."""
+        return _to_field(self, name, self.field or name)
+
+
+class FeatureSettings(_Named):
+    """One feature, which may be a list of varying length."""
+
+    pad: Missing = Field(
+        None,
+        description="For a list of varying length: fills shorter ones up to the first of its shape. Longer ones are "
+        "cut, and counted as truncated. Null: all have the length of the shape.",
+    )
+    length: str | None = Field(
+        None,
+        min_length=1,
+        description="With pad: the name of one more input, which gets how many elements the list has, an int32.",
+    )
+    ragged: bool = Field(
+        default=False,
+        description="With a shape: the model gets a RaggedTensor, of lists that are cut at the first of it.",
+    )
+
+    def to_field(self, name: str) -> schema.Field:
+        """The schema's description of it."""
         pad = self.pad if self.pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
-        return replace(to_field(self, name, self.field or name), pad=pad, length=self.length, ragged=self.ragged)
+        return replace(super().to_field(name), pad=pad, length=self.length, ragged=self.ragged)
 
     @model_validator(mode="after")
     def _length_varies_within_a_bound(self) -> Self:
@@ -154,15 +162,34 @@ class FieldSettings(_Values):
         return self
 
 
-class OneLabelSettings(_Values):
+class _Label(_Values):
+    """What a model predicts is of one shape; what tells of varying lengths is refused as what it is."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_length(cls, value: Any) -> Any:
+        for key in ("pad", "length", "ragged"):
+            if isinstance(value, Mapping) and key in value:
+                raise SettingError(key, "a label cannot vary in length, features alone can; leave it out")
+        return value
+
+
+class LabelSettings(_Label, _Named):
+    """One label of several, by the model's name for it."""
+
+
+class OneLabelSettings(_Label):
     """A single label, named by its field."""
 
     field: str = Field(min_length=1, description="The record's name for it.", examples=["clicked"])
     dtype: DType = Field("float32", description="The field's type.")
 
+    def to_field(self) -> schema.Field:
+        """The schema's description of it."""
+        return _to_field(self, self.field, self.field)
 
-def to_field(values: FieldSettings | OneLabelSettings, name: str, source: str) -> schema.Field:
-    """The schema's description of a feature or a label."""
+
+def _to_field(values: _Values, name: str, source: str) -> schema.Field:
     return schema.Field(
         name=name,
         source=source,

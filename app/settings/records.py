@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from app.settings.fields import EventTimeSettings, FieldSettings, OneLabelSettings, WeightSettings, to_field
+from app.settings.fields import EventTimeSettings, FeatureSettings, LabelSettings, OneLabelSettings, WeightSettings
 from app.settings.section import Section, SettingError
 from consumers.errors import ConfigError
 from pipelines import schema
@@ -52,7 +52,7 @@ def _label_form(value: Any) -> str:
 
 
 Labels = Annotated[
-    Annotated[OneLabelSettings, Tag(ONE_LABEL)] | Annotated[dict[str, FieldSettings], Tag(LABELS_BY_NAME)],
+    Annotated[OneLabelSettings, Tag(ONE_LABEL)] | Annotated[dict[str, LabelSettings], Tag(LABELS_BY_NAME)],
     Discriminator(_label_form),
 ]
 
@@ -66,7 +66,7 @@ class RecordsSettings(Section):
         "another, little-endian, nothing between them: features in their order, labels, weight, event time.",
     )
     csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
-    features: dict[str, FieldSettings] = Field(
+    features: dict[str, FeatureSettings] = Field(
         min_length=1,
         description="The names of the model's inputs, each with its dtype or a mapping: dtype, shape, missing, min, "
         "max, one_of, pad, length, ragged, field.",
@@ -74,8 +74,9 @@ class RecordsSettings(Section):
     )
     label: Labels | None = Field(
         None,
-        description="What to predict: names with their dtypes as for features, or for a single one {field, dtype, "
-        "and the same}. Several are named as the model's outputs are. Null: the model gets no label.",
+        description="What to predict: names with their dtypes as for features, pad, length and ragged left out, or "
+        "for a single one {field, dtype, and the same}. Several are named as the model's outputs are. Null: the model "
+        "gets no label.",
     )
     weight: WeightSettings | None = Field(None, description="The field that says how much a record counts.")
     event_time: EventTimeSettings | None = Field(
@@ -98,12 +99,7 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _lengths_go_with_features(self) -> Self:
-        labels = () if self.label is None else to_schema(self).labels
-        if padded := [field.name for field in labels if field.pad is not None]:
-            raise ValueError(
-                f"the label {padded[0]!r} varies in length, and only features may; leave pad and ragged out"
-            )
+    def _lengths_have_names_of_their_own(self) -> Self:
         kept = [name for field in to_schema(self).features for name in (field.name, field.length or "")]
         if taken := [name for name in kept if name.endswith(RAGGED)]:
             raise ValueError(f"no feature may be called {taken[0]!r}: what ends in {RAGGED} goes with ragged features")
@@ -157,9 +153,9 @@ def to_decoder(records: RecordsSettings) -> Decoder:
     return make_decoder(records.format, to_schema(records), to_layout(records))
 
 
-def _label_fields(label: OneLabelSettings | dict[str, FieldSettings] | None) -> tuple[schema.Field, ...]:
+def _label_fields(label: OneLabelSettings | dict[str, LabelSettings] | None) -> tuple[schema.Field, ...]:
     if label is None:
         return ()
     if isinstance(label, OneLabelSettings):
-        return (to_field(label, label.field, label.field),)
+        return (label.to_field(),)
     return tuple(field.to_field(name) for name, field in label.items())

@@ -33,6 +33,22 @@ def test_every_setting_has_a_description_and_every_required_one_an_example() -> 
         assert info.examples or models_in(info.annotation) or not info.is_required(), key
 
 
+def test_what_features_alone_can_have_is_offered_for_no_label() -> None:
+    offered = {".".join(map(str, key)) for key, _ in settings_of(Settings)}
+    for key in ("pad", "length", "ragged"):
+        assert f"records.features.<name>.{key}" in offered
+        assert not {f"records.label.{key}", f"records.label.<name>.{key}"} & offered
+    document = json_schema()
+    labels = [schema for name, schema in document["$defs"].items() if "Label" in name]
+    assert len(labels) == 2
+    assert not any({"pad", "length", "ragged"} & properties.keys() for properties in map(_properties, labels))
+
+
+def _properties(section: dict[str, Any]) -> dict[str, Any]:
+    forms = (section, *section.get("anyOf", ()))
+    return next(dict(form["properties"]) for form in forms if "properties" in form)
+
+
 def test_every_setting_stands_on_the_page() -> None:
     page = PAGE.read_text()
     assert all(f"`{'.'.join(map(str, key))}`" in page for key, info in settings_of(Settings) if len(key) > 1)
