@@ -133,8 +133,9 @@ class Service:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the ordered end; returns at once. Safe in a signal handler's wake."""
-        if not self._stop_asked.is_set():
+        """Ask for the ordered end, if it has not come; returns at once. Safe in a signal handler's wake."""
+        ended = self._thread.ident is not None and not self._thread.is_alive()
+        if not (ended or self._stop_asked.is_set()):
             self._stop_asked_at = time.monotonic()
             self._stop_asked.set()
             log.info("stopping: finishing the call, then the last checkpoint")
@@ -247,6 +248,7 @@ class Service:
             meter=self.meter,
             commands=self.commands,
             on_refused=self._refused,
+            held_up=lambda: parts.dead_letters.full,
             clock=time.monotonic,
             wall=time.time,
             board=self.board,
@@ -338,7 +340,7 @@ class Service:
             field=None,
             model=self.settings.name,
         )
-        self.parts.dead_letters.put(letter, self._stop_asked.is_set)
+        self.parts.dead_letters.put_at_once(letter)
 
     def _close(self) -> None:
         """Close what is open once nothing is learnt any more; each step is bounded."""

@@ -1,7 +1,8 @@
 """The backlog of dead letters: taken in order, bounded in bytes, and kept until each is acknowledged.
 
 Owns the letters that wait, under one lock: decoders put, the sender takes windows of the oldest and settles them.
-Full, `put` waits, which holds up the decoding: nothing is skipped. It ends by `close`, which fails whoever waits.
+Full, `put` waits, which holds up the decoding: nothing is skipped; the trainer, which may not wait, has its few letters
+taken and draws no more. It ends by `close`, which fails whoever waits.
 """
 
 import threading
@@ -10,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from consumers.errors import DeadLettersFull, DeadLettersStopped
+from consumers.errors import DeadLettersStopped
 from consumers.letters import DeadLetter, DeadLetterStatistics
 from consumers.reasons import Reason
 
@@ -23,8 +24,6 @@ class BacklogOptions:
 
     capacity_bytes: int = 16 * 1024 * 1024
     """Most bytes of letters that wait for their acknowledgement; a larger one is taken when nothing waits."""
-    patience_s: float | None = None
-    """How long `put` waits for room before it raises DeadLettersFull; None waits until it is stopped."""
 
 
 class Backlog:
@@ -43,23 +42,18 @@ class Backlog:
 
     def put(self, letter: DeadLetter, stopped: Callable[[], bool]) -> None:
         """Take the letter, waiting for room."""
-        patience_s = self._options.patience_s
-        gives_up_at = None if patience_s is None else self._clock() + patience_s
         with self._changed:
             while not self._has_room(letter):
                 if stopped():
                     raise DeadLettersStopped("gave up waiting for room")
-                if gives_up_at is not None and self._clock() >= gives_up_at:
-                    raise DeadLettersFull(
-                        f"the dead-letter topic has taken nothing for {patience_s:g} s while {self._nbytes} bytes wait"
-                        f" ({self._last_error or 'no error'}): is it there, and may we write to it?"
-                    )
                 self._changed.wait(_ASK_EVERY_S)
-            self._waiting.append(letter)
-            self._nbytes += letter.nbytes
-            self._peak_bytes = max(self._peak_bytes, self._nbytes)
-            self._put += 1
-            self._by_reason[letter.reason] += 1
+            self._take(letter)
+
+    def put_at_once(self, letter: DeadLetter) -> None:
+        """Take the letter, beyond the capacity where it has to be."""
+        with self._changed:
+            self._has_room(letter)  # raises where it is closed
+            self._take(letter)
 
     def sequence(self) -> int:
         """How many were put."""
@@ -129,6 +123,13 @@ class Backlog:
                 last_error=self._last_error,
                 as_of=self._clock(),
             )
+
+    def _take(self, letter: DeadLetter) -> None:
+        self._waiting.append(letter)
+        self._nbytes += letter.nbytes
+        self._peak_bytes = max(self._peak_bytes, self._nbytes)
+        self._put += 1
+        self._by_reason[letter.reason] += 1
 
     def _has_room(self, letter: DeadLetter) -> bool:
         if self._closed:

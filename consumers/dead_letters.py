@@ -19,7 +19,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from consumers.backlog import Backlog, BacklogOptions
 from consumers.errors import TopicMissingError, UnreachableError
 from consumers.kafka_options import KafkaOptions
-from consumers.letters import CountedOnly, DeadLetter, DeadLetters, DeadLetterStatistics
+from consumers.letters import OURS, CountedOnly, DeadLetter, DeadLetters, DeadLetterStatistics
 from consumers.log_limit import limit_loggers
 from consumers.loop_thread import LoopThread
 
@@ -71,11 +71,21 @@ class KafkaDeadLetters:
     def put(self, letter: DeadLetter, stopped: Callable[[], bool] = lambda: False) -> None:
         """Take the letter; full, wait for room.
 
-        Raises DeadLettersStopped once `stopped` says so, or after `stop`, and DeadLettersFull when patience ends.
+        Raises DeadLettersStopped once `stopped` says so, or after `stop`.
         """
         self._backlog.put(letter, stopped)
-        if self._sender is not None:
-            self._loop.call(self._sender.work.set)
+        self._work()
+
+    def put_at_once(self, letter: DeadLetter) -> None:
+        """Take the letter, beyond the capacity where it has to be. Raises DeadLettersStopped after `stop`."""
+        self._backlog.put_at_once(letter)
+        self._work()
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits as may wait."""
+        statistics = self._backlog.statistics()
+        return statistics.waiting_bytes >= (statistics.capacity_bytes or 0)
 
     def sequence(self) -> int:
         """The number of the letter that was taken last; the first is 1."""
@@ -102,6 +112,10 @@ class KafkaDeadLetters:
         if abandoned:
             log.warning("%d dead letters were not acknowledged and are abandoned", abandoned)
         return abandoned
+
+    def _work(self) -> None:
+        if self._sender is not None:
+            self._loop.call(self._sender.work.set)
 
 
 @dataclass(slots=True)
@@ -200,13 +214,14 @@ class _Sender:
         return await self._send_shortened(producer, letter)
 
     def _mark_too_large(self, window: "_Window", index: int) -> None:
-        window.too_large.add(index)
-        self._backlog.shortened()
+        if index not in window.too_large:
+            window.too_large.add(index)
+            self._backlog.shortened()
 
     async def _send_shortened(self, producer: AIOKafkaProducer, letter: DeadLetter) -> "asyncio.Future[object]":
         """With the beginning of its value and key, and without its own headers: its origin tells where the rest is."""
         value, key = letter.value or b"", letter.key
-        ours = [(name, text) for name, text in letter.all_headers() if name.startswith("millrace.")]
+        ours = [(name, text) for name, text in letter.all_headers() if name.startswith(OURS)]
         ours.append(("millrace.value_bytes", str(len(value)).encode()))
         return await self._post(producer, value[:_SHORTENED_BYTES], key and key[:_SHORTENED_BYTES], ours)
 
@@ -249,21 +264,14 @@ class _Sender:
                 max_request_size=self._options.max_request_bytes,
                 linger_ms=5,
             )
-            await _started(producer)
+            await _started(producer, self._kafka.request_timeout_ms / 1000)
             self._producer = producer
         return self._producer
 
     async def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        try:
-            async with asyncio.timeout(_SPARE_S):
-                await producer.stop()
-        except (KafkaError, TimeoutError):  # it flushes first, which a broker that is away never lets end
-            with contextlib.suppress(KafkaError):
-                await producer._sender.close()  # noqa: SLF001 - nothing public ends its task without a flush
-            await producer.client.close()
+        if producer is not None:
+            await _closed(producer)
 
 
 async def _connect(kafka: KafkaOptions, options: DeadLetterOptions, backlog: Backlog, deadline_s: float) -> _Sender:
@@ -272,16 +280,27 @@ async def _connect(kafka: KafkaOptions, options: DeadLetterOptions, backlog: Bac
     return sender
 
 
-async def _started(producer: AIOKafkaProducer) -> None:
+async def _started(producer: AIOKafkaProducer, within_s: float) -> None:
     """Start it, or close it whole: a start that is cancelled half-way would leave its connection open for good."""
     starting = asyncio.ensure_future(producer.start())
     try:
         await asyncio.shield(starting)
     except BaseException:
-        with contextlib.suppress(KafkaError, OSError):
-            await starting  # bounded by the request timeout
-        await producer.stop()
+        with contextlib.suppress(KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(within_s):  # it may ask for its id for as long as the brokers do not know it
+                await starting
+        await _closed(producer)
         raise
+
+
+async def _closed(producer: AIOKafkaProducer) -> None:
+    try:
+        async with asyncio.timeout(_SPARE_S):
+            await producer.stop()
+    except (KafkaError, TimeoutError):  # it flushes first, which a broker that is away never lets end
+        with contextlib.suppress(KafkaError):
+            await producer._sender.close()  # noqa: SLF001 - nothing public ends its task without a flush
+        await producer.client.close()
 
 
 def _look_at(sent: "asyncio.Future[object]") -> None:

@@ -7,7 +7,6 @@
     ├── DataLossError (RuntimeError)  going on would lose or repeat records: exit 4
     │   └── TopicRecreatedError       another topic stands under the name of the one that was learnt
     ├── SourceError (RuntimeError)    Kafka refuses for good: authorization, a corrupt log
-    ├── DeadLettersFull (TimeoutError)       the dead-letter topic takes nothing, retriable
     └── HandoffBroken (RuntimeError)  the other end of the hand-off failed
 
     HandoffSignal                 the other states of a hand-off: no errors, nobody reads their text
@@ -70,12 +69,6 @@ class TopicRecreatedError(DataLossError):
 
 class SourceError(MillraceError, RuntimeError):
     """Kafka refuses for good, and asking again would not help."""
-
-
-class DeadLettersFull(MillraceError, TimeoutError):  # noqa: N818 - named for the state of the dead letters
-    """The dead-letter topic has acknowledged nothing for so long that the backlog is full."""
-
-    retriable = True
 
 
 class HandoffBroken(MillraceError, RuntimeError):  # noqa: N818 - named for the state of the hand-off

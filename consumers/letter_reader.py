@@ -14,6 +14,7 @@ from consumers.chunking import FetchedRecord
 from consumers.errors import ConfigError, UnreachableError
 from consumers.kafka_client import KafkaClient, OffsetGoneError, PollError
 from consumers.kafka_options import KafkaOptions
+from consumers.letters import OURS
 from consumers.records import Headers, Partition
 
 _WITHIN_S = 30.0
@@ -21,7 +22,6 @@ _CONNECT_S = 10.0
 _POLL_MS = 200
 _DEEPER = 8
 """How much further back is looked where markers stand in place of letters."""
-_OURS = "millrace."
 T = TypeVar("T")
 Positions = Mapping[Partition, int]
 
@@ -46,13 +46,13 @@ class ReceivedLetter:
     def of(cls, place: Partition, record: FetchedRecord) -> "ReceivedLetter":
         """Out of a record of the topic, whoever has written it."""
         theirs_first = reversed(record.headers)  # ours stand before the record's own, and are the ones to believe
-        ours = {name.removeprefix(_OURS): value for name, value in theirs_first if name.startswith(_OURS)}
+        ours = {name.removeprefix(OURS): value for name, value in theirs_first if name.startswith(OURS)}
         return cls(
             place=place,
             place_offset=record.offset,
             sent_ms=record.timestamp,
             ours={name: (value or b"").decode("utf-8", "replace") for name, value in ours.items()},
-            headers=tuple((name, value) for name, value in record.headers if not name.startswith(_OURS)),
+            headers=tuple((name, value) for name, value in record.headers if not name.startswith(OURS)),
             key=record.key,
             value=None if ours.get("value") == b"null" else record.value,
         )

@@ -14,6 +14,8 @@ from typing import Protocol
 from consumers.reasons import Reason
 from consumers.records import Headers, Partition
 
+OURS = "millrace."
+"""How the names of our headers begin."""
 _LETTER_BYTES = 512
 """What a letter weighs besides what its record held."""
 
@@ -41,7 +43,7 @@ class DeadLetter:
         return _LETTER_BYTES + len(self.key or b"") + len(self.value or b"") + headers
 
     def all_headers(self) -> list[tuple[str, bytes]]:
-        """Ours first, then the record's own."""
+        """Ours first, then the record's own, but for those that would be taken for ours."""
         ours = {
             "millrace.topic": self.partition.topic,
             "millrace.partition": str(self.partition.number),
@@ -51,7 +53,8 @@ class DeadLetter:
             "millrace.field": self.field,
             "millrace.name": self.model,
         }
-        return [(name, text.encode()) for name, text in ours.items() if text is not None] + list(self.headers)
+        theirs = [(name, value) for name, value in self.headers if not name.startswith(OURS)]
+        return [(name, text.encode()) for name, text in ours.items() if text is not None] + theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,13 @@ class DeadLetters(Protocol):
     def put(self, letter: DeadLetter, stopped: Callable[[], bool] = _never) -> None:
         """Take the letter; full, wait for room. Raises DeadLettersStopped once `stopped` says so."""
 
+    def put_at_once(self, letter: DeadLetter) -> None:
+        """Take the letter, full or not: a small one, of a thread that may not wait, nor makes more while it is full."""
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits as may wait."""
+
     def sequence(self) -> int:
         """The number of the letter that was taken last; the first is 1."""
 
@@ -113,8 +123,17 @@ class CountedOnly:
 
     def put(self, letter: DeadLetter, stopped: Callable[[], bool] = _never) -> None:  # noqa: ARG002 - never waits
         """Count the letter."""
+        self.put_at_once(letter)
+
+    def put_at_once(self, letter: DeadLetter) -> None:
+        """Count the letter."""
         with self._lock:
             self._by_reason[letter.reason] += 1
+
+    @property
+    def full(self) -> bool:
+        """Never."""
+        return False
 
     def sequence(self) -> int:
         """How many were counted."""

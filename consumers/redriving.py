@@ -1,10 +1,11 @@
 """Redriving: the records of dead letters are produced again, to a topic of somebody's choice, and each of them once.
 
 A record is known by where it came from: topic, partition, offset and timestamp. Letters of the same one count once, for
-letters are sent at least once. They are sent on in windows, each of them one transaction of Kafka's, together with
-markers in the dead letters' topic that name the records: whoever reads committed records alone finds both or neither,
-whenever this was killed. Every partition of that topic gets the marker, which is newer than its letters, so it outlives
-them. Of two redrives of a topic at once the later one ends the earlier, before it looks for markers.
+letters are sent at least once; that it went to one topic keeps it from no other. They are sent on in windows, each of
+them one transaction of Kafka's, together with markers in the dead letters' topic that name the records: whoever reads
+committed records alone finds both or neither, whenever this was killed. Every partition of that topic gets the marker,
+which is newer than its letters, so it outlives them. Of two redrives of a topic at once the later one ends the earlier,
+before it looks for markers.
 
 Runs an event loop on the caller's thread; in memory are one window of letters, and the names of all records that went.
 It ends with the letters that were there when it began. What it sent before an error stands, and is not sent again.
@@ -34,7 +35,6 @@ _WINDOW_WITHIN_S = 45.0
 _LARGEST_BYTES = 1024 * 1024
 _WITHOUT_RECORD = (Reason.UPDATE_NOT_FINITE, Reason.STEP_RAISED)
 """Their letters say where the record is, and no more."""
-_MARKER = [("millrace.redriven", b"these records were sent on")]
 _KEPT = "what was sent before stands, and is not sent again"
 
 
@@ -103,6 +103,11 @@ class _Transactions:
 
     def __init__(self, options: KafkaOptions, wanted: Redrive) -> None:
         self._options, self._wanted = options, wanted
+        self._marker = [
+            ("millrace.redriven", b"these records were sent on"),
+            ("millrace.to", wanted.to.encode()),
+            ("millrace.name", wanted.model.encode()),
+        ]
         self._producer: AIOKafkaProducer | None = None
 
     async def start(self) -> None:
@@ -122,16 +127,28 @@ class _Transactions:
         """All of them, or none; the markers go to these places."""
         producer = self._producer
         assert producer is not None, "start comes first"
-        async with _explained(self._options), producer.transaction():
-            sent = [
-                await producer.send(self._wanted.to, letter.value, letter.key, headers=_headers(letter))
-                for letter in window
-            ]
-            names = "\n".join(map(_origin, window)).encode()
-            marked = [
-                await producer.send(place.topic, names, partition=place.number, headers=_MARKER) for place in places
-            ]
-            await asyncio.gather(*sent, *marked)
+        async with _explained(self._options):
+            await producer.begin_transaction()
+            try:
+                await self._fill(producer, window, places)
+            except BaseException:
+                # Who reads behind it waits for its end. Where it was ended by others, aiokafka says so by an assertion.
+                with contextlib.suppress(KafkaError, TimeoutError, AssertionError):
+                    async with asyncio.timeout(_STOP_S):
+                        await producer.abort_transaction()
+                raise
+            await producer.commit_transaction()
+
+    async def _fill(
+        self, producer: AIOKafkaProducer, window: Sequence[ReceivedLetter], places: Sequence[Partition]
+    ) -> None:
+        sent = [
+            await producer.send(self._wanted.to, letter.value, letter.key, headers=_headers(letter))
+            for letter in window
+        ]
+        names = "\n".join(map(_origin, window)).encode()
+        marked = [await producer.send(at.topic, names, partition=at.number, headers=self._marker) for at in places]
+        await asyncio.gather(*sent, *marked)
 
     async def stop(self) -> None:
         """Close the connections; what is half sent is undone by the next one, or by Kafka after a minute."""
@@ -160,7 +177,7 @@ async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _Sender) -> R
 async def _send_on(client: KafkaClient, wanted: Redrive, sender: _Sender) -> Redriven:
     places = [partition for partition in client.partitions() if partition.topic == wanted.letters]
     starts, ends = await client.beginnings(places), await client.ends(places)
-    went = set() if wanted.again else await _sent_before(client, starts, ends)
+    went = set() if wanted.again else await _sent_before(client, wanted, starts, ends)
     told, window = Redriven(), list[ReceivedLetter]()
     async for letter in each_letter(client, starts, ends):
         if letter.is_marker:
@@ -179,9 +196,10 @@ async def _send_on(client: KafkaClient, wanted: Redrive, sender: _Sender) -> Red
     return told
 
 
-async def _sent_before(client: KafkaClient, starts: Positions, ends: Positions) -> set[str]:
-    """Which records the markers name."""
-    markers = [letter async for letter in each_letter(client, starts, ends) if letter.is_marker]
+async def _sent_before(client: KafkaClient, wanted: Redrive, starts: Positions, ends: Positions) -> set[str]:
+    """Which records the markers name that tell of such a redrive."""
+    found = [letter async for letter in each_letter(client, starts, ends) if letter.is_marker]
+    markers = [one for one in found if (one.ours.get("to"), one.ours.get("name")) == (wanted.to, wanted.model)]
     return {name for marker in markers for name in (marker.value or b"").decode("utf-8", "replace").splitlines()}
 
 

@@ -62,6 +62,8 @@ class Collaborators:
     clock: Callable[[], float]
     wall: Callable[[], float]
     board: Board = field(default_factory=Board)
+    held_up: Callable[[], bool] = lambda: False
+    """Whether so many letters of refused records wait that there should be no more."""
     in_flight: InFlight = untold
     batches_per_call: int = 16
     """Of a call, at most."""
@@ -116,8 +118,9 @@ class Trainer:
         if (reason := w.saving.due()) is not None:
             self._save(reason)
         self._post()
-        if self._paused is not None:
-            return self._wait_paused()
+        resting = Phase.PAUSED if self._paused is not None else Phase.IDLE if w.held_up() else None
+        if resting is not None:
+            return self._rest(resting)
         try:
             self._draw()
         except StreamEnded:
@@ -293,8 +296,8 @@ class Trainer:
         self._save(SaveReason.RECREATED)
         self._open()
 
-    def _wait_paused(self) -> bool:
-        self._with.phases.enter(Phase.PAUSED, self._paused)
+    def _rest(self, phase: Phase) -> bool:
+        self._with.phases.enter(phase, self._paused)
         if (command := self._with.commands.next(_IDLE_WAIT_S)) is not None:
             self._obey(command)
         return True

@@ -139,7 +139,7 @@ class Saving:
         manifest = self._store.publish(self._order(SaveReason.START), state, start_over=start_over)
         release(state)
         failpoint("start.after_zero")
-        self._remember(manifest, took_s=0.0, stall_s=0.0)
+        self._remember(manifest, self._options.clock())
         return manifest
 
     def due(self) -> SaveReason | None:
@@ -266,7 +266,7 @@ class Saving:
 
     def _restore(self, number: int) -> None:
         self._state.restore(self._state.fitting(number, self._store.load(number)))
-        self._remember(self._store.manifest(number), took_s=0.0, stall_s=0.0)
+        self._remember(self._store.manifest(number), self._options.clock())
 
     def _order(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveOrder:
         return SaveOrder(
@@ -291,7 +291,7 @@ class Saving:
             self._save_failed(done.commands, error)
             return
         self.saved += 1
-        self._remember(manifest, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
+        self._remember(manifest, done.began, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
         telling.published(self._options.tell, manifest)
         for command in done.commands:
             command.answer.set_result(manifest)
@@ -307,8 +307,8 @@ class Saving:
         if not isinstance(error, MillraceError) or not error.retriable:
             raise error
 
-    def _remember(self, manifest: Manifest, *, took_s: float, stall_s: float) -> None:
+    def _remember(self, manifest: Manifest, copied_at: float, *, took_s: float = 0.0, stall_s: float = 0.0) -> None:
         self._parent = manifest.number
         self._saved_step = manifest.step
         self.last_error = None
-        self.last = LastSave(manifest=manifest, at=self._options.clock(), took_s=took_s, stall_s=stall_s)
+        self.last = LastSave(manifest=manifest, at=copied_at, took_s=took_s, stall_s=stall_s)

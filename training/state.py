@@ -78,8 +78,9 @@ class TrainerState:
         counted = {partition: count for partition, count in self._ledger.learnt().items() if count}
         if seen != counted:
             raise CorruptError(
-                "the model has seen other offsets than the ledger counts, so nothing was saved; restart from the "
-                f"newest checkpoint and report this: {_compared(seen, counted)}"
+                "the model has seen other offsets than the ledger counts, so nothing of this is saved or used; restart "
+                "from the newest checkpoint, or where that is the one, rewind to an earlier one, and report this: "
+                f"{_compared(seen, counted)}"
             )
 
 

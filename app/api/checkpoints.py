@@ -1,11 +1,13 @@
 """Checkpoints as they lie on disk, read off the loop: a thread of its own, one look at a time.
 
 Owns no state but a store that only reads, so it answers from the first moment on, and after a failure too. More than
-one request wait for each other, but for none that verifies; what the thread takes is charged to the pace.
+one request wait for each other, but for none that verifies, nor for an order that is planned; what the threads take is
+charged to the pace.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +46,7 @@ class CheckpointShelf:
     def __init__(self, folder: Folder, charge: Charge) -> None:
         self._folder, self._charge = folder, charge
         self._store = CheckpointStore(folder)
-        self._one_at_a_time = anyio.CapacityLimiter(1)
+        self._looks, self._plans = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
         self._verifying = Verifying()
 
     @property
@@ -65,14 +67,15 @@ class CheckpointShelf:
 
     async def find(self, destination: Destination) -> int:
         """The number of the checkpoint that a destination comes to; raises where there is none."""
-        return await self._off_the_loop(lambda: find(self._store, destination))
+        return await on_a_thread(lambda: find(self._store, destination), self._plans, self._charge)
 
     async def plan(self, order: Rewind, present: Present, earliest: Mapping[Partition, int] | None) -> RewindPlan:
         """What a rewind would do; raises where it cannot be carried out."""
-        return await self._off_the_loop(lambda: plan_rewind(self._store, order, present, earliest))
+        plan = partial(plan_rewind, self._store, order, present, earliest)
+        return await on_a_thread(plan, self._plans, self._charge)
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
-        return await on_a_thread(read, self._one_at_a_time, self._charge)
+        return await on_a_thread(read, self._looks, self._charge)
 
     def _list(self) -> Listing:
         found = [one for one in self._store.listing() if not self._vanished(one)]

@@ -7,14 +7,15 @@ a listener that others can reach, nobody.
 """
 
 import ipaddress
+from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import anyio
-import anyio.to_thread
 from starlette.datastructures import Headers
 
 from app.api.errors import ProblemError
+from app.api.threads import Charge, on_a_thread
 from app.api.tokens import Tokens
 
 _REALM = 'Bearer realm="millrace"'
@@ -25,7 +26,7 @@ class Door(Protocol):
 
     asks_for_token: bool
 
-    async def admit(self, headers: Headers, client: str) -> str:
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
         """Who orders, in the words of the audit log; ProblemError for whoever may not."""
         ...
 
@@ -46,14 +47,14 @@ class TokenDoor:
         self._tokens = tokens
         self._one_at_a_time = anyio.CapacityLimiter(1)
 
-    async def admit(self, headers: Headers, client: str) -> str:
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
         """By the name of the token's file."""
         del client
         token = _token_of(headers)
         if token is None:
             raise _unauthorized("This changes something, and the request brings no token.", _REALM)
         try:
-            owner = await anyio.to_thread.run_sync(self._tokens.owner, token, limiter=self._one_at_a_time)
+            owner = await on_a_thread(partial(self._tokens.owner, token), self._one_at_a_time, charge)
         except OSError as error:
             raise ProblemError(
                 503,
@@ -71,8 +72,9 @@ class LoopbackDoor:
 
     asks_for_token = False
 
-    async def admit(self, headers: Headers, client: str) -> str:
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
         """By the address, for there is no name."""
+        del charge
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not is_loopback(_host_of(f"//{hosts[0]}")):
             raise ProblemError(
@@ -97,9 +99,9 @@ class ShutDoor:
 
     asks_for_token = False
 
-    async def admit(self, headers: Headers, client: str) -> str:
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
         """Never."""
-        del headers, client
+        del headers, client, charge
         raise ProblemError(
             403,
             "Read Only",

@@ -13,6 +13,7 @@ from app.api.audit import Audit, client_of
 from app.api.doors import Door
 from app.api.errors import ProblemError, StampNow, document
 from app.api.pace import Pace
+from app.api.threads import uncharged
 
 MOST_BODY_BYTES = 64 * 1024
 BODY_WITHIN_S = 10.0
@@ -49,7 +50,8 @@ class Guard:
     async def _pass_door(self, scope: Scope) -> str:
         """Let an order through the door, and say whose it is."""
         try:
-            return await self._door.admit(Headers(scope=scope), client_of(scope))
+            charge = uncharged if self._pace is None else self._pace.charge
+            return await self._door.admit(Headers(scope=scope), client_of(scope), charge)
         except ProblemError as problem:
             self._audit.refused(scope, problem)
             raise

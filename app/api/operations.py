@@ -18,7 +18,6 @@ from typing import Any
 
 from app.api.errors import ProblemError, as_problem
 from app.api.models import OperationView, moment
-from consumers.errors import MillraceError
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Commands, Profiled
 
@@ -69,8 +68,8 @@ class Operation:
             raise _gone()
         try:
             return self.answer.result()
-        except MillraceError as error:
-            raise ProblemError.of(error) from error
+        except Exception as error:
+            raise as_problem(error) from error
 
     def view(self) -> OperationView:
         """How it stands."""

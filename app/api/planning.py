@@ -9,12 +9,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import anyio
-import anyio.to_thread
 
 from app.api.checkpoints import CheckpointShelf
 from app.api.errors import ProblemError
 from app.api.rewinding import advice_on
 from app.api.snapshot import Snapshot
+from app.api.threads import on_a_thread
 from consumers.records import Partition
 from training.checkpoints.manifest import Manifest
 from training.commands import Rewind
@@ -25,6 +25,7 @@ from training.skips import Skip
 Beginnings = Callable[[], Mapping[Partition, int] | None]
 """Asks Kafka for the first offset that it still has of each partition; may take its time."""
 KAFKA_WITHIN_S = 4.0
+_MOST_ASKING = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class Planner:
 
     def __init__(self, shelf: CheckpointShelf, beginnings: Beginnings) -> None:
         self._shelf, self._beginnings = shelf, beginnings
+        self._asking = anyio.CapacityLimiter(_MOST_ASKING)
 
     async def plan(self, wanted: Wanted, snapshot: Snapshot) -> RewindPlan:
         """What it would do; raises where it cannot be carried out."""
@@ -80,7 +82,7 @@ class Planner:
         if snapshot.source is None or not snapshot.source.connected:
             return None
         with anyio.move_on_after(KAFKA_WITHIN_S):
-            return await anyio.to_thread.run_sync(self._beginnings, abandon_on_cancel=True)
+            return await on_a_thread(self._beginnings, self._asking)
         return None
 
 

@@ -20,6 +20,7 @@ from app.api.health import alive, health_of, ready
 from app.api.models import Check, Health
 from app.api.snapshot import Snapshot, take
 from app.api.stamp import stamp_now
+from app.api.threads import Charge
 
 if TYPE_CHECKING:
     from app.service import Service
@@ -94,9 +95,9 @@ class _NoDoor:
 
     asks_for_token = False
 
-    async def admit(self, headers: Headers, client: str) -> str:
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
         """Never."""
-        del headers, client
+        del headers, client, charge
         raise _here_is_nothing(405, "Method Not Allowed", {"allow": "GET, HEAD"})
 
 

@@ -20,8 +20,9 @@ from app.api.pace import UNPACED
 HEAD_WITHIN_S = 10.0
 TAKEN_WITHIN_S = 20.0
 """How long a client may leave an answer lying that the network has no more room for."""
-MOST_CONNECTIONS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-"""So many that a thousand silent ones crowd nobody out, and so few that files can still be opened."""
+MOST_CONNECTIONS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+"""Of a listener, and there may be two: so many that a thousand silent ones crowd nobody out, and so few that files can
+still be opened."""
 _crowds: "WeakKeyDictionary[Any, dict[PatientProtocol, None]]" = WeakKeyDictionary()
 """Of each server, its connections; first the one that has been silent, or has waited for its answer, for longest."""
 

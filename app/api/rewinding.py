@@ -5,6 +5,7 @@ one question to Kafka.
 """
 
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ def beginnings_of(source: KafkaSource | None) -> Mapping[Partition, int] | None:
     """The first offset that Kafka still has of each partition; None where it does not answer. Waits for it."""
     try:
         return None if source is None else source.resolve_start(Earliest())
-    except (MillraceError, TimeoutError, RuntimeError):  # away, or being stopped
+    except (MillraceError, TimeoutError, RuntimeError, CancelledError):  # away, or being stopped
         return None
 
 

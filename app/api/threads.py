@@ -1,28 +1,52 @@
 """Threads: what is too slow for the HTTP side's loop, and what CPU it took there, told on the loop.
 
-Owns nothing: how many may run at once is said by whoever asks.
+Owns nothing: how many may run at once is said by whoever asks. The threads are daemons: what still reads a disk when
+the service has ended holds up neither the loop's end nor the process's.
 """
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 import anyio
-import anyio.to_thread
 
 T = TypeVar("T")
 Charge = Callable[[float], None]
 """Takes seconds of CPU."""
 
 
-async def on_a_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, charge: Charge) -> T:
-    """Do it on a thread, as soon as the limiter lets it; what it took is charged however it ends."""
-    spent: list[float] = []
-    try:
-        return await anyio.to_thread.run_sync(partial(_timed, work, spent), limiter=limiter)
-    finally:
-        charge(sum(spent))
+def uncharged(_seconds: float) -> None:
+    """What is done once, or seldom, costs nobody anything."""
+
+
+async def on_a_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, charge: Charge = uncharged) -> T:
+    """Do it on a thread, as soon as the limiter lets it; what it took is charged, also where it raises.
+
+    Cancelled, it is left behind, and its place given to the next.
+    """
+    found, spent = Future[T](), list[float]()
+
+    def run() -> None:
+        found.set_running_or_notify_cancel()
+        began = time.thread_time()
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            spent.append(time.thread_time() - began)
+            found.set_exception(error)
+        else:
+            spent.append(time.thread_time() - began)
+            found.set_result(result)
+
+    async with limiter:
+        threading.Thread(target=run, name="api-reads", daemon=True).start()
+        try:
+            return await asyncio.wrap_future(found)
+        finally:
+            charge(sum(spent))
 
 
 class Kept(Generic[T]):
@@ -36,18 +60,10 @@ class Kept(Generic[T]):
     async def get(self) -> T:
         """Make it, or wait for whoever does, or have it."""
         if self._made is None:
-            return await anyio.to_thread.run_sync(self._once, limiter=self._limiter)
+            return await on_a_thread(self._once, self._limiter)
         return self._made
 
     def _once(self) -> T:
         if self._made is None:
             self._made = self._make()
         return self._made
-
-
-def _timed(work: Callable[[], T], spent: list[float]) -> T:
-    began = time.thread_time()
-    try:
-        return work()
-    finally:
-        spent.append(time.thread_time() - began)

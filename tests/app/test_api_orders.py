@@ -65,6 +65,17 @@ def test_a_wait_that_runs_out_leaves_the_operation_running(api: Client, rig: Rig
     assert 0.1 <= time.monotonic() - began < 10
 
 
+def test_an_order_that_the_trainer_died_of_is_a_failed_operation(api: Client, rig: Rig, wait_for: WaitFor) -> None:
+    rig.refuse_with = RuntimeError("out of memory on the device")
+    rig.obeying.clear()
+    where = api.post("/checkpoints").headers["location"]
+    rig.obeying.set()
+    wait_for(lambda: api.seen(where)["operation"]["state"] != "running")
+    operation = api.seen(where)["operation"]
+    assert operation["state"] == "failed"
+    assert "a defect of millrace" in operation["complaint"]
+
+
 def test_a_save_that_fails_says_so_to_whoever_waits_and_to_whoever_looks(
     api: Client, rig: Rig, wait_for: WaitFor
 ) -> None:

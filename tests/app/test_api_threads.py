@@ -6,19 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from app.api import application, checkpoints
 from app.api.checkpoints import CheckpointShelf
 from app.api.errors import ProblemError
+from app.api.threads import on_a_thread, uncharged
 from app.api.verifying import MOST_AT_ONCE, Verifying
 from tests.app.api_rig import Client, Rig
 from training.checkpoints.inspection import inspect
 from training.errors import MissingCheckpointError
-
-
-def uncharged(_seconds: float) -> None:
-    """Nobody counts."""
 
 
 @pytest.mark.parametrize(("path", "made_by"), [("/docs", "docs_page"), ("/openapi.json", "JSONResponse")])
@@ -45,6 +43,32 @@ def test_what_a_look_at_the_disk_takes_is_charged_also_where_it_finds_nothing(ri
         asyncio.run(shelf.one(7, verify=False))
     assert len(charged) == 2
     assert min(charged) > 0
+
+
+def test_what_still_reads_when_all_ends_is_left_behind_and_holds_up_no_exit() -> None:
+    """A hash on a slow disk, say, that somebody has asked for just before a stop."""
+    reading, ended = threading.Event(), threading.Event()
+    on: list[threading.Thread] = []
+
+    def read() -> None:
+        on.append(threading.current_thread())
+        reading.set()
+        assert ended.wait(20)
+
+    async def stopped() -> bool:
+        limiter = anyio.CapacityLimiter(1)
+        asked = asyncio.create_task(on_a_thread(read, limiter))
+        assert await asyncio.to_thread(reading.wait, 20)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        return await on_a_thread(ended.is_set, limiter)
+
+    assert not asyncio.run(stopped())
+    assert on[0].is_alive()
+    assert on[0].daemon
+    ended.set()
+    on[0].join(20)
 
 
 def test_one_checkpoint_is_verified_at_a_time_and_few_wait_for_theirs() -> None:

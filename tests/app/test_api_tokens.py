@@ -1,14 +1,17 @@
 """Tokens: who may order, whose order it was, and how a folder of them changes under a running service."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.datastructures import Headers
 
 from app.api.audit import ORDERS, OUTCOMES
 from app.api.doors import TokenDoor
+from app.api.errors import ProblemError
 from app.api.server import ApiServer
 from app.api.tokens import Tokens
 from app.settings.service import ApiSettings
@@ -192,6 +195,15 @@ def test_an_order_that_ends_in_a_defect_stands_in_the_log_and_in_the_counts(
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("app.api.audit")]
     assert lines == ["POST /pause: 500, ordered by ops over HTTP"]
     assert Scrape(guarded.get("/metrics").text).value("orders_total", order="pause", outcome="failed") == 1
+
+
+def test_what_reading_the_tokens_takes_is_charged_whoever_asks(folder: Path) -> None:
+    charged: list[float] = []
+    door, headers = TokenDoor(Tokens.open(folder)), Headers({"authorization": f"Bearer {'x' * 40}"})
+    with pytest.raises(ProblemError):
+        asyncio.run(door.admit(headers, "10.0.0.7", charged.append))
+    assert len(charged) == 1
+    assert charged[0] > 0
 
 
 def test_a_token_is_exchanged_added_and_taken_away_without_a_restart(guarded: Client, folder: Path) -> None:

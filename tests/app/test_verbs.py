@@ -21,7 +21,7 @@ from app.settings.service import ApiSettings
 from app.watch.sparkline import sparkline
 from app.watch.view import drawn
 from app.watch.watched import Watched
-from consumers.errors import DataLossError, DeadLettersFull, MillraceError
+from consumers.errors import DataLossError, MillraceError
 from tests.app.api_rig import Rig
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError
 from training.phases import Phase
@@ -281,7 +281,6 @@ def test_the_token_goes_to_the_service_that_is_meant_alone(
     ("why", "exit_code"),
     [
         (CheckpointError("cannot write: no space left on device"), 1),
-        (DeadLettersFull("the topic takes nothing"), 1),
         (CorruptError("checkpoint 1 is not what was written"), 4),
         (DataLossError("offsets are gone"), 4),
         (MissingCheckpointError("no checkpoint 9"), 2),

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from consumers.backlog import Backlog, BacklogOptions
-from consumers.errors import DeadLettersFull, DeadLettersStopped
+from consumers.errors import DeadLettersStopped
 from consumers.letters import CountedOnly, DeadLetter
 from consumers.reasons import Reason
 from consumers.records import Partition
@@ -84,12 +84,19 @@ def test_whoever_waits_for_room_is_released_by_a_close_and_the_letter_is_not_tak
     assert backlog.sequence() == 1
 
 
-def test_patience_ends_with_what_is_wrong() -> None:
-    backlog = Backlog(BacklogOptions(capacity_bytes=1, patience_s=0.0))
-    backlog.put(letter(), never)
-    backlog.failed("TopicAuthorizationFailedError")
-    with pytest.raises(DeadLettersFull, match="TopicAuthorizationFailedError"):
-        backlog.put(letter(1), never)
+def test_a_letter_of_whoever_may_not_wait_is_taken_in_its_turn_though_there_is_no_room() -> None:
+    backlog = Backlog(BacklogOptions(capacity_bytes=letter().nbytes))
+    backlog.put(letter(0), never)
+    for offset in (1, 2):
+        backlog.put_at_once(letter(offset))
+    assert [waiting.offset for waiting in backlog.oldest(9, 10**6)] == [0, 1, 2]
+    backlog.settle(2)
+    with pytest.raises(DeadLettersStopped):
+        backlog.put(letter(3), lambda: True)
+    backlog.close()
+    with pytest.raises(DeadLettersStopped):
+        backlog.put_at_once(letter(3))
+    assert backlog.sequence() == 3
 
 
 def test_waiting_for_an_acknowledgement_ends_when_it_comes_or_time_is_up() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -25,7 +25,7 @@ from consumers.letter_reader import each_letter, newest_letters
 from consumers.reasons import Reason
 from consumers.records import Headers, Partition
 from consumers.redriving import Redrive
-from tests.conftest import MakeTopic
+from tests.conftest import MakeTopic, WaitFor
 
 pytestmark = pytest.mark.broker
 
@@ -61,6 +61,7 @@ class Scene:
     options: KafkaOptions
     letters: str
     to: str
+    wait_for: WaitFor
 
     def run(self, *arguments: str) -> Mapping[str, Any]:
         command = ["dead-letters", "redrive", "-c", str(self.config), "--to", self.to, "--json", *arguments]
@@ -68,6 +69,10 @@ class Scene:
         assert result.exit_code == 0, result.output
         told: Mapping[str, Any] = json.loads(result.stdout)
         return told
+
+    def _places(self, isolation: Literal["read_committed", "read_uncommitted"]) -> int:
+        """How many there are; a commit is answered before its last mark is in the log."""
+        return newest_letters(replace(self.options, topics=(self.to,), isolation_level=isolation), 1).total
 
     def refused(self, *arguments: str) -> MillraceError:
         command = ["dead-letters", "redrive", "-c", str(self.config), "--to", self.to, *arguments]
@@ -78,6 +83,7 @@ class Scene:
 
     def arrived(self) -> Counter[tuple[bytes | None, bytes | None, Headers]]:
         """What whoever reads committed records finds."""
+        self.wait_for(lambda: self._places("read_committed") == self._places("read_uncommitted"))
         found = newest_letters(replace(self.options, topics=(self.to,)), 100).newest
         assert all(one.ours["redriven_from"].startswith(f"{self.letters}:") for one in found)
         return Counter((one.key, one.value, one.headers) for one in found)
@@ -89,7 +95,7 @@ def records_of(*letters: DeadLetter) -> Counter[tuple[bytes | None, bytes | None
 
 
 @pytest.fixture
-def scene(broker: str, topic: MakeTopic, tmp_path: Path) -> Scene:
+def scene(broker: str, topic: MakeTopic, wait_for: WaitFor, tmp_path: Path) -> Scene:
     letters, to = topic(partitions=2), topic()
     options = KafkaOptions(bootstrap_servers=(broker,), topics=(letters,), group_id="g")
     sink = KafkaDeadLetters(options, DeadLetterOptions(topic=letters, max_request_bytes=LARGEST))
@@ -103,7 +109,7 @@ def scene(broker: str, topic: MakeTopic, tmp_path: Path) -> Scene:
         f"records: {{features: {{price: float32}}, dead_letters: {{topic: {letters}}}}}\n"
         "model: {build: ./model.py:build_model}\ncheckpoints: {path: ./checkpoints}\n"
     )
-    return Scene(config, options, letters, to)
+    return Scene(config, options, letters, to, wait_for)
 
 
 def test_each_record_goes_back_as_it_was_and_once(scene: Scene) -> None:
@@ -173,6 +179,29 @@ def test_the_list_shows_letters_alone_and_tells_them_by_our_headers(scene: Scene
     after = json.loads(CliRunner().invoke(application, command).stdout)["letters"]
     assert after == before
     assert sorted(one["reason"] for one in after) == sorted(one.reason.value for one in (*GO, *STAY))
+
+
+def test_what_went_to_one_topic_may_still_go_to_another(scene: Scene, topic: MakeTopic) -> None:
+    there = replace(scene, to=topic())
+    done = there.run()
+    assert scene.run()["sent"] == done["sent"]
+    assert scene.arrived() == there.arrived() == records_of(*GO)
+
+
+def test_a_kafka_that_takes_nothing_more_is_not_waited_for_without_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_given: Any, **_more: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(redriving, "_WINDOW_WITHIN_S", 5.0)
+    monkeypatch.setattr(redriving, "_STOP_S", 0.1)
+    with monkeypatch.context() as away:
+        for method in ("send", "abort_transaction"):
+            away.setattr(AIOKafkaProducer, method, never)
+        error = scene.refused()
+    assert (error.exit_code, "did not take the records in time" in str(error)) == (3, True)
+    assert scene.run()["sent"] == {"malformed": 1, "missing": 1, "empty": 1}
 
 
 def test_markers_in_place_of_letters_hide_none_of_the_newest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

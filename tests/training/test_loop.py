@@ -235,6 +235,20 @@ def test_a_skipped_range_is_passed_over_and_counted_under_its_order(run: Run) ->
     assert run.learner.witness.testimonies() == {P0: Evidence.of([0, 1, 2, *range(SHARE + 5, 2 * SHARE)])}
 
 
+def test_while_letters_of_refused_records_find_no_room_nothing_is_learnt_and_orders_are_obeyed(
+    tmp_path: Path, topic: Topic
+) -> None:
+    full = threading.Event()
+    full.set()
+    with running(tmp_path, topic, held_up=full.is_set) as run:
+        topic.produce(SHARE)
+        assert run.ask(Save()).number == 1
+        assert run.settled(0)
+        run.sees(lambda: run.phases.snapshot().phase is Phase.IDLE)
+        full.clear()
+        run.reaches(SHARE)
+
+
 def test_a_rewind_that_cannot_be_is_refused_and_disturbs_nothing(run: Run) -> None:
     run.topic.produce(SHARE)
     run.reaches(SHARE)

@@ -215,6 +215,7 @@ class RigOptions:
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
     raising: RaisingOptions = field(default_factory=RaisingOptions)
     in_flight: InFlight = untold
+    held_up: Callable[[], bool] = lambda: False
 
 
 class Run:
@@ -282,6 +283,7 @@ class Run:
             board=self.board,
             raising=self.options.raising,
             in_flight=self.options.in_flight,
+            held_up=self.options.held_up,
             tell=self.events.tell,
         )
         paused = "started with --paused" if self.options.paused else None

@@ -196,7 +196,8 @@ byId("save").addEventListener("click", () =>
   ask(byId("save"), "/checkpoints?wait=60s", ({ checkpoint }) => (checkpoint ? `Checkpoint ${checkpoint.number} is durable.` : "The save goes on.")),
 );
 byId("pause").addEventListener("click", () =>
-  ask(byId("pause"), news.status.state === "paused" ? "/resume" : "/pause", ({ state }) => (state === "paused" ? "Paused." : "Resumed.")),
+  ask(byId("pause"), news.status.state === "paused" ? "/resume" : "/pause", ({ state, operation }) =>
+    operation ? "Asked for; the trainer is at something else." : state === "paused" ? "Paused." : "Resumed."),
 );
 byId("spans").addEventListener("change", (event) => {
   span = event.target.value;
