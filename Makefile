@@ -34,7 +34,7 @@ demo-short: $(READY) ## The same for 75 s of the stream, in a folder of its own,
 	rm -rf build/demo
 	$(BIN)/millrace demo --for 75s --plain --check --folder build/demo
 
-demo-clean: ## Remove all that the demo keeps
+demo-clean: ## Remove all that the demo keeps, but for Kafka's jars in ~/.cache/millrace
 	rm -rf demo build/demo
 
 check: format-check lint types layers house ## Everything that reads the code without running it
