@@ -70,13 +70,6 @@ def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text() == "# Another page\n"
 
 
-def test_every_recipe_that_the_page_names_exists() -> None:
-    named = set(re.findall(r"`make ([a-z-]+)`", PAGE))
-    assert {"bench", "bench-peers", "bench-report"} <= named
-    recipes = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert named - recipes == set()
-
-
 @pytest.mark.parametrize(
     "lock", sorted((ROOT / "bench" / "peers").glob("*/requirements.lock")), ids=lambda p: p.parent.name
 )

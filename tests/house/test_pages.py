@@ -1,0 +1,62 @@
+"""What the pages say to type would be understood, and where they point there is something."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.house.pages import PAGES, ROOT, anchors, blocks_to_type, links, spans_to_type
+from tests.typed import understood, verbs
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+def of_millrace(commands: Iterable[list[str]]) -> list[list[str]]:
+    return [words for name, *words in commands if name == "millrace"]
+
+
+def test_there_is_something_to_hold() -> None:
+    assert {"README.md", "CHANGELOG.md", "operating.md"} <= {page.name for page in PAGES}
+    assert sum(len(of_millrace(blocks_to_type(page))) for page in PAGES) > 20
+    assert sum(len(of_millrace(spans_to_type(page))) for page in PAGES) > 40
+
+
+@each_page
+def test_every_command_of_a_block_would_be_understood(page: Path) -> None:
+    for words in of_millrace(blocks_to_type(page)):
+        understood(words)
+
+
+@each_page
+def test_every_command_in_a_sentence_would_be_understood(page: Path) -> None:
+    for words in of_millrace(spans_to_type(page)):
+        understood(words, whole=False)
+
+
+def test_every_verb_stands_on_a_page_as_it_is_typed() -> None:
+    shown = {understood(words) for page in PAGES for words in of_millrace(blocks_to_type(page))}
+    told = {understood(words, whole=False) for page in PAGES for words in of_millrace(spans_to_type(page))}
+    assert verbs().keys() - shown - told == set()
+
+
+@each_page
+def test_every_recipe_exists(page: Path) -> None:
+    recipes = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    typed = [words for name, *words in (*blocks_to_type(page), *spans_to_type(page)) if name == "make"]
+    asked = {word for words in typed for word in words if "=" not in word}
+    assert asked - recipes == set()
+
+
+@each_page
+def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        to = urlsplit(link)
+        if to.scheme:
+            continue
+        target = (page.parent / unquote(to.path)).resolve() if to.path else page
+        if not target.exists() or (to.fragment and to.fragment not in anchors(target)):
+            broken.append(link)
+    assert broken == []
