@@ -27,8 +27,10 @@ checkpoints: {path: ./checkpoints}
 ```
 
 - **Precedence.** The environment goes over the file, the file over the defaults. `millrace config show -c clicks.yaml`
-  prints every effective value with its origin, secrets masked; `millrace config schema` prints the JSON Schema for
-  your editor.
+  prints every effective value with its origin, secrets masked.
+- **Your editor** completes, explains and checks settings by a JSON Schema. Print it beside the config, with
+  `millrace config schema > millrace.schema.json`, and make `# yaml-language-server: $schema=millrace.schema.json` the
+  config's first line: VS Code's YAML extension reads it, and so does every editor with yaml-language-server.
 - **Environment.** `MILLRACE_` and the setting's name with `__` between its parts: `MILLRACE_TRAINING__BATCH_SIZE=2048`.
   A list is comma separated or JSON (`MILLRACE_KAFKA__BOOTSTRAP_SERVERS=a:9092,b:9092`), a mapping is JSON, `null`
   unsets. A variable replaces all that it names. Names are read in lower case; set names with capitals in the file.

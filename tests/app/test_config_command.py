@@ -3,11 +3,15 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
+from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from app.cli.config import config
 
+ROOT = Path(__file__).parents[2]
+CONFIGS = [*ROOT.glob("examples/*/*.yaml"), *ROOT.glob("bench/configs/*.yaml"), ROOT / "k8s" / "base" / "millrace.yaml"]
 FIVE_LINES = """\
 name: clicks
 kafka:   {bootstrap_servers: [localhost:9092], topics: [clicks]}
@@ -57,3 +61,30 @@ def test_schema_is_a_json_schema() -> None:
     document = json.loads(run("schema"))
     assert document["$schema"].endswith("2020-12/schema")
     assert set(document["properties"]) >= {"name", "kafka", "records", "model", "training", "checkpoints"}
+
+
+def mistakes(text: str) -> list[str]:
+    """What an editor would underline, by the schema as it is printed."""
+    schema = json.loads(run("schema"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    config = YAML(typ="safe", pure=True).load(text)
+    return [mistake.json_path for mistake in jsonschema.Draft202012Validator(schema).iter_errors(config)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
+def test_an_editor_takes_every_config_of_the_project(config: Path) -> None:
+    assert mistakes(config.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "where"),
+    [
+        ("records: {features", "records: {featurs", "$.records"),
+        ("price: float32", "price: float31", "$.records.features.price"),
+        ("topics: [clicks]", "topics: clicks", "$.kafka.topics"),
+        ("name: clicks", "name: clicks\ntraining: {max_wait: 5}", "$.training.max_wait"),
+        ("name: clicks", "name: clicks\nstop: {grace: 60}", "$.stop.grace"),
+    ],
+)
+def test_an_editor_underlines_a_mistake(right: str, wrong: str, where: str) -> None:
+    assert where in mistakes(FIVE_LINES.replace(right, wrong))
