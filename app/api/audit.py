@@ -1,8 +1,9 @@
 """The audit: who ordered what, written when it is taken, and again with the answer, what became of it; and how many.
 
-Runs on the HTTP side's loop. Orders that were taken are all written down; of those that were refused at most so many a
-minute, for anybody may send them. A line names a route, never what a client has put into a path, a query or a body.
-All are counted, and written whatever `logs.level` is: who gave an order must not depend on how much is said.
+Runs on the HTTP side's loop. Orders that the door let through are all written down, whatever became of them; of those
+that it turned away at most so many a minute, for anybody may send them. A line names a route, never what a client has
+put into a path, a query or a body. All are counted, and written whatever `logs.level` is: who gave an order must not
+depend on how much is said.
 """
 
 import logging
@@ -19,6 +20,7 @@ from consumers.log_limit import LogLimit
 log = logging.getLogger(__name__)
 log.setLevel(logging.INFO)
 _refusals = logging.getLogger(f"{__name__}.refusals")
+"""Of those alone that were turned away, so that a flood of them hides no order of somebody who may give it."""
 _REFUSALS_PER_MINUTE = 30
 _refusals.addFilter(LogLimit(_REFUSALS_PER_MINUTE))
 _OTHER = "other"
@@ -68,7 +70,7 @@ class Audit:
             raise
 
     def refused(self, scope: Scope, problem: ProblemError) -> None:
-        """Write down that somebody was not let through."""
+        """Write down that somebody was turned away."""
         client = client_of(scope)
         self._count(_order(scope, client), problem.status)
         _refusals.warning(
@@ -82,11 +84,10 @@ class Audit:
     def _write(self, order: _Order, status: int, where: str | None) -> None:
         self._count(order, status)
         facts = {"by": order.by, "client": client_of(order.scope), "status": status}
-        line = "%s %s: %d, ordered by %s", order.scope["method"], order.route, status, order.by
-        if status < 400:
-            log.info(*line, extra=facts | ({} if where is None else {"location": where}))
-        else:
-            _refusals.warning(*line, extra=facts)
+        facts |= {} if where is None else {"location": where}
+        level = logging.INFO if status < 400 else logging.WARNING
+        line = "%s %s: %d, ordered by %s"
+        log.log(level, line, order.scope["method"], order.route, status, order.by, extra=facts)
 
     def _count(self, order: _Order, status: int) -> None:
         self._counts[order.name, _outcome(status)] += 1
