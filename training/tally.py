@@ -3,6 +3,7 @@
 Owns the counts between two calls, frozen; the ledger replaces them under its lock. Lasts as long as the process.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,8 @@ class Tally:
     skipped: int = 0
     gaps: int = 0
     lost: int = 0
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    """Records of which a list was cut to its bound, by feature; they count as learnt or set aside as any other."""
 
     @property
     def records(self) -> int:
@@ -28,15 +31,17 @@ class Tally:
 
     def plus(self, spans: Sequence[Span], refused: Mapping[Partition, Mapping[Reason, int]]) -> "Tally":
         """With a block's spans, so many of whose rows were set aside after all."""
-        set_aside = dict(self.set_aside)
+        set_aside, truncated = Counter(self.set_aside), Counter(self.truncated)
         for counts in (*(span.set_aside for span in spans), *refused.values()):
-            for reason, count in counts.items():
-                set_aside[reason] = set_aside.get(reason, 0) + count
+            set_aside.update(counts)
+        for span in spans:
+            truncated.update(span.truncated)
         turned_down = sum(sum(counts.values()) for counts in refused.values())
         return Tally(
             learnt=self.learnt + sum(span.learnt for span in spans) - turned_down,
-            set_aside=set_aside,
+            set_aside=dict(set_aside),
             skipped=self.skipped + sum(sum(span.skipped.values()) for span in spans),
             gaps=self.gaps + sum(span.gaps for span in spans),
             lost=self.lost + sum(span.lost for span in spans),
+            truncated=dict(truncated),
         )

@@ -1,4 +1,4 @@
-"""The catalogue: every metric there is, with its kind, its labels, and what a bad value of it means.
+"""The catalogue: every metric there is, with its kind, its labels, and which value of it is bad.
 
 Owns names and words, by one template: `millrace_`, what is measured, its base unit, `_total` where it only ever grows.
 Every series bears the label `model`, the config's name, beside those that stand here. Pure; `docs/metrics.md` is made
@@ -22,7 +22,7 @@ class Metric:
     """Its name without the prefix."""
     kind: Kind
     help: str
-    """What it is, and what a bad value means."""
+    """What it is, and which value is bad; nothing of that where none can be."""
     labels: tuple[str, ...]
     """Besides `model`."""
 
@@ -51,7 +51,11 @@ _TRAINER = (
         "1 where /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, or a crash "
         "loop; /readyz says which.",
     ),
-    _gauge("problem", "1 while /status shows this problem, with what to do; 0 while it does not.", "problem"),
+    _gauge(
+        "problem",
+        "1 while /status shows this problem, 0 while it does not. 1 is bad: /status says since when and what to do.",
+        "problem",
+    ),
     _gauge("phase", "1 for the phase that the trainer is in, 0 for the others. failed is bad.", "phase"),
     _gauge(
         "phase_seconds",
@@ -64,8 +68,8 @@ _TRAINER = (
     ),
     _gauge(
         "trainer_time_ratio",
-        "Shares of the trainer's last minute: records (none came), input (decoding, preparing), compute, saving. "
-        "Lagging, the largest is what to mend.",
+        "Shares of the trainer's last minute: records (none came), input (decoding, preparing), compute, saving. Bad: "
+        "saving is more than a little; where the lag grows, the largest is what to mend.",
         "spent",
     ),
     _gauge(
@@ -86,7 +90,7 @@ _TRAINER = (
 
 _RECORDS = (
     _counter("records_fetched", "Records that came from Kafka. Bad: it stands still while there is lag."),
-    _counter("fetched_bytes", "What they weigh in memory."),
+    _counter("fetched_bytes", "What the records that came from Kafka weigh in memory."),
     _counter(
         "records_learnt",
         "Records that a training step has used; what a rewind reads again counts again. Bad: it stands still while "
@@ -99,7 +103,17 @@ _RECORDS = (
         "reason",
     ),
     _counter("records_skipped", "Records passed over by an order to skip. Bad: it grows and nobody ordered it."),
-    _gauge("records_held", "Records on their way: queued, decoded, in blocks, in the trainer's call."),
+    _counter(
+        "records_truncated",
+        "Records of which a list was cut to its bound, by feature; they count as learnt or set aside as any other. "
+        "Bad: more than a few, since the model never sees what is cut off; give the feature a larger shape.",
+        "feature",
+    ),
+    _gauge(
+        "records_held",
+        "Records on their way: queued, decoded, in blocks, in the trainer's call. Bad: it stays as it is for minutes, "
+        "since nothing gets through.",
+    ),
     _counter(
         "records_discarded",
         "Records dropped by a stop, a rewind or a step that raised; they are read again. Bad: it grows all the time, "
@@ -111,7 +125,7 @@ _RECORDS = (
         "report it.",
     ),
     _counter("offsets_empty", "Offsets at which Kafka holds no record: compacted, aborted, control records."),
-    _counter("offsets_lost", "Offsets that retention removed before they were read. Anything but 0 is a loss of data."),
+    _counter("offsets_lost", "Offsets that retention removed before they were read. Bad: not 0, since data is lost."),
     _gauge(
         "history_offsets",
         "What became of all offsets since checkpoint number 0 (learnt, set_aside, skipped, empty, lost); a rewind goes "
@@ -128,9 +142,21 @@ _RECORDS = (
         "Records learnt over the last 10s, 1m or 5m. Bad: below millrace_arriving_records_per_second for long.",
         "window",
     ),
-    _gauge("arriving_records_per_second", "Records written to the topics over the last minute."),
+    _gauge(
+        "partitions_begun_anew",
+        "How often a partition of this history began anew, as its topic had been created again; a rewind goes back. "
+        "Bad: it grows and nobody created a topic again on purpose.",
+    ),
+    _gauge(
+        "arriving_records_per_second",
+        "Records written to the topics over the last minute. Bad: 0, or far from what the producers should write.",
+    ),
     _counter("calls", "Compiled calls that returned. Bad: it stands still while there is lag."),
-    _counter("blocks_dropped", "Blocks from before a rewind that came late and were not learnt."),
+    _counter(
+        "blocks_dropped",
+        "Blocks of an earlier incarnation that came late and were not learnt. Bad: it grows while "
+        "millrace_incarnation does not.",
+    ),
     _counter(
         "stale_records", "Records that Kafka sent again from before the position, dropped. Bad: it grows all the time."
     ),
@@ -167,8 +193,26 @@ _LAG = (
         "topic",
         "partition",
     ),
-    _gauge("partition_position_offset", "The next offset of the partition to be learnt.", "topic", "partition"),
-    _gauge("partition_end_offset", "One past the last offset of the partition.", "topic", "partition"),
+    _gauge(
+        "partition_position_offset",
+        "The next offset of the partition to be learnt; a rewind goes back. Bad: it stands still while "
+        "millrace_partition_lag_records is not 0.",
+        "topic",
+        "partition",
+    ),
+    _gauge(
+        "partition_fetched_offset",
+        "The next offset of the partition to be fetched; a rewind goes back. Bad: it stands still while the learning "
+        "has come as far, and millrace_partition_end_offset is ahead.",
+        "topic",
+        "partition",
+    ),
+    _gauge(
+        "partition_end_offset",
+        "One past the last offset of the partition. Bad: it goes back, as the topic was created again or truncated.",
+        "topic",
+        "partition",
+    ),
     _gauge("partitions_read", "Partitions that are read. Bad: fewer than millrace_partitions."),
     _gauge("partitions", "Partitions that there are, those included that may not join this run."),
     _histogram(
@@ -188,24 +232,44 @@ _LIVE = (
     _gauge("live_baseline", "What always guessing the window's base rate would have scored.", "metric"),
     _gauge("live_records", "Records scored in the window; with few of them the values say little."),
     _gauge("live_window_seconds", "How far back the window reaches."),
-    _gauge("live_cumulative_value", "The same since checkpoint number 0; a rewind goes back.", "metric"),
+    _gauge(
+        "live_cumulative_value",
+        "What the model has scored since checkpoint number 0; a rewind goes back. Bad: better than millrace_live_value "
+        "for long, as the model was better once.",
+        "metric",
+    ),
     _gauge("live_cumulative_records", "Records scored since checkpoint number 0; a rewind goes back."),
 )
 
 _CHECKPOINTS = (
-    _gauge("checkpoint_number", "Of the newest durable checkpoint. Bad: it stands still while records are learnt."),
+    _gauge(
+        "checkpoint_number",
+        "The number of the newest durable checkpoint. Bad: it stands still while records are learnt.",
+    ),
     _gauge(
         "checkpoint_age_seconds",
         "Since the newest durable checkpoint. Bad: many times checkpoints.every while "
         "millrace_checkpoint_unsaved_steps is not 0, as a kill costs that much to read again.",
     ),
-    _gauge("checkpoint_unsaved_steps", "Batches run since the newest durable checkpoint."),
+    _gauge(
+        "checkpoint_unsaved_steps",
+        "Batches run since the newest durable checkpoint. Bad: it grows beyond what checkpoints.every allows, as no "
+        "save succeeds.",
+    ),
     _gauge(
         "checkpoint_took_seconds",
         "From the copy to durability, the last time. Bad: near checkpoints.every or stop.grace; look at the disk.",
     ),
-    _gauge("checkpoint_stall_seconds", "How long the learning stood still for the copy, the last time."),
-    _gauge("checkpoint_bytes", "Size of the newest durable checkpoint."),
+    _gauge(
+        "checkpoint_stall_seconds",
+        "How long the learning stood still for the copy, the last time. Bad: more than a hundredth of "
+        "checkpoints.every; save less often.",
+    ),
+    _gauge(
+        "checkpoint_bytes",
+        "Size of the newest durable checkpoint. Bad: the volume has no room for as many as checkpoints.keep keeps, and "
+        "for one more.",
+    ),
     _counter("checkpoints_saved", "Saves of this process that became durable. Bad: it stands still."),
     _counter("checkpoints_failed", "Saves of this process that failed. Bad: it grows; /status says why."),
 )
@@ -218,13 +282,23 @@ _KAFKA = (
         "old offsets.",
         "outcome",
     ),
-    _counter("dead_letters", "Letters about records that were set aside."),
-    _counter("dead_letters_acknowledged", "Letters that their topic has; without a topic, all of them."),
+    _counter(
+        "dead_letters",
+        "Letters about records that were set aside. Bad: more than a trickle, as of "
+        "millrace_records_set_aside_total, which names the reasons.",
+    ),
+    _counter(
+        "dead_letters_acknowledged",
+        "Letters that their topic has; without a topic, all of them. Bad: it stands still while "
+        "millrace_dead_letters_total grows.",
+    ),
     _gauge(
         "dead_letters_waiting",
         "Letters that their topic has not acknowledged. Bad: not 0 for long, as no checkpoint is made before they are.",
     ),
-    _gauge("dead_letters_waiting_bytes", "What they weigh. Bad: near millrace_dead_letters_limit_bytes."),
+    _gauge(
+        "dead_letters_waiting_bytes", "What the letters that wait weigh. Bad: near millrace_dead_letters_limit_bytes."
+    ),
     _gauge(
         "dead_letters_limit_bytes",
         "Where decoding waits until letters are acknowledged. Not there where no topic is set.",
@@ -258,21 +332,25 @@ _PROCESS = (
         "blocks. Bad: the sum stays above millrace_memory_limit_bytes; one record may be larger than its share.",
         "part",
     ),
-    _gauge("memory_limit_bytes", "What they share: memory.limit."),
+    _gauge("memory_limit_bytes", "What the parts of millrace_memory_bytes share: memory.limit."),
     _gauge(
         "loop_lag_seconds",
         "How late the event loops (consumer, api) were for their timers: p99 over half a minute. Bad: above 0.1, as "
         "probes may time out and fetching falls behind.",
         "loop",
     ),
-    _counter("process_cpu_seconds", "Processor time of the process, user and system."),
+    _counter(
+        "process_cpu_seconds",
+        "Processor time of the process, user and system. Bad: its rate is at the cores that it may use, and the lag "
+        "grows.",
+    ),
     _gauge(
         "process_resident_memory_bytes",
         "Resident memory of the process. Bad: it grows for hours, or nears the container's limit.",
     ),
     _gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes and nobody deployed."),
     _gauge("process_open_fds", "Open file descriptors. Bad: near millrace_process_max_fds."),
-    _gauge("process_max_fds", "How many there may be."),
+    _gauge("process_max_fds", "How many file descriptors may be open."),
 )
 
 SECTIONS: Mapping[str, tuple[Metric, ...]] = {

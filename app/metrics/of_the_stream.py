@@ -33,6 +33,8 @@ def _records(snapshot: Snapshot) -> Iterator[Reading]:
     for reason in Reason:
         yield Reading("records_set_aside_total", tally.set_aside.get(reason, 0), (reason.value,))
     yield Reading("records_skipped_total", tally.skipped)
+    cut = [name for name, field in snapshot.settings.records.features.items() if field.varies]
+    yield from by_label("records_truncated_total", {name: tally.truncated.get(name, 0) for name in cut})
     yield Reading("records_held", flow.held)
     yield Reading("records_discarded_total", flow.discarded)
     yield Reading("balanced", balanced(snapshot))
@@ -45,8 +47,9 @@ def _records(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def _history(snapshot: Snapshot) -> Iterator[Reading]:
-    outcomes, settled = Counter[str](), 0
+    outcomes, settled, anew = Counter[str](), 0, 0
     for partition in snapshot.ledger.partitions.values():
+        anew += len(partition.former)
         for history in partition.histories:
             settled += history.position - history.start
             outcomes["learnt"] += history.learnt
@@ -56,6 +59,7 @@ def _history(snapshot: Snapshot) -> Iterator[Reading]:
             outcomes["lost"] += history.lost
     yield from by_label("history_offsets", outcomes)
     yield Reading("history_settled_offsets", settled)
+    yield Reading("partitions_begun_anew", anew)
 
 
 def _rates(observation: Observation) -> Iterator[Reading]:
@@ -82,6 +86,8 @@ def _lag(observation: Observation) -> Iterator[Reading]:
         yield Reading("partition_position_offset", settled.position, labels)
         yield from known("partition_lag_seconds", lag.partitions.get(partition), *labels)
         end = fetching[partition].end if partition in fetching else None
+        if partition in fetching:
+            yield Reading("partition_fetched_offset", fetching[partition].position, labels)
         if end is not None:
             yield Reading("partition_end_offset", end, labels)
             yield Reading("partition_lag_records", max(0, end - settled.position), labels)

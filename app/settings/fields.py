@@ -142,6 +142,11 @@ class FeatureSettings(_Named):
         description="With a shape: the model gets a RaggedTensor, of lists that are cut at the first of it.",
     )
 
+    @property
+    def varies(self) -> bool:
+        """Whether it is a list of varying length, cut at a bound."""
+        return self.pad is not None or self.ragged
+
     def to_field(self, name: str) -> schema.Field:
         """The schema's description of it."""
         pad = self.pad if self.pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
@@ -149,9 +154,8 @@ class FeatureSettings(_Named):
 
     @model_validator(mode="after")
     def _length_varies_within_a_bound(self) -> Self:
-        varies = self.pad is not None or self.ragged
         key = "ragged" if self.ragged else "pad"
-        if varies and not self.shape:
+        if self.varies and not self.shape:
             raise SettingError(key, "a list of varying length needs a bound; write shape: [N], its greatest length")
         if self.ragged and len(self.shape) > 1:
             raise SettingError(key, "a ragged feature is a list of single values; write shape: [N], or pad it")

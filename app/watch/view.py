@@ -111,7 +111,8 @@ def _records(status: Mapping[str, Any]) -> str:
     parts += [f"{count:,} skipped by {order}" for order, count in records["skipped"].items() if count]
     parts += [f"{records[key]:,} {key}" for key in ("gaps", "lost") if records[key]]
     balance = "it balances" if records["balanced"] else "IT DOES NOT BALANCE"
-    return f"{records['offsets']:,} offsets = {' + '.join(parts)}: {balance}"
+    cut = "".join(f"; {count:,} cut in {feature}" for feature, count in records.get("truncated", {}).items())
+    return f"{records['offsets']:,} offsets = {' + '.join(parts)}: {balance}{cut}"
 
 
 def _checkpoint(status: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ ORIGIN = "http://127.0.0.1:8080"
 CONFIG = """\
 name: clicks
 kafka:   {bootstrap_servers: [localhost:9092], topics: [clicks]}
-records: {format: raw, features: {id: int64}, label: {clicked: float32}}
+records: {features: {id: int64, words: {dtype: int64, shape: [8], pad: 0}}, label: {clicked: float32}}
 model:   {build: ./model.py:build_model}
 checkpoints: {path: ./checkpoints}
 api: {listen: "127.0.0.1:0"}

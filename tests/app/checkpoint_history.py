@@ -14,7 +14,7 @@ from training.ledger import Ledger
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 PER_STEP = {P0: 10, P1: 5}
-"""Offsets that a step settles; the first of clicks:0 is malformed each time."""
+"""Offsets that a step settles; of clicks:0 the first is malformed each time, and two hold a list that is cut."""
 BEGAN_MS, STEP_MS = 1_763_694_000_000, 3_600_000
 """The event times of a step are within an hour of its own; the first begins at 2025-11-21T03:00:00Z."""
 PROVENANCE = {
@@ -100,6 +100,7 @@ def _block(step: int) -> BlockFacts:
             end=step * count,
             learnt=count - 1 if partition == P0 else count,
             set_aside={Reason.MALFORMED: 1} if partition == P0 else {},
+            truncated={"recent": 2} if partition == P0 else {},
         )
         for index, (partition, count) in enumerate(PER_STEP.items())
     ]

@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from app.api import event_models, lineage_models, models, order_models
 from tests.app.api_rig import Client
@@ -67,6 +67,31 @@ def test_every_sample_is_an_answer_that_there_could_be(section: str) -> None:
     shown = sample(section)
     read = TypeAdapter(_SAMPLES[section]).validate_python(shown)
     assert read.model_dump(mode="json", exclude_none=True) == shown
+
+
+@pytest.mark.parametrize("section", ["GET /status", "GET /lag", "GET /throughput"])
+def test_every_field_of_the_great_answers_stands_in_the_sample_or_in_the_text(section: str) -> None:
+    told = {word.rpartition(".")[2] for word in re.findall(r"`([\w.]+)`", sections()[section])}
+    fields = set(fields_of(_SAMPLES[section]))
+    assert len(fields) > 10
+    assert fields - told - set(keys_of(sample(section))) == set()
+
+
+def fields_of(shape: Any) -> Iterator[str]:
+    """Every name that may stand in an answer of this shape."""
+    if isinstance(shape, type) and issubclass(shape, BaseModel):
+        for name, field in shape.model_fields.items():
+            yield name
+            yield from fields_of(field.annotation)
+    for inner in get_args(shape):
+        yield from fields_of(inner)
+
+
+def keys_of(shown: Any) -> Iterator[str]:
+    """Every name that stands in an answer."""
+    for inner in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
+        yield from keys_of(inner)
+    yield from shown if isinstance(shown, dict) else ()
 
 
 def test_the_numbers_of_the_samples_add_up() -> None:

@@ -106,8 +106,8 @@ def test_show_tells_what_became_of_every_offset(config: str) -> None:
     assert "event time    2025-11-21T03:00:00.000Z to 2025-11-21T04:59:59.999Z" in said
     assert "model.py      sha256 f0f0" in said
     assert "versions      millrace 0.1.0, python 3.11.9" in said
-    assert "clicks:0      offsets 0..19: learnt 18, set aside 2 malformed" in said
-    assert "clicks:1      offsets 0..9: learnt 10" in said
+    assert "clicks:0      offsets 0..19: learnt 18, set aside 2 malformed, 4 cut in recent\n" in said
+    assert "clicks:1      offsets 0..9: learnt 10\n" in said
 
 
 def test_show_as_json_adds_up(config: str) -> None:

@@ -35,6 +35,30 @@ def test_no_name_stands_in_two_sections() -> None:
     assert sum(map(len, SECTIONS.values())) == len(CATALOGUE)
 
 
+PLAIN_FACTS = {
+    "build_info",
+    "dead_letters_limit_bytes",
+    "deployment_info",
+    "fetched_bytes_total",
+    "live_baseline",
+    "live_cumulative_records",
+    "live_records",
+    "live_window_seconds",
+    "memory_limit_bytes",
+    "model_parameters",
+    "offsets_empty_total",
+    "partitions",
+    "phase_limit_seconds",
+    "process_max_fds",
+}
+"""Limits, versions, sizes and other things of which no value is bad; others are measured by them."""
+
+
+def test_every_metric_says_which_value_is_bad_unless_none_is() -> None:
+    silent = {short for short, metric in CATALOGUE.items() if not re.search(r"\b[Bb]ad\b", metric.help)}
+    assert silent == PLAIN_FACTS
+
+
 @pytest.mark.parametrize("short", CATALOGUE)
 def test_every_metric_follows_the_template_and_says_what_it_is(short: str) -> None:
     metric = CATALOGUE[short]

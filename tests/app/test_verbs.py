@@ -7,6 +7,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from app.watch.sparkline import sparkline
 from app.watch.view import drawn
 from app.watch.watched import Watched
 from consumers.errors import DataLossError, MillraceError
-from tests.app.api_rig import Rig
+from tests.app.api_rig import P0, Rig
 from tests.typed import understood, verbs
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError
 from training.phases import Phase
@@ -103,6 +104,16 @@ def test_status_shows_the_verdict_and_the_balance_where_there_is_no_terminal(url
     assert told["verdict"] in shown
     assert "it balances" in shown
     assert f"checkpoint {told['checkpoint']['number']}, " in shown
+
+
+def test_status_shows_how_many_lists_were_cut_and_in_which_feature(url: str, rig: Rig) -> None:
+    rig.produce(P0, 8)
+    facts = rig.feed.facts_of(rig.draw().facts.number)
+    assert "cut in" not in run("status", "--url", url)
+    (span,) = facts.spans
+    rig.service.ledger.settle(replace(facts, spans=(replace(span, truncated={"words": 3, "tags": 1}),)))
+    assert json.loads(run("status", "--url", url, "--json"))["records"]["truncated"] == {"words": 3, "tags": 1}
+    assert ": it balances; 3 cut in words; 1 cut in tags\n" in run("status", "--url", url)
 
 
 def test_the_service_must_be_named_one_way(url: str, rig: Rig) -> None:

@@ -1,14 +1,19 @@
 """What a real service tells Prometheus while it learns, and what Kafka's own tool says of the same."""
 
+import json
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from app.cli.application import application
 from app.local_broker.topics import create_topic
 from app.metrics.catalogue import CATALOGUE
 from consumers.reasons import Reason
@@ -16,13 +21,25 @@ from tests.app.metrics_text import Scrape, complaints
 from tests.conftest import WaitFor
 from tests.faults.harness.kafka import committed
 from tests.faults.harness.process import Run
-from tests.faults.harness.project import Project
-from tests.faults.harness.records import Mixture
+from tests.faults.harness.project import FEATURES, Project
+from tests.faults.harness.records import WIDTH, Mixture, Place, Verdict, good
 from tests.faults.harness.topics import Topic
 from tests.integration.consumer_groups import describe
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 PARTITIONS = 2
+LONG_EACH = 10
+"""Of so many records one has a longer list than its feature holds."""
+
+
+class SomeLong(Mixture):
+    """Records of which some are malformed, and others have too long a list, which is no reason not to learn them."""
+
+    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+        """One of them."""
+        if place.offset % LONG_EACH:
+            return super().draw(place, random)
+        return json.dumps({**good(place, random), "x": [0.5] * (WIDTH + 2)}).encode(), None
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,17 @@ class Learning:
         assert answer.status_code == 200
         return Scrape(answer.text)
 
+    @property
+    def long(self) -> int:
+        """How many records with too long a list were written."""
+        return sum(len(range(0, len(verdicts), LONG_EACH)) for verdicts in self.topic.verdicts)
+
+    def typed(self, *arguments: str) -> str:
+        """What a command prints that is about it."""
+        done = CliRunner().invoke(application, [*arguments, "-c", str(self.project.config)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
     def learnt_all(self) -> bool:
         """Whether nothing that was written is left."""
         return self.run.settled() == sum(map(len, self.topic.verdicts))
@@ -45,11 +73,12 @@ class Learning:
 
 @pytest.fixture(scope="module")
 def learning(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Learning]:
-    """One for all tests here; some of its records are malformed, and it has a topic for their letters."""
+    """One for all tests here; it has a feature of varying length, and a topic for letters about malformed records."""
     name = f"m-{uuid.uuid4().hex[:10]}"
     create_topic(broker, f"{name}.dead")
-    with Topic(broker, name, PARTITIONS, Mixture(share=0.05, kinds=[Reason.MALFORMED]), seed=3) as topic:
-        records = {"dead_letters": {"topic": f"{name}.dead"}}
+    with Topic(broker, name, PARTITIONS, SomeLong(share=0.05, kinds=[Reason.MALFORMED]), seed=3) as topic:
+        features = {**FEATURES, "x": {"dtype": "float32", "shape": [WIDTH], "pad": 0.0}}
+        records = {"dead_letters": {"topic": f"{name}.dead"}, "features": features}
         project = Project(tmp_path_factory.mktemp("metrics"), topic, records=records)
         topic.write(400)
         with Run(project) as run:
@@ -74,9 +103,28 @@ def test_what_it_tells_is_what_was_written(learning: Learning, wait_for: WaitFor
     scrape, verdicts = learning.scrape(), [verdict for each in learning.topic.verdicts for verdict in each]
     assert scrape.value("records_learnt_total") == verdicts.count(None)
     assert scrape.value("records_set_aside_total", reason="malformed") == verdicts.count(Reason.MALFORMED) > 0
+    assert scrape.value("records_truncated_total", feature="x") == learning.long > 0
     assert list(scrape.law) == [len(verdicts)] * 2
     assert [scrape.value(short) for short in ("lag_records", "lag_seconds")] == [0, 0]
     assert [scrape.value(short) for short in ("balanced", "kafka_connected", "ready")] == [1, 1, 1]
+
+
+def test_the_lists_that_were_cut_are_counted_wherever_records_are(learning: Learning, wait_for: WaitFor) -> None:
+    wait_for(learning.learnt_all, timeout=60)
+    code, saved = learning.run.ask("POST", "/checkpoints?wait=30s")
+    assert code == 201
+    number = saved["checkpoint"]["number"]
+    history = learning.run.ask("GET", f"/checkpoints/{number}")[1]["history"].values()
+    shown = re.findall(
+        r": learnt .*, (\d+) cut in x$", learning.typed("checkpoints", "show", str(number)), re.MULTILINE
+    )
+    told = {
+        "/status": learning.run.status()["records"]["truncated"]["x"],
+        "/checkpoints": sum(partition["truncated"]["x"] for partition in history),
+        "checkpoints show": sum(map(int, shown)),
+    }
+    assert told == dict.fromkeys(told, learning.long)
+    assert f"; {learning.long:,} cut in x\n" in learning.typed("status")
 
 
 def test_no_counter_goes_back_and_the_law_holds_while_it_learns_and_rewinds(

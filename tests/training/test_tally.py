@@ -9,7 +9,7 @@ AT = Partition("clicks", 0)
 
 
 def block(number: int, start: int, incarnation: int) -> BlockFacts:
-    """Nine offsets: five rows, two malformed, one gap, one lost."""
+    """Nine offsets: five rows, a list of one of them cut, two malformed, one gap, one lost."""
     span = Span(
         partition=AT,
         index=0,
@@ -19,6 +19,7 @@ def block(number: int, start: int, incarnation: int) -> BlockFacts:
         set_aside={Reason.MALFORMED: 2},
         gaps=1,
         lost=1,
+        truncated={"words": 1},
     )
     return BlockFacts(
         number=number,
@@ -43,7 +44,7 @@ def test_it_counts_what_the_ledger_settles_and_does_not_go_back_with_it() -> Non
     tally, statistics = ledger.tally, ledger.statistics()
     assert (tally.learnt, tally.set_aside) == (9, {Reason.MALFORMED: 4, Reason.UPDATE_NOT_FINITE: 1})
     assert (tally.skipped, tally.gaps, tally.lost) == (0, 2, 2)
-    assert tally.records == 14
+    assert (tally.records, tally.truncated) == (14, {"words": 2})
     assert statistics.tally == tally
     assert statistics.partitions[AT].learnt == 5
 

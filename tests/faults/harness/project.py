@@ -12,12 +12,13 @@ from tests.faults.harness.topics import Topic
 from training.checkpoints.folder import Folder
 
 _MODEL = Path(__file__).parent / "model.py"
-_FEATURES = {
+FEATURES = {
     "x": {"dtype": "float32", "shape": [WIDTH]},
     "curse": "float32",
     "id": "int64",
     "partition": "int32",
 }
+"""What the model takes in."""
 
 
 class Project:
@@ -53,7 +54,7 @@ class Project:
             "kafka": {"bootstrap_servers": [topic.bootstrap], "topics": [topic.name]},
             "records": {
                 "format": "json",
-                "features": _FEATURES,
+                "features": FEATURES,
                 "label": {"y": {"dtype": "float32", "one_of": [0, 1]}},
             },
             "model": {"build": "./model.py:build_model"},

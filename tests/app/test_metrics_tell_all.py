@@ -1,0 +1,197 @@
+"""Every number of /status, /lag and /throughput has a series that says the same, or a reason why it has none."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from app.api.models import LagAnswer, Status, ThroughputAnswer
+from app.api.observer import Observation, Observer
+from app.api.snapshot import take
+from app.api.status import lag_answer, status_of, throughput_answer
+from app.metrics.catalogue import MODEL
+from app.metrics.collector import ServiceCollector
+from tests.app.api_rig import P0, P1, Rig
+from tests.app.metrics_text import Scrape
+from training.checkpoints import SaveReason
+from training.skips import Skip
+
+ANSWERS: Mapping[str, type[BaseModel]] = {"status": Status, "lag": LagAnswer, "throughput": ThroughputAnswer}
+SERIES: Mapping[str, str] = {
+    "status.stream.lag_records": "lag_records",
+    "status.stream.lag_s": "lag_seconds",
+    "status.stream.catch_up_s": "catch_up_seconds",
+    "status.stream.retention_s_left": "retention_left_seconds",
+    "status.stream.partitions.assigned": "partitions_read",
+    "status.stream.partitions.of": "partitions",
+    "status.throughput.records_per_s.*": "learnt_records_per_second",
+    "status.throughput.arriving_per_s": "arriving_records_per_second",
+    "status.throughput.waiting.*": "trainer_time_ratio",
+    "status.records.offsets": "history_settled_offsets",
+    "status.records.learnt": "history_offsets{outcome=learnt}",
+    "status.records.set_aside.*": "records_set_aside_total",
+    "status.records.skipped.*": "history_offsets{outcome=skipped}",
+    "status.records.gaps": "history_offsets{outcome=empty}",
+    "status.records.lost": "history_offsets{outcome=lost}",
+    "status.records.truncated.*": "records_truncated_total",
+    "status.records.begun_anew": "partitions_begun_anew",
+    "status.records.fetched": "records_fetched_total",
+    "status.records.held": "records_held",
+    "status.records.discarded": "records_discarded_total",
+    "status.records.balanced": "balanced",
+    "status.live.*": "live_value",
+    "status.live.records": "live_records",
+    "status.live.baseline.*": "live_baseline",
+    "status.live.cumulative.*": "live_cumulative_value",
+    "status.live.cumulative.records": "live_cumulative_records",
+    "status.training.step": "step",
+    "status.training.learning_rate": "learning_rate",
+    "status.training.replicas": "replicas",
+    "status.training.incarnation": "incarnation",
+    "status.checkpoint.number": "checkpoint_number",
+    "status.checkpoint.age_s": "checkpoint_age_seconds",
+    "status.checkpoint.took_s": "checkpoint_took_seconds",
+    "status.checkpoint.stall_ms": "checkpoint_stall_seconds",
+    "status.model.parameters": "model_parameters",
+    "status.kafka.connected": "kafka_connected",
+    "lag.lag_records": "lag_records",
+    "lag.lag_s": "lag_seconds",
+    "lag.catch_up_s": "catch_up_seconds",
+    "lag.retention_s_left": "retention_left_seconds",
+    "lag.partitions.*.position": "partition_position_offset",
+    "lag.partitions.*.fetched": "partition_fetched_offset",
+    "lag.partitions.*.end": "partition_end_offset",
+    "lag.partitions.*.lag_records": "partition_lag_records",
+    "lag.partitions.*.lag_s": "partition_lag_seconds",
+    "lag.commits.accepted": "commits_total{outcome=accepted}",
+    "lag.commits.refused.*": "commits_total{outcome=refused}",
+    "throughput.records_per_s.*": "learnt_records_per_second",
+    "throughput.arriving_per_s": "arriving_records_per_second",
+    "throughput.waiting.*": "trainer_time_ratio",
+    "throughput.queued_bytes.client": "memory_bytes{part=client}",
+    "throughput.queued_bytes.handoff": "memory_bytes{part=handoff}",
+    "throughput.queued_bytes.decoding": "memory_bytes{part=decoding}",
+    "throughput.queued_bytes.assembling": "memory_bytes{part=assembling}",
+    "throughput.queued_bytes.blocks": "memory_bytes{part=blocks}",
+    "throughput.queued_bytes.total": "memory_bytes",
+    "throughput.queued_bytes.limit": "memory_limit_bytes",
+    "throughput.loop_lag_ms.consumer": "loop_lag_seconds{loop=consumer}",
+    "throughput.loop_lag_ms.api": "loop_lag_seconds{loop=api}",
+}
+"""By where a number stands in an answer. What stands there by name is told by that label, or added up."""
+WITHOUT: Mapping[str, str] = {
+    "status.stream.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
+    "throughput.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
+    "status.records.handed": "what the trainer was given is settled, or held by it",
+    "status.checkpoint.parent": "names a checkpoint",
+    "status.checkpoint.step": "is millrace_step without millrace_checkpoint_unsaved_steps",
+    "status.skips.number": "names a checkpoint",
+    "status.skips.offsets": "of a single order",
+    "status.skips.passed": "of a single order; together they are in millrace_history_offsets",
+    "status.skips.lifted_by": "names a checkpoint",
+    "status.rewound.number": "names a checkpoint",
+    "status.rewound.to": "names a checkpoint",
+}
+OF_NO_SHAPE = {"status.live.*", "status.live.cumulative.records"}
+"""They stand in a mapping, or where the user's metrics do."""
+Key = frozenset[str]
+"""What a number is of: values of labels."""
+WHOLE: Key = frozenset()
+
+
+def numbers(shape: Any, path: str) -> Iterator[str]:
+    """Where there is a number in answers of this shape."""
+    if isinstance(shape, type) and issubclass(shape, BaseModel):
+        for name, field in shape.model_fields.items():
+            yield from numbers(field.annotation, f"{path}.{name}")
+    elif isinstance(shape, type) and issubclass(shape, int | float):
+        yield path
+    elif get_origin(shape) is Mapping:
+        yield from numbers(get_args(shape)[1], f"{path}.*")
+    else:
+        for inner in get_args(shape):
+            yield from numbers(inner, path)
+
+
+@pytest.fixture
+def observation(rig: Rig) -> Observation:
+    """Of a service to which everything has happened that has a number."""
+    rig.source.meter.retention({"clicks": 3_600_000})
+    rig.produce(P0, 8, bad=1)
+    rig.produce(P1, 3)
+    rig.learn_all()
+    rig.produce(P0, 13)
+    rig.service.ledger.skip(Skip(partition=P0, start=9, end=12, order="rewind-1", reason="a bad hour"))
+    facts = rig.feed.facts_of(rig.draw().facts.number)
+    (span,) = facts.spans
+    cut = replace(span, learnt=span.learnt - 3, skipped={"rewind-1": 3}, truncated={"words": 2})
+    rig.service.ledger.settle(replace(facts, spans=(cut,)))
+    rig.service.ledger.begin_anew(P1, 3)
+    rig.produce(P0, 6)
+    for refusal in (None, None, None, "CommitFailedError", "UnknownError"):
+        rig.source.meter.committed(refusal)
+    for spend in (rig.service.meter.saved, rig.service.meter.waited):
+        spend(0.05)
+    rig.publish(SaveReason.DEMAND, 0)
+    rig.post()
+    seen = Observer(lambda: take(rig.service)).look()
+    return replace(seen, arriving_per_s=0.3, starved=0.1, loop_lag_p99_s=0.002)
+
+
+def shown_at(answer: Any, path: list[str], key: Key = frozenset()) -> dict[Key, float]:
+    """The numbers of an answer at a path, by what stands for its asterisk."""
+    if not path:
+        return {key: answer} if isinstance(answer, int | float) else {}
+    first, *rest = path
+    if first != "*":
+        return shown_at(answer[first], rest, key) if first in answer else {}
+    below = (shown_at(each, rest, frozenset(name.split(":"))) for name, each in answer.items())
+    return {at: value for found in below for at, value in found.items()}
+
+
+def told_by(scrape: Scrape, series: str) -> dict[Key, float]:
+    """The values of a metric by those of its labels; of `name{label=value}` those alone that have it."""
+    short, _, wanted = series.rstrip("}").partition("{")
+    having = {tuple(wanted.split("="))} if wanted else set()
+    return {
+        frozenset(value for name, value in sample.labels.items() - having if name != MODEL): sample.value
+        for sample in scrape.families[f"millrace_{short}"].samples
+        if having <= sample.labels.items()
+    }
+
+
+def agree(shown: float, told: float) -> bool:
+    """Whether they are the same, but for the digits that are not shown."""
+    return shown == (told if isinstance(shown, int) else pytest.approx(told, abs=0.51 * 10.0 ** -decimals(shown)))
+
+
+def decimals(shown: float) -> int:
+    """How many digits stand after its point."""
+    return len(str(shown).partition(".")[2])
+
+
+def test_every_number_has_a_series_or_a_reason_why_not() -> None:
+    known = {path for name, shape in ANSWERS.items() for path in numbers(shape, name)}
+    assert SERIES.keys() & WITHOUT.keys() == set()
+    assert known | OF_NO_SHAPE == SERIES.keys() | WITHOUT.keys()
+
+
+def test_each_series_says_what_the_answers_say(observation: Observation) -> None:
+    answers = {"status": status_of, "lag": lag_answer, "throughput": throughput_answer}
+    read = {name: make(observation).model_dump(mode="json", exclude_none=True) for name, make in answers.items()}
+    text, _ = ServiceCollector(lambda: observation, dict).render("")
+    scrape = Scrape(text.decode())
+    differing = {}
+    for path, series in SERIES.items():
+        found, told = shown_at(read, path.split(".")), told_by(scrape, series)
+        shown = {
+            key: value for key, value in found.items() if path.replace("*", "".join(key)) not in SERIES.keys() - {path}
+        }
+        assert shown, f"{path} is not there, so nothing would be compared"
+        if (WHOLE in shown) != (WHOLE in told):
+            shown, told = {WHOLE: sum(shown.values())}, {WHOLE: sum(told.values())}
+        if not all(agree(value, told[key] * (1000 if "_ms" in path else 1)) for key, value in shown.items()):
+            differing[path] = (shown, told)
+    assert differing == {}
