@@ -4,8 +4,7 @@ Owns a few threads, and the chunks and results that are between `submit` and `ne
 submits bounds what is in flight, by `statistics()`. `next` hands out results in order on the caller's thread, after
 the dead letters' callback has had each refused record, in order too; where the callback raises, it is that record's
 turn again next time. A chunk whose decoding raised is never passed over: `next` raises the same again until `discard`.
-Ends with `close`, which waits for the chunks being decoded and
-drops their results.
+Ends with `close`, which waits for the chunks being decoded and drops their results.
 """
 
 import threading

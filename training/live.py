@@ -130,10 +130,6 @@ class LiveMetrics:
         values = {"loss": sums.loss / sums.scored} if sums.scored else {}
         return {**values, **self._results(sums.states)}
 
-    def forget_window(self) -> None:
-        """Begin the window anew, as after a rewind: what follows is another history."""
-        self._buckets.clear()
-
     def snapshot(self) -> PartState:
         """The cumulative sums; the window is of this process only."""
         total = self._total
@@ -150,4 +146,4 @@ class LiveMetrics:
         states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays)) if same]
         labels = LabelSums.of(int(facts["labels"]), arrays)
         self._total = Sums(int(facts["records"]), float(facts["loss"]), int(facts["scored"]), states, labels)
-        self.forget_window()
+        self._buckets.clear()  # what follows is another history

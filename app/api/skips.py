@@ -10,10 +10,6 @@ from training.skips import Skip, uncovered
 _RANGE = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<first>\d{1,18})-(?P<last>\d{1,18})", re.ASCII)
 
 
-_UNPUBLISHED = "unpublished"
-"""The order has no name before it is published under a number."""
-
-
 def parse_skips(texts: Sequence[str], reason: str | None) -> list[Skip]:
     """The ranges of one order; where they overlap, an offset belongs to the first."""
     skips: list[Skip] = []
@@ -32,4 +28,4 @@ def _parse(text: str, reason: str) -> Skip:
     if last < first:
         raise ConfigError(f"skip: {text[:60]!r} ends before it begins; write the smaller offset first")
     partition = Partition.parse(match["partition"])
-    return Skip(order=_UNPUBLISHED, partition=partition, start=first, end=last + 1, reason=reason)
+    return Skip(order="", partition=partition, start=first, end=last + 1, reason=reason)

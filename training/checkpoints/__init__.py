@@ -6,7 +6,7 @@ from training.checkpoints.lease import LeaseOptions, Writer
 from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
 from training.checkpoints.parts import Part, PartState
 from training.checkpoints.store import CheckpointStore, StoreOptions
-from training.checkpoints.writer import CheckpointWriter, WriterStatistics
+from training.checkpoints.writer import CheckpointWriter
 
 __all__ = [
     "CheckpointStore",
@@ -22,5 +22,4 @@ __all__ = [
     "SaveReason",
     "StoreOptions",
     "Writer",
-    "WriterStatistics",
 ]

@@ -13,7 +13,7 @@ from training.checkpoints.manifest import Manifest, SaveReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveContext:
-    """What a save policy may look at, between two calls."""
+    """What a save policy may look at, between two calls; it is asked only once anything was settled since the last."""
 
     now: float
     """Monotonic clock, seconds."""
@@ -21,8 +21,6 @@ class SaveContext:
     """When the newest checkpoint was copied, same clock."""
     step: int
     last_saved_step: int
-    moved: bool = True
-    """Whether any block was settled since the newest checkpoint; one of bad records alone moves it without a step."""
 
 
 class SavePolicy(Protocol):
@@ -35,14 +33,14 @@ class SavePolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EverySeconds:
-    """A save is due so many seconds after the last one, if anything was settled since."""
+    """A save is due so many seconds after the last one."""
 
     seconds: float
 
     def due(self, context: SaveContext) -> SaveReason | None:
         """INTERVAL when the time has come."""
         waited = context.now - context.last_saved_at
-        return SaveReason.INTERVAL if context.moved and waited >= self.seconds else None
+        return SaveReason.INTERVAL if waited >= self.seconds else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +61,6 @@ class Never:
     def due(self, context: SaveContext) -> SaveReason | None:  # noqa: ARG002 - the Protocol's signature
         """None."""
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """A save is due when one of these says so; the first that does gives the reason."""
-
-    policies: Sequence[SavePolicy]
-
-    def due(self, context: SaveContext) -> SaveReason | None:
-        """The first reason there is."""
-        return next((reason for policy in self.policies if (reason := policy.due(context)) is not None), None)
 
 
 class KeepPolicy(Protocol):

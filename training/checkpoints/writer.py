@@ -10,13 +10,11 @@ for.
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Protocol
 
 from training.checkpoints.manifest import Manifest, SaveOrder
 from training.checkpoints.parts import PartState
@@ -26,34 +24,6 @@ from training.errors import CheckpointError, PassedError
 log = logging.getLogger(__name__)
 _RENAME_S = 30.0
 """How long the few steps after the gate may take before the disk counts as hung."""
-
-
-class _Publish(Protocol):
-    """Publishes a checkpoint, given the gate to pass before its manifest."""
-
-    def __call__(self, *, gate: Callable[[], None]) -> Manifest: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterStatistics:
-    """What the checkpoint writer has done."""
-
-    busy: bool = False
-    """Whether a save is running."""
-    saved: int = 0
-    """Saves that became durable."""
-    failed: int = 0
-    """Saves that did not; several in a row mean that the disk is full or gone."""
-    cancelled: int = 0
-    """Saves that a later order ended."""
-    last: Manifest | None = None
-    """The last one that became durable."""
-    last_seconds: float | None = None
-    """How long it took to write."""
-    last_error: str | None = None
-    """Why the last save failed; None once one has succeeded."""
-    as_of: float = 0.0
-    """Monotonic clock."""
 
 
 class _Gate:
@@ -85,22 +55,21 @@ class _Save:
     future: Future[Manifest] = field(default_factory=Future)
 
 
+_Publish = Callable[..., Manifest]
+"""Publishes a checkpoint, given the gate to pass before its manifest."""
 _Jobs = SimpleQueue[tuple[_Publish, _Save] | None]
 
 
 class CheckpointWriter:
     """Publishes snapshots, one at a time, in a thread of its own."""
 
-    def __init__(self, store: CheckpointStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._current: _Save | None = None
         self._closed = False
         self._jobs: _Jobs = SimpleQueue()
-        self._account = _Account(clock)
-        self._thread = threading.Thread(
-            target=_write, args=(self._jobs, self._account), name="checkpoint-writer", daemon=True
-        )
+        self._thread = threading.Thread(target=_write, args=(self._jobs,), name="checkpoint-writer", daemon=True)
         self._thread.start()
 
     @property
@@ -109,13 +78,15 @@ class CheckpointWriter:
         save = self._current
         return save is not None and not save.future.done() and not save.gate.cancelled
 
-    def submit(self, order: SaveOrder, parts: Mapping[str, PartState], *, start_over: bool = False) -> Future[Manifest]:
+    def submit(self, order: SaveOrder, parts: Mapping[str, PartState]) -> Future[Manifest]:
         """Have a snapshot published. CheckpointError while another save is running."""
-        return self._submit(partial(self._store.publish, order, parts, start_over=start_over))
-
-    def submit_linked(self, target: int, replaced: Mapping[str, PartState], order: SaveOrder) -> Future[Manifest]:
-        """Have an older checkpoint published again, some parts replaced. CheckpointError while a save is running."""
-        return self._submit(partial(self._store.publish_linked, target, replaced, order))
+        with self._lock:
+            if self._closed or self.busy:
+                state = "closed" if self._closed else "still writing the save before"
+                raise CheckpointError(f"the checkpoint writer is {state}: nothing was copied, nothing is saved")
+            save = self._current = _Save()
+            self._jobs.put((partial(self._store.publish, order, parts), save))
+        return save.future
 
     def cancel_or_settle(self, deadline_s: float) -> Manifest | None:
         """Give the running save this long to become durable, then cancel it.
@@ -148,59 +119,18 @@ class CheckpointWriter:
             log.warning("the running save did not end within %g s and is left behind unfinished", deadline_s)
         return not self._thread.is_alive()
 
-    def statistics(self) -> WriterStatistics:
-        """What it has done so far."""
-        return self._account.statistics(busy=self.busy)
 
-    def _submit(self, publish: _Publish) -> Future[Manifest]:
-        with self._lock:
-            if self._closed or self.busy:
-                state = "closed" if self._closed else "still writing the save before"
-                raise CheckpointError(f"the checkpoint writer is {state}: nothing was copied, nothing is saved")
-            save = self._current = _Save()
-            self._jobs.put((publish, save))
-        return save.future
-
-
-class _Account:
-    """Counts what the thread did."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self._lock = threading.Lock()
-        self._facts = WriterStatistics()
-
-    def statistics(self, *, busy: bool) -> WriterStatistics:
-        with self._lock:
-            return replace(self._facts, busy=busy, as_of=self.clock())
-
-    def succeeded(self, manifest: Manifest, seconds: float) -> None:
-        with self._lock:
-            saved = self._facts.saved + 1
-            self._facts = replace(self._facts, saved=saved, last=manifest, last_seconds=seconds, last_error=None)
-
-    def failed(self, error: Exception, *, cancelled: bool) -> None:
-        with self._lock:
-            if cancelled:
-                self._facts = replace(self._facts, cancelled=self._facts.cancelled + 1)
-            else:
-                self._facts = replace(self._facts, failed=self._facts.failed + 1, last_error=str(error))
-
-
-def _write(jobs: _Jobs, account: _Account) -> None:
+def _write(jobs: _Jobs) -> None:
     """The thread's body: publish what comes until told to end."""
     while (job := jobs.get()) is not None:
-        _run(*job, account)
+        _run(*job)
         del job  # the snapshot's memory is free while the next one is waited for
 
 
-def _run(publish: _Publish, save: _Save, account: _Account) -> None:
-    began = account.clock()
+def _run(publish: _Publish, save: _Save) -> None:
     try:
         manifest = publish(gate=save.gate)
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who waits for the save
-        account.failed(error, cancelled=save.gate.cancelled)
         save.future.set_exception(error)
     else:
-        account.succeeded(manifest, account.clock() - began)
         save.future.set_result(manifest)

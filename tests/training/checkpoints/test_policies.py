@@ -6,7 +6,6 @@ import pytest
 
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.checkpoints.policies import (
-    AnyOf,
     EverySeconds,
     EverySteps,
     KeepAny,
@@ -51,19 +50,10 @@ def manifest(number: int, auc: float | None = None, minutes: int = 0) -> Manifes
         (EverySteps(5), SaveReason.STEPS),
         (EverySteps(6), None),
         (Never(), None),
-        (AnyOf([Never(), EverySteps(5), EverySeconds(60)]), SaveReason.STEPS),
-        (AnyOf([]), None),
     ],
 )
 def test_a_save_is_due_when_its_policy_says_so(policy: SavePolicy, due: SaveReason | None) -> None:
     assert policy.due(SaveContext(now=160, last_saved_at=100, step=15, last_saved_step=10)) is due
-
-
-def test_an_idle_stream_is_not_saved_again_and_bad_records_alone_are() -> None:
-    idle = SaveContext(now=160, last_saved_at=0, step=5, last_saved_step=5, moved=False)
-    bad_records = SaveContext(now=160, last_saved_at=0, step=5, last_saved_step=5)
-    assert EverySeconds(60).due(idle) is None
-    assert EverySeconds(60).due(bad_records) is SaveReason.INTERVAL
 
 
 MANIFESTS = [
