@@ -19,7 +19,7 @@ _LOOK_EVERY_S = 0.5
 def serve(broker: LocalBroker, *, as_json: bool) -> None:
     """Run the broker until a signal comes, then stop it. Its own end is an error."""
     if not in_cache():
-        print(f"Getting Kafka {KAFKA_VERSION}, once: about 43 MB.", file=sys.stderr)
+        print(f"Getting Kafka {KAFKA_VERSION}, once: about 44 MB.", file=sys.stderr)
     ordered = threading.Event()
 
     def order(_number: int, _frame: FrameType | None) -> None:

@@ -119,7 +119,7 @@ class Demo:
 
     def _start_broker(self) -> None:
         if not in_cache():
-            self._screen.say(f"Getting Kafka {KAFKA_VERSION}, once: about 43 MB.")
+            self._screen.say(f"Getting Kafka {KAFKA_VERSION}, once: about 44 MB.")
         self._screen.say("Starting Kafka.")
         self._broker.start()
         for topic, partitions in ((stream.TOPIC, stream.PARTITIONS), (stream.DEAD_LETTERS, 1)):
