@@ -24,7 +24,7 @@ $(READY): requirements/dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-.PHONY: demo demo-short demo-clean
+.PHONY: demo demo-short demo-check demo-clean
 demo: ## Show it: a local Kafka, a drifting stream, a model that learns; kill -9 it and start it again
 	@test -e $(READY) || echo "The first time downloads 0.9 GB into .venv (3 GB unpacked), then 44 MB of Kafka: 3 to 6 minutes (2026-11-21, two cores)."
 	@$(MAKE) --no-print-directory PIP_SAYS=--progress-bar=on $(READY)
@@ -33,6 +33,10 @@ demo: ## Show it: a local Kafka, a drifting stream, a model that learns; kill -9
 demo-short: $(READY) ## The same for 75 s of the stream, in a folder of its own, its accuracies checked
 	rm -rf build/demo
 	$(BIN)/millrace demo --for 75s --plain --check --folder build/demo
+
+demo-check: $(READY) ## The first 275 s of the stream, with two abrupt drifts and a gradual one, its accuracies checked
+	rm -rf build/demo
+	$(BIN)/millrace demo --for 275s --plain --check --folder build/demo
 
 demo-clean: ## Remove all that the demo keeps, but for Kafka's jars in ~/.cache/millrace
 	rm -rf demo build/demo

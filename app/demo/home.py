@@ -5,12 +5,12 @@ it can be edited. A port that another program has is passed over, unless it was 
 """
 
 import shutil
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.demo import stream
 from app.local_broker.properties import HOST
+from app.local_broker.server import is_free
 from consumers.errors import ConfigError
 from training.checkpoints.folder import Folder
 
@@ -111,30 +111,19 @@ class Home:
 def api_port(asked: int | None) -> int:
     """Where the page is to be: the one that was asked for, else the first from 8080 on that is free."""
     if asked is None:
-        return _first_free(_API_PORT)
+        return _first_free(_API_PORT, "choose one with --port")
     if not is_free(asked):
         raise ConfigError(f"--port {asked} is taken by another program; leave it out, and a free one is found")
     return asked
 
 
-def broker_port() -> int:
-    """Where Kafka is to be: the first from 9092 on that is free."""
-    return _first_free(_BROKER_PORT)
+def broker_port(*, besides: int | None) -> int:
+    """Where Kafka is to be: the first from 9092 on that is free, and that the page was not asked to be at."""
+    return _first_free(_BROKER_PORT, "end a program that has one of them: Kafka needs it", besides=besides)
 
 
-def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
-
-
-def _first_free(port: int) -> int:
+def _first_free(port: int, way_out: str, *, besides: int | None = None) -> int:
     for candidate in range(port, port + _PORTS_TRIED):
-        if is_free(candidate):
+        if candidate != besides and is_free(candidate):
             return candidate
-    raise ConfigError(f"none of the ports {port} to {port + _PORTS_TRIED - 1} is free; choose one with --port")
+    raise ConfigError(f"none of the ports {port} to {port + _PORTS_TRIED - 1} is free; {way_out}")

@@ -24,7 +24,7 @@ from app.demo.report import report_of
 from app.demo.screen import Screen
 from app.demo.view import View
 from app.demo.witness import Finding, Witnesses
-from app.local_broker import FolderInUseError, LocalBroker
+from app.local_broker import FolderInUseError, LocalBroker, PortTakenError
 from app.local_broker.flowing import Flow
 from app.local_broker.jars import KAFKA_VERSION, in_cache
 from app.local_broker.properties import HOST
@@ -56,7 +56,7 @@ class Demo:
     def __init__(self, options: DemoOptions, screen: Screen) -> None:
         self._options, self._screen = options, screen
         self._home = options.home
-        self._broker = LocalBroker(self._home.broker, port=homes.broker_port())
+        self._broker = LocalBroker(self._home.broker, port=homes.broker_port(besides=options.api_port))
         self._witnesses = Witnesses(self._home.checkpoints)
         self._history = History()
         self._port = 0
@@ -121,7 +121,11 @@ class Demo:
         if not in_cache():
             self._screen.say(f"Getting Kafka {KAFKA_VERSION}, once: about 44 MB.")
         self._screen.say("Starting Kafka.")
-        self._broker.start()
+        try:
+            self._broker.start()
+        except PortTakenError as error:
+            where = self._broker.bootstrap_servers
+            raise PortTakenError(f"another program took {where} a moment ago; start the demo again") from error
         for topic, partitions in ((stream.TOPIC, stream.PARTITIONS), (stream.DEAD_LETTERS, 1)):
             if partitions_of(self._broker.bootstrap_servers, topic) == 0:
                 self._broker.create_topic(topic, partitions, _RETAINED)

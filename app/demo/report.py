@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.demo.history import GOOD, Aftermath, History
+from app.demo.schedule import drifts_between
 from app.demo.witness import Finding
 
 GOOD_WITHIN_S, RECOVERED_WITHIN_S = 60, 30
@@ -35,6 +36,7 @@ def broken(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"live accuracy was not above {GOOD} within {GOOD_WITHIN_S} s of training"
     if report["majority_highest"] >= MAJORITY_BELOW:
         yield f"always guessing the majority class scored {report['majority_highest']}: the stream is too easy"
+    yield from _unheard(report)
     for drift in report["drifts"]:
         yield from _not_survived(drift)
 
@@ -47,9 +49,20 @@ def unlearnt(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"checkpoint {said['checkpoint']}: lost {said['lost']}, learnt twice {said['learnt_twice']}"
 
 
+def _unheard(report: Mapping[str, Any]) -> Iterator[str]:
+    """Of the drifts that came while the demo ran, those that nobody looked at from their beginning."""
+    whole = {drift["number"] for drift in report["drifts"] if drift["seen_whole"]}
+    for drift in drifts_between(report["stream_s"]["from"], report["stream_s"]["to"]):
+        if drift.number not in whole:
+            yield f"{_name(asdict(drift))}: nothing was heard of the trainer when it came, so nothing is known"
+
+
+def _name(drift: Mapping[str, Any]) -> str:
+    return f"drift {drift['number']} ({drift['kind']}, at {drift['begins_s']:g} s)"
+
+
 def _not_survived(drift: Mapping[str, Any]) -> Iterator[str]:
-    name = f"drift {drift['number']} ({drift['kind']}, at {drift['begins_s']:g} s)"
-    after = drift["recovered_after_s"]
+    name, after = _name(drift), drift["recovered_after_s"]
     if drift["seen_s"] < RECOVERED_WITHIN_S or not drift["seen_whole"]:
         return
     if drift["kind"] == "abrupt" and (after is None or after > RECOVERED_WITHIN_S):

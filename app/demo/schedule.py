@@ -3,6 +3,7 @@
 Two abrupt drifts and a gradual one in the first five minutes, and the same again in each five that follow. Pure.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,3 +50,11 @@ def next_drift(at_s: float) -> Drift:
     """The drift that begins next."""
     last = last_drift(at_s)
     return drift(1 if last is None else last.number + 1)
+
+
+def drifts_between(after_s: float, until_s: float) -> Iterator[Drift]:
+    """The drifts that begin in this time."""
+    coming = next_drift(after_s)
+    while coming.begins_s <= until_s:
+        yield coming
+        coming = drift(coming.number + 1)

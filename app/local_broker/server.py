@@ -190,7 +190,7 @@ class LocalBroker:
     def _launch(self, jars: Path) -> None:
         if self._port == 0:
             self._port = free_port()
-        elif not _is_free(self._port):
+        elif not is_free(self._port):
             raise PortTakenError(
                 f"port {self._port} on {HOST} is taken by another program; choose another with --port, "
                 "or --port 0 for any that is free"
@@ -249,12 +249,13 @@ def _new_cluster_id() -> str:
 def free_port(besides: int = 0) -> int:
     """Find a port on loopback that nobody listens on, and that is not the one `besides`."""
     for port in random.Random(os.urandom(8)).sample(_FREE_PORTS, 100):  # noqa: S311 - any order does
-        if port != besides and _is_free(port):
+        if port != besides and is_free(port):
             return port
     raise PortTakenError(f"no free port found on {HOST}; choose one with --port")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens there on loopback."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: connections just closed are no bar
         try:

@@ -27,7 +27,7 @@ from app.demo.schedule import CYCLE_S, drift, last_drift, next_drift
 from app.demo.screen import screen_for
 from app.demo.view import View, as_line, drawn
 from app.demo.witness import Finding, Witnesses
-from app.local_broker import FolderInUseError, LocalBroker
+from app.local_broker import FolderInUseError, LocalBroker, PortTakenError
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from consumers.records import Partition
@@ -266,6 +266,28 @@ def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: Findin
     assert report_of(history, None, well)["broken"] == []
 
 
+@pytest.mark.parametrize("heard_again_s", [46, 70, 130])
+def test_a_drift_during_which_nothing_was_heard_of_the_trainer_breaks_the_claim(
+    heard_again_s: int, well: Finding
+) -> None:
+    history = History()
+    for at_s in (*range(39), *range(heard_again_s, 150)):
+        history.see(status(at_s, 0.92))
+    said = [line for line in report_of(history, None, well)["broken"] if line.startswith("drift 1 (abrupt, at 40 s)")]
+    assert said == ["drift 1 (abrupt, at 40 s): nothing was heard of the trainer when it came, so nothing is known"]
+
+
+def test_each_drift_is_judged_by_itself(well: Finding) -> None:
+    history = History()
+    for tick in range(550):
+        at_s = tick / 2
+        history.see(status(at_s, 0.7 if 40 <= at_s < 52 or at_s >= 240 else 0.92))
+        if (past := last_drift(at_s)) is not None:
+            history.judged({"drift": past.number, "second": int(at_s), "records": 1000, "hits": 500})
+    (said,) = report_of(history, None, well)["broken"]
+    assert said == "drift 3 (abrupt, at 240 s): live accuracy was not above 0.85 again within 30 s"
+
+
 @pytest.fixture
 def taken() -> Iterator[int]:
     """A port that another program has."""
@@ -283,6 +305,29 @@ def test_a_taken_port_is_passed_over(taken: int, monkeypatch: pytest.MonkeyPatch
 def test_a_taken_port_that_was_asked_for_is_an_error(taken: int) -> None:
     with pytest.raises(ConfigError, match=f"--port {taken} is taken"):
         homes.api_port(taken)
+
+
+def test_where_no_port_is_free_each_has_its_own_way_out(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(homes, "_PORTS_TRIED", 1)
+    for name in ("_API_PORT", "_BROKER_PORT"):
+        monkeypatch.setattr(homes, name, taken)
+    with pytest.raises(ConfigError, match=f"{taken} is free; choose one with --port"):
+        homes.api_port(None)
+    with pytest.raises(ConfigError, match=f"{taken} is free; end a program that has one of them"):
+        homes.broker_port(besides=None)
+
+
+def test_kafka_leaves_the_port_alone_that_the_page_was_asked_to_be_at(tmp_path: Path) -> None:
+    wanted = homes.broker_port(besides=None)
+    demo = Demo(DemoOptions(home=Home(path=tmp_path), api_port=wanted), screen_for(Console(), plain=True))
+    assert demo._broker.bootstrap_servers != f"127.0.0.1:{wanted}"
+
+
+def test_a_port_that_kafka_lost_a_moment_ago_is_not_the_one_that_can_be_chosen(taken: int, tmp_path: Path) -> None:
+    demo = Demo(DemoOptions(home=Home(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
+    demo._broker = LocalBroker(tmp_path / "broker", port=taken)
+    with pytest.raises(PortTakenError, match=f"another program took 127.0.0.1:{taken}.*start the demo again"):
+        demo._start_broker()
 
 
 def test_a_model_that_was_edited_stays_as_it_is(tmp_path: Path) -> None:
