@@ -26,7 +26,7 @@ $(READY): requirements/dev.lock pyproject.toml
 
 .PHONY: demo demo-short demo-check demo-clean
 demo: ## Show it: a local Kafka, a drifting stream, a model that learns; kill -9 it and start it again
-	@test -e $(READY) || echo "The first time downloads 0.9 GB into .venv (3 GB unpacked), then 44 MB of Kafka: 3 to 6 minutes (2026-11-21, two cores)."
+	@test -e $(READY) || echo "The first time downloads 0.9 GB into .venv (3 GB unpacked), then 44 MB of Kafka: 2 to 6 minutes (measured 2026-11-21 on two cores)."
 	@$(MAKE) --no-print-directory PIP_SAYS=--progress-bar=on $(READY)
 	@$(BIN)/millrace demo
 
