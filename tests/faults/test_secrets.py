@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 
@@ -20,6 +20,7 @@ from tests.faults.harness.process import ROOT, Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture, good
 from tests.faults.harness.topics import Topic
+from tests.typed import understood, verbs
 
 pytestmark = [pytest.mark.row(28), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
 PASSWORD, WRONG_PASSWORD = "canary-password-1f6e", "canary-wrong-password-77a0"
@@ -29,6 +30,36 @@ NUMBER = 87654.5
 """What a record holds where the step, and `preprocess`, complain of it by its value."""
 ORDERED = "canary-in-an-order-e0a9"
 CANARIES = ("canary", str(NUMBER), str(int(NUMBER)))
+ORDERS = ("pause", "resume", "checkpoints save", "rewind --to 1 --dry-run")
+BESIDE_IT = ("status", "status --json")
+AFTER_IT = (
+    "config show",
+    "config show --json",
+    "checkpoints list",
+    "checkpoints list --json",
+    "checkpoints show 1",
+    "checkpoints show 1 --json",
+    "checkpoints verify",
+    "checkpoints diff 0 1",
+    "dead-letters list",
+    "dead-letters list --json",
+    "dead-letters show 0:0",
+    "dead-letters show 0:1 --json",
+    "validate",
+)
+UNASKED = {
+    "run": "all that it says is in its log, which is read",
+    "init": "it writes a config by what it saw in records, for whoever asked for that",
+    "bench": "it says numbers and nothing else, and asks no service",
+    "prove": "it makes records of its own",
+    "demo": "it makes records of its own",
+    "local broker": "it has no secret",
+    "local produce": "it makes records of its own",
+    "config schema": "it reads no config",
+    "checkpoints weights": "weights are what was learnt from records, for whoever asked for them",
+    "dead-letters redrive": "it says how many letters there are by reason, and has tests of its own",
+}
+"""Verbs that say nothing in this test, and why."""
 PREPROCESS = """
 
 def preprocess(features, label, weight):
@@ -102,7 +133,20 @@ def everything_said(url: str) -> Mapping[str, str]:
         "/readyz?verbose",
         "/checkpoints/1?verify=true",
     }
-    return {path: httpx.get(f"{url}{path}", timeout=60).text for path in sorted(asked)}
+    said = {path: httpx.get(f"{url}{path}", timeout=60).text for path in sorted(asked)}
+    return said | {f"{path} as a stream": heard(url, path) for path in ("/events", "/page/updates")}
+
+
+def heard(url: str, path: str) -> str:
+    """What a stream says until it has told all that has happened so far."""
+    newest, said = httpx.get(f"{url}/events", timeout=60).json()["newest"], list[str]()
+    with httpx.stream("GET", f"{url}{path}", headers={"accept": "text/event-stream"}, timeout=60) as answer:
+        for line in answer.iter_lines():
+            said.append(line)
+            if line.startswith("data:") and f'"id":{newest},' in line:
+                break
+    assert said[-1].startswith("data:"), f"{path} ended before it had told event {newest}"
+    return "\n".join(said)
 
 
 def refused_orders(url: str) -> Mapping[str, str]:
@@ -124,19 +168,15 @@ def refused_orders(url: str) -> Mapping[str, str]:
     return answers
 
 
-def told_by_commands(made: Project) -> Mapping[str, str]:
-    """What the command line prints of it."""
-    commands = (
-        ["config", "show"],
-        ["checkpoints", "list", "--json"],
-        ["checkpoints", "show", "1", "--json"],
-        ["validate"],
-    )
+def told_by(commands: Iterable[str], made: Project, *more: str) -> Mapping[str, str]:
+    """What the command line prints of it, by what was typed."""
     told = {}
     for command in commands:
-        called = [sys.executable, "-c", "from app.cli import main; main()", *command, "-c", str(made.config)]
+        words = [*command.split(), "-c", str(made.config), *more]
+        called = [sys.executable, "-c", "from app.cli import main; main()", *words]
         done = subprocess.run(called, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-        told[" ".join(command)] = done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
+        told[command] = done.stdout + done.stderr
     return told
 
 
@@ -147,6 +187,12 @@ def written(made: Project) -> Mapping[str, str]:
     texts = {str(path.relative_to(made.path)): path.read_text(errors="replace") for path in files}
     assert any(name.endswith("manifest.json") for name in texts)
     return {name: text for name, text in texts.items() if not name.endswith(".safetensors")}
+
+
+def test_every_verb_is_listened_to_or_named_with_a_reason_why_not() -> None:
+    asked = {understood(command.split(), whole=False) for command in (*ORDERS, *BESIDE_IT, *AFTER_IT)}
+    assert asked & UNASKED.keys() == set()
+    assert asked | UNASKED.keys() == verbs().keys()
 
 
 def test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has_gone_wrong(
@@ -168,16 +214,18 @@ def test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has_g
         (tmp_path / "project" / "tokens" / "broken").write_text(f"{TOKEN} {TOKEN}")
         saved = httpx.post(f"{url}/checkpoints?wait=60s", headers={"authorization": f"Bearer {TOKEN}"}, timeout=90)
         assert saved.status_code == 201
+        places |= told_by(ORDERS, made, "--token-file", str(made.path / "tokens" / OWNER))
+        places |= told_by(BESIDE_IT, made)
         places |= everything_said(url)
         run.terminate()
         run.finish()
     (tmp_path / "project" / "tokens" / "broken").unlink()
-    places |= told_by_commands(made)
+    places |= told_by(AFTER_IT, made)
     (tmp_path / "project" / "password").write_text(WRONG_PASSWORD)
     with Run(made) as run:
         assert run.exit_code() == 3, run.tail()
     places |= written(made)
-    assert len(places) > 30
+    assert len(places) > 50
     assert sum("ordered by ops over HTTP" in text for text in places.values()) >= 1
     found = {(canary, where) for where, text in places.items() for canary in CANARIES if canary in text}
     assert found == set()
