@@ -58,9 +58,9 @@ layers: $(READY)
 house: $(READY)
 	$(BIN)/python -m pytest -q tests/house
 
-# LANES=2 runs the tests beside each other, in two processes with a Kafka of its own each: most of the time goes into
-# starts of real processes, and a start keeps one core busy. A file stays in one lane, with what its tests share.
-LANES ?= 0
+# In two processes with a Kafka of its own each, beside each other: most of the time goes into starts of real processes,
+# and a start keeps one core busy. A file stays in one lane, with what its tests share. LANES=0 is one process.
+LANES ?= 2
 test: $(READY) ## All tests, with Kafkas of their own; what became of the matrix of faults goes to build/rows.json
 	$(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 \
 		-p tests.faults.rows --rows build/rows.json

@@ -298,12 +298,12 @@ class Handoff:
         return chunk
 
     def _wait(self, deadline: float | None) -> None:
+        remaining = None if deadline is None else deadline - self._clock()
+        if remaining is not None and remaining <= 0:
+            raise HandoffEmpty("nothing arrived in time")  # it does not wait: a wake is for one that would
         if self._woken:
             self._woken = False
             raise HandoffEmpty("woken")
-        remaining = None if deadline is None else deadline - self._clock()
-        if remaining is not None and remaining <= 0:
-            raise HandoffEmpty("nothing arrived in time")
         self._arrived.wait(remaining)
 
     def _room_made(self, partition: Partition) -> Callable[[], None] | None:

@@ -208,7 +208,7 @@ def test_a_token_that_no_header_can_carry_is_a_mistake_in_its_file(held: str, tm
     error = refused("pause", "--url", "127.0.0.1:1", "--token-file", str(file))
     assert error.exit_code == 2
     assert "no header can carry" in str(error)
-    assert not any(word in str(error) for word in held.split())
+    assert not any(word in str(error).replace(str(file), "") for word in held.split())
 
 
 class Stranger(http.server.BaseHTTPRequestHandler):

@@ -203,10 +203,12 @@ def test_a_wake_before_the_wait_is_not_missed_and_wakes_once() -> None:
     handoff.wake()
     assert handoff.offer(chunk())
     assert handoff.receive(None).start == 0
-    with pytest.raises(HandoffEmpty, match="woken"):
-        handoff.receive(None)
     with pytest.raises(HandoffEmpty, match="in time"):
         handoff.receive(0)
+    with pytest.raises(HandoffEmpty, match="woken"):
+        handoff.receive(20)
+    assert handoff.offer(chunk(start=2))
+    assert handoff.receive(None).start == 2
 
 
 def test_two_threads_pass_everything_on_in_order_through_a_small_handoff() -> None:

@@ -20,7 +20,7 @@ async def _read(broker: str, topic: str, partition: int, count: int) -> list[tup
 def test_what_is_produced_is_there_by_partition_in_order_and_at_the_offsets_given_back(
     broker: str, topic: Callable[..., str], produce: Callable[..., list[tuple[int, int]]]
 ) -> None:
-    name = topic(partitions=2)
+    name = topic(partitions=2, retention_ms=-1)
     values = [b"a", (1, b"b"), None, (1, None), b"c" * 300_000, b"d" * 300_000, b"e"]
     written = produce(name, values, timestamps=range(1000, 1007))
     assert written == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (0, 3), (0, 4)]

@@ -134,7 +134,7 @@ def test_everything_from_earliest_to_now_arrives_once_in_order_and_lag_reaches_z
 
 
 def test_records_keep_keys_headers_timestamps_and_tombstones(broker: str, topic: Topic, source: Open) -> None:
-    name = topic()
+    name = topic(retention_ms=-1)
 
     async def write() -> None:
         async with AIOKafkaProducer(bootstrap_servers=broker) as producer:
@@ -150,7 +150,7 @@ def test_records_keep_keys_headers_timestamps_and_tombstones(broker: str, topic:
 
 
 def test_each_start_comes_to_its_offset(topic: Topic, produce: Produce, source: Open) -> None:
-    name = topic()
+    name = topic(retention_ms=-1)
     partition = Partition(name, 0)
     produce(name, [b"x"] * 10, timestamps=[1000 * offset for offset in range(10)])
     with source(name) as opened:

@@ -310,6 +310,19 @@ def test_stop_ends_a_feed_that_waits_for_records() -> None:
         assert result() == []
 
 
+def test_a_stop_that_comes_between_the_look_and_the_wait_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(tick_s=60.0) as made:
+        receive = made.handoff.receive
+
+        def stopped_meanwhile(timeout: float | None, pick: Pick | None = None) -> Chunk:
+            if timeout == 0.0:
+                made.feed.stop()
+            return receive(timeout, pick)
+
+        monkeypatch.setattr(made.handoff, "receive", stopped_meanwhile)
+        assert in_thread(lambda: list(made.feed))() == []
+
+
 def test_stop_ends_a_feed_that_waits_for_decoding_and_its_chunks_are_counted(
     wait_for: Callable[[Callable[[], Any]], Any],
 ) -> None:
