@@ -74,8 +74,8 @@ _TRAINER = (
     ),
     _gauge(
         "incarnation",
-        "How often this history was begun or gone on with: every start and every rewind adds one. Bad: it climbs while "
-        "nobody restarts or rewinds.",
+        "How often this history was begun or gone on with: every start and every rewind adds one; so do a step that "
+        "raised and a topic that was created again. Bad: it climbs while nobody restarts or rewinds.",
     ),
     _gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
     _gauge("learning_rate", "The rate that the next update takes. Bad: another one than was deployed."),
@@ -202,8 +202,8 @@ _LAG = (
     ),
     _gauge(
         "partition_fetched_offset",
-        "The next offset of the partition to be fetched; a rewind goes back. Bad: it stands still while the learning "
-        "has come as far, and millrace_partition_end_offset is ahead.",
+        "The next offset of the partition to be fetched; a rewind goes back. Bad: it stands still below "
+        "millrace_partition_end_offset while all before it is learnt.",
         "topic",
         "partition",
     ),
@@ -270,7 +270,9 @@ _CHECKPOINTS = (
         "Size of the newest durable checkpoint. Bad: the volume has no room for as many as checkpoints.keep keeps, and "
         "for one more.",
     ),
-    _counter("checkpoints_saved", "Saves of this process that became durable. Bad: it stands still."),
+    _counter(
+        "checkpoints_saved", "Saves of this process that became durable. Bad: it stands still while records are learnt."
+    ),
     _counter("checkpoints_failed", "Saves of this process that failed. Bad: it grows; /status says why."),
 )
 
@@ -284,8 +286,8 @@ _KAFKA = (
     ),
     _counter(
         "dead_letters",
-        "Letters about records that were set aside. Bad: more than a trickle, as of "
-        "millrace_records_set_aside_total, which names the reasons.",
+        "Letters about records that were set aside. Bad: more than a trickle; "
+        "millrace_records_set_aside_total names the reasons.",
     ),
     _counter(
         "dead_letters_acknowledged",
@@ -301,7 +303,7 @@ _KAFKA = (
     ),
     _gauge(
         "dead_letters_limit_bytes",
-        "Where decoding waits until letters are acknowledged. Not there where no topic is set.",
+        "How much the letters that wait may weigh before decoding waits for them. Not there where no topic is set.",
     ),
 )
 
@@ -341,8 +343,8 @@ _PROCESS = (
     ),
     _counter(
         "process_cpu_seconds",
-        "Processor time of the process, user and system. Bad: its rate is at the cores that it may use, and the lag "
-        "grows.",
+        "Processor time of the process, user and system. Bad: its rate nears the number of cores that it may use, "
+        "and the lag grows.",
     ),
     _gauge(
         "process_resident_memory_bytes",

@@ -16,7 +16,7 @@ answer is read from one frozen snapshot, so its numbers belong together, and agr
 
 - **Names**: `millrace_`, what is measured, its base unit (seconds, bytes, ratio), `_total` where it only ever grows.
 - **`model`** is a label of every series: the config's `name`.
-- **Bad** says of each metric which value is, and why. Limits, versions and sizes are plain facts: none of theirs is.
+- **Bad** are the values that somebody should look at; each metric says which. Limits, versions and the like have none.
 - **What is not known yet is not there**: no series stands for a value that nobody has.
 - **Counters** count in this process and never go back within it, whatever is rewound. What can go back is a gauge.
 - **The law**: `millrace_records_fetched_total` = `millrace_records_learnt_total` + `millrace_records_set_aside_total` +
