@@ -114,7 +114,7 @@ clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: bench bench-quick bench-soak bench-peers bench-report lock-peers
+.PHONY: bench bench-quick bench-soak bench-page bench-peers bench-report lock-peers
 bench: $(READY) ## Speed against the frozen references, as ratios in build/bench.json (within 20 minutes)
 	$(BIN)/python bench/run.py
 	$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py)
@@ -124,6 +124,9 @@ bench-quick: $(READY) ## The same in one short round: does it run, and roughly h
 
 bench-soak: $(READY) ## Whether memory grows, over ten minutes
 	$(BIN)/python bench/run.py --soak --cases memory --out build/bench-soak.json
+
+bench-page: $(READY) ## What an open page costs, against its bars (about 2 minutes; needs `make tools`)
+	$(BIN)/python bench/page.py
 
 PEERS := $(patsubst bench/peers/%/requirements.lock,%,$(wildcard bench/peers/*/requirements.lock))
 
