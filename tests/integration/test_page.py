@@ -18,13 +18,12 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from app.local_broker.server import free_port
 from app.local_broker.topics import create_topic
 from app.proving.process import Run
-from tests.browsing import SOON_MS, chromium, is_complaint
+from tests.browsing import SOON_MS, chromium, grave, is_complaint
 
 pytestmark = pytest.mark.broker
 _MODEL = """\
@@ -248,7 +247,9 @@ def test_a_restore_passes_over_the_ranges_that_were_shown_and_no_others(open_pag
 def test_who_thinks_better_of_a_restore_changes_nothing(open_page: Open, served: Served) -> None:
     page = open_page()
     before = served.ask("GET", "/status")["training"]["incarnation"]
-    page.locator("#checkpoints tr").nth(0).get_by_role("button").click()
+    served.ask("POST", "/checkpoints?wait=30s", {"note": "before the sale"})
+    page.locator("#checkpoints tr", has_text="before the sale").get_by_role("button").click()
+    expect(page.locator("#note")).to_have_text("Its note: before the sale")
     expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
     page.keyboard.press("Escape")
     expect(page.locator("#restore")).to_be_hidden()
@@ -321,6 +322,29 @@ def test_the_charts_reach_further_back_when_told_to(open_page: Open, span: str) 
     expect(page.locator("path.band")).to_have_count(3)
 
 
+@pytest.mark.parametrize("span", ["10m", "2h"])
+def test_a_reload_shows_at_once_what_the_charts_had_before(open_page: Open, span: str) -> None:
+    """The stream is silent after it, so that what is drawn can come from nothing but the service's history."""
+    page = open_page()
+    if span != "10m":
+        page.locator(f"input[value='{span}']").check(force=True)
+        expect(page.locator("path.band")).to_have_count(3)
+    before = oldest_moment(page)
+    page.route("**/page/updates*", lambda _asked: None)
+    page.reload()
+    expect(page.locator("path.line").first).to_have_attribute("d", re.compile("^M"))
+    expect(page.locator(f"input[value='{span}']")).to_be_checked()
+    assert oldest_moment(page) == before
+    expect(page.locator("#as-of")).to_have_text("not asked yet")
+    assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+
+
+def oldest_moment(page: Page) -> str:
+    """Of when the oldest point is, as the cursor says it."""
+    page.get_by_role("slider").press("Home")
+    return (page.get_by_role("slider").get_attribute("aria-valuetext") or "").partition(": ")[0]
+
+
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (1440, 900), (1920, 1080)])
 def test_on_a_desk_nothing_scrolls(open_page: Open, width: int, height: int) -> None:
     page = open_page(width, height)
@@ -345,21 +369,22 @@ def test_on_a_narrow_screen_nothing_scrolls_sideways(open_page: Open, width: int
 def test_axe_finds_nothing_serious(open_page: Open, width: int, dark: bool) -> None:
     page = open_page(width, dark=dark)
     assert grave(page) == {}
-    page.locator("#all-events").click()
+    page.get_by_role("button", name="All events").click()
     expect(page.locator("#every-event li").first).to_be_visible()
     assert grave(page) == {}
     page.keyboard.press("Escape")
     page.locator("#checkpoints button").first.click()
     expect(page.locator("#plan")).to_contain_text("read again", timeout=SOON_MS)
     assert grave(page) == {}
-
-
-def grave(page: Page) -> dict[str, list[str]]:
-    """What axe calls serious or critical, with the places."""
-    found = Axe().run(page).response["violations"]
-    return {
-        one["id"]: [node["html"] for node in one["nodes"]] for one in found if one["impact"] in {"serious", "critical"}
-    }
+    page.keyboard.press("Escape")
+    page.route("**/pause", lambda asked: asked.fulfill(status=401, json={"status": 401, "detail": "No such token."}))
+    page.locator("#pause").click()
+    expect(page.get_by_role("dialog", name="A token, please")).to_be_visible()
+    assert grave(page) == {}
+    page.locator("#token-text").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#token-refusal")).to_be_visible()
+    assert grave(page) == {}
 
 
 def test_a_service_that_is_gone_shows_by_itself_and_so_does_its_return(open_page: Open, served: Served) -> None:

@@ -2,7 +2,7 @@
 
 import { drawn, element, keyed, say } from "./dom.js";
 import { legendEntry, sign } from "./marks.js";
-import { linear, rounded, timeTicks } from "./scale.js";
+import { SPANS, linear, rounded, timeTicks } from "./scale.js";
 import * as words from "./words.js";
 
 const PANELS = [
@@ -22,13 +22,14 @@ const UNITS = [
   { seconds: 60, name: "min" },
   { seconds: 1, name: "s" },
 ];
-const SPANS = { "10m": 600, "2h": 7200, "24h": 86_400 };
 const LEAST_SPAN_S = 120;
 const LANE = 16;
 const AXIS = 20;
 const GAP = 22;
 const RIGHT = 52;
 const MANY_CHECKPOINTS = 40;
+const ROOM_OF_A_TIME = 72;
+const MOST_TIMES = 8;
 const NARROW = 720;
 const LABELS = { wide: 196, narrow: 0 };
 const ABOVE = 58;
@@ -92,7 +93,7 @@ export class Charts {
     const each = (bottom - GAP * (PANELS.length - 1) - above * PANELS.length - 6) / PANELS.length;
     const now = this.#history.now;
     const first = Math.min(this.#history.at[0] ?? now, now - LEAST_SPAN_S);
-    const domain = [Math.max(now - SPANS[this.#history.span], first), now];
+    const domain = [Math.max(now - SPANS[this.#history.span].seconds, first), now];
     const x = linear(domain, [left, width - RIGHT]);
     const panels = PANELS.map((panel, index) => {
       const top = 6 + index * (each + GAP + above) + above;
@@ -117,7 +118,8 @@ export class Charts {
   }
 
   #axis(view) {
-    const { ticks, step } = timeTicks(view.domain, view.narrow ? 4 : 8);
+    const most = Math.floor((view.right - view.left) / ROOM_OF_A_TIME);
+    const { ticks, step } = timeTicks(view.domain, Math.min(most, MOST_TIMES));
     const y = view.bottom + LANE + 15;
     const room = 26;
     return ticks
@@ -227,7 +229,7 @@ export class Charts {
   // What a chart shows, in words: for whoever does not see it.
   summaries() {
     const { mean, least, greatest, metric, span } = this.#history;
-    const over = { "10m": "the last 10 minutes", "2h": "the last 2 hours", "24h": "the last 24 hours" }[span];
+    const over = SPANS[span].said;
     const between = (name, said) => {
       const [low] = extreme([...mean[name], ...(least?.[name] ?? [])]);
       const [, high] = extreme([...mean[name], ...(greatest?.[name] ?? [])]);

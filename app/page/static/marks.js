@@ -10,7 +10,6 @@ const KINDS = {
   brake: { sign: "brake", label: "brake" },
   new_code: { sign: "config", label: "new config" },
   hyperparameters: { sign: "config", label: "new config" },
-  drift: { sign: "drift", label: "drift" },
 };
 
 const SHAPES = {
@@ -19,7 +18,6 @@ const SHAPES = {
   rewind: "M-4.4 0 3.2-4.2V4.2Z",
   brake: "M-3.6-3.6H3.6V3.6H-3.6Z",
   config: "M0-4.6 4.6 0 0 4.6-4.6 0Z",
-  drift: "M-4.6 2.6C-2.4-6 2.4 6 4.6-2.6L4.6-.6C2.4 8-2.4-4-4.6 4.6Z",
 };
 
 export const markOf = (event) => {

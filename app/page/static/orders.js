@@ -5,12 +5,14 @@ import * as words from "./words.js";
 
 let token = null;
 
-export class Refused extends Error {
+class Refused extends Error {
   constructor(problem) {
-    super([problem.detail, problem.fix].filter(Boolean).join(" "));
-    this.status = problem.status;
+    const fix = problem.status === 422 ? "" : problem.fix; // what was typed wrongly says how to write it; the rest is for programs
+    super([problem.detail, fix].filter(Boolean).map(sentence).join(" "));
   }
 }
+
+const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
 
 // Gives an order; where it needs a token, asks for one and gives it again. Null where the person thinks better of it.
 export async function order(path, body) {
@@ -45,23 +47,15 @@ function askForToken(complaint) {
   dialog.showModal();
   return new Promise((resolve) => {
     let given = null;
-    const use = () => {
+    byId("token-form").onsubmit = (event) => {
+      event.preventDefault();
       given = field.value.trim() || null;
       if (given !== null) dialog.close();
     };
-    const onKey = (event) => event.key === "Enter" && use();
-    byId("give-token").addEventListener("click", use);
-    field.addEventListener("keydown", onKey);
-    dialog.addEventListener(
-      "close",
-      () => {
-        byId("give-token").removeEventListener("click", use);
-        field.removeEventListener("keydown", onKey);
-        field.value = "";
-        resolve(given);
-      },
-      { once: true },
-    );
+    dialog.onclose = () => {
+      field.value = "";
+      resolve(given);
+    };
   });
 }
 
@@ -73,9 +67,10 @@ export function restoring(tell) {
   let number = null;
   let looks = 0;
 
-  function open(wanted) {
+  function open(wanted, note) {
     number = wanted;
     say(byId("restore-title"), `Restore checkpoint ${number}?`);
+    say(byId("note"), note ? `Its note: ${note}` : "");
     byId("reason").value = "";
     skip.value = "";
     say(go, `Restore checkpoint ${number}`);

@@ -1,4 +1,4 @@
-// The parts of the page beside the charts: verdict, problems, bar, balance, checkpoints, events.
+// The parts of the page beside charts and balance: verdict, problems, bar, checkpoints, events.
 
 import { byId, element, keyed, say } from "./dom.js";
 import * as words from "./words.js";
@@ -31,6 +31,7 @@ export function problems(node, list, now) {
     say(since, `since ${words.moment(began, now)}, for ${words.span(Math.max(0, now - began))}`);
     say(fix, one.fix);
   });
+  node.tabIndex = node.scrollHeight > node.clientHeight ? 0 : -1;
 }
 
 export function bound(throughput) {
@@ -51,52 +52,20 @@ export function bound(throughput) {
   say(byId("advice"), throughput.advice);
 }
 
-const total = (counts) => Object.values(counts).reduce((sum, one) => sum + one, 0);
-
-export function balance(records) {
-  const terms = [
-    [records.learnt, "learnt", true],
-    [total(records.set_aside), "set aside", true],
-    [total(records.skipped), "skipped", true],
-    [records.gaps, "without a record", false],
-    [records.lost, "lost to retention", false],
-  ].filter(([n, , always]) => always || n > 0);
-  sum(byId("sum"), [records.offsets, "offsets"], terms);
-  const why = Object.entries(records.set_aside).map(([reason, n]) => `${words.count(n)} ${words.plain(reason)}`);
-  byId("sum").title = why.length ? `Set aside: ${why.join(", ")}` : "";
-  const flow = [
-    [records.handed, "handed on"],
-    [records.held, "on the way"],
-    ...(records.discarded ? [[records.discarded, "to be read again"]] : []),
-  ];
-  byId("flow").hidden = records.fetched == null;
-  if (records.fetched != null) sum(byId("flow"), [records.fetched, "fetched since the last start or rewind"], flow);
-  const tick = byId("tick");
-  tick.dataset.holds = records.balanced;
-  say(tick, records.balanced ? "✓ it adds up" : "✗ it does not add up");
-}
-
-function sum(node, whole, terms) {
-  const said = (kind) => ([n, label], i) =>
-    element("span", { class: kind }, i || kind === "term" ? element("i", {}, i ? "+" : "=") : null, element("b", {}, words.count(n)), ` ${label}`);
-  const made = [said("whole")(whole, 0), ...terms.map(said("term"))];
-  if (node.textContent !== made.map((one) => one.textContent).join("")) node.replaceChildren(...made);
-}
-
 export function checkpoints(node, list, now, onRestore) {
-  const make = ({ number }) => {
+  const make = ({ number, note }) => {
     const button = element("button", { type: "button", class: "quiet", "aria-label": `Restore checkpoint ${number}` }, "Restore…");
-    button.addEventListener("click", () => onRestore(number));
-    const number_ = element("th", { scope: "row" }, String(number));
-    return element("tr", {}, number_, element("td", { class: "age" }), element("td", { class: "why" }), element("td", { class: "step" }), element("td", { class: "do" }, button));
+    button.addEventListener("click", () => onRestore(number, note));
+    const cells = ["age", "why", "step"].map((kind) => element("td", { class: kind }));
+    return element("tr", {}, element("th", { scope: "row" }, String(number)), ...cells, element("td", { class: "do" }, button));
   };
   keyed(node, list, (one) => one.number, make, (row, one) => {
+    const [, age, reason, step, act] = row.children;
     const good = one.condition === "good";
-    say(row.children[1], one.created_at ? `${words.span(Math.max(0, now - words.parsed(one.created_at)))} ago` : "");
-    say(row.children[2], good ? why(one) : one.condition);
-    say(row.children[3], one.step == null ? "" : `step ${words.count(one.step)}`);
-    row.querySelector("button").hidden = !good;
-    row.title = one.created_at ? words.moment(words.parsed(one.created_at), now) : "";
+    say(age, one.created_at ? `${words.span(Math.max(0, now - words.parsed(one.created_at)))} ago` : "");
+    say(reason, good ? why(one) : one.condition);
+    say(step, one.step == null ? "" : `step ${words.count(one.step)}`);
+    act.firstChild.hidden = !good;
   });
 }
 

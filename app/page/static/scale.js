@@ -1,5 +1,12 @@
 // Scales and their ticks. Pure.
 
+// How far back the charts may reach; the names are those of /history.
+export const SPANS = {
+  "10m": { seconds: 600, said: "the last 10 minutes" },
+  "2h": { seconds: 7200, said: "the last 2 hours" },
+  "24h": { seconds: 86_400, said: "the last 24 hours" },
+};
+
 export function linear([from, to], [low, high]) {
   const factor = to === from ? 0 : (high - low) / (to - from);
   return (value) => low + (value - from) * factor;
@@ -16,7 +23,10 @@ export function rounded(values, { zero = false, about = 3 } = {}) {
   }
   if (low > high) return { range: [0, 1], ticks: [] };
   if (zero) low = Math.min(0, low);
-  if (high - low < 1e-9) high = low + (zero ? 1 : Math.max(Math.abs(low) * 0.02, 0.01));
+  if (high - low < 1e-9) {
+    const room = Math.max(Math.abs(low) * 0.01, 0.005);
+    [low, high] = zero ? [low, low + 1] : [low - room, high + room];
+  }
   const step = roundStep((high - low) / about);
   const from = Math.floor(low / step + 1e-9) * step;
   const to = Math.ceil(high / step - 1e-9) * step;

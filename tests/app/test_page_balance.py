@@ -1,0 +1,129 @@
+"""The page's balance in a real browser: whoever has no mouse to hover with gets every reason and every count too."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Span
+from tests.app.api_rig import P1, Rig, serving
+from tests.browsing import SOON_MS, chromium, grave
+from training.skips import Skip
+
+SET_ASIDE = {reason: 10 * place for place, reason in enumerate(Reason, 1)}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def url(rig: Rig) -> Iterator[str]:
+    with serving(rig) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+def opened(browser: Browser, url: str, width: int = 1440, height: int = 900) -> Page:
+    """The page; the browser closes it with its context."""
+    page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
+    page.set_default_timeout(SOON_MS)
+    page.goto(url)
+    expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+    return page
+
+
+def settle(rig: Rig, partition: Partition, start: int, learnt: int, **counts: int) -> None:
+    """So many learnt, and of everything else that there can be: each reason, an order, gaps, a loss, lists cut."""
+    ledger = rig.service.ledger
+    skipped, gaps, lost = 500, 40, 7
+    end = start + learnt + sum(SET_ASIDE.values()) + skipped + gaps + lost
+    ledger.skip(Skip(order="rewind-17", partition=partition, start=start, end=start + skipped, reason="poisoned"))
+    span = Span(
+        partition=partition,
+        index=partition.number,
+        start=start,
+        end=end,
+        learnt=learnt,
+        set_aside=SET_ASIDE,
+        skipped={"rewind-17": skipped},
+        gaps=gaps,
+        lost=lost,
+        truncated=counts,
+    )
+    facts = BlockFacts(
+        number=0,
+        incarnation=ledger.incarnation,
+        spans=(span,),
+        batches=1,
+        rows=learnt,
+        seed=0,
+        fetched_at=0.0,
+        oldest_ms=1,
+        newest_ms=1,
+    )
+    assert ledger.settle(facts)
+
+
+def rows(dialog: Locator) -> dict[str, str]:
+    """What the dialog says, by what it says it of."""
+    cells = [row.split("\t") for row in dialog.locator("tbody").inner_text().splitlines()]
+    return {label.strip(): said for label, said in cells}
+
+
+def test_reasons_orders_and_what_was_cut_are_text_beneath_the_sum(browser: Browser, url: str, rig: Rig) -> None:
+    page = opened(browser, url)
+    expect(page.locator("#made-of")).to_be_hidden()
+    settle(rig, P1, 0, 9_000, last_amounts=1234)
+    said = page.locator("#made-of span")
+    expect(said).to_have_text(
+        [
+            "set aside: 100 step raised, 90 update not finite, 80 not finite and 7 more",
+            "skipped: 500 by rewind-17",
+            "lists cut to their bound: 1,234 in last_amounts",
+        ],
+        timeout=SOON_MS,
+    )
+    expect(page.locator("#sum")).to_contain_text("7 lost to retention")
+    assert page.locator(".balance [title]").count() == 0
+
+
+def test_the_whole_balance_is_a_dialog_that_a_key_opens(browser: Browser, url: str, rig: Rig) -> None:
+    page = opened(browser, url, 390, 844)
+    settle(rig, P1, 0, 9_000, last_amounts=1234, words=3, ids=2)
+    expect(page.locator("#sum")).to_contain_text("9,000 learnt", timeout=SOON_MS)
+    page.get_by_role("button", name="In full").press("Enter")
+    dialog = page.get_by_role("dialog", name="What became of every offset")
+    expect(dialog).to_be_visible()
+    found = rows(dialog)
+    assert {name: found[name.replace("_", " ")] for name in Reason} == {name: str(n) for name, n in SET_ASIDE.items()}
+    assert (found["offsets"], found["learnt"], found["set aside"]) == ("10,097", "9,000", "550")
+    assert (found["skipped"], found["by rewind-17"]) == ("500", "500")
+    assert (found["without a record"], found["lost to retention"]) == ("40", "7")
+    assert (found["in last_amounts"], found["in words"], found["in ids"]) == ("1,234", "3", "2")
+    box = dialog.bounding_box()
+    assert box is not None
+    assert (box["x"] >= 0, box["x"] + box["width"] <= 390, box["y"] + box["height"] <= 844) == (True, True, True)
+    assert grave(page) == {}
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080)])
+def test_nothing_scrolls_on_a_desk_however_much_there_is_to_say(
+    browser: Browser, url: str, rig: Rig, width: int, height: int
+) -> None:
+    page = opened(browser, url, width, height)
+    settle(rig, P1, 0, 9_000, last_amounts=1234, words=3, ids=2)
+    rig.save_error = "OSError: [Errno 28] No space left on device: '/var/lib/millrace/clicks/checkpoints/.saving-9-3'"
+    rig.source.meter.committed("CommitFailedError")
+    rig.source.meter.waiting([Partition("clicks", number) for number in range(2, 30)])
+    rig.source.meter.unanswered("no answer within 10 s")
+    rig.post()
+    expect(page.locator("#problems article")).to_have_count(4, timeout=SOON_MS)
+    expect(page.locator("#made-of")).to_contain_text("in last_amounts")
+    assert page.evaluate("document.scrollingElement.scrollHeight") == height
+    page.locator("#problems article").last.scroll_into_view_if_needed()
+    expect(page.locator("#problems article").last).to_be_in_viewport()
+    assert grave(page) == {}
