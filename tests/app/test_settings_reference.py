@@ -21,9 +21,10 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text() == reference(), "run: python -m app.settings.reference > docs/configuration.md"
 
 
-def test_the_five_lines_on_the_page_are_those_of_the_example() -> None:
+@pytest.mark.parametrize("page", [PAGE, PAGE.parents[1] / "README.md"], ids=lambda page: page.name)
+def test_the_five_lines_on_the_page_are_those_of_the_example(page: Path) -> None:
     example = (PAGE.parents[1] / "examples" / "clicks" / "clicks.yaml").read_text()
-    assert f"```yaml\n{example}```" in PAGE.read_text()
+    assert f"```yaml\n{example}```" in page.read_text()
 
 
 def test_every_setting_has_a_description_and_every_required_one_an_example() -> None:

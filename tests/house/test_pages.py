@@ -60,3 +60,19 @@ def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
         if not target.exists() or (to.fragment and to.fragment not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_the_figures_of_the_readme_are_those_of_the_pages_that_it_links() -> None:
+    readme, proof, speed = (
+        (ROOT / name).read_text() for name in ("README.md", "docs/guarantees.md", "docs/benchmarks.md")
+    )
+    kills, lost, twice = (figure(proof, name) for name in ("kills", "lost", "learnt_twice"))
+    assert f"[{kills} kills, {lost} lost, {twice} twice]" in readme
+    assert f"JSON is learnt {float(figure(speed, 'json_over_naive')):.0f} times as fast" in readme
+
+
+def figure(page: str, name: str) -> str:
+    """The one in bold in the row of that name."""
+    found = re.search(rf"^\| `{name}` \|.*?\*\*(.+?)\*\*", page, re.MULTILINE)
+    assert found is not None, name
+    return found[1]
