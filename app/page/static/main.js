@@ -116,7 +116,7 @@ function sayHowOld() {
 
 // On one screen what else is to be said takes the room of the older rows, and what the charts can spare (page.css).
 function fitRows() {
-  const frame = [innerWidth, innerHeight, ...problems().map((one) => one.what)].join();
+  const frame = [innerWidth, innerHeight, ...problems().map((one) => one.problem)].join();
   if (frame !== fittedTo) rows = MOST_ROWS;
   fittedTo = frame;
   showRows();
