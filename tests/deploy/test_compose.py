@@ -1,11 +1,16 @@
 """`compose.yaml` says what its own parts and the settings say. No engine runs here; its form is the compose spec's."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from app.api.tokens import Tokens
 from app.settings import Settings, load
 from app.settings.units import parse_duration
 from tests import conftest
@@ -43,8 +48,15 @@ def test_every_image_is_of_an_exact_version(services: Mapping[str, Service]) -> 
     assert {name: one["image"] for name, one in services.items()} == {
         "kafka": conftest.KAFKA_IMAGE,
         "topic": conftest.KAFKA_IMAGE,
+        "token": container(rendered(K8S / "base"))["image"],
         "millrace": container(rendered(K8S / "base"))["image"],
     }
+
+
+def test_the_image_is_built_once_and_never_looked_for_in_a_registry(services: Mapping[str, Service]) -> None:
+    assert "build" in services["millrace"]
+    assert "build" not in services["token"]
+    assert services["token"]["pull_policy"] == "never"
 
 
 def test_nothing_is_reached_from_other_machines(services: Mapping[str, Service]) -> None:
@@ -57,7 +69,9 @@ def test_what_lasts_is_watched_and_waited_for(services: Mapping[str, Service]) -
     for name in LASTING:
         assert services[name]["healthcheck"]["test"][0] == "CMD", "in exec form"
     assert services["topic"]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
-    assert services["millrace"]["depends_on"] == {"topic": {"condition": "service_completed_successfully"}}
+    assert services["millrace"]["depends_on"] == {
+        name: {"condition": "service_completed_successfully"} for name in ("topic", "token")
+    }
 
 
 def test_volumes_are_all_declared_and_folders_are_there(compose: Mapping[str, Any]) -> None:
@@ -69,9 +83,10 @@ def test_volumes_are_all_declared_and_folders_are_there(compose: Mapping[str, An
 
 def test_the_trainer_is_confined_as_in_the_cluster(services: Mapping[str, Service]) -> None:
     trainer = services["millrace"]
-    assert trainer["read_only"] is True
-    assert trainer["cap_drop"] == ["ALL"]
-    assert trainer["security_opt"] == ["no-new-privileges:true"]
+    for one in (trainer, services["token"]):
+        assert one["read_only"] is True
+        assert one["cap_drop"] == ["ALL"]
+        assert one["security_opt"] == ["no-new-privileges:true"]
     assert trainer["tmpfs"] == ["/tmp"]
     assert trainer["build"]["target"] in stages_of(ROOT / "Dockerfile")
 
@@ -99,3 +114,49 @@ def test_its_health_is_asked_where_it_listens(services: Mapping[str, Service], s
 
 def test_it_is_waited_for_longer_than_it_takes_itself(services: Mapping[str, Service], settings: Settings) -> None:
     assert parse_duration(services["millrace"]["stop_grace_period"]) >= settings.stop.grace + 5
+
+
+def test_the_first_start_makes_a_token_and_the_next_one_keeps_it(
+    services: Mapping[str, Service], tmp_path: Path
+) -> None:
+    _make_token(services["token"], tmp_path)
+    (made,) = tmp_path.iterdir()
+    token = made.read_text()
+    assert made.name == "ops"
+    assert made.stat().st_mode & 0o077 == 0
+    assert Tokens.open(tmp_path).owner(token) == made.name
+    _make_token(services["token"], tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {made.name: token}
+
+
+def _make_token(service: Service, folder: Path) -> None:
+    python, *arguments = [*service["entrypoint"], *service["command"]]
+    assert python == "python"
+    subprocess.run([sys.executable, *arguments], cwd=folder, check=True, timeout=60)
+
+
+def test_the_trainer_reads_the_token_that_is_made_and_cannot_change_it(
+    services: Mapping[str, Service], settings: Settings
+) -> None:
+    token, trainer = services["token"], services["millrace"]
+    assert f"tokens:{settings.api.tokens_dir}:ro" in trainer["volumes"]
+    assert _targets(token) == {"tokens": token["working_dir"]}
+    # A volume gets its owner from a folder that the image's user owns, and there is one.
+    assert token["working_dir"] == str(settings.checkpoints.path)
+
+
+def test_the_commands_at_its_top_name_what_is_there(services: Mapping[str, Service], settings: Settings) -> None:
+    lines = (ROOT / "compose.yaml").read_text().partition("\nname:")[0].splitlines()
+    commands = [line.removeprefix("#   ") for line in lines if line.startswith("#   ")]
+    assert "docker compose up --build" in commands
+    assert f"curl http://localhost:{settings.api.port}/status" in commands
+    assert f"docker compose exec millrace cat {settings.api.tokens_dir}/ops" in commands
+    (fill,) = [command for command in commands if "produce.py" in command]
+    script, bootstrap = re.fullmatch(  # type: ignore[union-attr]  # a test fails
+        r"docker compose exec millrace python (\S+) --bootstrap (\S+) --count \d+", fill
+    ).groups()
+    # The image's working directory is where the example is mounted.
+    workdir = stages_of(ROOT / "Dockerfile")["cpu"].texts("WORKDIR")[-1]
+    (folder,) = [source for source, target in _targets(services["millrace"]).items() if target == workdir]
+    assert (ROOT / folder / PurePosixPath(script)).is_file()
+    assert (bootstrap,) == settings.kafka.bootstrap_servers
