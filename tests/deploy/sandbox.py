@@ -57,12 +57,24 @@ class Sandbox:
         for mount in self.mounts:
             yield from _bound(root, mount)
         yield f"mount -o remount,ro {root} && cd {root}"
+        # What is asked for here outlives the change of user, which unshare's own --kill-child does not.
+        dies = shlex.join(_DIES_WITH_ITS_PARENT[1:])
+        yield f"exec chroot . setpriv {dies} {self._as_the_user(command)}"
+
+    def run_beside(self, inner: int, command: Sequence[str], within_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a further process where that one is, as the same user with the same environment, to its end."""
+        there = f"nsenter --target {inner} --mount --pid --root setpriv {self._as_the_user(command)}"
+        return subprocess.run(
+            ["sh", "-c", there], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=within_s, check=False
+        )
+
+    def _as_the_user(self, command: Sequence[str]) -> str:
+        """What stands after `setpriv`."""
         settings = [f"{name}={value}" for name, value in self.environment.items()]
         inside = f"cd {self.workdir} && exec {shlex.join(['env', '-i', *settings, *command])}"
-        # What is asked for here outlives the change of user, which unshare's own --kill-child does not.
-        who = f"{shlex.join(_DIES_WITH_ITS_PARENT[1:])} --reuid {self.user} --regid {self.group} --clear-groups"
+        who = f"--reuid {self.user} --regid {self.group} --clear-groups"
         rights = "--no-new-privs --bounding-set=-all --inh-caps=-all"
-        yield f"exec chroot . setpriv {who} {rights} sh -c {shlex.quote(inside)}"
+        return f"{who} {rights} sh -c {shlex.quote(inside)}"
 
 
 def _shown(root: Path, path: Path) -> Iterator[str]:

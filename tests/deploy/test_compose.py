@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from app.settings.units import parse_duration
 from tests import conftest
 from tests.deploy.dockerfile import stages_of
 from tests.deploy.manifests import K8S, ROOT, container, rendered
+from tests.deploy.pages import commands
 
 Service = Mapping[str, Any]
 LASTING = ("kafka", "millrace")
@@ -145,18 +146,32 @@ def test_the_trainer_reads_the_token_that_is_made_and_cannot_change_it(
     assert token["working_dir"] == str(settings.checkpoints.path)
 
 
-def test_the_commands_at_its_top_name_what_is_there(services: Mapping[str, Service], settings: Settings) -> None:
+def _at_its_top() -> list[str]:
     lines = (ROOT / "compose.yaml").read_text().partition("\nname:")[0].splitlines()
-    commands = [line.removeprefix("#   ") for line in lines if line.startswith("#   ")]
-    assert "docker compose up --build" in commands
-    assert f"curl http://localhost:{settings.api.port}/status" in commands
-    assert f"docker compose exec millrace cat {settings.api.tokens_dir}/ops" in commands
-    (fill,) = [command for command in commands if "produce.py" in command]
-    script, bootstrap = re.fullmatch(  # type: ignore[union-attr]  # a test fails
-        r"docker compose exec millrace python (\S+) --bootstrap (\S+) --count \d+", fill
-    ).groups()
+    return [line.removeprefix("#   ") for line in lines if line.startswith("#   ")]
+
+
+def test_the_commands_at_its_top_name_what_is_there(services: Mapping[str, Service], settings: Settings) -> None:
+    above = _at_its_top()
+    assert "docker compose up --build" in above
+    assert f"curl http://localhost:{settings.api.port}/status" in above
+    assert f"docker compose exec millrace cat {settings.api.tokens_dir}/ops" in above
+    (fill,) = [command for command in above if "produce.py" in command]
+    told = re.fullmatch(r"docker compose exec millrace python (\S+) --bootstrap (\S+) --count \d+", fill)
+    assert told is not None
     # The image's working directory is where the example is mounted.
     workdir = stages_of(ROOT / "Dockerfile")["cpu"].texts("WORKDIR")[-1]
     (folder,) = [source for source, target in _targets(services["millrace"]).items() if target == workdir]
-    assert (ROOT / folder / PurePosixPath(script)).is_file()
-    assert (bootstrap,) == settings.kafka.bootstrap_servers
+    assert (ROOT / folder / told[1]).is_file()
+    assert (told[2],) == settings.kafka.bootstrap_servers
+
+
+def test_the_docs_say_the_same_commands_and_an_order(settings: Settings) -> None:
+    *told, order = [re.sub(r"--count \d+", "", command) for command in commands("On one machine")]
+    assert set(told) <= {re.sub(r"--count \d+", "", command) for command in _at_its_top()}
+    assert len(told) == 3
+    config = "clicks.yaml"
+    assert (
+        order == f"docker compose exec millrace millrace pause -c {config} --token-file {settings.api.tokens_dir}/ops"
+    )
+    assert (ROOT / "examples" / "clicks" / config).is_file()

@@ -30,7 +30,7 @@ OF_OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 """Kinds whose schemas come with the Prometheus operator and not with Kubernetes."""
 CANARY = "canary-4711"
 TENSORFLOW_AND_MODEL = 1280 * 2**20
-"""What the process weighs beside what is in flight: with the example's model 730 MB at most, and room."""
+"""What the process weighs beside what is in flight: with the example's model 740 MB at most, and room."""
 CLOSING_S = 10
 """After stop.grace, at most: the HTTP side has 3 s to answer what it was asked, then the process leaves."""
 

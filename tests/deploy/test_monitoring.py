@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from ruamel.yaml import YAML
 from app.api.problems import KINDS
 from app.metrics.catalogue import CATALOGUE
 from tests.app.metrics_text import HOW, rule_complaints
-from tests.deploy.manifests import ROOT
+from tests.deploy.manifests import K8S, ROOT, only, rendered
+from tests.deploy.pages import blocks
 from tests.programs import program
 from training.phases import Phase
 
@@ -102,11 +104,23 @@ def test_no_two_panels_lie_on_each_other_and_each_says_what_it_shows() -> None:
 def test_every_alert_says_what_it_is_and_where_to_read_on(alert: str) -> None:
     rule = ALERTS[alert]
     assert rule["labels"]["severity"] in ("critical", "warning")
-    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"docs/operating.md#{alert.lower()}"
+    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    assert rule["annotations"]["runbook"] == f"docs/operating.md#{alert.lower()}"
     (section,) = re.findall(rf"^### {alert}\n(.*?)(?=^##)", OPERATING, re.MULTILINE | re.DOTALL)
     parts = (f"**Means** ({rule['labels']['severity']}) that", "**Look at**", "**Do**")
     assert [part in section for part in parts] == [True] * 3
+
+
+def test_the_lines_of_the_docs_make_each_place_to_read_on_a_link(tmp_path: Path) -> None:
+    shutil.copytree(K8S, tmp_path / "k8s")
+    (tmp_path / "own").mkdir()
+    (lines,) = blocks("Monitoring", "yaml")
+    mine = "resources: [../k8s/base]\ncomponents: [../k8s/components/monitoring]\n"
+    (tmp_path / "own" / "kustomization.yaml").write_text(mine + lines)
+    (group,) = only(rendered(tmp_path / "own"), "PrometheusRule")["spec"]["groups"]
+    links = {rule["alert"]: rule["annotations"]["runbook"] for rule in group["rules"]}
+    repository = "https://git.example/ml/millrace/blob/main"
+    assert links == {alert: f"{repository}/docs/operating.md#{alert.lower()}" for alert in ALERTS}
 
 
 def test_every_alert_of_the_page_is_one() -> None:

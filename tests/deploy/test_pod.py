@@ -1,4 +1,7 @@
-"""The process runs as the manifest says: its user, its rights, its folders, its command, its probes, its grace."""
+"""The process runs as the manifest says: its user, its rights, its folders, its command, its probes, its grace.
+
+And beside it run the commands that docs/kubernetes.md has for `kubectl exec`.
+"""
 
 import json
 import os
@@ -10,6 +13,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
@@ -22,9 +26,10 @@ from app.local_broker.produce import Pace, produce_lines
 from app.local_broker.server import free_port
 from app.local_broker.topics import create_topic
 from tests.conftest import WaitFor
-from tests.deploy.dockerfile import stages_of
-from tests.deploy.manifests import K8S, ROOT, Object, config, container, pod_of, rendered, size
-from tests.deploy.sandbox import Mount, Sandbox, inner_process, may_shut_in
+from tests.deploy.manifests import K8S, ROOT, config, container, rendered, size
+from tests.deploy.pages import commands_in_the_pod
+from tests.deploy.pod import Pod
+from tests.deploy.sandbox import inner_process, may_shut_in
 
 pytestmark = [
     pytest.mark.broker,
@@ -34,66 +39,15 @@ pytestmark = [
 VISITS = 3000
 START_S = 240.0
 TOKEN = "canary-4711-canary-4711"
-
-
-class Pod:
-    """The pod of the base, its containers run one after another as an engine would."""
-
-    def __init__(self, folder: Path, further: Mapping[str, str]) -> None:
-        self.objects = rendered(K8S / "base")
-        self.spec = pod_of(self.objects)["spec"]
-        self._folder, self._further = folder, further
-        self._image = stages_of(ROOT / "Dockerfile")["cpu"]
-        self.checkpoints = self._volume("checkpoints", writable=True)
-        _fill(self._volume("config", writable=False), config(self.objects))
-        _fill(self._volume("tokens", writable=False), {"ops": TOKEN})
-
-    def start(self, name: str) -> subprocess.Popen[bytes]:
-        """Start a container."""
-        one, image = container(self.objects, name), self._image
-        root = self._folder / f"root-{name}"
-        root.mkdir()
-        path = {"PATH": image.pairs("ENV")["PATH"].replace("$PATH", "/usr/local/bin:/usr/bin:/bin")}
-        given = {entry["name"]: entry["value"] for entry in one.get("env", ())}
-        sandbox = Sandbox(
-            user=self.spec["securityContext"]["runAsUser"],
-            group=self.spec["securityContext"]["runAsGroup"],
-            environment={**image.pairs("ENV"), **path, **given, **self._further},
-            workdir=image.texts("WORKDIR")[-1],
-            mounts=[*self._mounts(one)],
-        )
-        return sandbox.start([*image.words("ENTRYPOINT"), *one["args"]], root, self._log(name))
-
-    def said(self, name: str) -> str:
-        """What a container has printed."""
-        return self._log(name).read_text()
-
-    def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
-
-    def _mounts(self, one: Object) -> Iterator[Mount]:
-        for mount in one["volumeMounts"]:
-            read_only = mount.get("readOnly", False)
-            source = self._volume(mount["name"], writable=not read_only)
-            yield Mount(source=source, target=mount["mountPath"], read_only=read_only)
-
-    def _volume(self, name: str, *, writable: bool) -> Path:
-        """A folder as a kubelet hands it in: root's, and the pod's group may write to it where anybody may."""
-        volume = self._folder / "volumes" / name
-        if not volume.exists():
-            volume.mkdir(parents=True)
-            os.chown(volume, 0, self.spec["securityContext"]["fsGroup"])
-            volume.chmod(0o2770 if writable else 0o2750)
-        return volume
-
-
-def _fill(volume: Path, files: Mapping[str, str]) -> None:
-    """Lay files out as a kubelet does: links into a folder that it can exchange as a whole."""
-    (volume / "..1").mkdir()
-    (volume / "..data").symlink_to("..1")
-    for name, text in files.items():
-        (volume / "..1" / name).write_text(text)
-        (volume / name).symlink_to(f"..data/{name}")
+BESIDE = (*commands_in_the_pod("Change the model"), *commands_in_the_pod("Rewind"))
+RESCUING = tuple(commands_in_the_pod("When no trainer comes up any more"))
+ORDERING = tuple(one.replace(" --dry-run", "") for one in BESIDE if "--token-file" in one)
+SAME_WAY = tuple(
+    f"millrace {verb} -c /etc/millrace/millrace.yaml --token-file /run/secrets/millrace/ops"
+    for verb in ("pause", "resume", "checkpoints save")
+)
+LOOKING = ("millrace status -c /etc/millrace/millrace.yaml --once",)
+Done = subprocess.CompletedProcess[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +63,13 @@ class Life:
     """Of /proc/…/status, meanwhile."""
     mounts: Mapping[str, frozenset[str]]
     """Its mounts, and the options of each."""
+    executed: Mapping[str, Done]
+    """What became of each command of the docs that was run beside it."""
     exit_code: int
+    rescued: Mapping[str, Done]
+    """The same, in the pod without a trainer."""
+    rescue_ended: tuple[int, int]
+    """With what that pod's containers ended, the init container first."""
     check: int
     """The exit code of the init container."""
 
@@ -129,32 +89,80 @@ def life(broker: str, wait_for: WaitFor, tmp_path_factory: pytest.TempPathFactor
         "MILLRACE_API__PROBES": probes,
         "MILLRACE_API__TOKENS_DIR": "/run/secrets/millrace",
     }
-    pod = Pod(tmp_path_factory.mktemp("pod"), elsewhere)
-    with pod.start("millrace") as started:
-        try:
-            wait_for(lambda: _probe(pod, started, probes, "readinessProbe"), START_S)
-            assert _probe(pod, started, probes, "livenessProbe")
-            status = wait_for(lambda: _all_learnt(address), START_S)
-            assert status is not None
-            ordered = _save(address, None), _save(address, TOKEN)
-            inner = inner_process(started)
-            assert inner is not None
-            process, mounts = _process(inner), _mounts(inner)
-            os.kill(inner, signal.SIGTERM)
-            exit_code = started.wait(pod.spec["terminationGracePeriodSeconds"])
-        finally:
-            started.kill()
-    with pod.start("validate") as checking:
-        check = checking.wait(START_S)
+    folder = tmp_path_factory.mktemp("pod")
+    pod = Pod(folder, rendered(K8S / "base"), tokens={"ops": TOKEN}, further=elsewhere)
+    with _running(pod) as started:
+        wait_for(lambda: _probe(pod, started, probes, "readinessProbe"), START_S)
+        assert _probe(pod, started, probes, "livenessProbe")
+        status = wait_for(lambda: _all_learnt(address), START_S)
+        assert status is not None
+        ordered = _save(address, None), _save(address, TOKEN)
+        inner = inner_process(started)
+        assert inner is not None
+        _copy_in(pod, inner)
+        executed = {one: pod.execute(started, _of_here(one)) for one in (*BESIDE, *LOOKING, *SAME_WAY, *ORDERING)}
+        process, mounts = _process(inner), _mounts(inner)
+        exit_code = _end(pod, started)
+    without = Pod(folder, rendered(K8S / "overlays" / "rescue"), tokens={}, further=elsewhere)
+    first = _run(without, "validate")
+    with _running(without) as waiting:
+        wait_for(lambda: _is_up(without, waiting), START_S)
+        rescued = {one: without.execute(waiting, _of_here(one)) for one in RESCUING}
+        rescue_ended = first, _end(without, waiting)
     return Life(
         pod=pod,
         status=status,
         ordered=ordered,
         process=process,
         mounts=mounts,
+        executed=executed,
         exit_code=exit_code,
-        check=check,
+        rescued=rescued,
+        rescue_ended=rescue_ended,
+        check=_run(pod, "validate"),
     )
+
+
+@contextmanager
+def _running(pod: Pod) -> Iterator[subprocess.Popen[bytes]]:
+    with pod.start("millrace") as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def _is_up(pod: Pod, started: subprocess.Popen[bytes]) -> bool:
+    """Whether its root and its folders are there, so that something may be executed in it."""
+    assert started.poll() is None, pod.said("millrace")
+    return inner_process(started) is not None and pod.execute(started, "true").returncode == 0
+
+
+def _run(pod: Pod, name: str) -> int:
+    with pod.start(name) as started:
+        return started.wait(START_S)
+
+
+def _end(pod: Pod, started: subprocess.Popen[bytes]) -> int:
+    """Ask it to end, as a kubelet does, and wait as long."""
+    inner = inner_process(started)
+    assert inner is not None
+    os.kill(inner, signal.SIGTERM)
+    return started.wait(pod.spec["terminationGracePeriodSeconds"])
+
+
+def _copy_in(pod: Pod, inner: int) -> None:
+    """What `kubectl cp` brings into the pod."""
+    for name, text in (
+        ("new.yaml", config(pod.objects)["millrace.yaml"]),
+        ("model.py", config(pod.objects)["model.py"]),
+    ):
+        Path(f"/proc/{inner}/root/tmp/{name}").write_text(text)
+
+
+def _of_here(command: str) -> str:
+    """With a checkpoint that there is."""
+    return command.replace("--to 37", "--to 0")
 
 
 def _probe(pod: Pod, started: subprocess.Popen[bytes], address: str, name: str) -> bool:
@@ -213,6 +221,28 @@ def test_no_token_is_told(life: Life) -> None:
 def test_asked_to_end_it_saves_and_ends_well_within_the_grace(life: Life) -> None:
     assert life.exit_code == 0, life.pod.said("millrace")
     assert len([*(life.pod.checkpoints / "clicks" / "checkpoints").glob("[0-9]*")]) >= 2
+
+
+@pytest.mark.parametrize("command", [*BESIDE, *LOOKING, *SAME_WAY, *ORDERING])
+def test_what_the_docs_have_executed_in_the_pod_does_it(life: Life, command: str) -> None:
+    done = life.executed[command]
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_rewind_in_the_pod_is_first_only_looked_at_and_then_ordered_by_the_file_that_was_named(life: Life) -> None:
+    (looked,), (order,) = [one for one in BESIDE if "--dry-run" in one], ORDERING
+    assert "nothing was done" in life.executed[looked].stdout
+    assert "is checkpoint 0 again" in life.executed[order].stdout
+    assert re.search(r"POST /rewind: 201, ordered by ops over HTTP", life.pod.said("millrace"))
+
+
+def test_the_pod_without_a_trainer_takes_a_rewind_and_ends_when_it_is_told_to(life: Life) -> None:
+    assert [(one, done.returncode, done.stderr) for one, done in life.rescued.items() if done.returncode != 0] == []
+    assert life.rescue_ended == (0, 0)
+    (rewound,) = [done for one, done in life.rescued.items() if "rewind" in one]
+    number = re.match(r"checkpoint (\d+) is checkpoint 0 again", rewound.stdout)
+    assert number is not None, rewound.stdout
+    assert f"goes on from {number[1]} (step 0), which is of this model" in life.pod.said("validate")
 
 
 def test_it_is_the_numbered_user_and_has_no_rights_and_gets_none(life: Life) -> None:
