@@ -131,9 +131,9 @@ def test_the_first_start_makes_a_token_and_the_next_one_keeps_it(
 
 
 def _make_token(service: Service, folder: Path) -> None:
-    python, *arguments = [*service["entrypoint"], *service["command"]]
-    assert python == "python"
-    subprocess.run([sys.executable, *arguments], cwd=folder, check=True, timeout=60)
+    assert service["entrypoint"] == ["python", "-c"]
+    (code,) = service["command"]
+    subprocess.run([sys.executable, "-c", str(code)], cwd=folder, check=True, timeout=60)
 
 
 def test_the_trainer_reads_the_token_that_is_made_and_cannot_change_it(
