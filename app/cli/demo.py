@@ -45,6 +45,7 @@ def demo(
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
-        screen.say("\n".join(summary(report)))
+        for line in summary(report):
+            screen.say(line)
     wrong = report["broken"] if check else list(unlearnt(report))
     raise typer.Exit(int(bool(wrong)))

@@ -113,9 +113,10 @@ def summary(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _in_words(drift: Mapping[str, Any]) -> Iterator[str]:
-    after = drift["recovered_after_s"]
-    live = f"live accuracy {_told(drift['live_before'])}, then {_told(drift['live_lowest'])}"
-    back = "" if after is None else f", above {GOOD} again after {after:g} s"
+    after, lowest = drift["recovered_after_s"], drift["live_lowest"]
+    fell = lowest is not None and lowest <= GOOD
+    live = f"live accuracy {_told(drift['live_before'])}, at its lowest {_told(lowest)}"
+    back = f", above {GOOD} again after {after:g} s" if fell and after is not None else ""
     frozen = "" if drift["frozen"] is None else f"; a copy frozen at the drift scored {drift['frozen']:.3f} after it"
     yield f"Drift {drift['number']}, {drift['kind']}, at {drift['begins_s']:g} s: {live}{back}{frozen}."
 

@@ -207,6 +207,13 @@ def test_a_model_that_copes_is_reported_to(well: Finding) -> None:
     assert "lost 0, learnt twice 0" in "\n".join(summary(report))
 
 
+def test_a_drift_that_cost_nothing_is_not_said_to_be_recovered_from(well: Finding) -> None:
+    said = "\n".join(summary(report_of(lived(0, frozen=0.5), None, well)))
+    assert "live accuracy 0.920, at its lowest 0.920; a copy" in said
+    said = "\n".join(summary(report_of(lived(12, frozen=0.5), None, well)))
+    assert "live accuracy 0.920, at its lowest 0.700, above 0.85 again after 12 s; a copy" in said
+
+
 @pytest.mark.parametrize(
     ("history", "complaint"),
     [
