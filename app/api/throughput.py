@@ -16,7 +16,7 @@ def throughput_of(observation: Observation) -> ThroughputView:
     """How fast, and why not faster."""
     meter = observation.snapshot.meter
     waiting = _waiting(observation)
-    bound = _bound(waiting)
+    bound = None if at_the_first(observation) else _bound(waiting)
     arriving = observation.arriving_per_s
     return ThroughputView(
         records_per_s={window: round(rate, 1) for window, rate in meter.records_per_s.items()},
@@ -25,6 +25,11 @@ def throughput_of(observation: Observation) -> ThroughputView:
         waiting={what: round(share, 3) for what, share in waiting.items()},
         advice=_advice(bound, observation),
     )
+
+
+def at_the_first(observation: Observation) -> bool:
+    """Whether there are records to learn and no call has returned yet: then nothing is known of what holds it back."""
+    return bool(observation.lag.records) and not observation.snapshot.meter.calls
 
 
 def staleness_of(snapshot: Snapshot) -> Mapping[str, float] | None:
@@ -105,6 +110,8 @@ def _bound(waiting: Mapping[str, float]) -> Bound | None:
 def _advice(bound: Bound | None, observation: Observation) -> str:
     lag = observation.lag
     behind = bool(lag.records) and (lag.seconds is None or lag.seconds > _AS_FAST_AS_THEY_COME_S)
+    if at_the_first(observation):
+        return "No call has returned yet, so nothing can be said."
     if bound is None:
         return "Nothing was learnt in the last minute, so nothing can be said."
     if bound == "compute":

@@ -5,6 +5,7 @@ from typing import Literal
 from app.api.models import ThroughputView
 from app.api.observer import Observation
 from app.api.snapshot import AT_WORK
+from app.api.throughput import at_the_first
 from training.live import LiveSnapshot
 from training.phases import Phase
 
@@ -58,6 +59,8 @@ def _at_work(observation: Observation, throughput: ThroughputView) -> str:
         return "Waiting for Kafka, which does not answer."
     if idle and observation.lag.records == 0:
         return "Caught up, waiting for records."
+    if at_the_first(observation):
+        return " ".join(["At work on the first records.", *_behind_sentence(observation)])
     return _learning(observation, throughput)
 
 

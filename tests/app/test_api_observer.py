@@ -45,9 +45,9 @@ def scene(rig: Rig) -> Scene:
     return Scene(rig)
 
 
-def metered(snapshot: Snapshot, *, blocks: float, compute: float, rate: float = 100.0) -> Meterings:
+def metered(snapshot: Snapshot, *, blocks: float, compute: float, rate: float = 100.0, calls: int = 10) -> Meterings:
     waiting = {"blocks": blocks, "compute": compute, "saving": 0.0}
-    return replace(snapshot.meter, waiting=waiting, records_per_s={"10s": rate, "1m": rate, "5m": rate})
+    return replace(snapshot.meter, calls=calls, waiting=waiting, records_per_s={"10s": rate, "1m": rate, "5m": rate})
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,16 @@ def test_a_new_incarnation_begins_a_new_measure(scene: Scene) -> None:
 
 def test_nothing_is_said_to_bind_what_has_not_begun(scene: Scene) -> None:
     assert throughput_of(scene.observer.look()).bound_by is None
+
+
+def test_before_the_first_call_returns_nothing_is_made_of_its_wait(scene: Scene) -> None:
+    scene.at(0, starved_s=0.0)
+    scene.at(1, end=5_000, starved_s=1.0, meter=metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0, calls=0))
+    status = status_of(scene.observer.look())
+    assert status.throughput.bound_by is None
+    assert status.verdict.startswith("At work on the first records. 5,000 records behind.")
+    scene.at(2, meter=metered(scene.snapshot, blocks=0.1, compute=0.9, calls=1))
+    assert status_of(scene.observer.look()).verdict.startswith("Learning. 100 records/s, ")
 
 
 def test_it_catches_up_by_what_it_learns_beyond_what_arrives(scene: Scene) -> None:
