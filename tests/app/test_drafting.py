@@ -203,6 +203,32 @@ def test_a_list_that_varies_gets_a_bound_above_the_longest_that_was_seen() -> No
     assert "a list of numbers, of varying length, up to 8 seen; what is beyond 16 is cut, and counted" in text
 
 
+@pytest.mark.tensorflow
+def test_what_fills_a_list_up_changes_no_prediction_and_an_empty_one_has_one(tmp_path: Path) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from app.learning import model_file
+    from training.model_file import load as load_model
+
+    rows = [{"n": [2.5, 3.5, 4.5][: number % 4], "t": ["a"] * (number % 3), "yes": number % 2} for number in range(60)]
+    look = json_look(*rows)
+    roles = cast(columns_of(look.rows), Wanted(label="yes"))
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    model = load_model(model_file(load(tmp_path / "millrace.yaml", {}).settings)).build()
+    guesses = model(
+        {
+            "n": tf.constant([[2.5, 0, 0, 0], [2.5, 9, 9, 9], [0, 0, 0, 0], [9, 9, 9, 9]], tf.float32),
+            "n_length": tf.constant([1, 1, 0, 0]),
+            "t": tf.constant([["a", "", "", ""], ["a", "b", "b", "b"], ["", "", "", ""], ["b", "b", "b", "b"]]),
+            "t_length": tf.constant([1, 1, 0, 0]),
+        }
+    )
+    one, filled_otherwise, empty, empty_otherwise = np.asarray(guesses)[:, 0]
+    assert one == filled_otherwise != empty == empty_otherwise
+    assert np.isfinite(empty)
+
+
 def test_the_length_of_a_list_takes_no_name_of_a_field() -> None:
     row = {"n": [1], "n length": 2.5, "n_length": 3.5}
     text = drafted([{**row, "yes": 0}, {**row, "n": [], "yes": 1}], ("n", "n length", "n_length"))
