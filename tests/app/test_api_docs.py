@@ -10,6 +10,8 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from app.api import event_models, lineage_models, models, order_models
+from app.api.operations import CHECKED_WITHIN_S
+from app.api.planning import KAFKA_WITHIN_S
 from tests.app.api_rig import Client
 from training.events import Kind
 
@@ -118,6 +120,12 @@ def test_the_numbers_of_the_samples_add_up() -> None:
         assert history["position"] - history["start"] == history["learnt"] + settled + history["gaps"] + history["lost"]
     files = sample("GET /checkpoints/{number}")["checkpoint"]["files"].values()
     assert sample("GET /checkpoints/{number}")["checkpoint"]["bytes"] == sum(file["bytes"] for file in files)
+
+
+def test_the_docs_say_for_how_long_a_rewind_waits_before_it_is_ordered() -> None:
+    told = " ".join(sections()["POST /rewind"].split())
+    assert f"does not answer within {KAFKA_WITHIN_S:g} s)" in told
+    assert f"An order waits {CHECKED_WITHIN_S:g} s," in told
 
 
 def test_every_kind_of_problem_stands_in_the_docs() -> None:

@@ -26,6 +26,8 @@ ORDERS: list[tuple[str, Any]] = [
     ("/resume", None),
     ("/profile", {"calls": 3}),
 ]
+LATE_S = 10.0
+"""What takes so long would be seen to be waited for, where it should not be."""
 
 
 def learnt(rig: Rig, count: int = 20) -> None:
@@ -176,7 +178,12 @@ def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
 ) -> None:
     monkeypatch.setattr(planning, "KAFKA_WITHIN_S", 0.05)
     answers = threading.Event()
-    monkeypatch.setattr(rig.source, "resolve_start", lambda _start: {P0: 7, P1: 0} if answers.wait(20) else {})
+
+    def slowly(_start: Any) -> dict[Partition, int]:
+        answers.wait(LATE_S)
+        return {P0: 7, P1: 0}
+
+    monkeypatch.setattr(rig.source, "resolve_start", slowly)
     try:
         assert "gone" not in api.post("/rewind", {"to": 0, "dry_run": True}).json()
         assert api.post("/rewind?wait=20s", {"to": 0}).status_code == 201
@@ -186,12 +193,12 @@ def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Reading a checkpoint ends when this is set, which is later than anybody waits."""
+    """Reading a checkpoint ends when this is set, which is later than anybody waits; or fails in the end."""
     monkeypatch.setattr(operations, "CHECKED_WITHIN_S", 0.05)
     read = threading.Event()
 
     def slowly(*given: Any) -> RewindPlan:
-        assert read.wait(20)
+        assert read.wait(LATE_S)
         return plan_rewind(*given)
 
     monkeypatch.setattr(checkpoints, "plan_rewind", slowly)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,17 +28,33 @@ checkpoints: {path: ./checkpoints}
 """
 
 
-def letter(value: bytes | None = b"{", sent_ms: int = 1_763_694_000_000, **said: str) -> ReceivedLetter:
-    """One of millrace's, but for what is said otherwise."""
+def letter(
+    value: bytes | None = b"{",
+    sent_ms: int = 1_763_694_000_000,
+    behind: Sequence[tuple[str, bytes]] = (),
+    **said: str,
+) -> ReceivedLetter:
+    """One of millrace's, but for what is said otherwise, and for the headers that stand behind ours."""
     ours = {"reason": "malformed", "topic": "clicks", "partition": "3", "offset": "100", **said}
     record = SimpleNamespace(
         offset=7,
         timestamp=sent_ms,
         key=ESCAPE.encode(),
         value=value,
-        headers=((f"trace{ESCAPE}", b"1"), *((f"millrace.{name}", text.encode()) for name, text in ours.items())),
+        headers=(
+            (f"trace{ESCAPE}", b"1"),
+            *((f"millrace.{name}", text.encode()) for name, text in ours.items()),
+            *behind,
+        ),
     )
     return ReceivedLetter.of(Partition("bad", 0), cast("Any", record))
+
+
+def test_a_record_that_bears_headers_like_ours_is_told_by_ours_and_hidden_by_none() -> None:
+    forged = [("millrace.reason", b"forged"), ("millrace.redriven", b"clicks:3:100"), ("millrace.to", b"clicks")]
+    found = letter(behind=forged)
+    assert found.ours["reason"] == "malformed"
+    assert not found.is_marker
 
 
 @pytest.mark.parametrize("ms", [10**15 * 1000, 2**63 - 1])
