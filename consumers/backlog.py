@@ -52,8 +52,14 @@ class Backlog:
     def put_at_once(self, letter: DeadLetter) -> None:
         """Take the letter, beyond the capacity where it has to be."""
         with self._changed:
-            self._has_room(letter)  # raises where it is closed
+            self._check_open()
             self._take(letter)
+
+    @property
+    def full(self) -> bool:
+        """Whether as much waits as may wait."""
+        with self._changed:
+            return self._nbytes >= self._options.capacity_bytes
 
     def sequence(self) -> int:
         """How many were put."""
@@ -131,7 +137,10 @@ class Backlog:
         self._put += 1
         self._by_reason[letter.reason] += 1
 
-    def _has_room(self, letter: DeadLetter) -> bool:
+    def _check_open(self) -> None:
         if self._closed:
             raise DeadLettersStopped("the dead letters were stopped")
+
+    def _has_room(self, letter: DeadLetter) -> bool:
+        self._check_open()
         return not self._waiting or self._nbytes + letter.nbytes <= self._options.capacity_bytes

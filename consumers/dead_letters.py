@@ -84,8 +84,7 @@ class KafkaDeadLetters:
     @property
     def full(self) -> bool:
         """Whether as much waits as may wait."""
-        statistics = self._backlog.statistics()
-        return statistics.waiting_bytes >= (statistics.capacity_bytes or 0)
+        return self._backlog.full
 
     def sequence(self) -> int:
         """The number of the letter that was taken last; the first is 1."""

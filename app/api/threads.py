@@ -30,7 +30,6 @@ async def on_a_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, cha
     found, spent = Future[T](), list[float]()
 
     def run() -> None:
-        found.set_running_or_notify_cancel()
         began = time.thread_time()
         try:
             result = work()
@@ -42,6 +41,7 @@ async def on_a_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, cha
             found.set_result(result)
 
     async with limiter:
+        found.set_running_or_notify_cancel()  # from here on nobody can cancel what the thread will answer
         threading.Thread(target=run, name="api-reads", daemon=True).start()
         try:
             return await asyncio.wrap_future(found)

@@ -52,6 +52,7 @@ def test_letters_leave_in_order_and_only_when_settled() -> None:
     statistics = backlog.statistics()
     assert (statistics.put, statistics.acknowledged, statistics.waiting) == (5, 2, 3)
     assert statistics.by_reason == {Reason.MALFORMED: 5}
+    assert not backlog.full
 
 
 def test_a_full_backlog_makes_put_wait_until_a_letter_is_settled() -> None:
@@ -89,6 +90,7 @@ def test_a_letter_of_whoever_may_not_wait_is_taken_in_its_turn_though_there_is_n
     backlog.put(letter(0), never)
     for offset in (1, 2):
         backlog.put_at_once(letter(offset))
+    assert backlog.full
     assert [waiting.offset for waiting in backlog.oldest(9, 10**6)] == [0, 1, 2]
     backlog.settle(2)
     with pytest.raises(DeadLettersStopped):

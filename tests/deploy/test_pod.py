@@ -157,7 +157,7 @@ def _copy_in(pod: Pod, inner: int) -> None:
         ("new.yaml", config(pod.objects)["millrace.yaml"]),
         ("model.py", config(pod.objects)["model.py"]),
     ):
-        Path(f"/proc/{inner}/root/tmp/{name}").write_text(text)
+        Path("/proc", str(inner), "root", "tmp", name).write_text(text)
 
 
 def _of_here(command: str) -> str:
