@@ -19,7 +19,7 @@ from app.api.throughput import throughput_of
 from app.service import RunOptions, Service
 from app.settings import Loaded, Settings
 from consumers.errors import MillraceError
-from consumers.positions import Now
+from consumers.kafka.positions import Now
 from training.meter import Meterings
 
 _SETTLING_S = 2.0

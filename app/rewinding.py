@@ -19,7 +19,7 @@ from app.retention import keep_policy
 from app.settings import Settings
 from app.settings.connection import kafka_options
 from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
-from consumers.kafka_source import KafkaSource
+from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.holder import holder_of

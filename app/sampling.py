@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from consumers.errors import HandoffEmpty, HandoffEnded
 from consumers.handoff import Handoff
-from consumers.kafka_source import KafkaSource
+from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
 
 Positions = Mapping[Partition, int]

@@ -27,12 +27,12 @@ from app.settings.connection import kafka_options
 from app.stream import StreamFactory, StreamOptions
 from app.telling import tell_ended, tell_started
 from app.tuning import tune
-from consumers.dead_letters import DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetters
+from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
-from consumers.kafka_source import KafkaSource
-from consumers.letters import CountedOnly, DeadLetter, DeadLetters
-from consumers.positions import Until
+from consumers.kafka.positions import Until
+from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Partition
 from training.baseline import Baseline

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.settings import Settings, to_decoder, to_schema
+from consumers.dead_letters.letter import DeadLetter, DeadLetters
 from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
 from consumers.handoff import Handoff, HandoffStatistics
-from consumers.kafka_source import KafkaSource
-from consumers.letters import DeadLetter, DeadLetters
-from consumers.positions import Earliest
+from consumers.kafka.positions import Earliest
+from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
 from pipelines import dataset
 from pipelines.assemble import AssembleOptions, Assembler

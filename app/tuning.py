@@ -2,7 +2,7 @@
 
 Owns these process-wide settings, each beside what it brings; called on the trainer's thread before the first call.
 Threads of TensorFlow are set where its devices are (`training.strategy`), sizes of fetches and chunks where Kafka's
-options are (`consumers.kafka_options`).
+options are (`consumers.kafka.options`).
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """consumers: from Kafka to the hand-off, and the types that travel on from there.
 
-Owns everything that speaks to Kafka. The names here cost nothing to import; `consumers.kafka_source` and
-`consumers.dead_letters` load the client library.
+Owns everything that speaks to Kafka. The names here cost nothing to import; `consumers.kafka.source` and
+`consumers.dead_letters.producer` load the client library.
 """
 
 from consumers.handoff import Handoff, HandoffStatistics

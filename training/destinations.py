@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from consumers.errors import ConfigError
-from consumers.positions import Ago, At, Start, parse_start
+from consumers.kafka.positions import Ago, At, Start, parse_start
 from consumers.records import Partition
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest

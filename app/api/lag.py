@@ -7,7 +7,7 @@ from typing import Literal
 from app.api.models import PartitionLagView
 from app.api.snapshot import Snapshot
 from consumers.fingerprints import Sameness
-from consumers.lag import of_the_future
+from consumers.kafka.lag import of_the_future
 from consumers.records import Partition
 
 _SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}

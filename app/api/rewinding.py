@@ -13,8 +13,8 @@ from app.api.lineage import skips_of
 from app.api.models import SkipView, event_moment
 from app.api.order_models import PartitionPlan
 from consumers.errors import MillraceError
-from consumers.kafka_source import KafkaSource
-from consumers.positions import Earliest
+from consumers.kafka.positions import Earliest
+from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from training.rewinding import UNPUBLISHED, RewindPlan
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from app.settings import Settings
 from app.version import version
+from consumers.dead_letters.letter import DeadLetterStatistics
 from consumers.fingerprints import Fingerprint
-from consumers.letters import DeadLetterStatistics
+from consumers.kafka.statistics import SourceStatistics
 from consumers.records import Partition
-from consumers.source_statistics import SourceStatistics
 from training.board import Posting
 from training.brake import CrashLoop
 from training.ledger import LedgerStatistics

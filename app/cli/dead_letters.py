@@ -29,7 +29,7 @@ def listing(
     """
     from app.cli import letters
     from app.cli.tables import print_table
-    from consumers.letter_reader import newest_letters
+    from consumers.dead_letters.reader import newest_letters
 
     settings = _settings(file)
     found = newest_letters(letters.options(settings), last)
@@ -56,7 +56,7 @@ def show(
     Example: millrace dead-letters show 0:1203 -c clicks.yaml --values
     """
     from app.cli import letters
-    from consumers.letter_reader import letter_at
+    from consumers.dead_letters.reader import letter_at
 
     settings = _settings(file)
     options = letters.options(settings)
@@ -84,8 +84,8 @@ def redrive(
     Example: millrace dead-letters redrive -c clicks.yaml --to clicks --reason missing --dry-run
     """
     from app.cli import letters
-    from consumers.redriving import Redrive, foresee
-    from consumers.redriving import redrive as carry_out
+    from consumers.dead_letters.redrive import Redrive, foresee
+    from consumers.dead_letters.redrive import redrive as carry_out
 
     settings = _settings(file)
     options = letters.options(settings)

@@ -11,12 +11,12 @@ from app.api.models import event_moment
 from app.cli.printable import printable
 from app.settings import Settings
 from app.settings.connection import kafka_options
+from consumers.dead_letters.reader import ReceivedLetter
+from consumers.dead_letters.redrive import Redrive, Redriven
 from consumers.errors import ConfigError
-from consumers.kafka_options import KafkaOptions
-from consumers.letter_reader import ReceivedLetter
+from consumers.kafka.options import KafkaOptions
 from consumers.reasons import Reason
 from consumers.records import Partition
-from consumers.redriving import Redrive, Redriven
 
 _SHOWN = 200
 _LONGEST_NUMBER = 19

@@ -30,7 +30,7 @@ def run(
     signals.install()
     from app.settings import load
     from app.settings.environment import quiet_tensorflow
-    from consumers.positions import parse_until
+    from consumers.kafka.positions import parse_until
 
     loaded = load(file)
     end = None if until is None else parse_until(until)

@@ -15,8 +15,8 @@ from app.sampling import read_between
 from app.settings.connection import kafka_options
 from app.settings.kafka import KafkaSettings
 from consumers.errors import ConfigError
-from consumers.kafka_source import KafkaSource
-from consumers.positions import Earliest, Latest
+from consumers.kafka.positions import Earliest, Latest
+from consumers.kafka.source import KafkaSource
 
 _EACH = 400
 """Records of each partition."""

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from app.settings.kafka import KafkaSettings
 from consumers.errors import ConfigError
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.options import KafkaOptions
 
 
 def kafka_options(kafka: KafkaSettings) -> KafkaOptions:

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 
 from app.settings.section import ConfigPath, Count, Section, SettingError
 from app.settings.units import Duration, Size
-from consumers.positions import Start as StartPosition
-from consumers.positions import parse_start
+from consumers.kafka.positions import Start as StartPosition
+from consumers.kafka.positions import parse_start
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/@,]+):(\d{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

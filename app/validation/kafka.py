@@ -10,11 +10,11 @@ from app.settings import Settings
 from app.settings.connection import kafka_options
 from app.validation.check import Check, fail, ok, skip
 from app.validation.records import sample_check
-from consumers.dead_letters import DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import ConfigError, MillraceError, TopicMissingError
-from consumers.kafka_options import KafkaOptions
-from consumers.kafka_source import KafkaSource
-from consumers.positions import Earliest, Latest, Start
+from consumers.kafka.options import KafkaOptions
+from consumers.kafka.positions import Earliest, Latest, Start
+from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 
 _CONNECT_S = 10.0

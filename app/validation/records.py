@@ -11,7 +11,7 @@ from app.sampling import Positions, read_between
 from app.settings import Settings, to_decoder
 from app.validation.check import Check, fail, ok, warn
 from consumers.errors import ConfigError, MillraceError
-from consumers.kafka_source import KafkaSource
+from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Chunk
 from pipelines.decode import decode_chunk

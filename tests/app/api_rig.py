@@ -24,9 +24,9 @@ from app.settings import load
 from app.settings.service import ApiSettings
 from app.stream import StreamStatistics
 from consumers.handoff import Handoff
-from consumers.positions import Earliest, Start
+from consumers.kafka.positions import Earliest, Start
+from consumers.kafka.statistics import SourceMeter, SourceStatistics
 from consumers.records import Chunk, Partition
-from consumers.source_statistics import SourceMeter, SourceStatistics
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Block
 from pipelines.decode import DecodePool

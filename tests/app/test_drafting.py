@@ -20,7 +20,7 @@ from app.drafting.model_file import model_text
 from app.drafting.roles import Roles, Task, Wanted, cast, likely_labels, likely_times
 from app.settings import load, to_decoder
 from consumers.errors import ConfigError, UnreachableError
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.options import KafkaOptions
 
 PLACE = Place(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from app.stream import posting
-from consumers.backlog import BacklogOptions
-from consumers.dead_letters import DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.backlog import BacklogOptions
+from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import DeadLettersStopped
 from consumers.handoff import Handoff
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.options import KafkaOptions
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Block

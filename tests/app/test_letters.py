@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 from app.cli import letters
 from app.cli.application import application
 from app.cli.printable import printable
-from consumers import letter_reader
-from consumers.letter_reader import Letters, ReceivedLetter
+from consumers.dead_letters.reader import Letters, ReceivedLetter
+from consumers.dead_letters.redrive import Redrive, Redriven
 from consumers.records import Partition
-from consumers.redriving import Redrive, Redriven
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 CONFIG = """\
@@ -76,8 +75,8 @@ def test_nothing_of_a_record_reaches_the_terminal_as_an_order(
     verb: list[str], more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = letter(ESCAPE.encode(), reason=ESCAPE, field=ESCAPE, topic=ESCAPE, name=ESCAPE)
-    monkeypatch.setattr(letter_reader, "newest_letters", lambda *_: Letters(total=1, newest=(one,)))
-    monkeypatch.setattr(letter_reader, "letter_at", lambda *_: one)
+    monkeypatch.setattr(reader, "newest_letters", lambda *_: Letters(total=1, newest=(one,)))
+    monkeypatch.setattr(reader, "letter_at", lambda *_: one)
     config = tmp_path / "clicks.yaml"
     config.write_text(CONFIG)
     result = CliRunner().invoke(application, ["dead-letters", *verb, *more, "-c", str(config)], catch_exceptions=False)

@@ -12,7 +12,7 @@ from app.settings import load, to_schema
 from app.settings.loading import leaves
 from app.settings.service import Every
 from app.settings.spelling import dotted
-from consumers.positions import Ago, Offsets
+from consumers.kafka.positions import Ago, Offsets
 from consumers.records import Partition
 from pipelines.schema import Field, Schema
 

@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from consumers.backlog import Backlog, BacklogOptions
+from consumers.dead_letters.backlog import Backlog, BacklogOptions
+from consumers.dead_letters.letter import CountedOnly, DeadLetter
 from consumers.errors import DeadLettersStopped
-from consumers.letters import CountedOnly, DeadLetter
 from consumers.reasons import Reason
 from consumers.records import Partition
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consumers.chunking import chunk_of, empty_chunk, records_between
 from consumers.fingerprints import Fingerprint
+from consumers.kafka.chunking import chunk_of, empty_chunk, records_between
 from consumers.records import Headers, Partition
 
 P = Partition("t", 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from consumers.committing import Committing, Positions
+from consumers.kafka.commits import Committing, Positions
 from consumers.records import Partition
 
 PARTITION = Partition("clicks", 0)

@@ -10,8 +10,11 @@ import pytest
     ("modules", "absent"),
     [
         ("consumers", ["aiokafka", "tensorflow"]),
-        ("consumers.positions, consumers.letters, consumers.kafka_options, consumers.lag", ["aiokafka", "tensorflow"]),
-        ("consumers.kafka_source, consumers.dead_letters", ["tensorflow", "keras", "pyarrow"]),
+        (
+            "consumers.kafka.positions, consumers.dead_letters.letter, consumers.kafka.options, consumers.kafka.lag",
+            ["aiokafka", "tensorflow"],
+        ),
+        ("consumers.kafka.source, consumers.dead_letters.producer", ["tensorflow", "keras", "pyarrow"]),
     ],
 )
 def test_importing_loads_nothing_that_it_does_not_need(modules: str, absent: list[str]) -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from consumers.lag import lag_of, partition_lag
+from consumers.kafka.lag import lag_of, partition_lag
+from consumers.kafka.statistics import SourceMeter
 from consumers.records import Chunk, Partition
-from consumers.source_statistics import SourceMeter
 
 A, B = Partition("t", 0), Partition("t", 1)
 

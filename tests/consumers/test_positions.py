@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.errors import ConfigError
-from consumers.positions import (
+from consumers.kafka.positions import (
     Ago,
     At,
     Committed,

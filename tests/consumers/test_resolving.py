@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from consumers.errors import ConfigError
-from consumers.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start
+from consumers.kafka.offset_lookup import resolve_start, resolve_until
+from consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start
 from consumers.records import Partition
-from consumers.resolving import resolve_start, resolve_until
 
 A, B = Partition("t", 0), Partition("t", 1)
 

@@ -70,7 +70,7 @@ TEETH = (
     Tooth(
         row=1,
         missing="Reading does not begin exactly where the checkpoint stands.",
-        file="consumers/kafka_client.py",
+        file="consumers/kafka/client.py",
         text="            self.seek(partition, position)",
         instead="            self.seek(partition, position + 1)",
         test=f"{_EXACT}::test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one",
@@ -189,7 +189,7 @@ TEETH = (
     Tooth(
         row=6,
         missing="A broker that does not answer while partitions are recognised ends the fetching.",
-        file="consumers/admission.py",
+        file="consumers/kafka/admission.py",
         text="            self._meter.unanswered(str(error))\n            return False",
         instead="            raise",
         test=f"{_OUTAGE}::test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_again",
@@ -197,7 +197,7 @@ TEETH = (
     Tooth(
         row=6,
         missing="A commit waits for as long as Kafka does not answer.",
-        file="consumers/kafka_client.py",
+        file="consumers/kafka/client.py",
         text="                async with asyncio.timeout(self._options.commit_timeout_ms / 1000):",
         instead="                async with asyncio.timeout(None):",
         test=f"{_OUTAGE}::test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_again",
@@ -205,14 +205,14 @@ TEETH = (
     Tooth(
         row=7,
         missing="The client library may log as much as it likes.",
-        file="consumers/kafka_source.py",
+        file="consumers/kafka/source.py",
         text='        limit_loggers("aiokafka", self._options.log_lines_per_minute)\n',
         test=f"{_AWAY}::test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used",
     ),
     Tooth(
         row=7,
         missing="Whoever has nothing to read looks again without a pause.",
-        file="consumers/fetching.py",
+        file="consumers/kafka/fetching.py",
         text="            async with asyncio.timeout(_LOOK_EVERY_S):",
         instead="            async with asyncio.timeout(0):",
         test=f"{_AWAY}::test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used",
@@ -220,7 +220,7 @@ TEETH = (
     Tooth(
         row=8,
         missing="A question is given up before its request is, so that its connection never is.",
-        file="consumers/kafka_client.py",
+        file="consumers/kafka/client.py",
         text="        async with asyncio.timeout((options.request_timeout_ms + 2 * _SPARE_MS) / 1000):",
         instead="        async with asyncio.timeout(options.request_timeout_ms / 2000):",
         test=f"{_NETWORK}::test_a_connection_that_is_open_at_our_end_only_is_given_up_though_nobody_fetches",
@@ -228,7 +228,7 @@ TEETH = (
     Tooth(
         row=8,
         missing="A commit's request is waited for without end, so that its connection is never given up.",
-        file="consumers/kafka_client.py",
+        file="consumers/kafka/client.py",
         text="min(options.request_timeout_ms, options.commit_timeout_ms // 2)",
         instead="10**9",
         test=f"{_NETWORK}::test_connections_that_are_open_at_our_end_only_are_given_up_and_nothing_is_lost",
@@ -237,7 +237,7 @@ TEETH = (
     Tooth(
         row=9,
         missing="A commit that Kafka refuses is raised to whoever asked for it.",
-        file="consumers/kafka_client.py",
+        file="consumers/kafka/client.py",
         text="                return type(error).__name__\n        return None",
         instead="                raise error\n        return None",
         test=_STRANGER,
@@ -245,7 +245,7 @@ TEETH = (
     Tooth(
         row=9,
         missing="Refused commits are not counted.",
-        file="consumers/committing.py",
+        file="consumers/kafka/commits.py",
         text="            self._meter.committed(refusal)\n",
         test=_STRANGER,
     ),
@@ -276,7 +276,7 @@ TEETH = (
     Tooth(
         row=12,
         missing="Partitions that are added while it runs are not taken in.",
-        file="consumers/fetching.py",
+        file="consumers/kafka/fetching.py",
         text="        elif new:\n",
         instead="        elif not known:\n",
         test=f"{_TOPICS}::test_a_quiet_partition_and_one_that_joins_are_learnt_beside_a_hot_one_and_an_empty_one",
@@ -285,7 +285,7 @@ TEETH = (
     Tooth(
         row=13,
         missing="Any record at the offset of the last settled one is taken for it.",
-        file="consumers/recognising.py",
+        file="consumers/kafka/topic_identity.py",
         text="    if fingerprint_of(record) == kept:",
         instead="    if record.offset == kept.offset:",
         test=f"{_TOPICS}::test_a_topic_created_again_while_we_were_away_is_refused_or_begun_anew_and_never_mixed_up",
@@ -293,7 +293,7 @@ TEETH = (
     Tooth(
         row=14,
         missing="Offsets that retention has removed are passed as if there had been nothing.",
-        file="consumers/fetching.py",
+        file="consumers/kafka/fetching.py",
         text=", lost=end - position))",
         instead=", lost=0))",
         test=f"{_TOPICS}::test_records_removed_before_they_were_read_are_counted_as_lost_where_that_is_wanted_and_for"
@@ -302,7 +302,7 @@ TEETH = (
     Tooth(
         row=14,
         missing="The policy to fail is ignored.",
-        file="consumers/fetching.py",
+        file="consumers/kafka/fetching.py",
         text='        if self._options.out_of_range == "fail":',
         instead='        if self._options.out_of_range == "never":',
         test=f"{_TOPICS}::test_records_removed_before_they_were_read_end_it_with_the_way_out_running_and_at_a_start",
@@ -311,7 +311,7 @@ TEETH = (
     Tooth(
         row=15,
         missing="Records of transactions that were aborted are read.",
-        file="consumers/kafka_client.py",
+        file="consumers/kafka/client.py",
         text="            isolation_level=options.isolation_level,",
         instead='            isolation_level="read_uncommitted",',
         test=_LEFT_OUT,
@@ -319,7 +319,7 @@ TEETH = (
     Tooth(
         row=15,
         missing="Offsets at the end of a partition that hold no record are never passed.",
-        file="consumers/fetching.py",
+        file="consumers/kafka/fetching.py",
         text="            await self._sweep(ready, idle=not found)\n",
         test=_LEFT_OUT,
         within_s=150,

@@ -6,7 +6,7 @@ import pytest
 
 from app.local_broker.topics import create_topic
 from consumers.handoff import Handoff
-from consumers.kafka_source import KafkaOptions, KafkaSource
+from consumers.kafka.source import KafkaOptions, KafkaSource
 from tests.faults.harness.account import assert_learnt_once
 from tests.faults.harness.disturbances import disturbed
 from tests.faults.harness.kafka import committed

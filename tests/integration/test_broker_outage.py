@@ -11,10 +11,10 @@ from aiokafka import AIOKafkaProducer
 
 from app.local_broker import LocalBroker
 from app.local_broker.topics import create_topic
-from consumers.dead_letters import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.handoff import Handoff
-from consumers.kafka_source import KafkaOptions, KafkaSource
-from consumers.positions import Committed, Earliest
+from consumers.kafka.positions import Committed, Earliest
+from consumers.kafka.source import KafkaOptions, KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Partition
 

@@ -9,10 +9,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import ConsumerRecord
 
-from consumers.backlog import BacklogOptions
-from consumers.dead_letters import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.backlog import BacklogOptions
+from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import DeadLettersStopped, TopicMissingError
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.options import KafkaOptions
 from consumers.reasons import Reason
 from consumers.records import Partition
 

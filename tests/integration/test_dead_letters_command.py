@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.application import application
-from consumers.dead_letters import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.options import KafkaOptions
 from consumers.reasons import Reason
 from consumers.records import Partition
 

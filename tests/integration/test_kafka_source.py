@@ -15,8 +15,8 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from consumers.errors import HandoffBroken, HandoffEmpty, HandoffEnded, TopicMissingError, UnreachableError
 from consumers.handoff import Handoff
-from consumers.kafka_source import KafkaOptions, KafkaSource
-from consumers.positions import At, Committed, Earliest, Latest, Now, parse_start
+from consumers.kafka.positions import At, Committed, Earliest, Latest, Now, parse_start
+from consumers.kafka.source import KafkaOptions, KafkaSource
 from consumers.records import Chunk, Partition
 
 pytestmark = pytest.mark.broker

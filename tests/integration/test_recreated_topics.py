@@ -17,8 +17,8 @@ from app.local_broker.topics import create_topic
 from consumers.errors import ConfigError, HandoffBroken, HandoffEnded, TopicRecreatedError
 from consumers.fingerprints import Fingerprint, Sameness
 from consumers.handoff import Handoff
-from consumers.kafka_client import KafkaClient
-from consumers.kafka_source import KafkaOptions, KafkaSource
+from consumers.kafka.client import KafkaClient
+from consumers.kafka.source import KafkaOptions, KafkaSource
 from consumers.records import Chunk, Partition
 from tests.conftest import MakeTopic, Produce, WaitFor
 

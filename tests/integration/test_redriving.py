@@ -16,15 +16,14 @@ from aiokafka.errors import KafkaConnectionError
 from typer.testing import CliRunner
 
 from app.cli.application import application
-from consumers import letter_reader, redriving
-from consumers.dead_letters import DeadLetter, DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters, redrive
+from consumers.dead_letters.reader import each_letter, newest_letters
+from consumers.dead_letters.redrive import Redrive
 from consumers.errors import MillraceError
-from consumers.kafka_client import KafkaClient
-from consumers.kafka_options import KafkaOptions
-from consumers.letter_reader import each_letter, newest_letters
+from consumers.kafka.client import KafkaClient
+from consumers.kafka.options import KafkaOptions
 from consumers.reasons import Reason
 from consumers.records import Headers, Partition
-from consumers.redriving import Redrive
 from tests.conftest import MakeTopic, WaitFor
 
 pytestmark = pytest.mark.broker
@@ -139,7 +138,7 @@ def test_one_that_ends_before_its_transaction_does_is_gone_on_with(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a kill leaves it: all is sent, nothing committed, and nobody there to undo it."""
-    monkeypatch.setattr(redriving, "_WINDOW", 1)
+    monkeypatch.setattr(redrive, "_WINDOW", 1)
     commit, calls = AIOKafkaProducer.commit_transaction, itertools.count()
 
     async def second_is_lost(producer: AIOKafkaProducer) -> None:
@@ -159,10 +158,10 @@ def test_of_two_at_once_the_later_one_ends_the_earlier(scene: Scene) -> None:
     found = [one for one in newest_letters(scene.options, 100).newest if one.ours.get("offset") == "100"]
 
     async def late() -> None:
-        earlier = redriving._Transactions(scene.options, wanted)
+        earlier = redrive._Transactions(scene.options, wanted)
         await earlier.start()
         try:
-            await asyncio.to_thread(redriving.redrive, scene.options, wanted)
+            await asyncio.to_thread(redrive.redrive, scene.options, wanted)
             with pytest.raises(MillraceError, match="another redrive of these letters has begun and ended this one"):
                 await earlier.send(found, [])
         finally:
@@ -194,8 +193,8 @@ def test_a_kafka_that_takes_nothing_more_is_not_waited_for_without_end(
     async def never(*_given: Any, **_more: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(redriving, "_WINDOW_WITHIN_S", 5.0)
-    monkeypatch.setattr(redriving, "_STOP_S", 0.1)
+    monkeypatch.setattr(redrive, "_WINDOW_WITHIN_S", 5.0)
+    monkeypatch.setattr(redrive, "_STOP_S", 0.1)
     with monkeypatch.context() as away:
         for method in ("send", "abort_transaction"):
             away.setattr(AIOKafkaProducer, method, never)
@@ -205,7 +204,7 @@ def test_a_kafka_that_takes_nothing_more_is_not_waited_for_without_end(
 
 
 def test_markers_in_place_of_letters_hide_none_of_the_newest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redriving, "_WINDOW", 1)
+    monkeypatch.setattr(redrive, "_WINDOW", 1)
     before = newest_letters(scene.options, 2).newest
     for _ in range(2):
         scene.run("--again")
@@ -214,7 +213,7 @@ def test_markers_in_place_of_letters_hide_none_of_the_newest(scene: Scene, monke
 
 def test_a_slow_taker_of_letters_is_not_taken_for_a_silent_kafka(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(letter_reader, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     async def take() -> int:
         client, taken = KafkaClient(scene.options), 0

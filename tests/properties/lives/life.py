@@ -9,9 +9,9 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any
 
-from consumers.backlog import Backlog, BacklogOptions
+from consumers.dead_letters.backlog import Backlog, BacklogOptions
+from consumers.dead_letters.letter import DeadLetter
 from consumers.failpoints import FailpointError
-from consumers.letters import DeadLetter
 from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.properties.lives.line import Line

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from consumers.chunking import chunk_of, empty_chunk
+from consumers.kafka.chunking import chunk_of, empty_chunk
 from consumers.records import Chunk, Headers, Partition
 from pipelines.decoders import make_decoder
 from pipelines.schema import Field, Schema

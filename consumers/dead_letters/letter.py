@@ -1,7 +1,7 @@
 """Dead letters: what a record that was set aside looks like, and who takes it.
 
 Owns the letter, the Protocol of its sinks, and the sink for when there is no topic for them; runs anywhere, aiokafka
-is not imported here. The sink that writes to a topic is in `consumers.dead_letters`.
+is not imported here. The sink that writes to a topic is in `consumers.dead_letters.producer`.
 """
 
 import threading

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from consumers.chunking import FetchedRecord, fingerprint_of
 from consumers.fingerprints import Fingerprint, Sameness
-from consumers.kafka_client import OffsetGoneError, PollError
+from consumers.kafka.chunking import FetchedRecord, fingerprint_of
+from consumers.kafka.client import OffsetGoneError, PollError
 from consumers.records import Partition
 
 _PATIENCE_S = 2.0

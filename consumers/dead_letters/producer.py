@@ -16,10 +16,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from consumers.backlog import Backlog, BacklogOptions
+from consumers.dead_letters.backlog import Backlog, BacklogOptions
+from consumers.dead_letters.letter import OURS, CountedOnly, DeadLetter, DeadLetters, DeadLetterStatistics
 from consumers.errors import TopicMissingError, UnreachableError
-from consumers.kafka_options import KafkaOptions
-from consumers.letters import OURS, CountedOnly, DeadLetter, DeadLetters, DeadLetterStatistics
+from consumers.kafka.options import KafkaOptions
 from consumers.log_limit import limit_loggers
 from consumers.loop_thread import LoopThread
 

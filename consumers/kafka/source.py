@@ -13,19 +13,19 @@ import time
 from collections.abc import Awaitable, Mapping
 from concurrent.futures import Future
 
-from consumers.committing import Committing
 from consumers.errors import MillraceError
-from consumers.fetching import Fetching, Incarnation
 from consumers.fingerprints import Fingerprint
 from consumers.handoff import Handoff
-from consumers.kafka_client import GroupCommits, KafkaClient
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.client import GroupCommits, KafkaClient
+from consumers.kafka.commits import Committing
+from consumers.kafka.fetching import Fetching, Incarnation
+from consumers.kafka.offset_lookup import resolve_start, resolve_until
+from consumers.kafka.options import KafkaOptions
+from consumers.kafka.positions import Start, Until
+from consumers.kafka.statistics import SourceMeter, SourceStatistics
 from consumers.log_limit import limit_loggers
 from consumers.loop_thread import LoopThread
-from consumers.positions import Start, Until
 from consumers.records import Partition
-from consumers.resolving import resolve_start, resolve_until
-from consumers.source_statistics import SourceMeter, SourceStatistics
 
 __all__ = ["KafkaOptions", "KafkaSource", "SourceStatistics"]
 

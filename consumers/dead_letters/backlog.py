@@ -11,8 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from consumers.dead_letters.letter import DeadLetter, DeadLetterStatistics
 from consumers.errors import DeadLettersStopped
-from consumers.letters import DeadLetter, DeadLetterStatistics
 from consumers.reasons import Reason
 
 _ASK_EVERY_S = 0.05

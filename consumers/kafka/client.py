@@ -29,10 +29,10 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
-from consumers.chunking import FetchedRecord
-from consumers.client_buffers import buffered_bytes
 from consumers.errors import ConfigError, SourceError, TopicMissingError, UnreachableError
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.chunking import FetchedRecord
+from consumers.kafka.client_buffers import buffered_bytes
+from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
 
 _RETRY_S = 0.25

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from consumers.fingerprints import Sameness
-from consumers.lag import Lag, lag_of, of_the_future
+from consumers.kafka.lag import Lag, lag_of, of_the_future
 from consumers.records import Chunk, Partition
 
 

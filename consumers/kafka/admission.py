@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from consumers.errors import DataLossError, TopicRecreatedError, UnreachableError
 from consumers.fingerprints import Fingerprint, Sameness
-from consumers.kafka_client import KafkaClient
-from consumers.kafka_options import KafkaOptions
-from consumers.recognising import Finding, Place, recognise
+from consumers.kafka.client import KafkaClient
+from consumers.kafka.options import KafkaOptions
+from consumers.kafka.statistics import SourceMeter
+from consumers.kafka.topic_identity import Finding, Place, recognise
 from consumers.records import Chunk, Partition
-from consumers.source_statistics import SourceMeter
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Where to start and where to stop: what a setting or an option says, as types.
 
 Owns the words only (`earliest`, `-7d`, a time, offsets); runs anywhere. What they come to in a topic is asked of
-Kafka once, in `consumers.resolving`.
+Kafka once, in `consumers.kafka.offset_lookup`.
 """
 
 import re

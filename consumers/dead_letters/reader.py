@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import TypeVar
 
-from consumers.chunking import FetchedRecord
+from consumers.dead_letters.letter import OURS
 from consumers.errors import ConfigError, UnreachableError
-from consumers.kafka_client import KafkaClient, OffsetGoneError, PollError
-from consumers.kafka_options import KafkaOptions
-from consumers.letters import OURS
+from consumers.kafka.chunking import FetchedRecord
+from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from consumers.kafka.options import KafkaOptions
 from consumers.records import Headers, Partition
 
 _WITHIN_S = 30.0
@@ -59,7 +59,7 @@ class ReceivedLetter:
 
     @property
     def is_marker(self) -> bool:
-        """Whether it is none at all, but says which letters were sent on (`consumers.redriving`)."""
+        """Whether it is none at all, but says which letters were sent on (`consumers.dead_letters.redrive`)."""
         return "redriven" in self.ours and "reason" not in self.ours
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from consumers.errors import ConfigError
-from consumers.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start, Until
+from consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now, Offsets, Start, Until
 from consumers.records import Partition
 
 

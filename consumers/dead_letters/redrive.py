@@ -21,10 +21,10 @@ from typing import Protocol
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 
+from consumers.dead_letters.reader import Positions, ReceivedLetter, each_letter
 from consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError
-from consumers.kafka_client import KafkaClient
-from consumers.kafka_options import KafkaOptions
-from consumers.letter_reader import Positions, ReceivedLetter, each_letter
+from consumers.kafka.client import KafkaClient
+from consumers.kafka.options import KafkaOptions
 from consumers.reasons import Reason
 from consumers.records import Partition
 

@@ -13,15 +13,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from consumers.admission import Admission
-from consumers.chunking import FetchedRecord, chunk_of, empty_chunk, records_between
 from consumers.errors import DataLossError, HandoffClosed, MillraceError, SourceError, UnreachableError
 from consumers.fingerprints import Fingerprint
 from consumers.handoff import Handoff
-from consumers.kafka_client import KafkaClient, OffsetGoneError, PollError
-from consumers.kafka_options import KafkaOptions
+from consumers.kafka.admission import Admission
+from consumers.kafka.chunking import FetchedRecord, chunk_of, empty_chunk, records_between
+from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from consumers.kafka.options import KafkaOptions
+from consumers.kafka.statistics import SourceMeter
 from consumers.records import Chunk, Partition
-from consumers.source_statistics import SourceMeter
 
 log = logging.getLogger(__name__)
 
