@@ -18,11 +18,11 @@ from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
 from pipelines import dataset
 from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.bypass import Bypass
+from pipelines.chunk_order import EventTimeOrder
 from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
-from pipelines.order import EventTimeOrder
-from pipelines.turns import RotationOptions
+from pipelines.preprocess_bypass import Bypass
+from pipelines.row_order import RotationOptions
 from training.calls import Rows
 from training.stream import Delivery, StreamEnded, StreamOrder, TopicsRecreated
 

@@ -15,10 +15,10 @@ from consumers.errors import ConfigError
 from consumers.records import Partition
 from pipelines.blocks import Block
 from pipelines.decode import Decoded
-from pipelines.filling import Closing, OpenBlock
+from pipelines.open_block import Closing, OpenBlock
+from pipelines.row_order import Arrival, Rotation, RotationOptions, Turns
 from pipelines.schema import Schema
 from pipelines.slices import Remainder, SkipRange
-from pipelines.turns import Arrival, Rotation, RotationOptions, Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

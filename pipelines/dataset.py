@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 from consumers.errors import ConfigError, MillraceError
-from pipelines.ahead import Ahead
 from pipelines.blocks import Block, BlockFacts
-from pipelines.bypass import Bypass
 from pipelines.feed import Feed, Tick
+from pipelines.preprocess_bypass import Bypass
+from pipelines.read_ahead import Ahead
 from pipelines.schema import Field, Schema
 
 Preprocess = Callable[[Any, Any, Any], tuple[Any, Any, Any]]

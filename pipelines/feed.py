@@ -22,10 +22,10 @@ from consumers.handoff import Handoff, Pick
 from consumers.joining import joined
 from consumers.records import Chunk, Partition
 from pipelines.assemble import Assembler
-from pipelines.balance import Balance, Balances, Stage
 from pipelines.blocks import Block, BlockFacts
+from pipelines.chunk_order import RotationOrder, draining
 from pipelines.decode import DecodePool, Refused
-from pipelines.order import RotationOrder, draining
+from pipelines.record_balance import Balance, Balances, Stage
 from pipelines.slices import SkipRange, within
 
 _POLL_S = 0.02

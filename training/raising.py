@@ -17,8 +17,8 @@ from enum import StrEnum
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
-from pipelines.bypass import Suspect
 from pipelines.dataset import PreprocessError
+from pipelines.preprocess_bypass import Suspect
 from training.bisect import Culprits
 from training.careful import (
     FEW,

@@ -11,7 +11,7 @@ from typing import Protocol
 from consumers.fingerprints import Fingerprint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
-from pipelines.bypass import Suspect
+from pipelines.preprocess_bypass import Suspect
 from training.calls import Rows
 from training.ledger import Skip
 

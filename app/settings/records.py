@@ -10,7 +10,7 @@ from app.settings.section import Section, SettingError
 from consumers.errors import ConfigError
 from pipelines import schema
 from pipelines.decoders import Decoder, make_decoder
-from pipelines.decoders.csv_places import places_of
+from pipelines.decoders.csv_columns import places_of
 from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
 ONE_LABEL = "<one>"

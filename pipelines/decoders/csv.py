@@ -27,8 +27,8 @@ import pyarrow.csv as pcsv
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, nulls, read_column, read_lists, scalars
+from pipelines.decoders.csv_columns import Place, places_of
 from pipelines.decoders.csv_framing import Dialect
-from pipelines.decoders.csv_places import Place, places_of
 from pipelines.decoders.csv_text import FALSE, TRUE, converted
 from pipelines.decoders.pieces import only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal

@@ -18,8 +18,8 @@ from consumers.records import Partition
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Block
 from pipelines.decode import Decoded, Refused
+from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
-from pipelines.turns import RotationOptions
 
 SCHEMA = Schema(
     features=(

@@ -18,7 +18,6 @@ from consumers.errors import ConfigError, HandoffBroken
 from consumers.handoff import Handoff
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.bypass import Bypass, Suspect
 from pipelines.dataset import (
     TICK,
     DatasetOptions,
@@ -35,6 +34,7 @@ from pipelines.dataset import (
 from pipelines.decode import DecodePool
 from pipelines.decoders.protocol import DecodedValues
 from pipelines.feed import Feed, FeedOptions
+from pipelines.preprocess_bypass import Bypass, Suspect
 from pipelines.schema import Column, Field, Schema
 
 pytestmark = pytest.mark.tensorflow

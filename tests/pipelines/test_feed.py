@@ -16,13 +16,13 @@ from consumers.reasons import Reason
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Block, Turn
+from pipelines.chunk_order import EventTimeOrder
 from pipelines.decode import DecodePool, Refused
 from pipelines.decoders.protocol import DecodedValues, Decoder
 from pipelines.decoders.raw import RawDecoder
 from pipelines.feed import Feed, FeedOptions, Tick, unless_skipped
-from pipelines.order import EventTimeOrder
+from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
-from pipelines.turns import RotationOptions
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)

@@ -6,7 +6,7 @@ import pytest
 from consumers.errors import HandoffEnded
 from consumers.handoff import Handoff
 from consumers.records import Chunk, Partition
-from pipelines.order import PATIENCE_S, EventTimeOrder, RotationOrder, draining
+from pipelines.chunk_order import PATIENCE_S, EventTimeOrder, RotationOrder, draining
 
 P0, P1, P2 = (Partition("clicks", number) for number in range(3))
 NOW_S = 1_000_000.0

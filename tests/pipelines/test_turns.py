@@ -14,8 +14,8 @@ from consumers.records import Partition
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Block, Turn
 from pipelines.decode import Decoded
+from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
-from pipelines.turns import RotationOptions
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))
 PARTITIONS = P0, P1, P2 = tuple(Partition("clicks", number) for number in range(3))

@@ -22,8 +22,8 @@ from consumers.records import Partition
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Block, Span
 from pipelines.decode import Decoded, Refused
+from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
-from pipelines.turns import RotationOptions
 from tests.properties.effort import tried
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))

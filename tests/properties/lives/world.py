@@ -6,7 +6,7 @@ from pathlib import Path
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.assemble import AssembleOptions
-from pipelines.turns import RotationOptions
+from pipelines.row_order import RotationOptions
 from tests.properties.lives.log import Log
 from training.checkpoints import Manifest
 
