@@ -20,7 +20,7 @@ from app.service import RunOptions, Service
 from app.settings import Loaded, Settings
 from consumers.errors import MillraceError
 from consumers.kafka.positions import Now
-from training.meter import Meterings
+from training.telemetry.meter import Meterings
 
 _SETTLING_S = 2.0
 """After the first call: queues fill, and TensorFlow's threads start."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.settings import Settings
 from app.settings.masking import masked
-from training.hyperparameters import HyperparameterOptions, OnChange
+from training.model.hyperparameters import HyperparameterOptions, OnChange
 
 _TRAINING = ("batch_size", "batches_per_call", "max_wait", "shuffle", "deterministic", "seed")
 _MODEL = ("build", "preprocess")

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from app.settings import Settings, to_schema
 from consumers.errors import MillraceError
 from training.errors import ModelError, gist
-from training.learner import Learner, LearnerOptions
-from training.model_file import LoadedModelFile, ModelFile, load
-from training.proof import Finding, Proof
-from training.row_by_row import repeats_itself, row_by_row
-from training.strategy import DeviceOptions
+from training.model.learner import Learner, LearnerOptions
+from training.model.model_file import LoadedModelFile, ModelFile, load
+from training.model.preprocess_proof import repeats_itself, row_by_row
+from training.model.proof import Finding, Proof
+from training.model.strategy import DeviceOptions
 
 log = logging.getLogger(__name__)
 

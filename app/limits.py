@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from app.settings import Settings
-from training.phases import Phase, PhaseLimits
+from training.telemetry.phases import Phase, PhaseLimits
 
 SETTINGS: Mapping[Phase, str] = {
     Phase.TRACING: "limits.trace",

@@ -13,7 +13,6 @@ from typing import Any
 from app.api.checkpoints import just_published
 from app.api.order_models import RewindPlanAnswer
 from app.api.rewinding import advice_on, beginnings_of, plan_fields
-from app.api.skips import parse_skips
 from app.remote import Remote, url_of
 from app.retention import keep_policy
 from app.settings import Settings
@@ -22,12 +21,13 @@ from consumers.errors import ConfigError, DataLossError, MillraceError, Unreacha
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
-from training.checkpoints.holder import holder_of
 from training.checkpoints.lease import Writer
+from training.checkpoints.lock_holder import holder_of
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.commands import Rewind
-from training.destinations import Destination, Numbered, find, parse_destination
-from training.rewinding import last_ordered, plan_rewind, present_on_disk, publish_rewind
+from training.history.rewind import last_ordered, plan_rewind, present_on_disk, publish_rewind
+from training.history.rewind_target import Destination, Numbered, find, parse_destination
+from training.ledger.skip_syntax import parse_skips
 
 _WAIT_S = 600
 CONNECT_S = 5.0

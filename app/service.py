@@ -35,9 +35,6 @@ from consumers.kafka.positions import Until
 from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Partition
-from training.baseline import Baseline
-from training.board import Board
-from training.brake import Brake
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import Writer
 from training.checkpoints.manifest import Manifest, SaveOrder
@@ -45,17 +42,20 @@ from training.checkpoints.policies import EverySeconds, EverySteps, SavePolicy
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Commands, Stop
-from training.cores import usable_cores
 from training.errors import CheckpointError, PassedError
-from training.events import Events, Kind, Severity
-from training.learner import Learner
-from training.ledger import Ledger
-from training.live import LiveMetrics
-from training.loop import Collaborators, Trainer
-from training.meter import Meter
-from training.phases import Phase, Phases
-from training.raising import OnStepError, RaisingOptions
-from training.saving import Saving, SavingOptions
+from training.ledger.ledger import Ledger
+from training.model.cores import usable_cores
+from training.model.learner import Learner
+from training.recovery.crash_guard import Brake
+from training.recovery.step_errors import OnStepError, RaisingOptions
+from training.telemetry.baseline import Baseline
+from training.telemetry.events import Events, Kind, Severity
+from training.telemetry.live_metrics import LiveMetrics
+from training.telemetry.meter import Meter
+from training.telemetry.phases import Phase, Phases
+from training.trainer.board import Board
+from training.trainer.saving import Saving, SavingOptions
+from training.trainer.trainer import Collaborators, Trainer
 
 log = logging.getLogger(__name__)
 _CONNECT_S = 15.0

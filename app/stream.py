@@ -23,7 +23,7 @@ from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from pipelines.preprocess_bypass import Bypass
 from pipelines.row_order import RotationOptions
-from training.calls import Rows
+from training.model.compiled_call import Rows
 from training.stream import Delivery, StreamEnded, StreamOrder, TopicsRecreated
 
 _BEHIND_S = 60.0

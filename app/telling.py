@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.checkpoints.manifest import Manifest, SaveReason
-from training.events import Kind, Severity, Tell
+from training.telemetry.events import Kind, Severity, Tell
 
 _OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256": "model.py", "millrace": "millrace"}
 

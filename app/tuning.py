@@ -1,8 +1,8 @@
 """What the process is told once, so that it runs fast: the interpreter's collector, the C library's allocator.
 
 Owns these process-wide settings, each beside what it brings; called on the trainer's thread before the first call.
-Threads of TensorFlow are set where its devices are (`training.strategy`), sizes of fetches and chunks where Kafka's
-options are (`consumers.kafka.options`).
+Threads of TensorFlow are set where its devices are (`training.model.strategy`), sizes of fetches and chunks where
+Kafka's options are (`consumers.kafka.options`).
 """
 
 import ctypes

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from app.logs import configure
 from app.service import RunOptions, Service
 from app.settings import Loaded, load
-from training.live import LiveSnapshot
-from training.meter import Meter
+from training.telemetry.live_metrics import LiveSnapshot
+from training.telemetry.meter import Meter
 
 CONFIGS = Path(__file__).parent / "configs"
 AT_MOST_S = 600.0

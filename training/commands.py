@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from training.checkpoints.manifest import Manifest
-from training.ledger import Skip
+from training.ledger.ledger import Skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

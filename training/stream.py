@@ -12,8 +12,8 @@ from consumers.fingerprints import Fingerprint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
 from pipelines.preprocess_bypass import Suspect
-from training.calls import Rows
-from training.ledger import Skip
+from training.ledger.ledger import Skip
+from training.model.compiled_call import Rows
 
 
 class StreamEnded(Exception):  # noqa: N818 - the regular end of a stream, as StopIteration is

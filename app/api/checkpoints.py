@@ -17,16 +17,16 @@ from app.api.models import Checkpoint, CheckpointInFull, OtherFolder
 from app.api.threads import Charge, on_a_thread
 from app.api.verifying import Verifying
 from consumers.records import Partition
+from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
-from training.checkpoints.terms import Terms
 from training.commands import Rewind
-from training.destinations import Destination, find
 from training.errors import MissingCheckpointError
-from training.lineage import CheckpointLineage, lineage_of
-from training.rewinding import Present, RewindPlan, plan_rewind
+from training.history.lineage import CheckpointLineage, lineage_of
+from training.history.rewind import Present, RewindPlan, plan_rewind
+from training.history.rewind_target import Destination, find
 
 T = TypeVar("T")
 

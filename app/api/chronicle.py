@@ -19,7 +19,7 @@ from app.api.observer import Observation, Observer
 from app.api.stamp import stamp
 from app.api.status import status_of
 from app.api.streams import MEDIA_TYPE, Streams, as_line, frame
-from training.events import Event, Events
+from training.telemetry.events import Event, Events
 
 _MOST_ID = 10**15
 Since = Annotated[int, Query(ge=0, le=_MOST_ID, description="Only events after the one of this id.")]

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from app.api.models import Answer, Shape, moment
-from training.events import Event
+from training.telemetry.events import Event
 
 Column = list[float | None]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from app.api.models import Check, Health
 from app.api.snapshot import AT_WORK, Snapshot
 from app.api.stamp import stamp
-from training.phases import Phase, PhaseSnapshot
+from training.telemetry.phases import Phase, PhaseSnapshot
 
 
 def alive(snapshot: Snapshot) -> list[Check]:

@@ -7,10 +7,10 @@ from typing import Any
 from app.api.lineage_models import EventTimeView, HistoryView, LinkView
 from app.api.models import RewoundView, SkipView, event_moment
 from consumers.records import Partition
-from training.account import PartitionStatistics
-from training.event_span import EventSpan
-from training.lineage import CheckpointLineage
-from training.orders import Orders
+from training.history.lineage import CheckpointLineage
+from training.ledger.account import PartitionStatistics
+from training.ledger.event_span import EventSpan
+from training.ledger.skip_orders import Orders
 
 
 def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.api.observer import Observation
 from app.api.snapshot import Snapshot
 from consumers.reasons import Reason
-from training.events import Kind, Severity, Tell
+from training.telemetry.events import Kind, Severity, Tell
 
 _TOLD_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
 """The beginnings of these are events of the trainer's or the service's own."""

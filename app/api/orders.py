@@ -30,13 +30,13 @@ from app.api.operations import Operation, Operations, new_id
 from app.api.order_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
 from app.api.planning import Beginnings, Planner, Wanted
 from app.api.rewinding import plan_fields
-from app.api.skips import parse_skips
 from app.api.snapshot import OVER, Snapshot
 from app.api.stamp import stamp
 from app.settings.units import parse_duration
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Save
-from training.destinations import parse_destination
+from training.history.rewind_target import parse_destination
+from training.ledger.skip_syntax import parse_skips
 
 LONGEST_WAIT_S = 600.0
 _SOON_S = 5.0

@@ -18,9 +18,9 @@ from app.api.threads import on_a_thread
 from consumers.records import Partition
 from training.checkpoints.manifest import Manifest
 from training.commands import Rewind
-from training.destinations import Destination
-from training.rewinding import Present, RewindPlan
-from training.skips import Skip
+from training.history.rewind import Present, RewindPlan
+from training.history.rewind_target import Destination
+from training.ledger.skips import Skip
 
 Beginnings = Callable[[], Mapping[Partition, int] | None]
 """Asks Kafka for the first offset that it still has of each partition; may take its time."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from app.api.snapshot import OVER, Snapshot
 from app.limits import SETTINGS
 from app.settings.units import format_size
-from training.board import Posting
-from training.brake import CrashLoop
 from training.checkpoints.manifest import SaveReason
-from training.phases import Phase
+from training.recovery.crash_guard import CrashLoop
+from training.telemetry.phases import Phase
+from training.trainer.board import Posting
 
 _STRANGERS = "CommitFailedError"
 """What Kafka says to our commits while others are members of the group."""

@@ -16,7 +16,7 @@ from consumers.errors import MillraceError
 from consumers.kafka.positions import Earliest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from training.rewinding import UNPUBLISHED, RewindPlan
+from training.history.rewind import UNPUBLISHED, RewindPlan
 
 Policy = Literal["fail", "earliest"]
 

@@ -15,11 +15,11 @@ from consumers.dead_letters.letter import DeadLetterStatistics
 from consumers.fingerprints import Fingerprint
 from consumers.kafka.statistics import SourceStatistics
 from consumers.records import Partition
-from training.board import Posting
-from training.brake import CrashLoop
-from training.ledger import LedgerStatistics
-from training.meter import Meterings
-from training.phases import Phase, PhaseSnapshot
+from training.ledger.ledger import LedgerStatistics
+from training.recovery.crash_guard import CrashLoop
+from training.telemetry.meter import Meterings
+from training.telemetry.phases import Phase, PhaseSnapshot
+from training.trainer.board import Posting
 
 if TYPE_CHECKING:
     from app.service import Service

@@ -28,7 +28,7 @@ from app.api.stamp import stamp
 from app.api.throughput import catch_up_s, loop_lag_of, queue_of, staleness_of, throughput_of
 from app.api.verdict import headline, mood_of, verdict_of
 from app.settings.units import format_duration
-from training.hyperparameters import Change
+from training.model.hyperparameters import Change
 
 
 def status_of(observation: Observation) -> Status:

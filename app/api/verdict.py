@@ -6,8 +6,8 @@ from app.api.models import ThroughputView
 from app.api.observer import Observation
 from app.api.snapshot import AT_WORK
 from app.api.throughput import at_the_first
-from training.live import LiveSnapshot
-from training.phases import Phase
+from training.telemetry.live_metrics import LiveSnapshot
+from training.telemetry.phases import Phase
 
 _UNDER_WAY = {
     Phase.STARTING: "Starting: taking the folder, connecting to Kafka.",

@@ -71,7 +71,7 @@ def show(which: Which, file: Config, as_json: Json = False) -> None:
     millrace checkpoints show latest -c clicks.yaml
     """
     from app.cli.lineage import described, in_words
-    from training.lineage import lineage_of
+    from training.history.lineage import lineage_of
 
     store = _store(_settings(file))
     lineage = lineage_of(store, store.look(_chosen(store, which)))
@@ -91,7 +91,7 @@ def diff(
     """
     from app.cli import differences
     from app.cli.tables import print_table
-    from training.comparison import compare
+    from training.history.comparison import compare
 
     found = compare(_store(_settings(file)), first, second)
     if as_json:
@@ -147,8 +147,8 @@ def weights(
     quiet_tensorflow()
     from app.learning import model_file
     from app.settings import to_schema
-    from training.model_file import load
-    from training.weights import PART, checked_target, model_with_weights, write_weights
+    from training.model.model_file import load
+    from training.model.weights import PART, checked_target, model_with_weights, write_weights
 
     settings = _settings(file)
     checked_target(out)

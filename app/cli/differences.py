@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from app.api.lineage import event_time_of, skips_of
-from training.comparison import Comparison, Pair, VariableDifference
-from training.lineage import CheckpointLineage
+from training.history.comparison import Comparison, Pair, VariableDifference
+from training.history.lineage import CheckpointLineage
 
 _WIDTH = 14
 _SHORT = 12

@@ -7,10 +7,10 @@ from app.api.checkpoints import in_full
 from app.api.lineage import event_time_of, lineage_fields, rewound_of, skips_of
 from app.api.lineage_models import LineageAnswer
 from app.api.models import Checkpoint
-from training.account import PartitionStatistics
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
-from training.lineage import CheckpointLineage, Link
+from training.history.lineage import CheckpointLineage, Link
+from training.ledger.account import PartitionStatistics
 
 LISTED = ("number", "condition", "parent", "step", "written", "bytes", "reason", "note")
 _WIDTH = 14

@@ -15,7 +15,7 @@ from app.proving.shelf import Shelf
 from consumers.errors import MillraceError
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
-from training.evidence import Evidence, mix
+from training.ledger.offset_checksum import Evidence, mix
 
 _STRETCH = 500_000
 _WRAP = 2**64

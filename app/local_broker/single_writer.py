@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaProducer
 from app.local_broker.topics import create_topic
 from consumers.loop_thread import LoopThread
 from consumers.reasons import Reason
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 Verdict = Reason | None
 """Why a record must be set aside; None where it can be learnt, as far as its writer knows."""

@@ -10,7 +10,7 @@ from app.api.snapshot import Snapshot
 from app.api.throughput import catch_up_s, queue_of
 from app.metrics.reading import Distribution, Reading, by_label, known
 from consumers.reasons import Reason
-from training.meter import FRESHNESS_BOUNDS_S, Meterings
+from training.telemetry.meter import FRESHNESS_BOUNDS_S, Meterings
 
 
 def of_the_stream(observation: Observation) -> Iterator[Reading]:

@@ -8,9 +8,9 @@ from app.api.problems import KINDS
 from app.api.snapshot import Snapshot
 from app.api.throughput import throughput_of
 from app.metrics.reading import Reading, by_label, known, one_of
-from training.board import Posting
-from training.live import LiveSnapshot
-from training.phases import Phase
+from training.telemetry.live_metrics import LiveSnapshot
+from training.telemetry.phases import Phase
+from training.trainer.board import Posting
 
 
 def of_the_trainer(observation: Observation) -> Iterator[Reading]:

@@ -15,7 +15,7 @@ from app.proving.faults import SAVE_POINTS, AfterSave, Fault
 from app.proving.process import Home, Run
 from app.proving.shelf import Shelf, Statement
 from consumers.records import Partition
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 Expected = Callable[[], Mapping[Partition, Evidence]]
 _FRUITLESS = 2

@@ -26,7 +26,7 @@ from app.settings import Settings, to_layout, to_schema
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 _PARTITIONS = 4
 _RECORDS_PER_S = 1000.0

@@ -19,7 +19,7 @@ from consumers.reasons import Reason
 from pipelines.decoders import PLAIN_CSV
 from pipelines.decoders.sources import distinct_fields
 from pipelines.schema import Column, CsvLayout, Field, Schema
-from training.probe import keeping_rules
+from training.model.probe_batches import keeping_rules
 
 _POOL = 256
 _TEXTS = 8

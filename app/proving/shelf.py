@@ -12,9 +12,9 @@ from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.parts import PartState
 from training.checkpoints.store import CheckpointStore
-from training.evidence import Evidence
-from training.ledger import Ledger, PartitionStatistics
-from training.skips import Skip
+from training.ledger.ledger import Ledger, PartitionStatistics
+from training.ledger.offset_checksum import Evidence
+from training.ledger.skips import Skip
 
 Array = npt.NDArray[Any]
 

@@ -16,13 +16,13 @@ from consumers.errors import ConfigError, DataLossError, MillraceError
 from consumers.records import Partition
 from training.checkpoints.files import require_space
 from training.checkpoints.folder import Folder
-from training.checkpoints.holder import holder_of
+from training.checkpoints.lock_holder import holder_of
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError, FolderBusyError
-from training.hyperparameters import UNKNOWN, Hyperparameters
-from training.learner import Learner
-from training.variables import VariablesPart
+from training.model.hyperparameters import UNKNOWN, Hyperparameters
+from training.model.learner import Learner
+from training.model.variables import VariablesPart
 
 _COPIES = 3
 """How many states there must be room for: the newest, the one being written, and one to fall back to."""

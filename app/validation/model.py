@@ -19,10 +19,10 @@ from app.validation.check import Check, fail, ok, skip, warn
 from consumers.errors import MillraceError
 from pipelines.schema import Field
 from training.errors import ModelError
-from training.learner import Learner
-from training.model_file import load
-from training.probe import Probe
-from training.proof import Finding
+from training.model.learner import Learner
+from training.model.model_file import load
+from training.model.probe_batches import Probe
+from training.model.proof import Finding
 
 _OURS = frozenset({"app", "consumers", "pipelines", "training"})
 _MANY_STEPS = 10_000_000

@@ -29,7 +29,7 @@ from app.api.server import ApiServer
 from app.logs import configure
 from app.service import RunOptions, Service
 from app.settings import Loaded, load
-from training.meter import Meter
+from training.telemetry.meter import Meter
 
 CASES = Path(__file__).parent
 ROOT = CASES.parents[1]

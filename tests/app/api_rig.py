@@ -33,14 +33,14 @@ from pipelines.decode import DecodePool
 from pipelines.decoders.raw import RawDecoder
 from pipelines.feed import Feed, FeedOptions
 from pipelines.schema import Field, Schema
-from training.baseline import Baseline, LabelSums
-from training.board import ModelFacts, Posting
 from training.checkpoints import CheckpointStore, Folder, Manifest, PartState, SaveOrder, SaveReason, Writer
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
-from training.live import LiveMetrics, Sums
-from training.phases import Phase, PhaseLimits, Phases
-from training.rewinding import publish_rewind
-from training.saving import LastSave
+from training.history.rewind import publish_rewind
+from training.telemetry.baseline import Baseline, LabelSums
+from training.telemetry.live_metrics import LiveMetrics, Sums
+from training.telemetry.phases import Phase, PhaseLimits, Phases
+from training.trainer.board import ModelFacts, Posting
+from training.trainer.saving import LastSave
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 ORIGIN = "http://127.0.0.1:8080"

@@ -10,7 +10,7 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, StoreOptions, Writer
 from training.checkpoints.policies import KeepLast
-from training.ledger import Ledger
+from training.ledger.ledger import Ledger
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 PER_STEP = {P0: 10, P1: 5}

@@ -13,7 +13,7 @@ from app.api import event_models, lineage_models, models, order_models
 from app.api.operations import CHECKED_WITHIN_S
 from app.api.planning import KAFKA_WITHIN_S
 from tests.app.api_rig import Client
-from training.events import Kind
+from training.telemetry.events import Kind
 
 _DOCS = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
 _HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)

@@ -8,9 +8,9 @@ import pytest
 from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
-from training.brake import Brake, CrashLoop
 from training.checkpoints import SaveReason
-from training.phases import Phase
+from training.recovery.crash_guard import Brake, CrashLoop
+from training.telemetry.phases import Phase
 
 LOOKS = ["/livez", "/readyz", "/health", "/status", "/lag", "/throughput", "/checkpoints", "/checkpoints/0"]
 

@@ -10,7 +10,7 @@ from app.api.observer import Observer
 from app.api.snapshot import Snapshot, take
 from consumers.reasons import Reason
 from tests.app.api_rig import Rig
-from training.events import Events, Kind, Severity
+from training.telemetry.events import Events, Kind, Severity
 
 At = Callable[..., list[tuple[Kind, str]]]
 

@@ -11,7 +11,7 @@ from app.api.status import status_of
 from app.api.throughput import throughput_of
 from app.stream import StreamStatistics
 from tests.app.api_rig import P0, Rig
-from training.meter import Meterings
+from training.telemetry.meter import Meterings
 
 
 class Scene:

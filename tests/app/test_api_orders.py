@@ -15,8 +15,8 @@ from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from tests.conftest import WaitFor
 from training.checkpoints import SaveReason
 from training.errors import CheckpointError, ProfileBusyError, ProfileError
-from training.phases import Phase
-from training.rewinding import RewindPlan, plan_rewind
+from training.history.rewind import RewindPlan, plan_rewind
+from training.telemetry.phases import Phase
 
 ORDERS: list[tuple[str, Any]] = [
     ("/checkpoints", None),

@@ -16,7 +16,7 @@ from app.api.server import ApiServer
 from app.settings.service import ApiSettings
 from tests.app.api_rig import Rig
 from tests.conftest import WaitFor
-from training.events import Kind
+from training.telemetry.events import Kind
 
 MOST = 5
 NARROW = 4096

@@ -10,7 +10,7 @@ from app.api.server import ApiServer
 from app.settings.service import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Rig, is_problem, serving
-from training.phases import Phase
+from training.telemetry.phases import Phase
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from app.api import streams
 from app.api.server import ApiServer
 from tests.app.api_rig import Rig, is_problem, serving
 from tests.conftest import WaitFor
-from training.events import Kind
+from training.telemetry.events import Kind
 
 SSE = {"accept": "text/event-stream"}
 

@@ -8,7 +8,7 @@ import pytest
 from app.benching import Trial, _Span, set_apart
 from app.cli.bench import _lines
 from tests.app.conftest import FIVE_LINES, LoadText
-from training.meter import Meter, Meterings
+from training.telemetry.meter import Meter, Meterings
 
 TRIAL = Trial(
     name="clicks",

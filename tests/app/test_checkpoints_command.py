@@ -222,8 +222,8 @@ import numpy as np
 
 from app.cli.application import application
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
-from training.model_file import ModelFile, load
-from training.variables import model_variables
+from training.model.model_file import ModelFile, load
+from training.model.variables import model_variables
 
 folder, width = Path(sys.argv[1]), int(sys.argv[2])
 build = load(ModelFile(path=folder / "model.py", function="build_model")).build

@@ -33,8 +33,8 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, Writer
-from training.evidence import Evidence
-from training.ledger import Ledger
+from training.ledger.ledger import Ledger
+from training.ledger.offset_checksum import Evidence
 
 END = 1300
 """Offsets of each partition that the checkpoint in these tests has settled; five or six of them all are bad."""

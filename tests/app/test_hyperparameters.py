@@ -12,9 +12,9 @@ from app.validation import Outcome
 from app.validation.folder import folder_checks
 from tests.training.conftest import SCHEMA, mlp
 from tests.training.trainer_rig import Topic, running
-from training.hyperparameters import OnChange
-from training.learner import Learner, LearnerOptions
-from training.strategy import DeviceOptions
+from training.model.hyperparameters import OnChange
+from training.model.learner import Learner, LearnerOptions
+from training.model.strategy import DeviceOptions
 
 CONFIG = """\
 name: clicks

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from app.cli import letters
 from app.cli.application import application
 from app.cli.printable import printable
+from consumers.dead_letters import reader
 from consumers.dead_letters.reader import Letters, ReceivedLetter
 from consumers.dead_letters.redrive import Redrive, Redriven
 from consumers.records import Partition

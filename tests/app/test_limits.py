@@ -6,7 +6,7 @@ import pytest
 
 from app.limits import SETTINGS, phase_limits
 from app.settings import Settings, load
-from training.phases import Phase, PhaseLimits, Phases
+from training.telemetry.phases import Phase, PhaseLimits, Phases
 
 
 def _settings(folder: Path, **environ: str) -> Settings:

@@ -13,7 +13,7 @@ from consumers.reasons import Reason
 from tests.app.api_rig import P0, P1, Client, Rig
 from tests.app.metrics_text import Scrape, complaints
 from training.checkpoints import SaveReason
-from training.phases import Phase
+from training.telemetry.phases import Phase
 
 ROOT = Path(__file__).parents[2]
 

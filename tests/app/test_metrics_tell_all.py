@@ -16,7 +16,7 @@ from app.metrics.collector import ServiceCollector
 from tests.app.api_rig import P0, P1, Rig
 from tests.app.metrics_text import Scrape
 from training.checkpoints import SaveReason
-from training.skips import Skip
+from training.ledger.skips import Skip
 
 ANSWERS: Mapping[str, type[BaseModel]] = {"status": Status, "lag": LagAnswer, "throughput": ThroughputAnswer}
 SERIES: Mapping[str, str] = {

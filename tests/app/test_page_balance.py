@@ -10,7 +10,7 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from tests.app.api_rig import P1, Rig, serving
 from tests.browsing import SOON_MS, chromium, grave
-from training.skips import Skip
+from training.ledger.skips import Skip
 
 SET_ASIDE = {reason: 10 * place for place, reason in enumerate(Reason, 1)}
 

@@ -22,7 +22,7 @@ from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
 from pipelines.schema import DTYPES, Field, Schema
 from tests.app.conftest import FIVE_LINES, LoadText
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 RECORDS = 2000
 FIELDS = tuple(

@@ -16,7 +16,7 @@ from consumers.errors import MillraceError
 from consumers.records import Partition
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
 from training.checkpoints import CheckpointStore, Folder, Writer
-from training.checkpoints.holder import holder_of
+from training.checkpoints.lock_holder import holder_of
 
 
 @pytest.fixture(autouse=True)

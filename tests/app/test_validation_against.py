@@ -13,8 +13,8 @@ from app.validation import Check, Outcome
 from app.validation.examination import examine_against
 from tests.app.checkpoint_history import config_in, folder_in
 from training.checkpoints import CheckpointStore, SaveOrder, SaveReason, Writer
-from training.hyperparameters import Hyperparameters
-from training.model_file import load as load_model
+from training.model.hyperparameters import Hyperparameters
+from training.model.model_file import load as load_model
 
 pytestmark = pytest.mark.tensorflow
 MODEL = """\

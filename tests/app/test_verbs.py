@@ -25,7 +25,7 @@ from consumers.errors import DataLossError, MillraceError
 from tests.app.api_rig import P0, Rig
 from tests.typed import understood, verbs
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError
-from training.phases import Phase
+from training.telemetry.phases import Phase
 
 NO_JSON = {
     "run": "it is the service: logs.format says how it speaks",

@@ -18,7 +18,7 @@ from tests.app.metrics_text import HOW, rule_complaints
 from tests.deploy.manifests import K8S, ROOT, only, rendered
 from tests.deploy.pages import blocks
 from tests.programs import program
-from training.phases import Phase
+from training.telemetry.phases import Phase
 
 FOLDER = ROOT / "k8s" / "components" / "monitoring"
 RULES = YAML(typ="safe", pure=True).load(FOLDER / "rules.yaml")["spec"]

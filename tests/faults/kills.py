@@ -36,7 +36,7 @@ from tests.faults.harness.records import Mixture
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.spikes import QUIET, Spiked
 from tests.faults.harness.topics import Topic
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 CI_ROUNDS, ROUNDS = 10, 20
 HISTORY_ROUNDS = 50

@@ -61,7 +61,7 @@ TEETH = (
     Tooth(
         row=1,
         missing="What the optimizer knew is not brought back with the weights.",
-        file="training/variables.py",
+        file="training/model/variables.py",
         text="            if key in arrays:\n                assign(",
         instead='            if key in arrays and self.name != "optimizer":\n                assign(',
         test=f"{_EXACT}::test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one",
@@ -79,7 +79,7 @@ TEETH = (
     Tooth(
         row=1,
         missing="A restart goes on from the oldest checkpoint instead of the newest.",
-        file="training/checkpoints/chain.py",
+        file="training/checkpoints/fallback.py",
         text="for number in reversed(numbers))",
         instead="for number in numbers)",
         test=_KILLS,
@@ -133,7 +133,7 @@ TEETH = (
     Tooth(
         row=4,
         missing="An order is carried out, and not published.",
-        file="training/rewinding.py",
+        file="training/history/rewind.py",
         text="    manifest = store.publish_linked(command.to, under_its_number, order)",
         instead="    manifest = store.manifest(command.to)",
         test=_AROUND_A_REWIND,
@@ -141,7 +141,7 @@ TEETH = (
     Tooth(
         row=4,
         missing="A restart goes on from where most was learnt, instead of from what was last ordered.",
-        file="training/checkpoints/chain.py",
+        file="training/checkpoints/fallback.py",
         text="    looks = (look(number) for number in reversed(numbers))",
         instead="    looks = iter(sorted(map(look, reversed(numbers)), key=lambda at: -at.manifest.step if at.manifest "
         "else 0))",
@@ -150,7 +150,7 @@ TEETH = (
     Tooth(
         row=4,
         missing="What is to be skipped is not published with the order, and so forgotten by a restart.",
-        file="training/rewinding.py",
+        file="training/history/rewind.py",
         text="    manifest = store.publish_linked(command.to, under_its_number, order)",
         instead="    manifest = store.publish_linked(command.to, {}, order)",
         test=_AROUND_A_REWIND,
@@ -252,7 +252,7 @@ TEETH = (
     Tooth(
         row=10,
         missing="What a writer publishes after a later one has begun counts as sound.",
-        file="training/checkpoints/terms.py",
+        file="training/checkpoints/fencing.py",
         text="        return any(record.term > term and number > record.began_after for record in self.records)",
         instead="        return False",
         test=f"{_CRASHES}::test_what_a_stopped_trainer_publishes_after_it_was_passed_is_never_loaded",
@@ -361,7 +361,7 @@ TEETH = (
     Tooth(
         row=17,
         missing="Falling back follows the numbers, not the parents.",
-        file="training/checkpoints/chain.py",
+        file="training/checkpoints/fallback.py",
         text="        return [number for number in found.manifest.ancestors if number in numbers]",
         instead="        return [number for number in reversed(sorted(numbers)) if number < found.manifest.number]",
         test=f"{_STORE}::test_a_torn_rewind_falls_back_to_its_target_and_not_to_the_abandoned_timeline",
@@ -369,7 +369,7 @@ TEETH = (
     Tooth(
         row=18,
         missing="Where nothing verifies it begins anew unasked.",
-        file="training/checkpoints/chain.py",
+        file="training/checkpoints/fallback.py",
         text="            raise AllCorruptError(_all_corrupt(folder, numbers, look, found))",
         instead="            return None",
         test=_ALL_CORRUPT,
@@ -385,7 +385,7 @@ TEETH = (
     Tooth(
         row=19,
         missing="The names and shapes of a checkpoint are not compared with the model's.",
-        file="training/variables.py",
+        file="training/model/variables.py",
         text="        if found:\n            raise OtherModelError(",
         instead="        if found and not self.variables:\n            raise OtherModelError(",
         test=_ANOTHER_MODEL,
@@ -393,7 +393,7 @@ TEETH = (
     Tooth(
         row=19,
         missing="A learning rate that was just deployed is overwritten by the checkpoint's.",
-        file="training/hyperparameters.py",
+        file="training/model/hyperparameters.py",
         text="                assign(self._variables[change.name], self._built[change.name])",
         instead="                pass",
         test=_ANOTHER_MODEL,
@@ -401,21 +401,21 @@ TEETH = (
     Tooth(
         row=19,
         missing="A hyperparameter that differs is decided in silence.",
-        file="training/hyperparameters.py",
+        file="training/model/hyperparameters.py",
         text='            log.warning("%s", change)\n',
         test=_ANOTHER_MODEL,
     ),
     Tooth(
         row=20,
         missing="What a try has done before it raised stays in the variables.",
-        file="training/careful.py",
+        file="training/recovery/isolation.py",
         text="            memory.put_back()\n",
         test=f"{_CAREFUL}::test_what_raises_leaves_no_trace_in_any_variable",
     ),
     Tooth(
         row=20,
         missing="Of a half that raises only one half is looked at.",
-        file="training/careful.py",
+        file="training/recovery/isolation.py",
         text="                left.extend(reversed(np.array_split(rows, 2)))",
         instead="                left.append(np.array_split(rows, 2)[0])",
         test=f"{_CAREFUL}::test_whatever_raises_is_found_and_all_others_are_learnt_and_scored_once",
@@ -423,7 +423,7 @@ TEETH = (
     Tooth(
         row=21,
         missing="However often a start dies in the same call, the next one goes on as ever.",
-        file="training/brake.py",
+        file="training/recovery/crash_guard.py",
         text="    if alike >= after:",
         instead="    if alike < 0:",
         test="tests/faults/test_crash_loop.py::test_a_record_that_kills_the_process_is_named_by_a_paused_start_and"
@@ -432,7 +432,7 @@ TEETH = (
     Tooth(
         row=21,
         missing="What a call has in flight is not written down.",
-        file="training/checkpoints/starts.py",
+        file="training/checkpoints/in_flight.py",
         text="        self._memory[: len(line)] = line\n",
         test="tests/faults/test_crash_loop.py::test_a_record_that_kills_the_process_is_named_by_a_paused_start_and"
         "_passed_over_by_order",
@@ -440,7 +440,7 @@ TEETH = (
     Tooth(
         row=22,
         missing="A phase counts as hung long before its limit.",
-        file="training/phases.py",
+        file="training/telemetry/phases.py",
         text="self.for_s > self.limit_s\n",
         instead="self.for_s > self.limit_s / 4\n",
         test=_BLOCKED,
@@ -448,7 +448,7 @@ TEETH = (
     Tooth(
         row=22,
         missing="No phase ever counts as hung.",
-        file="training/phases.py",
+        file="training/telemetry/phases.py",
         text="self.for_s > self.limit_s\n",
         instead="self.for_s < 0\n",
         test=_BLOCKED,
@@ -489,7 +489,7 @@ TEETH = (
     Tooth(
         row=28,
         missing="What raised is told in its own words, which hold the record's values.",
-        file="training/careful.py",
+        file="training/recovery/isolation.py",
         text='    return f"{type(error).__name__} in {place}" + (f" ({node[1]})" if node else "")',
         instead='    return f"{error} in {place}" + (f" ({node[1]})" if node else "")',
         test="tests/faults/test_secrets.py::test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has"

@@ -17,7 +17,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Place
 from tests.faults.harness.shelf import Shelf
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.row(21), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
 PARTITIONS, RECORDS = 2, 600

@@ -12,7 +12,7 @@ from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.doom import HANGS, Doom, hazardous
 from tests.faults.harness.process import Run
 from tests.faults.harness.records import Place
-from training.checkpoints.starts import deaths
+from training.checkpoints.in_flight import deaths
 
 pytestmark = [pytest.mark.row(22), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
 TRACE_S, CALL_S = 3.0, 5.0

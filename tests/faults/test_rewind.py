@@ -8,7 +8,7 @@ import pytest
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf, Statement
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(4)]
 PARTITIONS = 2

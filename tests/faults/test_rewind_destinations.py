@@ -18,7 +18,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
 PARTITIONS, EACH = 2, 400

@@ -12,7 +12,7 @@ from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.faults import AfterStart, AtPoint, Fault
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(3)]
 PARTITIONS = 2

@@ -25,7 +25,7 @@ from tests.faults.harness.records import Mixture, Place
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.shifting import ShiftingTopic
 from training.checkpoints.manifest import SaveReason
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
 

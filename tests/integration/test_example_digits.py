@@ -17,8 +17,8 @@ from app.settings import load, to_schema
 from pipelines.decoders import make_decoder
 from tests.conftest import MakeTopic, Produce
 from training.checkpoints import CheckpointStore, Folder
-from training.model_file import load as load_model
-from training.weights import PART, model_with_weights
+from training.model.model_file import load as load_model
+from training.model.weights import PART, model_with_weights
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "digits"

@@ -16,7 +16,8 @@ from aiokafka.errors import KafkaConnectionError
 from typer.testing import CliRunner
 
 from app.cli.application import application
-from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters, redrive
+from consumers.dead_letters import reader, redrive
+from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.dead_letters.reader import each_letter, newest_letters
 from consumers.dead_letters.redrive import Redrive
 from consumers.errors import MillraceError

@@ -16,7 +16,7 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from tests.properties.effort import tried
 from training.checkpoints.parts import PartState
-from training.ledger import Ledger, Skip
+from training.ledger.ledger import Ledger, Skip
 
 PARTITIONS = [Partition("clicks", number) for number in range(3)]
 LEARNT, GAP, LOST = "learnt", "gap", "lost"

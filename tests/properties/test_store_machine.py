@@ -35,7 +35,7 @@ from training.checkpoints import (
 from training.checkpoints.manifest import FILE_NAME, Manifest
 from training.checkpoints.policies import KeepLast
 from training.errors import AllCorruptError, CheckpointError, CorruptError
-from training.ledger import Ledger, Skip
+from training.ledger.ledger import Ledger, Skip
 
 P = Partition("clicks", 0)
 IMPATIENT = LeaseOptions(renew_every=60.0, stale_after=0.0, poll_every=0.001)

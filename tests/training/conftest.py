@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from pipelines.schema import Field, Schema
-from training.calls import Rows
-from training.learner import Learner, LearnerOptions
-from training.strategy import DeviceOptions
+from training.model.compiled_call import Rows
+from training.model.learner import Learner, LearnerOptions
+from training.model.strategy import DeviceOptions
 
 FEATURES = 6
 BATCH = 12

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from training.baseline import Baseline, LabelSums, guess_the_base_rate
+from training.telemetry.baseline import Baseline, LabelSums, guess_the_base_rate
 
 pytestmark = pytest.mark.tensorflow
 

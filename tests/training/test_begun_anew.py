@@ -10,7 +10,7 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
-from training.ledger import Ledger, Skip
+from training.ledger.ledger import Ledger, Skip
 
 P, Q = Partition("clicks", 0), Partition("clicks", 1)
 MARK = Fingerprint(119, 1_700_000_000_000, 0xC0FFEE)

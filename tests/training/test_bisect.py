@@ -5,10 +5,10 @@ import pytest
 
 from consumers.records import Partition
 from tests.training.conftest import BATCH, MakeLearner, block, largest_difference, state_of, with_feature
-from training import bisect
-from training.bisect import Culprits
-from training.calls import Rows
-from training.evidence import Evidence
+from training.ledger.offset_checksum import Evidence
+from training.model import culprit_search
+from training.model.compiled_call import Rows
+from training.model.culprit_search import Culprits
 
 pytestmark = pytest.mark.tensorflow
 PARTITION = Partition("clicks", 0)
@@ -48,11 +48,11 @@ def test_a_replay_searches_alike(learner_of: MakeLearner) -> None:
 def test_a_batch_poisoned_through_and_through_costs_a_bounded_number_of_calls(
     learner_of: MakeLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bisect, "MOST_CALLS", 4)
+    monkeypatch.setattr(culprit_search, "MOST_CALLS", 4)
     learner = learner_of()
     learner.witness.know(PARTITION, 0)
     calls: list[Rows] = []
-    search = bisect.CulpritSearch(lambda rows: calls.append(rows) or learner.call(rows))  # type: ignore[arg-type, func-returns-value]
+    search = culprit_search.CulpritSearch(lambda rows: calls.append(rows) or learner.call(rows))  # type: ignore[arg-type, func-returns-value]
     search.search(_poisoned(block(1), set(range(0, BATCH, 2))))
     assert len(calls) <= 5
     left = {offset for _, offset in search.culprits.offsets}

@@ -2,8 +2,8 @@
 
 from typing import Any, cast
 
-from training.board import Board, Posting
-from training.saving import LastSave
+from training.trainer.board import Board, Posting
+from training.trainer.saving import LastSave
 
 
 def save() -> LastSave:

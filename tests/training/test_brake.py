@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from tests.training.checkpoints.test_starts import P0, P1, block, die
-from training.brake import Brake, crash_loop
 from training.checkpoints import Folder, Writer
-from training.checkpoints.starts import Death, Range
+from training.checkpoints.in_flight import Death, Range
+from training.recovery.crash_guard import Brake, crash_loop
 
 AFTER = 3
 

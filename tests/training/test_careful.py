@@ -21,14 +21,14 @@ from tests.training.conftest import (
     state_of,
     with_feature,
 )
-from training import careful
-from training.calls import Rows
-from training.careful import CarefulLearner, Memory, TooManyCulpritsError, at_fault, blamed, most_culprits
 from training.checkpoints.parts import PartState
-from training.evidence import Evidence
-from training.learner import Learner, LearnerOptions
-from training.strategy import DeviceOptions
-from training.variables import assign
+from training.ledger.offset_checksum import Evidence
+from training.model.compiled_call import Rows
+from training.model.learner import Learner, LearnerOptions
+from training.model.strategy import DeviceOptions
+from training.model.variables import assign
+from training.recovery import isolation
+from training.recovery.isolation import CarefulLearner, Memory, TooManyCulpritsError, at_fault, blamed, most_culprits
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]
 PARTITION = Partition("clicks", 0)
@@ -191,7 +191,7 @@ def test_what_is_told_of_an_error_holds_no_value(learner: Learner) -> None:
     (culprit,) = found.culprits
     assert culprit.gist.startswith("InvalidArgumentError in the training step (")
     assert "1000" not in culprit.gist
-    assert blamed(ValueError("4711"), careful.STEP) == "ValueError in the training step"
+    assert blamed(ValueError("4711"), isolation.STEP) == "ValueError in the training step"
 
 
 def _raises(error: Exception) -> Callable[[Rows], Any]:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.app.checkpoint_history import P0, PROVENANCE, folder_in
-from training import comparison
 from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, Writer
-from training.comparison import Comparison, VariableDifference, compare
 from training.errors import CorruptError, MissingCheckpointError
-from training.ledger import Ledger
+from training.history import comparison
+from training.history.comparison import Comparison, VariableDifference, compare
+from training.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 Publish = Callable[..., None]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from training.cores import quota, usable_cores
+from training.model.cores import quota, usable_cores
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from consumers.records import Partition
 from tests.app.checkpoint_history import BEGAN_MS, P0, STEP_MS, folder_in, publish_history
 from training.checkpoints import CheckpointStore, Folder, Writer
 from training.commands import Rewind
-from training.destinations import Before, Destination, NotPast, Numbered, find, parse_destination, timeline
 from training.errors import MissingCheckpointError
-from training.rewinding import present_on_disk, publish_rewind
+from training.history.rewind import present_on_disk, publish_rewind
+from training.history.rewind_target import Before, Destination, NotPast, Numbered, find, parse_destination, timeline
 
 STEPS = 4
 NOW_S = 1_763_694_000.0

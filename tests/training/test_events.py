@@ -10,8 +10,8 @@ from tests.training.conftest import Fragile, mlp
 from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, running
 from training.commands import Pause, Resume, Rewind, Save
 from training.errors import CheckpointError
-from training.events import MOST_KEPT, Event, Events, Kind, Severity
-from training.skips import Skip
+from training.ledger.skips import Skip
+from training.telemetry.events import MOST_KEPT, Event, Events, Kind, Severity
 
 
 def texts(run: Run, kind: Kind) -> list[str]:

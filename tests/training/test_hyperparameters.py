@@ -14,8 +14,8 @@ from tests.training.conftest import BATCH, MakeLearner, largest_difference, mlp,
 from tests.training.trainer_rig import RigOptions, Run, Topic, running
 from training.checkpoints import PartState
 from training.commands import Rewind, Save
-from training.hyperparameters import NAME, Change, HyperparameterOptions, Hyperparameters, OnChange, faded
-from training.variables import backing, optimizers_of
+from training.model.hyperparameters import NAME, Change, HyperparameterOptions, Hyperparameters, OnChange, faded
+from training.model.variables import backing, optimizers_of
 
 pytestmark = pytest.mark.tensorflow
 BUILD, CHECKPOINT = OnChange.BUILD, OnChange.CHECKPOINT

@@ -19,9 +19,9 @@ from tests.training.conftest import (
     state_of,
     with_feature,
 )
-from training.calls import Rows
-from training.evidence import Evidence
-from training.learner import Learner
+from training.ledger.offset_checksum import Evidence
+from training.model.compiled_call import Rows
+from training.model.learner import Learner
 
 pytestmark = pytest.mark.tensorflow
 PARTITION = Partition("t", 0)

@@ -9,11 +9,11 @@ from consumers.records import Partition
 from tests.app.checkpoint_history import BEGAN_MS, P0, PROVENANCE, STEP_MS, folder_in, publish_history
 from training.checkpoints import CheckpointStore, Condition, Folder, Writer
 from training.commands import Rewind
-from training.event_span import EventSpan
-from training.lineage import CheckpointLineage, lineage_of
-from training.orders import Orders
-from training.rewinding import present_on_disk, publish_rewind
-from training.skips import Skip
+from training.history.lineage import CheckpointLineage, lineage_of
+from training.history.rewind import present_on_disk, publish_rewind
+from training.ledger.event_span import EventSpan
+from training.ledger.skip_orders import Orders
+from training.ledger.skips import Skip
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block
 from tests.training.trainer_rig import Clock
-from training.baseline import Baseline, LabelSums
 from training.checkpoints.parts import PartState
-from training.learner import Learner
-from training.live import LiveMetrics, Results, Sums
+from training.model.learner import Learner
+from training.telemetry.baseline import Baseline, LabelSums
+from training.telemetry.live_metrics import LiveMetrics, Results, Sums
 
 pytestmark = pytest.mark.tensorflow
 

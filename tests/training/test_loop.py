@@ -21,10 +21,10 @@ from training.checkpoints.manifest import Manifest, SaveReason
 from training.checkpoints.policies import EverySeconds
 from training.commands import Command, Pause, Resume, Rewind, Save, Stop
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError, StepError
-from training.evidence import Evidence
-from training.phases import Phase
-from training.raising import OnStepError, RaisingOptions
-from training.skips import Skip
+from training.ledger.offset_checksum import Evidence
+from training.ledger.skips import Skip
+from training.recovery.step_errors import OnStepError, RaisingOptions
+from training.telemetry.phases import Phase
 
 pytestmark = pytest.mark.tensorflow
 HALT = RaisingOptions(policy=OnStepError.HALT)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.training.trainer_rig import Clock
-from training.meter import Meter
+from training.telemetry.meter import Meter
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.25, 0.5, 0.999])

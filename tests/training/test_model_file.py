@@ -10,7 +10,7 @@ import pytest
 from pipelines.schema import Field, Schema
 from tests.training.conftest import FEATURES, MakeLearner, mlp
 from training.errors import ModelError
-from training.model_file import LoadedModelFile, ModelFile, load
+from training.model.model_file import LoadedModelFile, ModelFile, load
 
 pytestmark = pytest.mark.tensorflow
 

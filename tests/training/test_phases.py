@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from tests.training.trainer_rig import Clock
-from training.phases import Phase, PhaseLimits, Phases
+from training.telemetry.phases import Phase, PhaseLimits, Phases
 
 LIVING = (Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED, Phase.RESTORING)
 WAYS = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.schema import Field, Schema
-from training.probe import make_probe
+from training.model.probe_batches import make_probe
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.training.conftest import MakeLearner, largest_difference, mlp, state_of
-from training.proof import Finding, Proof
+from training.model.proof import Finding, Proof
 
 pytestmark = pytest.mark.tensorflow
 

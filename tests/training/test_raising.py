@@ -15,15 +15,15 @@ from pipelines.preprocess_bypass import Suspect
 from tests.training import trainer_rig
 from tests.training.conftest import Fragile, MakeLearner, largest_difference, mlp, state_of
 from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, TopicStream, running
-from training import careful
-from training.calls import Rows
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.commands import Pause, Resume, Rewind, Save
 from training.errors import StepError
-from training.evidence import Evidence
-from training.phases import Phase
-from training.raising import BlockRaised, Raising, RaisingOptions
+from training.ledger.offset_checksum import Evidence
+from training.model.compiled_call import Rows
+from training.recovery import isolation
+from training.recovery.step_errors import BlockRaised, Raising, RaisingOptions
 from training.stream import Delivery
+from training.telemetry.phases import Phase
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]
 RAISES = 1000.0
@@ -124,7 +124,7 @@ def test_a_model_that_always_raises_ends_the_training_and_no_checkpoint_knows_of
 def test_where_too_many_of_a_block_raise_none_is_set_aside(
     tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.raising.most_culprits", lambda rows: rows // 4)
+    monkeypatch.setattr("training.recovery.step_errors.most_culprits", lambda rows: rows // 4)
     topic.poison = {(P0, offset): RAISES for offset in range(7)}
     with running(tmp_path, topic, build=fragile) as run:
         topic.produce(SHARE)
@@ -136,14 +136,14 @@ def test_where_too_many_of_a_block_raise_none_is_set_aside(
 def test_records_that_raise_one_by_one_with_none_learnt_between_end_the_training_too(
     learner_of: MakeLearner, topic: Topic
 ) -> None:
-    topic.poison = {(P0, offset): RAISES for offset in range(careful.FEW + 1)}
+    topic.poison = {(P0, offset): RAISES for offset in range(isolation.FEW + 1)}
     learner = learner_of(fragile)
     raising = Raising(learner, RaisingOptions(), lambda: None, lambda: 3)
-    for offset in range(careful.FEW):
+    for offset in range(isolation.FEW):
         assert raising.learn(_single(topic, offset)).raised.offsets == ((0, offset),)
     with pytest.raises(StepError, match=r"33 records in a row raise.* --to 3 --skip clicks:0:32-32$"):
-        raising.learn(_single(topic, careful.FEW))
-    raising.learn(_single(topic, careful.FEW + 1))
+        raising.learn(_single(topic, isolation.FEW))
+    raising.learn(_single(topic, isolation.FEW + 1))
     assert raising.learn(_single(topic, 0)).raised.offsets, "one that is learnt begins the count anew"
 
 

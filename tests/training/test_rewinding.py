@@ -13,9 +13,9 @@ from tests.app.checkpoint_history import P0, P1, PER_STEP, PROVENANCE, folder_in
 from training.checkpoints import CheckpointStore, Folder, Writer
 from training.commands import Rewind
 from training.errors import AllCorruptError, CorruptError, MissingCheckpointError
-from training.ledger import Ledger, Skip
-from training.orders import Orders, Rewound
-from training.rewinding import Present, RewindPlan, check_rewind, plan_rewind, present_on_disk, publish_rewind
+from training.history.rewind import Present, RewindPlan, check_rewind, plan_rewind, present_on_disk, publish_rewind
+from training.ledger.ledger import Ledger, Skip
+from training.ledger.skip_orders import Orders, Rewound
 
 STEPS = 3
 

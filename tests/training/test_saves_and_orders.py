@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.trainer_rig import P0, P1, SHARE, Topic, running
 from training.commands import Rewind, Save
-from training.phases import Phase
+from training.telemetry.phases import Phase
 
 pytestmark = pytest.mark.tensorflow
 

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from pipelines.schema import Field, Schema
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
-from training.calls import Rows
 from training.checkpoints.parts import PartState
 from training.errors import OtherModelError, UncapturedStateError
-from training.learner import Learner
-from training.variables import VariablesPart, model_variables, optimizer_variables, optimizers_of
+from training.model.compiled_call import Rows
+from training.model.learner import Learner
+from training.model.variables import VariablesPart, model_variables, optimizer_variables, optimizers_of
 
 pytestmark = pytest.mark.tensorflow
 

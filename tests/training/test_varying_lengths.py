@@ -9,12 +9,12 @@ from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.decode import decode_chunk
 from pipelines.decoders import make_decoder
 from pipelines.schema import Field, Schema
-from training.calls import as_the_model_takes_it
 from training.errors import ModelError
-from training.learner import Learner, LearnerOptions
-from training.ledger import Ledger
-from training.proof import Proof
-from training.strategy import DeviceOptions
+from training.ledger.ledger import Ledger
+from training.model.compiled_call import as_the_model_takes_it
+from training.model.learner import Learner, LearnerOptions
+from training.model.proof import Proof
+from training.model.strategy import DeviceOptions
 
 SCHEMA = Schema(
     features=(

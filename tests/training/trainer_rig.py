@@ -19,25 +19,25 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, mlp
-from training.baseline import Baseline
-from training.board import Board
-from training.brake import InFlight, untold
-from training.calls import Rows
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, Manifest, StoreOptions, Writer
 from training.checkpoints.policies import Never, SavePolicy
 from training.commands import Command, Commands, Stop
-from training.events import Events
-from training.hyperparameters import HyperparameterOptions
-from training.learner import Learner, LearnerOptions
-from training.ledger import Ledger
-from training.live import LiveMetrics
-from training.loop import Collaborators, Trainer
-from training.meter import Meter
-from training.phases import Phase, Phases
-from training.raising import RaisingOptions
-from training.saving import Saving, SavingOptions
-from training.strategy import DeviceOptions
+from training.ledger.ledger import Ledger
+from training.model.compiled_call import Rows
+from training.model.hyperparameters import HyperparameterOptions
+from training.model.learner import Learner, LearnerOptions
+from training.model.strategy import DeviceOptions
+from training.recovery.crash_guard import InFlight, untold
+from training.recovery.step_errors import RaisingOptions
 from training.stream import Delivery, StreamEnded, StreamOrder
+from training.telemetry.baseline import Baseline
+from training.telemetry.events import Events
+from training.telemetry.live_metrics import LiveMetrics
+from training.telemetry.meter import Meter
+from training.telemetry.phases import Phase, Phases
+from training.trainer.board import Board
+from training.trainer.saving import Saving, SavingOptions
+from training.trainer.trainer import Collaborators, Trainer
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 SHARE = 2 * BATCH

@@ -27,8 +27,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from consumers.errors import ConfigError
+from training.checkpoints.fencing import begin
 from training.checkpoints.folder import Folder
-from training.checkpoints.terms import begin
 from training.errors import FolderBusyError, PassedError
 
 log = logging.getLogger(__name__)

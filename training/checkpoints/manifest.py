@@ -15,7 +15,7 @@ from typing import Any
 
 from consumers.records import Partition
 from training.checkpoints.files import FileFacts
-from training.checkpoints.sealed import seal, spelt_as_sealed, unseal
+from training.checkpoints.sealed_json import seal, spelt_as_sealed, unseal
 from training.errors import CorruptError, NewerFormatError
 
 FORMAT = 1

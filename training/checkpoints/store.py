@@ -17,7 +17,8 @@ from threading import Lock
 
 from consumers.errors import ConfigError, DataLossError
 from consumers.failpoints import failpoint
-from training.checkpoints.chain import newest_verified
+from training.checkpoints.fallback import newest_verified
+from training.checkpoints.fencing import Terms
 from training.checkpoints.files import link_durably, require_space, sync_folder
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
@@ -27,7 +28,6 @@ from training.checkpoints.part_files import part_sources, read_parts
 from training.checkpoints.parts import PartState
 from training.checkpoints.policies import KeepLast, KeepPolicy
 from training.checkpoints.publication import Draft, FileSource, publish_draft, wall_clock
-from training.checkpoints.terms import Terms
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from app.proving import shelf
 from app.proving.shelf import Array, Contents
 from consumers.records import Partition
-from training.evidence import Evidence
-from training.ledger import PartitionStatistics
+from training.ledger.ledger import PartitionStatistics
+from training.ledger.offset_checksum import Evidence
 
 __all__ = ["Array", "Contents", "Shelf", "Statement"]
 

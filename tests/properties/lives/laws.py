@@ -8,7 +8,7 @@ from pipelines.record_balance import Balance
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.line import Line
 from tests.properties.lives.log import GAP, LOST, identity
-from training.account import PartitionStatistics
+from training.ledger.account import PartitionStatistics
 
 Statistics = Mapping[Partition, PartitionStatistics]
 

@@ -17,21 +17,21 @@ from consumers.records import Partition
 from tests.properties.lives.line import Line
 from tests.properties.lives.recorder import Recorder
 from tests.properties.lives.world import World
-from training.account import PartitionStatistics
-from training.baseline import Baseline
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, LeaseOptions, Manifest, Writer
 from training.checkpoints.manifest import SaveOrder
 from training.checkpoints.policies import EverySeconds, KeepLast
 from training.checkpoints.store import StoreOptions
 from training.commands import Commands
 from training.errors import CheckpointError
-from training.ledger import Ledger
-from training.live import LiveMetrics
-from training.loop import Collaborators, Trainer
-from training.meter import Meter
-from training.phases import Phase, Phases
-from training.saving import Saving, SavingOptions
+from training.ledger.account import PartitionStatistics
+from training.ledger.ledger import Ledger
 from training.stream import StreamOrder
+from training.telemetry.baseline import Baseline
+from training.telemetry.live_metrics import LiveMetrics
+from training.telemetry.meter import Meter
+from training.telemetry.phases import Phase, Phases
+from training.trainer.saving import Saving, SavingOptions
+from training.trainer.trainer import Collaborators, Trainer
 
 KEPT = 3
 DEATHS = (

@@ -17,7 +17,7 @@ from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, Tick, unless_skipped
 from tests.properties.lives.log import DECODER, SCHEMA
 from tests.properties.lives.world import World
-from training.calls import Rows
+from training.model.compiled_call import Rows
 from training.stream import Delivery, StreamEnded, StreamOrder
 
 PutLetter = Callable[[Partition, int, Reason], None]

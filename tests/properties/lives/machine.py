@@ -32,8 +32,8 @@ from tests.properties.lives.world import World
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.commands import Rewind, Save
 from training.errors import MissingCheckpointError, StepError
-from training.evidence import Evidence
-from training.skips import Skip
+from training.ledger.offset_checksum import Evidence
+from training.ledger.skips import Skip
 
 PARTITIONS = [Partition("clicks", number) for number in range(3)]
 COUNTS = st.integers(1, 9)

@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from tests.properties.lives.log import NAN, RAISES, Log
-from training.calls import CallResult, Rows
 from training.checkpoints import PartState
-from training.learner import Learner, Lesson
-from training.variables import VariablesPart, optimizer_variables, rates_of
-from training.witness import Witness
+from training.model.compiled_call import CallResult, Rows
+from training.model.learner import Learner, Lesson
+from training.model.variables import VariablesPart, optimizer_variables, rates_of
+from training.model.witness import Witness
 
 BATCH = 2
 

@@ -10,7 +10,7 @@ import pytest
 
 from consumers.errors import ConfigError
 from training.checkpoints import Folder, LeaseOptions, Writer
-from training.checkpoints.terms import NOTHING, Terms, begin
+from training.checkpoints.fencing import NOTHING, Terms, begin
 from training.errors import CorruptError, FolderBusyError, PassedError
 
 

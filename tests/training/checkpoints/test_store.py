@@ -15,7 +15,7 @@ from consumers.errors import DataLossError
 from training.checkpoints import CheckpointStore, Condition, Folder, PartState, SaveReason, StoreOptions, Writer
 from training.checkpoints.manifest import FILE_NAME, Manifest
 from training.checkpoints.policies import KeepAny, KeepLast, Pinned
-from training.checkpoints.sealed import seal, unseal
+from training.checkpoints.sealed_json import seal, unseal
 from training.errors import (
     AllCorruptError,
     CheckpointError,
@@ -53,7 +53,7 @@ def test_the_beginning_is_number_0_and_what_was_saved_is_loaded(store: Checkpoin
 
 
 def test_the_durable_state_loads_no_tensorflow() -> None:
-    code = "import sys, training.checkpoints, training.ledger; print({'tensorflow', 'keras'} & set(sys.modules))"
+    code = "import sys, training.checkpoints, training.ledger.ledger; print({'tensorflow', 'keras'} & set(sys.modules))"
     root = Path(__file__).parents[3]
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=True

@@ -23,7 +23,7 @@ import numpy as np
 from tests.training.conftest import BATCH, FEATURES, state_of
 from tests.training.trainer_rig import P0, P1, RigOptions, Run, Topic
 from training.commands import Rewind, Save
-from training.skips import Skip
+from training.ledger.skips import Skip
 
 RECORDS = 2 * BATCH + 5
 BAD = 7

@@ -1,0 +1,79 @@
+"""Which checkpoint to go on from: the newest, or else the nearest of its ancestors that verifies.
+
+Owns the falling back; runs wherever somebody reads; changes nothing on disk.
+
+The highest number that is not fenced is what was last ordered. When it does not verify, the way leads along the parents
+and never to number - 1, which may lie on a timeline that a rewind has abandoned. A sound manifest names all ancestors,
+so pruned ones are stepped over. An unreadable one is replaced by the empty file that names the parent. Where both are
+gone, or that parent is not on disk, nobody can know what was ordered: then nothing is guessed, and the error says how
+to choose.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+
+from training.checkpoints.fencing import Terms
+from training.checkpoints.folder import Folder
+from training.checkpoints.inspection import Condition, Inspection
+from training.checkpoints.manifest import Manifest, SaveReason
+from training.errors import AllCorruptError, NewerFormatError
+
+log = logging.getLogger(__name__)
+Look = Callable[[int], Inspection]
+_ORDERS = frozenset({SaveReason.REWIND, SaveReason.SKIP, SaveReason.JOIN})
+
+
+def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None:
+    """The manifest to go on from, all of its files hashed; None where nothing was ever published."""
+    numbers = folder.numbers()
+    found = _newest_unfenced(numbers, look)
+    if found is None:
+        if not numbers and terms.published >= 0:
+            raise AllCorruptError(
+                f"{folder.root} holds no checkpoint, though number {terms.published} was published: bring the "
+                "checkpoints back, or start afresh by an explicit order (`millrace run --start-over`)"
+            )
+        return None
+    way: list[int] = []
+    while not found.verified:
+        if found.condition is Condition.NEWER:
+            raise NewerFormatError(found.problems[0])
+        log.error("checkpoint %s is %s: %s", found.name, found.condition, "; ".join(found.problems))
+        if found.manifest is not None and found.manifest.reason in _ORDERS:
+            log.error(
+                "checkpoint %s was a %s: what it ordered must be ordered again", found.name, found.manifest.reason
+            )
+        way = _way_back(found, way, numbers)
+        if not way:
+            raise AllCorruptError(_all_corrupt(folder, numbers, look, found))
+        log.warning("falling back from checkpoint %s to %d, its ancestor", found.name, way[0])
+        found = look(way.pop(0))
+    return found.manifest
+
+
+def _way_back(found: Inspection, way: list[int], numbers: Collection[int]) -> list[int]:
+    """The ancestors to try, nearest first: by its own manifest, by a descendant's, or by the file that names one."""
+    if found.manifest is not None:
+        return [number for number in found.manifest.ancestors if number in numbers]
+    if way:
+        return way
+    parent = found.lineage.parent if found.lineage is not None else None
+    return [parent] if parent is not None and parent in numbers else []
+
+
+def _newest_unfenced(numbers: list[int], look: Look) -> Inspection | None:
+    looks = (look(number) for number in reversed(numbers))
+    return next((found for found in looks if found.condition is not Condition.FENCED), None)
+
+
+def _all_corrupt(folder: Folder, numbers: list[int], look: Look, last: Inspection) -> str:
+    others = [number for number in numbers if look(number).verified]
+    if others:
+        listed = ", ".join(map(str, others))
+        way_out = f"{listed} verify, yet no order leads there: choose one with `millrace rewind --to`"
+    else:
+        way_out = "bring one back from a copy, or start afresh by an explicit order (`millrace run --start-over`)"
+    return (
+        f"no checkpoint in {folder.checkpoints} that was last ordered verifies (the last one tried, {last.name}: "
+        f"{last.problems[0]}): {way_out}"
+    )

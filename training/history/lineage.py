@@ -1,0 +1,104 @@
+"""Where a checkpoint comes from: its manifest, out of its ledger what became of every offset, and the chain before it.
+
+Reads only, with or without a trainer; TensorFlow is not needed for it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from consumers.records import Partition
+from training.checkpoints.inspection import Condition, Inspection
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.store import CheckpointStore
+from training.errors import CorruptError, MissingCheckpointError
+from training.ledger.account import PartitionStatistics
+from training.ledger.event_span import EventSpan
+from training.ledger.ledger import NAME, Ledger
+from training.ledger.skip_orders import Orders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Checkpoints in a row, of the chain that leads to one, that were made for the same reason by the same code."""
+
+    first: int
+    """The nearest."""
+    last: int
+    """The one furthest back."""
+    count: int
+    reason: str | None
+    """None where they are not on disk any more, or cannot be read; so are the following."""
+    ordered_by: str | None
+    note: str | None
+    config_sha256: str | None
+    model_sha256: str | None
+    version: str | None
+    """Of millrace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLineage:
+    """All that is known of one checkpoint."""
+
+    found: Inspection
+    partitions: Mapping[Partition, PartitionStatistics]
+    """What became of the offsets; empty where the checkpoint may not be read."""
+    orders: Orders
+    """The ranges that were skipped, and the last rewind."""
+    event_span: EventSpan
+    """The event times of what was learnt."""
+    chain: tuple[Link, ...]
+    """Its parents, nearest first, as far as is known; the last is the beginning."""
+
+
+def ledger_of(store: CheckpointStore, number: int) -> Ledger:
+    """The ledger of a checkpoint; raises where it may not be loaded."""
+    ledger = Ledger()
+    ledger.restore(store.load(number, only={NAME})[NAME])
+    return ledger
+
+
+def lineage_of(store: CheckpointStore, found: Inspection) -> CheckpointLineage:
+    """What is behind a checkpoint that was looked at; a damaged one is told of as far as it can be."""
+    ledger, known = Ledger(), False
+    if found.condition is Condition.GOOD and found.number is not None:
+        try:
+            ledger, known = ledger_of(store, found.number), True
+        except CorruptError as error:
+            found = replace(found, condition=Condition.CORRUPT, problems=(*found.problems, str(error)))
+    statistics = ledger.statistics()
+    return CheckpointLineage(
+        found=found,
+        partitions=statistics.partitions,
+        orders=ledger.orders,
+        event_span=statistics.event_span if known else EventSpan(known=False),
+        chain=() if found.manifest is None else tuple(_chain(store, found.manifest)),
+    )
+
+
+def _chain(store: CheckpointStore, manifest: Manifest) -> Iterator[Link]:
+    links = (_link(store, number) for number in manifest.ancestors)
+    for _, run in groupby(links, key=lambda link: replace(link, first=0, last=0)):
+        row = list(run)
+        yield replace(row[0], last=row[-1].last, count=len(row))
+
+
+def _link(store: CheckpointStore, number: int) -> Link:
+    manifest = None
+    with suppress(CorruptError, MissingCheckpointError):  # damaged, or pruned since
+        manifest = store.manifest(number)
+    made: Mapping[str, Any] = {} if manifest is None else manifest.provenance
+    return Link(
+        first=number,
+        last=number,
+        count=1,
+        reason=None if manifest is None else manifest.reason,
+        ordered_by=None if manifest is None else manifest.ordered_by,
+        note=None if manifest is None else manifest.note,
+        config_sha256=made.get("config_sha256"),
+        model_sha256=made.get("model_sha256"),
+        version=made.get("millrace"),
+    )

@@ -1,0 +1,297 @@
+"""The ledger: what became of every offset, by partition one integer (the next offset) and counters by reason.
+
+Owns the positions. The trainer's thread settles a block when its call has returned, all of it or nothing, and copies
+the ledger as a part of each checkpoint; other threads only read frozen statistics, under one lock. It is never full, as
+it holds a few integers a partition, and it ends with the process: what lasts is its part.
+
+The law: position - start = learnt + set aside + skipped by order + gaps + lost, by partition, at any time. To rewind is
+to restore the ledger of an older checkpoint, counters and all, under the orders that have been given since.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from consumers.errors import DataLossError
+from consumers.fingerprints import Fingerprint
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Span
+from training.checkpoints.parts import PartState
+from training.errors import CorruptError
+from training.ledger.account import Account, PartitionStatistics
+from training.ledger.event_span import EventSpan
+from training.ledger.skip_orders import Orders
+from training.ledger.skips import Skip, uncovered
+from training.ledger.totals import Tally
+
+__all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionStatistics", "Skip"]
+
+NAME = "ledger"
+Refused = Mapping[Partition, Mapping[Reason, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStatistics:
+    """A consistent view of the ledger between two calls."""
+
+    incarnation: int
+    partitions: Mapping[Partition, PartitionStatistics]
+    settled_blocks: int
+    """Blocks settled by this process."""
+    dropped_blocks: int
+    """Blocks of an older incarnation that arrived late and were not settled, in this process."""
+    balanced: bool
+    """Whether the law holds; False is a defect."""
+    orders: Orders
+    """What was ordered, ever."""
+    tally: Tally
+    """What this process has settled; it never goes back."""
+    event_span: EventSpan
+    """The event times of what was learnt."""
+    as_of: float
+    """Monotonic clock."""
+
+
+class Ledger:
+    """Moves when a call has returned. A part of every checkpoint, named `ledger`."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = NAME
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._accounts: dict[Partition, Account] = {}
+        self._orders = Orders()
+        self._skips: tuple[Skip, ...] = ()
+        self._event_span = EventSpan()
+        self._incarnation = 0
+        self._settled_blocks = 0
+        self._dropped_blocks = 0
+        self._tally = Tally()
+
+    @property
+    def incarnation(self) -> int:
+        """The number of the present one."""
+        return self._incarnation
+
+    @property
+    def skips(self) -> tuple[Skip, ...]:
+        """All ranges cut out by orders that hold; no two of them overlap."""
+        return self._skips
+
+    @property
+    def tally(self) -> Tally:
+        """What this process has settled; it never goes back."""
+        return self._tally
+
+    @property
+    def orders(self) -> Orders:
+        """What was ordered, ever."""
+        return self._orders
+
+    def begin_incarnation(self) -> int:
+        """Begin the next one: what still arrives from those before is dropped."""
+        with self._lock:
+            self._incarnation += 1
+            return self._incarnation
+
+    def raise_incarnation(self, number: int) -> None:
+        """Take note of an incarnation that has begun elsewhere; the number never goes back."""
+        with self._lock:
+            self._incarnation = max(self._incarnation, number)
+
+    def join(self, partition: Partition, start: int) -> None:
+        """Take a new partition in, from this offset on."""
+        with self._lock:
+            if partition in self._accounts:
+                raise DataLossError(f"{partition} is in the ledger already; it cannot begin anew at {start}")
+            self._accounts[partition] = Account(start=start, position=start)
+
+    def join_if_new(self, partition: Partition, start: int) -> bool:
+        """Take a partition in unless the ledger has it. True when it was new."""
+        with self._lock:
+            new = partition not in self._accounts
+            if new:
+                self._accounts[partition] = Account(start=start, position=start)
+            return new
+
+    def begin_anew(self, partition: Partition, start: int) -> None:
+        """Close the account of a partition whose topic was created again, and open one from this offset on.
+
+        What was ordered to be skipped of the topic before says nothing of this one.
+        """
+        with self._lock:
+            self._accounts[partition] = self._accounts[partition].begun_anew(start)
+            self._skips = self._holding()
+
+    def follow(self, orders: Orders) -> None:
+        """Be under these orders from here on; what they skip before the positions is history already."""
+        with self._lock:
+            self._orders = orders
+            self._skips = self._holding()
+
+    def skip(self, skip: Skip) -> tuple[Skip, ...]:
+        """Cut a range out of what is ahead. Gives the pieces that no earlier order has cut out already."""
+        with self._lock:
+            account = self._accounts.get(skip.partition)
+            if account is None or not account.position <= skip.start < skip.end:
+                ahead = "is not in the ledger" if account is None else f"is settled up to {account.position}"
+                raise DataLossError(
+                    f"{skip.partition} [{skip.start}, {skip.end}) cannot be skipped: the partition {ahead}; "
+                    "rewind to a checkpoint before the range, and give a range that is not empty"
+                )
+            skip = replace(skip, topic=len(account.former))
+            pieces = tuple(uncovered(skip, self._skips))
+            self._orders = self._orders.with_skip(skip)
+            self._skips = self._holding()
+            return pieces
+
+    def settle(self, facts: BlockFacts, refused: Refused | None = None) -> bool:
+        """Account for a block whose call has returned: all of it, or nothing.
+
+        `refused` moves rows from learnt to set aside, where the call found them unfit. False for a block of an older
+        incarnation, which is dropped and counted. DataLossError for a block that does not continue the ledger.
+        """
+        refused = refused or {}
+        with self._lock:
+            if facts.incarnation < self._incarnation:
+                self._dropped_blocks += 1
+                return False
+            self._check(facts, refused)
+            for span in facts.spans:
+                self._accounts[span.partition].settle(span, refused.get(span.partition, {}))
+            if facts.rows:
+                self._event_span = self._event_span.widened(facts.oldest_ms, facts.newest_ms)
+            self._settled_blocks += 1
+            self._tally = self._tally.plus(facts.spans, refused)
+            return True
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of each partition."""
+        with self._lock:
+            return {partition: account.position for partition, account in sorted(self._accounts.items())}
+
+    def fingerprints(self) -> dict[Partition, Fingerprint | None]:
+        """By what each partition of which anything is settled is known again; None where nothing was kept."""
+        with self._lock:
+            accounts = sorted(self._accounts.items())
+            return {partition: account.fingerprint for partition, account in accounts if account.settled}
+
+    def learnt(self) -> dict[Partition, int]:
+        """How many records of each partition were learnt, of topics that bore its name before too."""
+        return {
+            partition: sum(history.learnt for history in account.histories)
+            for partition, account in self.statistics().partitions.items()
+        }
+
+    def history_balanced(self) -> bool:
+        """Whether the law holds in every partition."""
+        return self.statistics().balanced
+
+    def statistics(self) -> LedgerStatistics:
+        """What became of everything so far."""
+        with self._lock:
+            partitions = {partition: account.statistics() for partition, account in sorted(self._accounts.items())}
+            return LedgerStatistics(
+                incarnation=self._incarnation,
+                partitions=partitions,
+                settled_blocks=self._settled_blocks,
+                dropped_blocks=self._dropped_blocks,
+                balanced=all(partition.balanced for partition in partitions.values()),
+                orders=self._orders,
+                tally=self._tally,
+                event_span=self._event_span,
+                as_of=self._clock(),
+            )
+
+    def snapshot(self) -> PartState:
+        """Its state as a part."""
+        with self._lock:
+            return PartState(
+                facts={
+                    "incarnation": self._incarnation,
+                    "partitions": {str(partition): account.facts() for partition, account in self._accounts.items()},
+                    "event_span": self._event_span.facts(),
+                    **self._orders.facts(),
+                }
+            )
+
+    def restore(self, state: PartState) -> None:
+        """Be as it was then, counters included. The incarnation never goes back. CorruptError leaves it as it is."""
+        try:
+            accounts = {
+                Partition.parse(text): Account.of_facts(facts) for text, facts in state.facts["partitions"].items()
+            }
+            orders = Orders.of_facts(state.facts)
+            learnt = sum(account.learnt for account in accounts.values())
+            event_span = EventSpan.of_facts(state.facts.get("event_span"), learnt=learnt)
+            incarnation = int(state.facts["incarnation"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptError(
+                f"the checkpoint's ledger cannot be read: {error}; restore another checkpoint"
+            ) from error
+        unbalanced = [partition for partition, account in accounts.items() if not account.statistics().balanced]
+        if unbalanced:
+            raise CorruptError(
+                f"the checkpoint's ledger does not add up for {unbalanced[0]}; restore another checkpoint"
+            )
+        with self._lock:
+            self._accounts, self._event_span = accounts, event_span
+            self._orders = orders
+            self._skips = self._holding()
+            self._incarnation = max(self._incarnation, incarnation)
+
+    def _check(self, facts: BlockFacts, refused: Refused) -> None:
+        if facts.incarnation > self._incarnation:
+            raise DataLossError(
+                f"block {facts.number} is of incarnation {facts.incarnation}, after {self._incarnation}"
+            )
+        for span in facts.spans:
+            problem = self._problem(span, refused.get(span.partition, {}))
+            if problem is not None:
+                where = f"block {facts.number}, {span.partition} [{span.start}, {span.end})"
+                raise DataLossError(f"{where} {problem}: settling it would lose or repeat records")
+        partitions = [span.partition for span in facts.spans]
+        if len(set(partitions)) < len(partitions) or not refused.keys() <= set(partitions):
+            raise DataLossError(f"block {facts.number} names a partition twice, or refuses rows of one that it lacks")
+
+    def _problem(self, span: Span, refused: Mapping[Reason, int]) -> str | None:
+        account = self._accounts.get(span.partition)
+        cut = self._cut(span)
+        counts = [
+            span.learnt,
+            span.gaps,
+            span.lost,
+            *span.set_aside.values(),
+            *span.skipped.values(),
+            *refused.values(),
+        ]
+        complaints = {
+            "is of a partition that has not joined": account is None,
+            "does not begin at the partition's position": account is not None and span.start != account.position,
+            "ends before it begins": span.end < span.start,
+            "counts less than nothing": min(counts) < 0,
+            "does not add up": not span.balanced(),
+            "refuses more rows than it has": sum(refused.values()) > span.learnt,
+            "holds records that an order has cut out": _records(span) > span.end - span.start - sum(cut.values()),
+            "skips more than was ordered": any(count > cut.get(order, 0) for order, count in span.skipped.items()),
+        }
+        return next((text for text, applies in complaints.items() if applies), None)
+
+    def _holding(self) -> tuple[Skip, ...]:
+        """The ranges that hold, of the topics that the accounts are of."""
+        topics = {partition: len(account.former) for partition, account in self._accounts.items()}
+        return tuple(skip for skip in self._orders.standing if topics.get(skip.partition, 0) == skip.topic)
+
+    def _cut(self, span: Span) -> dict[str, int]:
+        """How many offsets of a span are cut out, by order."""
+        cut: dict[str, int] = {}
+        for skip in self._skips:
+            if skip.partition == span.partition:
+                cut[skip.order] = cut.get(skip.order, 0) + skip.overlap(span.start, span.end)
+        return cut
+
+
+def _records(span: Span) -> int:
+    return span.learnt + sum(span.set_aside.values())

@@ -1,0 +1,181 @@
+"""One block as one compiled call: a loop over k batches in the graph, `strategy.run` inside it, k a tensor.
+
+Each replica takes its rows of a batch by its own number and runs the model's `train_step`, Keras' own or the user's.
+Nothing looks inside a call; what it returns is what the trainer settles by.
+
+Owns the traced function and everything it closes over (gate, metrics, witness); runs on the trainer's thread.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pipelines.dataset import replica_rows
+from pipelines.schema import RAGGED
+from training.errors import ModelError
+from training.model.finite_guard import Gate
+from training.model.metrics import CompiledMetrics
+from training.model.witness import Witness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The tensors of a block, each [k, B, …]: one element of the dataset."""
+
+    features: Mapping[str, Any]
+    labels: Any
+    """A tensor, a mapping by output, or None where the model's input is its own label."""
+    weights: Any
+    offsets: Any
+    """-1 where the row is absent."""
+    partitions: Any
+
+    @classmethod
+    def of(cls, tensors: tuple[Any, ...]) -> "Rows":
+        """From what `tensors` gives."""
+        return cls(**dict(zip(cls.__dataclass_fields__, tensors, strict=True)))
+
+    def tensors(self) -> tuple[Any, ...]:
+        """The columns as TensorFlow's nested structures have them."""
+        return self.features, self.labels, self.weights, self.offsets, self.partitions
+
+    def batch(self, index: int) -> "Rows":
+        """One batch of it, as a block of its own."""
+        return Rows.of(tf.nest.map_structure(lambda column: column[index : index + 1], self.tensors()))
+
+    def first_batch(self, model: Any) -> tuple[Any, Any, Any]:
+        """The first batch as a model's `train_step` takes it."""
+        x, y, w = tf.nest.map_structure(lambda column: column[0], (self.features, self.labels, self.weights))
+        return as_the_model_takes_it(model, x, y, w)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """What a returned call says."""
+
+    finite: npt.NDArray[np.bool_]
+    """By batch: whether its update was applied."""
+    losses: npt.NDArray[np.float64]
+    """By batch: the loss of the global batch, before its update."""
+    states: tuple[npt.NDArray[np.float64], ...]
+    """The metrics' states over the batches that were applied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """How a call is built."""
+
+    batch_size: int
+    second_pass: bool = False
+    """Score by an inference pass before the training pass, for a model that behaves differently in training."""
+
+
+class TrainingCall:
+    """The compiled call on one model. Build it inside the strategy's scope, on a built model."""
+
+    def __init__(self, model: Any, strategy: Any, witness: Witness, options: CallOptions) -> None:
+        self.model = model
+        self.strategy = strategy
+        self.witness = witness
+        self.metrics = CompiledMetrics(model)
+        self.options = options
+        self._gate = Gate(model)
+        self._function = tf.function(self._call, reduce_retracing=True)
+
+    def __call__(self, rows: Rows) -> CallResult:
+        """Run the block; returns when all of it has been computed."""
+        with self.strategy.scope():
+            finite, losses, states = self._function(*rows.tensors())
+        return CallResult(
+            finite=finite.numpy(),
+            losses=losses.numpy().astype(np.float64),
+            states=tuple(np.array(state.numpy(), np.float64) for state in states),
+        )
+
+    def traced(self, rows: Rows) -> Any:
+        """The concrete function for these rows, for whoever inspects its graph."""
+        with self.strategy.scope():
+            return self._function.get_concrete_function(*rows.tensors())
+
+    def _call(self, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
+        self.metrics.reset()
+        batches = tf.shape(weights)[0]
+        finite = tf.TensorArray(tf.bool, size=batches)
+        losses = tf.TensorArray(tf.float32, size=batches)
+        for index in tf.range(batches):
+            batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))  # noqa: B023
+            applied, loss = self._guarded_step(*batch)
+            finite = finite.write(index, applied)
+            losses = losses.write(index, loss)
+        applied = finite.stack()
+        self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
+        return applied, losses.stack(), self.metrics.read()
+
+    def _guarded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+        """One batch on all replicas; where its update was not finite, the forward pass leaves no trace either."""
+        guarded = [*self.model.non_trainable_variables, *self.metrics.variables]
+        before = [tf.convert_to_tensor(variable.value) for variable in guarded]
+        verdicts, shares = self.strategy.run(self._replica_step, args=(features, labels, weights, offsets))
+        applied = self.strategy.experimental_local_results(verdicts)[0]
+        loss = self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+
+        def undo() -> Any:
+            for variable, value in zip(guarded, before, strict=True):
+                variable.value.assign(value)
+            return tf.constant(False)  # noqa: FBT003 - a tensor's value
+
+        if guarded:
+            applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
+        return applied, loss
+
+    def _replica_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        mine = replica_rows(self.options.batch_size, context.num_replicas_in_sync, context.replica_id_in_sync_group)
+        x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
+        x, y, w = as_the_model_takes_it(self.model, x, y, w)
+        self._gate.open()
+        self.metrics.open(tf.cast(o >= 0, tf.float32))
+        if self.options.second_pass:
+            self._score(x, y, w)
+        logs = self.model.train_step((x, y, w))
+        return self._gate.verdict(), self._loss(logs, context.num_replicas_in_sync)
+
+    def _score(self, x: Any, y: Any, w: Any) -> None:
+        """Score before learning, as the model will behave in use; the training pass then counts for nothing."""
+        y_pred = self.model(x, training=False)
+        self.model.compute_metrics(x, y, y_pred, sample_weight=w)
+        self.metrics.mute()
+
+    def _loss(self, logs: Any, replicas: int) -> Any:
+        """Give the replica's share of the batch's loss: shares add up to the loss of the global batch."""
+        share = self._gate.loss()
+        if share is None:
+            share = tf.cast(logs.get("loss", float("nan")), tf.float32) / replicas
+        return tf.cast(share, tf.float32)
+
+
+def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any, Any]:
+    """Features by name, or the only one bare for a model of one unnamed input; without labels, y is x.
+
+    Ragged features travel padded, with their lengths beside them, so that every block has one shape; here they become
+    what the model takes.
+    """
+    x = _with_ragged(x)
+    inputs = getattr(model, "_inputs_struct", None)
+    if len(x) == 1 and inputs is not None and not isinstance(inputs, dict):
+        x = next(iter(x.values()))
+    return x, x if y is None else y, w
+
+
+def _with_ragged(x: Mapping[str, Any]) -> dict[str, Any]:
+    names = {name.removesuffix(RAGGED) for name in x if name.endswith(RAGGED)}
+    rows = {name: column for name, column in x.items() if not name.endswith(RAGGED)}
+    if lost := sorted(names - rows.keys()):
+        raise ModelError(f"preprocess gives {lost[0] + RAGGED!r} and not {lost[0]!r}; have it give both, or neither")
+    return rows | {
+        name: tf.RaggedTensor.from_tensor(x[name], lengths=tf.cast(x[name + RAGGED], tf.int64)) for name in names
+    }

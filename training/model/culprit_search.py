@@ -1,0 +1,96 @@
+"""The search for culprits: which records of a batch make its update not finite.
+
+The gate has left such a batch out whole, so nothing of it is learnt yet. Halves are tried, each as a call of its own;
+a half that gives a finite update is thereby learnt, one that does not is halved again, down to single records. Replays
+search alike, so the weights after it are a function of the records. Runs on the trainer's thread, inside the settling
+of the block: nobody sees a state in between.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from training.model.compiled_call import CallResult, Rows, TrainingCall
+
+MOST_CALLS = 256
+"""A batch that needs more tries than this is poisoned through and through: what is left of it is set aside untried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprits:
+    """Records set aside, by the index of their partition."""
+
+    offsets: tuple[tuple[int, int], ...] = ()
+    """(partition index, offset), in the order found."""
+
+    def by_partition(self) -> Mapping[int, int]:
+        """How many of each partition."""
+        return Counter(partition for partition, _ in self.offsets)
+
+
+@dataclass(slots=True)
+class CulpritSearch:
+    """Searches the batches of one block."""
+
+    call: TrainingCall
+    found: list[tuple[int, int]] = field(default_factory=list)
+    results: list[CallResult] = field(default_factory=list)
+
+    @property
+    def culprits(self) -> Culprits:
+        """All found so far."""
+        return Culprits(tuple(sorted(self.found)))
+
+    def search(self, batch: Rows) -> None:
+        """Learn what can be learnt of a batch of shape [1, B, …]; name the rest."""
+        offsets = batch.offsets.numpy()[0]
+        partitions = batch.partitions.numpy()[0]
+        bad, calls = [np.flatnonzero(offsets >= 0)], 0
+        while bad:
+            rows = bad.pop()
+            if len(rows) == 1 or calls >= MOST_CALLS:
+                self.found.extend((int(partitions[row]), int(offsets[row])) for row in rows)
+                continue
+            for half in np.array_split(rows, 2):
+                calls += 1
+                if not self._learns(batch, half):
+                    bad.append(half)
+
+    def merged(self, first: CallResult) -> CallResult:
+        """The block's scores, with those of the calls that the search made."""
+        results = [first, *self.results]
+        return CallResult(
+            finite=np.concatenate([result.finite for result in results]),
+            losses=np.concatenate([result.losses for result in results]),
+            states=tuple(np.asarray(sum(group)) for group in zip(*(result.states for result in results), strict=True)),
+        )
+
+    def _learns(self, batch: Rows, rows: npt.NDArray[np.int64]) -> bool:
+        result = self.call(only(batch, rows))
+        if result.finite[0]:
+            self.results.append(result)
+        return bool(result.finite[0])
+
+
+def only(batch: Rows, rows: npt.NDArray[np.int64]) -> Rows:
+    """The batch with only these rows present; the others are copies of them, with weight 0."""
+    size = int(batch.weights.shape[1])
+    order = np.resize(rows, size)
+    present = np.arange(size) < len(rows)
+
+    def take(column: Any) -> Any:
+        return tf.gather(column, order, axis=1)
+
+    features, labels, weights, offsets, partitions = tf.nest.map_structure(take, batch.tensors())
+    return Rows(
+        features=features,
+        labels=labels,
+        weights=weights * tf.constant(present[None], weights.dtype),
+        offsets=tf.where(present[None], offsets, tf.constant(-1, offsets.dtype)),
+        partitions=partitions,
+    )

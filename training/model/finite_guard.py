@@ -1,0 +1,88 @@
+"""The gate: no update that is not finite is ever applied.
+
+Wraps the `apply` of each optimizer, so that the model's own `train_step` runs as it is: in the graph, the gradients of
+all replicas (and the loss, where the model computes it by `compute_loss`) are checked together; where anything is NaN
+or infinite the whole update is left out, the iteration counter included, on every replica alike.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from training.model.variables import optimizers_of
+
+
+class _Step(threading.local):
+    """What the step being traced has shown so far. Each replica is traced in a thread of its own, in turns."""
+
+    def __init__(self) -> None:
+        self.losses: list[Any] = []
+        self.verdicts: list[Any] = []
+
+
+class Gate:
+    """Guards a model's optimizers. `verdict()` tells, inside the traced step, whether all updates were finite."""
+
+    def __init__(self, model: Any) -> None:
+        self._step = _Step()
+        for optimizer in optimizers_of(model).values():
+            optimizer.apply = self._guarded(optimizer.apply)
+        model.compute_loss = self._noted(model.compute_loss)
+
+    def open(self) -> None:
+        """Begin the tracing of a step."""
+        self._step.losses, self._step.verdicts = [], []
+
+    def verdict(self) -> Any:
+        """Whether every update of the step was finite; true where the step made none."""
+        verdicts = self._step.verdicts or [tf.constant(True)]  # noqa: FBT003 - a tensor's value
+        return tf.reduce_all(tf.stack(verdicts))
+
+    def loss(self) -> Any | None:
+        """Give the replica's share of the global batch's loss, where the model computes it by `compute_loss`."""
+        return self._step.losses[-1] if self._step.losses else None
+
+    def _noted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            loss = compute_loss(*args, **kwargs)
+            self._step.losses.append(tf.convert_to_tensor(loss))
+            return loss
+
+        return noted
+
+    def _guarded(self, apply: Callable[..., Any]) -> Callable[..., None]:
+        def guarded(grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
+            gradients = list(grads)
+            variables = None if trainable_variables is None else list(trainable_variables)
+            present = [gradient for gradient in gradients if gradient is not None]
+            bad = _not_finite([*present, *self._step.losses[-1:]])
+
+            def merged(strategy: Any, bad: Any, *present: Any) -> Any:
+                total = strategy.reduce(tf.distribute.ReduceOp.SUM, bad, axis=None)
+
+                def update() -> Any:
+                    strategy.run(applied, args=present)
+                    return tf.constant(True)  # noqa: FBT003 - a tensor's value
+
+                return tf.cond(tf.equal(total, 0.0), update, lambda: tf.constant(False))  # noqa: FBT003
+
+            def applied(*present: Any) -> None:
+                left = iter(present)
+                apply([None if gradient is None else next(left) for gradient in gradients], variables)
+
+            context = tf.distribute.get_replica_context()
+            self._step.verdicts.append(context.merge_call(merged, args=(bad, *present)))
+
+        return guarded
+
+
+def _not_finite(tensors: Sequence[Any]) -> Any:
+    """How many of the tensors hold something that is not finite, as a float32 that replicas can sum."""
+    flags = [1.0 - tf.cast(tf.reduce_all(tf.math.is_finite(_values(tensor))), tf.float32) for tensor in tensors]
+    return tf.add_n(flags) if flags else tf.constant(0.0)
+
+
+def _values(tensor: Any) -> Any:
+    return tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor

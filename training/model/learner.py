@@ -1,0 +1,215 @@
+"""The learner: the user's model under the strategy, its compiled call, and its parts of a checkpoint.
+
+Owns the model from its building on; everything that touches TensorFlow variables goes through it. Runs on the starting
+thread while it is built and on the trainer's thread from then on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from pipelines.dataset import flat_preprocess
+from pipelines.schema import Schema
+from training.checkpoints.parts import Part
+from training.errors import ModelError, gist
+from training.model.compiled_call import CallOptions, CallResult, Rows, TrainingCall
+from training.model.culprit_search import Culprits, CulpritSearch
+from training.model.probe_batches import Probe, make_probe
+from training.model.schema_fit import check_inputs
+from training.model.strategy import DeviceOptions, make_strategy
+from training.model.variables import VariablesPart, model_variables, optimizer_variables, rates_of, refuse_uncaptured
+from training.model.witness import Witness
+
+Preprocess = Callable[..., Any]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerOptions:
+    """How a model is put to work."""
+
+    schema: Schema
+    batch_size: int
+    devices: DeviceOptions
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What came of one block."""
+
+    result: CallResult
+    culprits: Culprits
+    """Records that no finite update could be made with."""
+
+
+class Learner:
+    """One model, built, wrapped and traced."""
+
+    def __init__(self, build: Callable[[], Any], preprocess: Preprocess | None, options: LearnerOptions) -> None:
+        self.options = options
+        self._build_model = build
+        self.preprocess = preprocess
+        self._traced_preprocess = None if preprocess is None else tf.function(preprocess)
+        self.strategy = make_strategy(options.devices)
+        if options.batch_size % self.replicas:
+            raise ModelError(
+                f"training.batch_size: {options.batch_size} does not divide into {self.replicas} replicas; "
+                f"take a multiple of {self.replicas}"
+            )
+        keras.utils.set_random_seed(options.seed)
+        with self.strategy.scope():
+            self.model = _checked(build())
+            self.witness = Witness()
+            rows = self.rows_of(self.probe())
+            check_inputs(self.model, rows)
+            self._build(rows)
+            self.call = TrainingCall(
+                self.model,
+                self.strategy,
+                self.witness,
+                CallOptions(batch_size=options.batch_size, second_pass=_behaves_differently(self.model, rows)),
+            )
+
+    def alone(self) -> "Learner":
+        """The same model anew, on one replica; built by the same code."""
+        return Learner(
+            self._build_model, self.preprocess, replace(self.options, devices=replace(self.options.devices, replicas=1))
+        )
+
+    @property
+    def replicas(self) -> int:
+        """How many devices share a batch."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What the replicas are called, as in `CPU:0`."""
+        return tuple(name.rpartition("device:")[2] for name in self.strategy.extended.worker_devices)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model learns."""
+        return sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
+
+    @property
+    def state_bytes(self) -> int:
+        """What model and optimizer weigh in a checkpoint."""
+        variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
+        return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next update takes."""
+        return float(np.asarray(self.model.optimizer.learning_rate))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The model's share of a checkpoint. Seeds are among the model's variables."""
+        return (
+            VariablesPart("model", model_variables(self.model)),
+            VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model)),
+            self.witness,
+        )
+
+    @property
+    def state(self) -> list[Any]:
+        """Every variable of these parts."""
+        variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
+        return [*variables, self.witness.variable]
+
+    def probe(self, seed: int = 1) -> Probe:
+        """A made-up batch that fits the schema."""
+        return make_probe(self.options.schema, self.options.batch_size, seed)
+
+    def rows_of(self, probe: Probe, present: Mask | None = None) -> Rows:
+        """A block of one batch from made-up rows, of which some are present: all, unless told."""
+        size = self.options.batch_size
+        here = np.ones(size, np.bool_) if present is None else present
+        features, labels, tensor_weights = flat_preprocess(
+            self._traced_preprocess,
+            {name: tf.constant(column) for name, column in probe.features.items()},
+            {name: tf.constant(column) for name, column in probe.labels.items()},
+            tf.constant(here, tf.float32),
+        )
+        rows = Rows(
+            features=features,
+            labels=labels,
+            weights=tensor_weights,
+            offsets=tf.constant(np.where(here, np.arange(size), -1)),
+            partitions=tf.zeros(size, tf.int32),
+        )
+        return _as_block(rows)
+
+    def trace(self, rows: Rows, *, deterministic: bool) -> None:
+        """Trace the call for any number of batches, and refuse a model with state that no part would save."""
+        specs = tf.nest.map_structure(
+            lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows.tensors()
+        )
+        function = self.call.traced(Rows.of(specs))
+        self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
+        refuse_uncaptured(function, [*self.state, *self.metric_variables()], deterministic=deterministic)
+
+    def metric_variables(self) -> list[Any]:
+        """States that each call resets, and trackers of losses that nothing reads."""
+        return list(self.model.metrics_variables) + self.call.metrics.variables
+
+    def learn(self, rows: Rows) -> Lesson:
+        """Learn one block, all or nothing; batches whose update was not finite are searched for the culprits."""
+        result = self.call(rows)
+        if result.finite.all():
+            return Lesson(result=result, culprits=Culprits())
+        search = CulpritSearch(self.call)
+        for index in np.flatnonzero(~result.finite):
+            search.search(rows.batch(int(index)))
+        return Lesson(result=search.merged(result), culprits=search.culprits)
+
+    def _build(self, rows: Rows) -> None:
+        """Create every variable: layers, metrics, optimizer."""
+        x, y, w = rows.first_batch(self.model)
+        try:
+            if not self.model.built:
+                self.model(x, training=False)  # what it raises says more than Keras' "unable to build" does
+            self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
+        except Exception as error:
+            raise ModelError(f"model.build: the model does not build on the schema's rows: {gist(error)}") from error
+        if self.model.optimizer is not None and not self.model.optimizer.built:
+            self.model.optimizer.build(self.model.trainable_variables)
+
+
+def _checked(model: Any) -> Any:
+    if not isinstance(model, keras.Model):
+        raise ModelError(f"model.build: it returned a {type(model).__name__}, not a keras.Model")
+    if getattr(model, "optimizer", None) is None:
+        raise ModelError(
+            "model.build: the model is not compiled; end build_model with model.compile(optimizer=…, loss=…)"
+        )
+    if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ModelError(
+            "model.build: a LossScaleOptimizer drops updates by itself, so records would be lost; "
+            "use the mixed_bfloat16 policy, which needs no loss scaling"
+        )
+    return model
+
+
+def _behaves_differently(model: Any, rows: Rows) -> bool:
+    """Whether the training pass may score otherwise than the model in use: by its own step, dropout, statistics."""
+    if type(model).train_step is not keras.Model.train_step:
+        return True
+    x, _, _ = rows.first_batch(model)
+    seeds = list(model.non_trainable_variables)
+    before = [np.asarray(variable) for variable in seeds]
+    training, inference = model(x, training=True), model(x, training=False)
+    for variable, value in zip(seeds, before, strict=True):
+        variable.assign(value)
+    pairs = zip(tf.nest.flatten(training), tf.nest.flatten(inference), strict=True)
+    return not all(np.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True) for a, b in pairs)
+
+
+def _as_block(rows: Rows) -> Rows:
+    return Rows.of(tf.nest.map_structure(lambda column: column[tf.newaxis], rows.tensors()))

@@ -1,0 +1,73 @@
+"""A checkpoint's weights in the user's own model, as plain Keras has it: no strategy, no call, no training.
+
+Runs in a process of its own while a trainer may run elsewhere. The variables are found by structure, as in every
+restore, so a checkpoint of another model is refused with the names and shapes that differ.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from consumers.errors import ConfigError
+from pipelines.dataset import flat_preprocess
+from pipelines.schema import Schema
+from training.checkpoints.parts import PartState
+from training.errors import ModelError
+from training.model.compiled_call import as_the_model_takes_it
+from training.model.model_file import LoadedModelFile
+from training.model.probe_batches import make_probe
+from training.model.variables import VariablesPart, model_variables
+
+PART = "model"
+SUFFIX = ".weights.h5"
+
+
+def model_with_weights(functions: LoadedModelFile, schema: Schema, state: PartState) -> Any:
+    """Build the model and set its variables. OtherModelError where they are not the checkpoint's."""
+    model = functions.build()
+    if not isinstance(model, keras.Model):
+        raise ModelError(f"model.build: it returned a {type(model).__name__}, not a keras.Model")
+    if not model.built:
+        _build(model, functions, schema)
+    VariablesPart(PART, model_variables(model)).restore(state)
+    return model
+
+
+def checked_target(path: Path) -> Path:
+    """The path, if a file of weights may be made there."""
+    if not path.name.endswith(SUFFIX):
+        raise ConfigError(f"{path} is no name for weights: Keras wants one that ends with {SUFFIX}")
+    if path.exists():
+        raise ConfigError(f"{path} is there already; remove it, or choose another name")
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no folder {path.parent}; make it first")
+    return path
+
+
+def write_weights(model: Any, path: Path) -> int:
+    """Write `.weights.h5` under its name in one step. How many bytes it has."""
+    checked_target(path)
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".millrace-") as folder:
+            whole = Path(folder) / path.name
+            model.save_weights(whole)
+            whole.rename(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; choose another place") from error
+    return path.stat().st_size
+
+
+def _build(model: Any, functions: LoadedModelFile, schema: Schema) -> None:
+    """Call a model that learns its shapes from its first rows on made-up ones."""
+    probe = make_probe(schema, rows=2)
+    features, _, _ = flat_preprocess(
+        functions.preprocess,
+        {name: tf.constant(column) for name, column in probe.features.items()},
+        {name: tf.constant(column) for name, column in probe.labels.items()},
+        tf.ones(2),
+    )
+    x, _, _ = as_the_model_takes_it(model, features, None, None)
+    model(x, training=False)

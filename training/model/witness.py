@@ -1,0 +1,103 @@
+"""The witness: which offsets the weights have really seen, counted inside the compiled call.
+
+By partition it holds what `evidence` adds up. It is computed once from the block, moves in the same call as the
+weights, is saved with them, and owes nothing to the ledger: the two are compared at every save.
+
+Owns a mirrored int64 variable (never one that is summed on read: on two replicas such a variable assigned 7 reads 6).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from consumers.errors import ConfigError
+from consumers.records import Partition
+from training.checkpoints.parts import PartState
+from training.ledger.offset_checksum import GOLDEN, MIX_1, MIX_2, Evidence
+from training.model.variables import assign, read
+
+CAPACITY = 4096
+"""Partitions that one trainer can hold; the variable is 96 kB."""
+_COLUMNS = 3
+
+
+def _mix(offsets: Any) -> Any:
+    """The same mix (SplitMix64) in the graph; multiplication wraps alike, signed or not."""
+
+    def shifted(z: Any, by: int) -> Any:
+        unsigned = tf.bitcast(z, tf.uint64)
+        return tf.bitcast(tf.bitwise.right_shift(unsigned, tf.constant(by, tf.uint64)), tf.int64)
+
+    def signed(number: int) -> Any:
+        return tf.constant(np.uint64(number).astype(np.int64))
+
+    z = offsets + signed(GOLDEN)
+    z = tf.bitwise.bitwise_xor(z, shifted(z, 30)) * signed(MIX_1)
+    z = tf.bitwise.bitwise_xor(z, shifted(z, 27)) * signed(MIX_2)
+    return tf.bitwise.bitwise_xor(z, shifted(z, 31))
+
+
+class Witness:
+    """The variable and its part of a checkpoint. Build it inside the strategy's scope."""
+
+    name = "witness"
+
+    def __init__(self) -> None:
+        self.variable = tf.Variable(
+            np.zeros((CAPACITY, _COLUMNS), np.int64),
+            trainable=False,
+            name="witness",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        self._index: dict[Partition, int] = {}
+
+    def add(self, offsets: Any, partitions: Any, learnt: Any) -> None:
+        """In the graph: take a block's offsets where `learnt`, all of shape [k, B]."""
+        with tf.device("/CPU:0"):
+            seen = tf.boolean_mask(offsets, learnt)
+            rows = tf.stack([tf.ones_like(seen), seen, _mix(seen)], axis=1)
+            delta = tf.math.unsorted_segment_sum(rows, tf.boolean_mask(partitions, learnt), CAPACITY)
+        self.variable.assign_add(delta)
+
+    def know(self, partition: Partition, index: int) -> None:
+        """Bind a row to a partition; a block's spans say which."""
+        if index >= CAPACITY:
+            raise ConfigError(
+                f"kafka.topics: partition {partition} is number {index + 1}; one trainer holds {CAPACITY}: split topics"
+            )
+        self._index[partition] = index
+
+    def testimonies(self) -> dict[Partition, Evidence]:
+        """What each partition's offsets add up to so far."""
+        table = np.asarray(read(self.variable).numpy())
+        return {partition: Evidence(*map(int, table[index])) for partition, index in self._index.items()}
+
+    def counts(self) -> Mapping[Partition, int]:
+        """How many offsets the weights have seen, by partition."""
+        return {partition: testimony.count for partition, testimony in self.testimonies().items()}
+
+    def snapshot(self) -> PartState:
+        """Copy the rows in use; a few bytes a partition."""
+        facts = {str(p): [t.count, t.total, t.mixed] for p, t in self.testimonies().items()}
+        return PartState(arrays={}, facts=facts)
+
+    def restore(self, state: PartState) -> None:
+        """Take the rows back."""
+        self._write({Partition.parse(text): Evidence(*row) for text, row in state.facts.items()})
+
+    def lay(self, partitions: Iterable[Partition]) -> None:
+        """Order the rows as a new incarnation's blocks will name them: these partitions, sorted."""
+        known = self.testimonies()
+        self._write({partition: known.get(partition, Evidence(0, 0, 0)) for partition in partitions})
+
+    def _write(self, testimonies: Mapping[Partition, Evidence]) -> None:
+        self._index = {}
+        table: npt.NDArray[np.int64] = np.zeros((CAPACITY, _COLUMNS), np.int64)
+        for index, partition in enumerate(sorted(testimonies)):
+            self.know(partition, index)
+            testimony = testimonies[partition]
+            table[index] = testimony.count, testimony.total, testimony.mixed
+        assign(self.variable, table)

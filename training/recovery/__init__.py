@@ -1,0 +1,1 @@
+"""What happens when a training call fails: restore, isolate the culprits, guard against crash loops."""

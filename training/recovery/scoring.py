@@ -1,0 +1,34 @@
+"""What a call's results say of the records that were learnt, by weights from before they were. Pure."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from training.recovery.isolation import Piece
+from training.telemetry.baseline import Baseline, LabelSums
+from training.telemetry.live_metrics import Sums
+
+
+def sums_of(piece: Piece, task: Baseline, batch_size: int) -> Sums:
+    """What the rows of one call add up to; those that were found to raise are left out."""
+    rows, lesson = piece.rows, piece.lesson
+    result = lesson.result
+    offsets = rows.offsets.numpy()
+    present = offsets >= 0
+    if lesson.culprits.offsets:
+        places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
+        culprits = np.array(lesson.culprits.offsets, np.int64)
+        present &= ~np.isin(_as_one(places), _as_one(culprits))
+    records = int(present.sum())
+    applied = result.finite & np.isfinite(result.losses)
+    loss = float(result.losses[applied].sum()) * batch_size
+    labels = LabelSums()
+    if task is not Baseline.NONE and hasattr(rows.labels, "numpy"):
+        labels = LabelSums.over(task, rows.labels.numpy()[present])
+    return Sums(records, loss, records if applied.any() else 0, list(result.states), labels)
+
+
+def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Pairs [..., 2] as one comparable value each."""
+    return np.ascontiguousarray(places).view([("partition", np.int64), ("offset", np.int64)])[..., 0]

@@ -1,0 +1,1 @@
+"""What the trainer measures and reports about itself. Never imports TensorFlow."""

@@ -1,0 +1,149 @@
+"""The live metrics: what the model scored on records that it had not yet learnt, over a window and since number 0.
+
+Sums are float64 and int64, kept here, in buckets of a second or a sixtieth of the window; the compiled metrics' states
+are added up bucket by bucket and turned into values only when somebody looks. Beside each value stands what always
+guessing the base rate would score.
+
+Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's thread; what `look` gives is frozen, and
+is what other threads read.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from training.checkpoints.parts import PartState
+from training.telemetry.baseline import Baseline, LabelSums, guess_the_base_rate
+
+_BUCKETS = 60
+"""Of a window: adding them up is work on the trainer's thread, once a second."""
+State = npt.NDArray[np.float64]
+Results = Callable[[Sequence[State]], dict[str, float]]
+
+
+@dataclass(slots=True)
+class Sums:
+    """What a stretch of the stream adds up to."""
+
+    records: int = 0
+    loss: float = 0.0
+    """Of each record's share in its batch's loss; divided by the records it is their mean."""
+    scored: int = 0
+    """Records whose loss is in the sum."""
+    states: list[State] = field(default_factory=list)
+    labels: LabelSums = field(default_factory=LabelSums)
+
+    def add(self, other: "Sums") -> None:
+        """Take another stretch in."""
+        self.records += other.records
+        self.loss += other.loss
+        self.scored += other.scored
+        if [state.shape for state in self.states] != [state.shape for state in other.states]:
+            self.states = [
+                np.array(state) for state in other.states
+            ]  # the first, or the metrics were compiled otherwise
+        else:
+            for mine, state in zip(self.states, other.states, strict=True):
+                np.add(mine, state, out=mine)
+        self.labels.add(other.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSnapshot:
+    """The live metrics at an instant."""
+
+    scored: str
+    """`before_update` from the training pass, or `inference_pass` from a second one; both before the update."""
+    window_s: float
+    """How far back the window reaches."""
+    records: int
+    """Records scored in the window; with none, there are no values."""
+    values: Mapping[str, float]
+    """The window's values: loss and every compiled metric."""
+    baseline: Mapping[str, float]
+    """What always guessing the window's base rate would score; absent where that has no meaning."""
+    cumulative: Mapping[str, float]
+    """The same since checkpoint number 0."""
+    cumulative_records: int
+    """Records scored since checkpoint number 0."""
+
+
+class LiveMetrics:
+    """Windowed and cumulative sums of what calls return."""
+
+    name = "metrics"
+
+    def __init__(
+        self,
+        *,
+        window_s: float,
+        scored: str,
+        results: Results,
+        kind: Baseline,
+        clock: Callable[[], float],
+        names: Sequence[str] = (),
+    ) -> None:
+        self._window_s = window_s
+        self._scored = scored
+        self._results = results
+        self._kind = kind
+        self._clock = clock
+        self._names = list(names)
+        self._bucket_s = max(1.0, window_s / _BUCKETS)
+        self._buckets: deque[tuple[float, Sums]] = deque()
+        self._total = Sums()
+
+    def add(self, sums: Sums) -> None:
+        """Take in what one call scored."""
+        began = self._clock() // self._bucket_s * self._bucket_s
+        if not self._buckets or self._buckets[-1][0] != began:
+            self._buckets.append((began, Sums()))
+        self._buckets[-1][1].add(sums)
+        self._total.add(sums)
+        while self._buckets[0][0] < began - self._window_s:
+            self._buckets.popleft()
+
+    def look(self) -> LiveSnapshot:
+        """Work the values out."""
+        oldest = self._clock() - self._window_s
+        window = Sums()
+        for began, sums in self._buckets:
+            if began >= oldest:
+                window.add(sums)
+        return LiveSnapshot(
+            scored=self._scored,
+            window_s=self._window_s,
+            records=window.records,
+            values=self._values(window),
+            baseline=guess_the_base_rate(self._kind, window.labels),
+            cumulative=self._values(self._total),
+            cumulative_records=self._total.records,
+        )
+
+    def _values(self, sums: Sums) -> dict[str, float]:
+        if not sums.records:
+            return {}
+        values = {"loss": sums.loss / sums.scored} if sums.scored else {}
+        return {**values, **self._results(sums.states)}
+
+    def snapshot(self) -> PartState:
+        """The cumulative sums; the window is of this process only."""
+        total = self._total
+        arrays: dict[str, npt.NDArray[Any]] = {f"state.{i}": s.copy() for i, s in enumerate(total.states)}
+        arrays.update(total.labels.arrays())
+        facts = {"records": total.records, "loss": total.loss, "scored": total.scored, "labels": total.labels.count}
+        return PartState(arrays=arrays, facts={**facts, "names": self._names})
+
+    def restore(self, state: PartState) -> None:
+        """Take the cumulative sums back; states of metrics that were compiled otherwise begin at nothing."""
+        arrays = state.arrays
+        facts = state.facts
+        same = facts.get("names", self._names) == self._names
+        states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays)) if same]
+        labels = LabelSums.of(int(facts["labels"]), arrays)
+        self._total = Sums(int(facts["records"]), float(facts["loss"]), int(facts["scored"]), states, labels)
+        self._buckets.clear()  # what follows is another history
