@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from app.api.observer import LOOK_EVERY_S, Observation, Observer
-from app.api.snapshot import take
-from app.api.throughput import throughput_of
+from app.monitoring.observer import LOOK_EVERY_S, Observation, Observer
+from app.monitoring.snapshot import take
+from app.monitoring.throughput import throughput_of
 from app.service import RunOptions, Service
 from app.settings import Loaded, Settings
 from consumers.errors import MillraceError

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.api.checkpoints import just_published
-from app.api.order_models import RewindPlanAnswer
-from app.api.rewinding import advice_on, beginnings_of, plan_fields
+from app.api.checkpoint_reads import just_published
+from app.monitoring.command_models import RewindPlanAnswer
+from app.monitoring.rewind_plan import advice_on, beginnings_of, plan_fields
 from app.remote import Remote, url_of
 from app.retention import keep_policy
 from app.settings import Settings

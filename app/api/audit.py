@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from starlette.types import Message, Scope, Send
 
-from app.api.errors import ProblemError
+from app.api.problem_documents import ProblemError
 from app.api.routing import route_of
 from consumers.log_limit import LogLimit
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from app.api.description import TAGS
 from app.api.docs_style import STYLE
-from app.api.errors import MEDIA_TYPE
+from app.api.openapi import TAGS
+from app.api.problem_documents import MEDIA_TYPE
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 HEADERS: Mapping[str, str] = {

@@ -15,7 +15,7 @@ from typing import Literal
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.api.protocol import PatientProtocol
+from app.api.http_protocol import PatientProtocol
 from app.settings.service import host_and_port
 from consumers.errors import ConfigError
 

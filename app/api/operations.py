@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from app.api.errors import ProblemError, as_problem
-from app.api.models import OperationView, moment
+from app.api.problem_documents import ProblemError, as_problem
+from app.monitoring.models import OperationView, moment
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Commands, Profiled
 

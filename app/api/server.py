@@ -9,10 +9,10 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from app.api.application import make_application
-from app.api.doors import door_of
+from app.api.authorization import door_of
+from app.api.http_app import make_application
 from app.api.listener import Listener
-from app.api.probes import make_probes_application
+from app.api.routes.probes import make_probes_application
 from app.api.tokens import Tokens
 from app.settings.service import ApiSettings
 from consumers.log_limit import limit_loggers

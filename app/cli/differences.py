@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.api.lineage import event_time_of, skips_of
+from app.monitoring.lineage_view import event_time_of, skips_of
 from training.history.comparison import Comparison, Pair, VariableDifference
 from training.history.lineage import CheckpointLineage
 

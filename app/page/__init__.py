@@ -1,5 +1,1 @@
-"""The page that people look at: `/`."""
-
-from app.page.files import PageFiles
-
-__all__ = ["PageFiles"]
+"""The page that people look at: static files, served as they lie in `static/`."""

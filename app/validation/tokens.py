@@ -1,6 +1,6 @@
 """The check of the tokens: whether anybody may order, and whether the folder lets a start begin."""
 
-from app.api.doors import is_loopback
+from app.api.authorization import is_loopback
 from app.api.tokens import Tokens
 from app.settings import Settings
 from app.validation.check import Check, fail, ok, warn

@@ -16,8 +16,8 @@ from typing import Any, cast
 import httpx
 import numpy as np
 
-from app.api.application import make_application
-from app.api.doors import Door, LoopbackDoor
+from app.api.authorization import Door, LoopbackDoor
+from app.api.http_app import make_application
 from app.api.server import ApiServer
 from app.service import RunOptions, Service
 from app.settings import load

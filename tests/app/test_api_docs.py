@@ -9,9 +9,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from app.api import event_models, lineage_models, models, order_models
 from app.api.operations import CHECKED_WITHIN_S
-from app.api.planning import KAFKA_WITHIN_S
+from app.api.rewind_requests import KAFKA_WITHIN_S
+from app.monitoring import command_models, event_models, lineage_models, models
 from tests.app.api_rig import Client
 from training.telemetry.events import Kind
 
@@ -33,7 +33,7 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /operations/{operation_id}": models.OperationAnswer,
     "POST /checkpoints": models.OperationAnswer,
     "POST /checkpoints/{number}/restore": models.OperationAnswer,
-    "POST /rewind": order_models.RewindPlanAnswer,
+    "POST /rewind": command_models.RewindPlanAnswer,
     "POST /pause": models.StateAnswer,
     "POST /resume": models.StateAnswer,
     "POST /profile": models.ProfileAnswer,

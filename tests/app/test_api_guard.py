@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.api import guard
-from app.api.doors import ShutDoor, is_loopback
+from app.api import middleware
+from app.api.authorization import ShutDoor, is_loopback
 from tests.app.api_rig import Client, Rig, is_problem
 
 MUTATING = ["/checkpoints", "/checkpoints/0/restore", "/rewind", "/pause", "/resume", "/profile"]
@@ -75,7 +75,7 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(api: Clie
 
 def test_a_body_of_the_largest_size_is_read(api: Client) -> None:
     body = b'{"to": 0, "dry_run": true}'
-    padded = body + b" " * (guard.MOST_BODY_BYTES - len(body))
+    padded = body + b" " * (middleware.MOST_BODY_BYTES - len(body))
     answer = api.post("/rewind", content=padded, headers={"content-type": "application/json"})
     assert answer.status_code == 200
 

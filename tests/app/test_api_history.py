@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.api.history import COLUMNS, SPANS, History, Stretch, Tier
-from app.api.observer import Observer
-from app.api.snapshot import take
+from app.monitoring.observer import Observer
+from app.monitoring.sample_history import COLUMNS, SPANS, History, Stretch, Tier
+from app.monitoring.snapshot import take
 from tests.app.api_rig import P0, Rig
 
 NAN = float("nan")

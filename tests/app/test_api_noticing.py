@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.api.noticing import Noticing
-from app.api.observer import Observer
-from app.api.snapshot import Snapshot, take
+from app.monitoring.observer import Observer
+from app.monitoring.problem_events import Noticing
+from app.monitoring.snapshot import Snapshot, take
 from consumers.reasons import Reason
 from tests.app.api_rig import Rig
 from training.telemetry.events import Events, Kind, Severity

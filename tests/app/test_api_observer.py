@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.api.lag import LearntLag
-from app.api.observer import Observer
-from app.api.snapshot import Snapshot, take
-from app.api.status import status_of
-from app.api.throughput import throughput_of
+from app.monitoring.lag_view import LearntLag
+from app.monitoring.observer import Observer
+from app.monitoring.snapshot import Snapshot, take
+from app.monitoring.status import status_of
+from app.monitoring.throughput import throughput_of
 from app.stream import StreamStatistics
 from tests.app.api_rig import P0, Rig
 from training.telemetry.meter import Meterings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api import checkpoints, operations, planning
+from app.api import checkpoint_reads, operations, rewind_requests
 from consumers.errors import DataLossError
 from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
@@ -176,7 +176,7 @@ def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) 
 def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
     api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "KAFKA_WITHIN_S", 0.05)
+    monkeypatch.setattr(rewind_requests, "KAFKA_WITHIN_S", 0.05)
     answers = threading.Event()
 
     def slowly(_start: Any) -> dict[Partition, int]:
@@ -201,7 +201,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         assert read.wait(LATE_S)
         return plan_rewind(*given)
 
-    monkeypatch.setattr(checkpoints, "plan_rewind", slowly)
+    monkeypatch.setattr(checkpoint_reads, "plan_rewind", slowly)
     yield read
     read.set()
 

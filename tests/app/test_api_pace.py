@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from app.api.errors import ProblemError
-from app.api.pace import MOST_WAITING, REFUSED_AFTER_S, UNPACED, Pace, PaceOptions
+from app.api.problem_documents import ProblemError
+from app.api.rate_limit import MOST_WAITING, REFUSED_AFTER_S, UNPACED, Pace, PaceOptions
 
 
 class Thread:

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import listener, pace, protocol
-from app.api.pace import UNPACED, Pace
+from app.api import http_protocol, listener, rate_limit
+from app.api.rate_limit import UNPACED, Pace
 from app.api.server import ApiServer
 from app.settings.service import ApiSettings
 from tests.app.api_rig import Rig
@@ -25,7 +25,7 @@ NARROW = 4096
 @pytest.fixture
 def server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """A server for five clients, between whom and it little fits; ended at once, whoever waits."""
-    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", MOST)
+    monkeypatch.setattr(http_protocol, "MOST_CONNECTIONS", MOST)
     monkeypatch.setattr(listener, "_ANSWER_WITHIN_S", 0.1)
     server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
     server.bind()
@@ -140,8 +140,8 @@ LAST = asking("/livez", more="connection: close\r\n")
 def test_a_client_that_never_reads_is_let_go(
     server: ApiServer, clients: Come, said: bytes, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.3)
-    monkeypatch.setattr(protocol, "TAKEN_WITHIN_S", 0.3)
+    monkeypatch.setattr(http_protocol, "HEAD_WITHIN_S", 0.3)
+    monkeypatch.setattr(http_protocol, "TAKEN_WITHIN_S", 0.3)
     client = clients(said)
     wait_for(lambda: of_main(server)._server.server_state.total_requests)
     wait_for(lambda: not connections(server))
@@ -156,7 +156,7 @@ def test_a_listener_that_never_reads_is_let_go_without_an_error(
     wait_for: WaitFor,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(protocol, "TAKEN_WITHIN_S", 0.3)
+    monkeypatch.setattr(http_protocol, "TAKEN_WITHIN_S", 0.3)
     for _ in range(200):
         rig.service.events.tell(Kind.PAUSED, "Paused." * 100)
     clients(asking("/events", more="accept: text/event-stream\r\n"))
@@ -169,8 +169,8 @@ def test_a_listener_that_never_reads_is_let_go_without_an_error(
 def test_a_line_that_is_full_refuses_by_a_problem_and_answers_probes(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "MOST_WAITING", 0)
-    monkeypatch.setattr(pace, "REFUSED_AFTER_S", 0.0)
+    monkeypatch.setattr(rate_limit, "MOST_WAITING", 0)
+    monkeypatch.setattr(rate_limit, "REFUSED_AFTER_S", 0.0)
     answer = httpx.get(f"http://127.0.0.1:{server.port}/status", timeout=20)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
     assert answer.json()["title"] == "Too Many Questions"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from app.api import guard, protocol
+from app.api import http_protocol, middleware
 from app.api.server import ApiServer
 from app.settings.service import ApiSettings
 from consumers.errors import ConfigError
@@ -109,7 +109,7 @@ def test_a_listener_on_all_addresses_only_reads(rig: Rig) -> None:
 def test_a_client_that_never_finishes_its_head_is_let_go(
     rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.2)
+    monkeypatch.setattr(http_protocol, "HEAD_WITHIN_S", 0.2)
     for beginning in (b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: x\r\n"):
         with connected(server) as client:
             client.sendall(beginning)
@@ -119,7 +119,7 @@ def test_a_client_that_never_finishes_its_head_is_let_go(
 def test_a_second_head_that_never_ends_is_let_go_too(
     rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.3)
+    monkeypatch.setattr(http_protocol, "HEAD_WITHIN_S", 0.3)
     with connected(server) as client:
         client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         assert client.recv(9) == b"HTTP/1.1 "
@@ -128,7 +128,7 @@ def test_a_second_head_that_never_ends_is_let_go_too(
 
 
 def test_a_body_that_never_comes_is_let_go(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "BODY_WITHIN_S", 0.2)
+    monkeypatch.setattr(middleware, "BODY_WITHIN_S", 0.2)
     with connected(server) as client:
         client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n{")
         assert b"408 Request Timeout" in _rest(client)
@@ -141,7 +141,7 @@ def test_a_body_in_chunks_without_end_is_cut_off_at_the_cap(server: ApiServer) -
     with connected(server) as client:
         client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         try:
-            while sent < 64 * guard.MOST_BODY_BYTES:
+            while sent < 64 * middleware.MOST_BODY_BYTES:
                 client.sendall(chunk)
                 sent += len(chunk)
         except (ConnectionResetError, BrokenPipeError):
@@ -161,7 +161,7 @@ def test_a_body_in_chunks_that_is_too_large_is_answered_by_413(server: ApiServer
 
 
 def test_silent_clients_make_room_for_a_probe(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(http_protocol, "MOST_CONNECTIONS", 5)
     silent = [connected(server) for _ in range(12)]
     try:
         for _ in range(5):
@@ -176,7 +176,7 @@ def test_silent_clients_make_room_for_a_probe(rig: Rig, server: ApiServer, monke
 def test_many_that_come_at_once_crowd_each_other_out_one_by_one(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
-    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(http_protocol, "MOST_CONNECTIONS", 5)
     silent = [connected(server) for _ in range(60)]
     try:
         wait_for(lambda: sum(_is_open(client) for client in silent) <= 5)

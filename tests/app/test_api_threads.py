@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from app.api import application, checkpoints
-from app.api.checkpoints import CheckpointShelf
-from app.api.errors import ProblemError
-from app.api.threads import on_a_thread, uncharged
-from app.api.verifying import MOST_AT_ONCE, Verifying
+from app.api import checkpoint_reads, http_app
+from app.api.checkpoint_reads import CheckpointShelf
+from app.api.offload import on_a_thread, uncharged
+from app.api.problem_documents import ProblemError
+from app.api.verification import MOST_AT_ONCE, Verifying
 from tests.app.api_rig import Client, Rig
 from training.checkpoints.inspection import inspect
 from training.errors import MissingCheckpointError
@@ -24,13 +24,13 @@ def test_a_description_is_made_once_however_often_it_is_asked_for(
     api: Client, monkeypatch: pytest.MonkeyPatch, path: str, made_by: str
 ) -> None:
     made: list[Any] = []
-    make: Callable[..., Any] = getattr(application, made_by)
+    make: Callable[..., Any] = getattr(http_app, made_by)
 
     def counted(*given: Any) -> Any:
         made.append(given)
         return make(*given)
 
-    monkeypatch.setattr(application, made_by, counted)
+    monkeypatch.setattr(http_app, made_by, counted)
     assert len({api.get(path).text for _ in range(3)}) == 1
     assert len(made) == 1
 
@@ -124,7 +124,7 @@ def test_a_verification_holds_up_no_other_look(rig: Rig, monkeypatch: pytest.Mon
             assert go_on.wait(20)
         return inspect(*given, deep=deep)
 
-    monkeypatch.setattr(checkpoints, "inspect", slowly)
+    monkeypatch.setattr(checkpoint_reads, "inspect", slowly)
 
     async def both() -> bool | None:
         shelf = CheckpointShelf(rig.folder, uncharged)

@@ -10,8 +10,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from app.api.audit import ORDERS, OUTCOMES
-from app.api.doors import TokenDoor
-from app.api.errors import ProblemError
+from app.api.authorization import TokenDoor
+from app.api.problem_documents import ProblemError
 from app.api.server import ApiServer
 from app.api.tokens import Tokens
 from app.settings.service import ApiSettings

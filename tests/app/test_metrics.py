@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
-from app.api.problems import KINDS
-from app.metrics.catalogue import CATALOGUE, SECTIONS
-from app.metrics.reference import reference
+from app.monitoring.metrics.catalogue import CATALOGUE, SECTIONS
+from app.monitoring.metrics.reference import reference
+from app.monitoring.problems import KINDS
 from consumers.reasons import Reason
 from tests.app.api_rig import P0, P1, Client, Rig
 from tests.app.metrics_text import Scrape, complaints
@@ -27,7 +27,7 @@ def scrape(api: Client) -> Scrape:
 
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
-    assert page == reference(), "run: python -m app.metrics.reference > docs/metrics.md"
+    assert page == reference(), "run: python -m app.monitoring.metrics.reference > docs/metrics.md"
     assert all(f"| `{metric.name}` |" in page for metric in CATALOGUE.values())
 
 

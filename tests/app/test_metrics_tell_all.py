@@ -7,12 +7,12 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from app.api.models import LagAnswer, Status, ThroughputAnswer
-from app.api.observer import Observation, Observer
-from app.api.snapshot import take
-from app.api.status import lag_answer, status_of, throughput_answer
-from app.metrics.catalogue import MODEL
-from app.metrics.collector import ServiceCollector
+from app.monitoring.metrics.catalogue import MODEL
+from app.monitoring.metrics.collector import ServiceCollector
+from app.monitoring.models import LagAnswer, Status, ThroughputAnswer
+from app.monitoring.observer import Observation, Observer
+from app.monitoring.snapshot import take
+from app.monitoring.status import lag_answer, status_of, throughput_answer
 from tests.app.api_rig import P0, P1, Rig
 from tests.app.metrics_text import Scrape
 from training.checkpoints import SaveReason

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.page.files import POLICY
+from app.api.routes.page import POLICY
 from tests.app.api_rig import Client, is_problem
 
 ROOT = Path(__file__).parents[2]

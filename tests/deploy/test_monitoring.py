@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from app.api.problems import KINDS
-from app.metrics.catalogue import CATALOGUE
+from app.monitoring.metrics.catalogue import CATALOGUE
+from app.monitoring.problems import KINDS
 from tests.app.metrics_text import HOW, rule_complaints
 from tests.deploy.manifests import K8S, ROOT, only, rendered
 from tests.deploy.pages import blocks

@@ -466,7 +466,7 @@ TEETH = (
     Tooth(
         row=27,
         missing="What changes something passes no door.",
-        file="app/api/guard.py",
+        file="app/api/middleware.py",
         text='by = None if scope["method"] in _READS else',
         instead='by = None if scope["method"] != "BREW" else',
         test="tests/app/test_api_tokens.py::test_every_route_that_changes_something_asks_for_a_token",
@@ -474,14 +474,14 @@ TEETH = (
     Tooth(
         row=27,
         missing="A body that announces no length may be of any.",
-        file="app/api/guard.py",
+        file="app/api/middleware.py",
         text="        if len(body) > MOST_BODY_BYTES:\n            raise _too_large()\n",
         test=f"{_SERVER}::test_a_body_in_chunks_that_is_too_large_is_answered_by_413",
     ),
     Tooth(
         row=27,
         missing="Silent connections are never crowded out by those that ask.",
-        file="app/api/protocol.py",
+        file="app/api/http_protocol.py",
         text="        next(others, next(iter(self._crowd))).leave()",
         instead="        del others",
         test=f"{_SERVER}::test_many_that_come_at_once_crowd_each_other_out_one_by_one",
@@ -498,7 +498,7 @@ TEETH = (
     Tooth(
         row=28,
         missing="A token that is refused stands in the answer.",
-        file="app/api/doors.py",
+        file="app/api/authorization.py",
         text='            raise _unauthorized("The request brings a token that nobody has.",',
         instead='            raise _unauthorized(f"The request brings the token {token}, that nobody has.",',
         test="tests/faults/test_secrets.py::test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has"

@@ -1,0 +1,153 @@
+"""Doors: who may order. What changes something passes one of them; what only looks passes none.
+
+With tokens, whoever brings one. Without, this machine alone: a client that names it by a loopback name and comes from
+no other site, so that neither another host, nor a name that was bent to point here, nor a page in somebody's browser
+can order the trainer about. A browser adds no token by itself, so with tokens none of that is needed. Without tokens on
+a listener that others can reach, nobody.
+"""
+
+import ipaddress
+from functools import partial
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import anyio
+from starlette.datastructures import Headers
+
+from app.api.offload import Charge, on_a_thread
+from app.api.problem_documents import ProblemError
+from app.api.tokens import Tokens
+
+_REALM = 'Bearer realm="millrace"'
+
+
+class Door(Protocol):
+    """Lets orders through, or does not."""
+
+    asks_for_token: bool
+
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+        """Who orders, in the words of the audit log; ProblemError for whoever may not."""
+        ...
+
+
+def door_of(tokens: Tokens | None, host: str) -> Door:
+    """The door of a listener on this address."""
+    if tokens is not None:
+        return TokenDoor(tokens)
+    return LoopbackDoor() if is_loopback(host) else ShutDoor()
+
+
+class TokenDoor:
+    """Opens to a token of the folder."""
+
+    asks_for_token = True
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._one_at_a_time = anyio.CapacityLimiter(1)
+
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+        """By the name of the token's file."""
+        del client
+        token = _token_of(headers)
+        if token is None:
+            raise _unauthorized("This changes something, and the request brings no token.", _REALM)
+        try:
+            owner = await on_a_thread(partial(self._tokens.owner, token), self._one_at_a_time, charge)
+        except OSError as error:
+            raise ProblemError(
+                503,
+                "Tokens Unreadable",
+                f"The folder of tokens cannot be read: {(error.strerror or 'it cannot be opened').lower()}.",
+                fix="Mend the folder that api.tokens_dir names; no restart is needed.",
+            ) from None
+        if owner is None:
+            raise _unauthorized("The request brings a token that nobody has.", f'{_REALM}, error="invalid_token"')
+        return f"{owner} over HTTP"
+
+
+class LoopbackDoor:
+    """Opens to this machine."""
+
+    asks_for_token = False
+
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+        """By the address, for there is no name."""
+        del charge
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not is_loopback(_host_of(f"//{hosts[0]}")):
+            raise ProblemError(
+                403,
+                "Foreign Host",
+                "The Host header does not name a loopback address, so the request may come from elsewhere.",
+                fix="Ask for http://127.0.0.1 or http://localhost with the port of api.listen.",
+            )
+        origins = headers.getlist("origin")
+        if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
+            raise ProblemError(
+                403,
+                "Foreign Origin",
+                "The request comes from a page of another origin.",
+                fix="Send orders from a command line, or from a page that this service has served.",
+            )
+        return f"{client} over HTTP"
+
+
+class ShutDoor:
+    """Opens to nobody."""
+
+    asks_for_token = False
+
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+        """Never."""
+        del headers, client, charge
+        raise ProblemError(
+            403,
+            "Read Only",
+            "This listener can be reached from other machines, and there are no tokens, so it changes nothing.",
+            fix="Set api.tokens_dir to a folder with one file a token; or api.listen to 127.0.0.1:8080, and ask from "
+            "the same machine.",
+        )
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a name or an address is this machine's alone."""
+    if host is None:
+        return False
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_of(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises where it is none
+    except ValueError:
+        return None
+    plain = not (parts.username or parts.password or parts.path or parts.query or parts.fragment)
+    return parts.hostname if plain else None
+
+
+def _token_of(headers: Headers) -> str | None:
+    """What the one Authorization header brings, if it is of our kind."""
+    brought = headers.getlist("authorization")
+    if len(brought) != 1:
+        return None
+    scheme, _, token = brought[0].partition(" ")
+    return (token.strip() or None) if scheme.lower() == "bearer" else None
+
+
+def _unauthorized(detail: str, challenge: str) -> ProblemError:
+    return ProblemError(
+        401,
+        "Unauthorized",
+        detail,
+        fix="Send the header Authorization: Bearer TOKEN, with what stands in a file of the folder that api.tokens_dir "
+        "names; millrace's own commands take such a file by --token-file.",
+        headers={"www-authenticate": challenge},
+    )

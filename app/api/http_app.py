@@ -1,0 +1,102 @@
+"""The application: routes, guard and observer put together for one service."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
+from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from app.api import problem_documents
+from app.api.audit import Audit
+from app.api.authorization import Door
+from app.api.checkpoint_reads import CheckpointShelf
+from app.api.docs_page import HEADERS, docs_page
+from app.api.middleware import Guard
+from app.api.offload import Kept
+from app.api.openapi import TAGS, Application
+from app.api.operations import Operations
+from app.api.rate_limit import Pace
+from app.api.routes.commands import Orders
+from app.api.routes.events import Chronicle
+from app.api.routes.metrics import metrics_router
+from app.api.routes.page import PageFiles
+from app.api.routes.probes import Probes
+from app.api.routes.reads import Looks
+from app.monitoring.envelope import stamp_now
+from app.monitoring.models import ProblemDocument
+from app.monitoring.observer import Observer
+from app.monitoring.rewind_plan import beginnings_of
+from app.monitoring.snapshot import take
+from app.version import version
+from training.checkpoints.folder import Folder
+
+if TYPE_CHECKING:
+    from app.service import Service
+
+_BEARER = HTTPBearer(auto_error=False, scheme_name="token", description="A token of the folder api.tokens_dir.")
+"""For the description alone: the guard has let nobody through who brings none."""
+_DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
+
+
+def make_application(service: "Service", door: Door) -> FastAPI:
+    """The application of one service; orders come in by the door."""
+    observer = Observer(partial(take, service))
+    pace = Pace()
+    shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name), pace.charge)
+    chronicle = Chronicle(observer, service.events)
+    operations = Operations(service.commands, lambda: service.alive)
+    stamp, audit = partial(stamp_now, service.settings.name), Audit()
+    app = Application(
+        title="millrace",
+        version=version(),
+        description=_DESCRIPTION,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+        openapi_url=None,
+        redirect_slashes=False,
+        lifespan=partial(_watching, observer, chronicle),
+        middleware=[Middleware(Guard, stamp=stamp, door=door, audit=audit, pace=pace)],
+        responses={422: {"model": ProblemDocument}},
+    )
+    problem_documents.install(app, stamp)
+    app.include_router(Probes(lambda: observer.look().snapshot).router())
+    app.include_router(Looks(observer, shelf, operations).router())
+    app.include_router(metrics_router(observer, audit))
+    orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
+    app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
+    app.include_router(chronicle.router())
+    app.include_router(PageFiles().router())
+    app.state.let_go = chronicle.streams.close
+    _describe(app, service.settings.name)
+    return app
+
+
+def _describe(app: FastAPI, name: str) -> None:
+    """For programs and for people: made at the first look, on a thread, since it takes a while; then kept."""
+    program = Kept(lambda: bytes(JSONResponse(app.openapi()).body))
+    people = Kept(lambda: docs_page(app.openapi(), name).encode())
+
+    async def openapi() -> Response:
+        return Response(await program.get(), media_type="application/json")
+
+    async def docs() -> Response:
+        return HTMLResponse(await people.get(), headers=HEADERS)
+
+    app.add_api_route("/openapi.json", openapi, include_in_schema=False)
+    app.add_api_route("/docs", docs, include_in_schema=False)
+
+
+@contextlib.asynccontextmanager
+async def _watching(observer: Observer, chronicle: Chronicle, _app: FastAPI) -> AsyncIterator[None]:
+    """The observer looks while the application is served, and the chronicle takes it in."""
+    watching = asyncio.create_task(observer.watch(chronicle.look), name="observer")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching

@@ -1,0 +1,130 @@
+"""Why a request was not carried out: problem documents (RFC 9457), each with a fix.
+
+Owns the one way in which an error becomes an answer. No value that a client sent is repeated, but for the few that its
+own sentence quotes; what is nobody's fault but ours is 500, and its trace goes to the log alone (uvicorn writes it).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.routing import routes_at
+from app.monitoring.envelope import Stamp
+from app.monitoring.models import ProblemDocument
+from consumers.errors import ConfigError, DataLossError, MillraceError
+from training.errors import (
+    CheckpointError,
+    CorruptError,
+    MissingCheckpointError,
+    NewerFormatError,
+    ProfileBusyError,
+    ProfileError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+StampNow = Callable[[], Stamp]
+
+_DETAILS: Mapping[int, str] = {
+    404: "There is nothing at this path.",
+    405: "This path does not take this method.",
+}
+_FIXES: Mapping[int, str] = {
+    400: "Send what docs/api.md describes; bodies are JSON.",
+    404: "GET /openapi.json lists what there is.",
+    405: "GET /openapi.json lists the methods of each path; the Allow header those of this one.",
+    422: "Send what docs/api.md describes for this path.",
+}
+_MILLRACE: tuple[tuple[type[MillraceError], int, str], ...] = (
+    (MissingCheckpointError, 404, "GET /checkpoints lists those that there are."),
+    (NewerFormatError, 409, "Choose another checkpoint, or run the version that wrote it."),
+    (CorruptError, 409, "Choose another checkpoint: GET /checkpoints says which are good."),
+    (DataLossError, 409, "Go back to a checkpoint before the range."),
+    (ConfigError, 422, "Send what docs/api.md describes for this path."),
+    (ProfileBusyError, 409, "The learning goes on. Ask again."),
+    (ProfileError, 503, "The learning goes on. Ask again."),
+    (CheckpointError, 503, "The learning goes on. Mend what is said, and ask again."),
+)
+
+
+class ProblemError(Exception):
+    """Ends a request with a problem document."""
+
+    def __init__(
+        self, status: int, title: str, detail: str, *, fix: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.title, self.detail, self.fix = status, title, detail, fix
+        self.headers = dict(headers or {})
+
+    @classmethod
+    def of(cls, error: MillraceError) -> "ProblemError":
+        """An error that names its way out, as an answer."""
+        for kind, status, fix in _MILLRACE:
+            if isinstance(error, kind):
+                return cls(status, _phrase(status), str(error), fix=fix)
+        return cls(503, _phrase(503), str(error), fix="See what the log and /status say.")
+
+
+def document(problem: ProblemError, stamp: Stamp) -> Response:
+    """The problem as a response. ASCII alone, so that nothing a client sent can make it unwritable."""
+    body = ProblemDocument(
+        **stamp,
+        type=f"urn:millrace:{problem.title.lower().replace(' ', '-')}",
+        title=problem.title,
+        status=problem.status,
+        detail=problem.detail,
+        fix=problem.fix,
+    )
+    return Response(json.dumps(body.__dict__), problem.status, problem.headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI, stamp: StampNow) -> None:
+    """Answer every error of the application by a problem document."""
+
+    async def on_problem(request: Request, error: Exception) -> Response:
+        problem = as_problem(error)
+        if problem.status == 405:
+            methods = {method for _, route in routes_at(app.routes, request.scope) for method in route.methods or ()}
+            problem.headers = {"allow": ", ".join(sorted(methods))}
+        return document(problem, stamp())
+
+    for kind in (ProblemError, HTTPException, RequestValidationError, MillraceError, Exception):
+        app.add_exception_handler(kind, on_problem)
+
+
+def as_problem(error: Exception) -> ProblemError:
+    """Any error as a problem."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, RequestValidationError):
+        return ProblemError(422, _phrase(422), _complaints(error.errors()), fix=_FIXES[422])
+    if isinstance(error, HTTPException):
+        code = error.status_code
+        detail, fix = _DETAILS.get(code, str(error.detail)), _FIXES.get(code, _FIXES[400])
+        return ProblemError(code, _phrase(code), detail, fix=fix, headers=error.headers)
+    if isinstance(error, MillraceError):
+        return ProblemError.of(error)
+    return ProblemError(
+        500, _phrase(500), "This is a defect of millrace; the learning is not touched.", fix="Report it with the log."
+    )
+
+
+def _complaints(errors: Any) -> str:
+    """What does not fit, place by place; what stood there is not repeated."""
+    lines = []
+    for error in errors[:10]:
+        where = ".".join(str(part)[:60] for part in error["loc"])
+        lines.append(f"{where}: {error['msg']}")
+    return "; ".join(lines)
+
+
+def _phrase(status: int) -> str:
+    """The status in words; that of 422 differs between versions of Python."""
+    return "Unprocessable Content" if status == 422 else HTTPStatus(status).phrase

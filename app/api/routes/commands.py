@@ -1,0 +1,232 @@
+"""What may be ordered: every POST. An order becomes a command that the trainer obeys between two calls.
+
+Runs on the HTTP side's loop, which waits for the answer only as long as it is told to (`?wait=30s`); what takes longer
+goes on, and is an operation to look at.
+"""
+
+import shlex
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api import audit
+from app.api.checkpoint_reads import CheckpointShelf, just_published
+from app.api.middleware import ORDERED_BY
+from app.api.operations import Operation, Operations, new_id
+from app.api.problem_documents import ProblemError
+from app.api.rewind_requests import Beginnings, Planner, Wanted
+from app.api.routes.reads import Number
+from app.monitoring.command_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
+from app.monitoring.envelope import stamp
+from app.monitoring.models import (
+    CheckpointAnswer,
+    OperationAnswer,
+    ProblemDocument,
+    ProfileAnswer,
+    StateAnswer,
+)
+from app.monitoring.observer import Observer
+from app.monitoring.rewind_plan import plan_fields
+from app.monitoring.snapshot import OVER, Snapshot
+from app.settings.units import parse_duration
+from training.checkpoints.manifest import Manifest
+from training.commands import Command, Pause, Profile, Profiled, Resume, Save
+from training.history.rewind_target import parse_destination
+from training.ledger.skip_syntax import parse_skips
+
+LONGEST_WAIT_S = 600.0
+_SOON_S = 5.0
+"""How long a pause or a resume is waited for unless told otherwise: the trainer looks several times a second."""
+_PROFILED_S = 30.0
+"""How long a profile is waited for unless told otherwise."""
+Wait = Annotated[str | None, Query(max_length=20, description="How long to wait for the end, as in 30s; at most 10m.")]
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    202: {"model": OperationAnswer},
+    **{code: {"model": ProblemDocument} for code in (401, 403, 408, 409, 413, 429, 503)},
+}
+_PUBLISHED: dict[int | str, dict[str, Any]] = {**_RESPONSES, 201: {"model": CheckpointAnswer}}
+_OF_ONE: dict[int | str, dict[str, Any]] = {
+    **_PUBLISHED,
+    404: {"model": ProblemDocument},
+    200: {"model": RewindPlanAnswer},
+}
+
+
+class Orders:
+    """The routes that change something."""
+
+    def __init__(
+        self, observer: Observer, shelf: CheckpointShelf, operations: Operations, beginnings: Beginnings
+    ) -> None:
+        self._observer, self._shelf, self._operations = observer, shelf, operations
+        self._planner = Planner(shelf, beginnings)
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter()
+        add = partial(router.add_api_route, methods=["POST"], response_model_exclude_none=True)
+        back = CheckpointAnswer | RewindPlanAnswer | OperationAnswer
+        published = partial(add, tags=["Checkpoints"], status_code=201, response_model=back)
+        trainer = partial(add, tags=["The trainer"])
+        obeyed = {**_RESPONSES, 200: {"model": StateAnswer}}
+        state = partial(trainer, response_model=StateAnswer | OperationAnswer, responses=obeyed)
+        add(
+            "/checkpoints",
+            self.save,
+            tags=["Checkpoints"],
+            status_code=201,
+            response_model=CheckpointAnswer | OperationAnswer,
+            responses=_PUBLISHED,
+        )
+        published("/checkpoints/{number}/restore", self.restore, responses=_OF_ONE)
+        published("/rewind", self.rewind, responses=_OF_ONE)
+        state("/pause", self.pause)
+        state("/resume", self.resume)
+        profiled = {**_RESPONSES, 200: {"model": ProfileAnswer}}
+        trainer("/profile", self.profile, response_model=ProfileAnswer | OperationAnswer, responses=profiled)
+        return router
+
+    async def save(
+        self, request: Request, response: Response, body: SaveBody | None = None, wait: Wait = None
+    ) -> CheckpointAnswer | OperationAnswer:
+        """Make a checkpoint now."""
+        seconds = _seconds(wait, 0.0)
+        operation = self._begin(Save(by=_who(request), note=body.note if body else None), request)
+        return await self._published(operation, seconds, response)
+
+    async def restore(
+        self, number: Number, request: Request, response: Response, body: RestoreBody | None = None, wait: Wait = None
+    ) -> CheckpointAnswer | RewindPlanAnswer | OperationAnswer:
+        """Go back to this checkpoint, and on from there."""
+        given = body or RestoreBody()
+        return await self.rewind(RewindBody(to=number, **dict(given)), request, response, wait)
+
+    async def rewind(
+        self, body: RewindBody, request: Request, response: Response, wait: Wait = None
+    ) -> CheckpointAnswer | RewindPlanAnswer | OperationAnswer:
+        """Go back to a checkpoint, and on from there, passing over what is to be skipped."""
+        seconds = _seconds(wait, 0.0)
+        skips = parse_skips(body.skip, body.reason)
+        snapshot = self._at_work()
+        to = parse_destination(str(body.to), now_s=snapshot.at)
+        wanted = Wanted(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
+        if body.dry_run:
+            plan = await self._planner.plan(wanted, snapshot)
+            response.status_code = 200
+            per_s = max(snapshot.meter.records_per_s.values(), default=0.0)
+            policy = snapshot.settings.kafka.out_of_range
+            return RewindPlanAnswer(**stamp(snapshot), **plan_fields(plan, policy=policy, per_s=per_s))
+        operation = await self._operations.begin_checked("rewind", wanted.answer, self._planner.order(wanted, snapshot))
+        return await self._published(_written_down(operation, request), seconds, response)
+
+    async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
+        """Learn nothing until told to go on."""
+        seconds = _seconds(wait, _SOON_S)
+        operation = self._begin(Pause(reason=f"asked to by {_who(request)}"), request)
+        return await self._obeyed(operation, seconds, response)
+
+    async def resume(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
+        """Go on learning."""
+        seconds = _seconds(wait, _SOON_S)
+        operation = self._begin(Resume(reason=f"asked to by {_who(request)}"), request)
+        return await self._obeyed(operation, seconds, response)
+
+    async def profile(
+        self, request: Request, response: Response, body: ProfileBody | None = None, wait: Wait = None
+    ) -> ProfileAnswer | OperationAnswer:
+        """Trace the next calls for TensorBoard."""
+        seconds, order = _seconds(wait, _PROFILED_S), new_id()
+        taken_at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        folder = self._shelf.profiles / f"{taken_at}-{order}"
+        operation = self._begin(Profile(calls=(body or ProfileBody()).calls, folder=folder), request, order)
+        if not await operation.wait(seconds):
+            return self._under_way(operation, response)
+        written: Profiled = operation.result()
+        return ProfileAnswer(
+            **stamp(self._observer.look().snapshot),
+            folder=str(written.folder),
+            calls=written.calls,
+            open=f"pip install tensorboard xprof; tensorboard --logdir {shlex.quote(str(written.folder))}",
+        )
+
+    def _begin(self, command: Command, request: Request, operation_id: str | None = None) -> Operation:
+        self._at_work()
+        return _written_down(self._operations.begin(command, operation_id), request)
+
+    def _at_work(self) -> Snapshot:
+        """A snapshot of a trainer that will obey soon; ProblemError where there is none."""
+        snapshot = self._observer.look().snapshot
+        phase = snapshot.phase.phase
+        if phase in OVER or not snapshot.alive:
+            raise ProblemError(
+                409,
+                "Trainer Ending",
+                f"The trainer is {phase} and obeys no more orders.",
+                fix="Start it again: it goes on from the newest checkpoint.",
+            )
+        if snapshot.posting is None:
+            raise ProblemError(
+                503,
+                "Starting",
+                f"The trainer is {phase}: there is no restored state yet to give orders about.",
+                fix="Ask again when /readyz answers 200.",
+                headers={"retry-after": "5"},
+            )
+        return snapshot
+
+    async def _published(
+        self, operation: Operation, seconds: float, response: Response
+    ) -> CheckpointAnswer | OperationAnswer:
+        if not await operation.wait(seconds):
+            return self._under_way(operation, response)
+        manifest: Manifest = operation.result()
+        response.status_code = 201
+        response.headers["location"] = f"/checkpoints/{manifest.number}"
+        return CheckpointAnswer(**stamp(self._observer.look().snapshot), checkpoint=just_published(manifest))
+
+    async def _obeyed(self, operation: Operation, seconds: float, response: Response) -> StateAnswer | OperationAnswer:
+        if not await operation.wait(seconds):
+            return self._under_way(operation, response)
+        operation.result()
+        snapshot = self._observer.look().snapshot
+        return StateAnswer(**stamp(snapshot), state=snapshot.phase.phase, reason=snapshot.phase.reason)
+
+    def _under_way(self, operation: Operation, response: Response) -> OperationAnswer:
+        response.status_code = 202
+        response.headers["location"] = f"/operations/{operation.id}"
+        return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())
+
+
+def _who(request: Request) -> str:
+    """Who ordered it: what the door knows of them."""
+    return str(request.scope["state"][ORDERED_BY])
+
+
+def _written_down(operation: Operation, request: Request) -> Operation:
+    audit.taken(request.scope, _who(request), operation.id)
+    return operation
+
+
+def _seconds(wait: str | None, usual: float) -> float:
+    if wait is None:
+        return usual
+    try:
+        seconds = parse_duration(wait)
+    except ValueError as error:
+        raise _bad_wait(str(error)) from None
+    if seconds > LONGEST_WAIT_S:
+        raise _bad_wait(f"{wait!r} is too long")
+    return seconds
+
+
+def _bad_wait(detail: str) -> ProblemError:
+    return ProblemError(
+        422,
+        "Unprocessable Content",
+        f"query.wait: {detail}",
+        fix=f"Write for instance ?wait=30s; at most {LONGEST_WAIT_S:g}s.",
+    )

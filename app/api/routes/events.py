@@ -1,0 +1,139 @@
+"""The chronicle: what has happened and how it went, kept and handed out: `/events`, `/history`, the page's updates.
+
+Owns the history and the streams; the events are the service's. It lives on the HTTP side's loop and takes each look of
+the observer in, once a second. What the page shows is made into text once a look, however many look at it.
+"""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.server_sent_events import MEDIA_TYPE, Streams, as_line, frame
+from app.monitoring.envelope import stamp
+from app.monitoring.event_models import EventsAnswer, EventView, Extremes, HistoryAnswer, Means
+from app.monitoring.models import ProblemDocument
+from app.monitoring.observer import Observation, Observer
+from app.monitoring.problem_events import Noticing
+from app.monitoring.sample_history import History, shortened
+from app.monitoring.status import status_of
+from training.telemetry.events import Event, Events
+
+_MOST_ID = 10**15
+Since = Annotated[int, Query(ge=0, le=_MOST_ID, description="Only events after the one of this id.")]
+LastEventId = Annotated[str | None, Header(max_length=40, description="The same, as browsers say it.")]
+SpanName = Annotated[Literal["10m", "2h", "24h"], Query(description="How far back; by 1 s, 10 s or 1 min.")]
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {MEDIA_TYPE: {}},
+        "description": "As JSON; with Accept: text/event-stream as they come.",
+    },
+    503: {"model": ProblemDocument},
+}
+
+
+class Chronicle:
+    """What has happened, and how it went."""
+
+    def __init__(self, observer: Observer, events: Events) -> None:
+        self._observer, self._events = observer, events
+        self._noticing = Noticing(events.tell)
+        self._history = History()
+        self.streams = Streams()
+        self._seen: Observation | None = None
+        self._page: str | None = None
+        """What the page shows, once somebody has asked for it since the last look."""
+
+    def look(self, observation: Observation) -> None:
+        """Take a look in, and wake who listens."""
+        self._seen, self._page = observation, None
+        self._history.add(observation)
+        self._noticing.look(observation)
+        self.streams.wake()
+
+    def router(self) -> APIRouter:
+        """The routes."""
+        router = APIRouter(tags=["How it goes"])
+        add = partial(router.add_api_route, response_model_exclude_none=True)
+        add("/events", self.events, response_model=EventsAnswer, responses=_EVENTS)
+        add("/history", self.history, response_model=HistoryAnswer)
+        router.add_api_route("/page/updates", self.updates, include_in_schema=False)
+        return router
+
+    async def events(
+        self, request: Request, since: Since = 0, last_event_id: LastEventId = None
+    ) -> EventsAnswer | Response:
+        """What has happened, in words: the newest some hundred."""
+        after = _id_of(last_event_id) or since
+        if MEDIA_TYPE in request.headers.get("accept", ""):
+            return self.streams.open(self._drawing_events(after))
+        newest = self._events.newest
+        found = [EventView.of(event) for event in self._events.since(after)]
+        return EventsAnswer(**stamp(self._observer.look().snapshot), events=found, newest=newest)
+
+    async def history(self, span: SpanName = "10m") -> HistoryAnswer:
+        """How it went: means over each step, and what was least and greatest in it."""
+        snapshot = self._observer.look().snapshot
+        stretch = self._history.stretch(span, snapshot.clock)
+        return HistoryAnswer(
+            **stamp(snapshot),
+            span=span,
+            step_s=stretch.step_s,
+            metric=stretch.metric,
+            at=stretch.at,
+            mean=Means(**stretch.mean),
+            least=Extremes(**stretch.least) if stretch.least else None,
+            greatest=Extremes(**stretch.greatest) if stretch.greatest else None,
+        )
+
+    async def updates(self, since: Since = 0) -> Response:
+        """The page's own: how it stands, once a second, with the events that came in between."""
+        return self.streams.open(self._drawing_page(since))
+
+    def _drawing_events(self, after: int) -> "partial[str]":
+        return partial(self._new_events, _Place(after))
+
+    def _new_events(self, place: "_Place") -> str:
+        events = place.move_on(self._events)
+        return "".join(frame(EventView.of(event).model_dump_json(), event_id=event.id) for event in events)
+
+    def _drawing_page(self, after: int) -> "partial[str]":
+        return partial(self._new_page, _Place(after))
+
+    def _new_page(self, place: "_Place") -> str:
+        if self._seen is None or self._seen is place.seen:
+            return ""
+        place.seen = self._seen
+        events = place.move_on(self._events)
+        shown = ",".join(EventView.of(event).model_dump_json() for event in events)
+        return frame(f'{{{self._shown(self._seen)},"events":[{shown}]}}')
+
+    def _shown(self, observation: Observation) -> str:
+        if self._page is None:
+            status = status_of(observation).model_dump_json(exclude_none=True)
+            sample = {name: shortened(value) for name, value in self._history.latest.items()}
+            name = as_line(self._history.metric)
+            at = f"{observation.snapshot.at:.3f}"
+            self._page = f'"at":{at},"status":{status},"metric":{name},"sample":{as_line(sample)}'
+        return self._page
+
+
+class _Place:
+    """How far one listener is."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self.seen: Observation | None = None
+
+    def move_on(self, events: Events) -> list[Event]:
+        """The events that it does not have yet."""
+        new = events.since(self._after)
+        self._after = new[-1].id if new else self._after
+        return new
+
+
+def _id_of(text: str | None) -> int | None:
+    """What a browser says; whatever is no id is nothing."""
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and int(text) <= _MOST_ID else None

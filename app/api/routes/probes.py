@@ -1,0 +1,112 @@
+"""The probes: may it live, may it be relied upon; and the application of a listener that answers nothing else.
+
+Each request reads a snapshot of its own, so the routes may run on any loop.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Query
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.responses import Response
+
+from app.api import problem_documents
+from app.api.audit import Audit
+from app.api.middleware import Guard
+from app.api.offload import Charge
+from app.api.problem_documents import ProblemError
+from app.monitoring.envelope import stamp_now
+from app.monitoring.health import alive, health_of, ready
+from app.monitoring.models import Check, Health
+from app.monitoring.snapshot import Snapshot, take
+
+if TYPE_CHECKING:
+    from app.service import Service
+
+_FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
+Verbose = Annotated[str | None, Query(description="Present: list all checks.")]
+
+
+class Probes:
+    """The routes that a probe asks."""
+
+    def __init__(self, look: Callable[[], Snapshot]) -> None:
+        self._look = look
+
+    def router(self) -> APIRouter:
+        """Both of them."""
+        router = APIRouter()
+        add_probe(router, "/livez", self.livez)
+        add_probe(router, "/readyz", self.readyz)
+        return router
+
+    async def livez(self, response: Response, verbose: Verbose = None) -> Health:
+        """May it live: it makes progress, or waits for good reason."""
+        snapshot = self._look()
+        return probed(response, snapshot, alive(snapshot), verbose=verbose is not None)
+
+    async def readyz(self, response: Response, verbose: Verbose = None) -> Health:
+        """May it be relied upon: its state is restored, it obeys orders, Kafka answers."""
+        snapshot = self._look()
+        return probed(response, snapshot, ready(snapshot), verbose=verbose is not None)
+
+
+def add_probe(router: APIRouter, path: str, answer: Callable[..., Awaitable[Health]]) -> None:
+    """By GET, and by HEAD, as balancers ask that go by the status alone; the server leaves the body out."""
+    add = partial(
+        router.add_api_route,
+        path,
+        answer,
+        tags=["Probes"],
+        response_model=Health,
+        responses=_FAILING,
+        response_model_exclude_none=True,
+    )
+    add()
+    add(methods=["HEAD"], include_in_schema=False)
+
+
+def probed(response: Response, snapshot: Snapshot, checks: list[Check], *, verbose: bool) -> Health:
+    """The answer of a probe, with the status that whoever asks goes by."""
+    health = health_of(snapshot, checks, verbose=verbose)
+    response.status_code = 200 if health.status == "ok" else 503
+    response.headers["cache-control"] = "no-store"
+    return health
+
+
+def make_probes_application(service: "Service") -> FastAPI:
+    """The application of the listener for probes."""
+    look, stamp = partial(take, service), partial(stamp_now, service.settings.name)
+    app = FastAPI(
+        openapi_url=None,
+        redirect_slashes=False,
+        middleware=[Middleware(Guard, stamp=stamp, door=_NoDoor(), audit=Audit())],
+    )
+    problem_documents.install(app, stamp)
+    app.include_router(Probes(look).router())
+    app.add_api_route("/{path:path}", _nothing_else, methods=["GET", "HEAD"])
+    return app
+
+
+class _NoDoor:
+    """Where there is nothing to order."""
+
+    asks_for_token = False
+
+    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+        """Never."""
+        del headers, client, charge
+        raise _here_is_nothing(405, "Method Not Allowed", {"allow": "GET, HEAD"})
+
+
+async def _nothing_else(path: str) -> None:
+    del path
+    raise _here_is_nothing(404, "Not Found")
+
+
+def _here_is_nothing(status: int, title: str, headers: dict[str, str] | None = None) -> ProblemError:
+    return ProblemError(
+        status, title, "This listener answers probes alone.", fix="Ask the address of api.listen.", headers=headers
+    )

@@ -1,0 +1,101 @@
+"""What may be looked at: every GET. Runs on the HTTP side's loop; what reads the disk goes to a thread."""
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from app.api.checkpoint_reads import CheckpointShelf, in_full
+from app.api.operations import Operations
+from app.api.routes.probes import add_probe, probed
+from app.monitoring.envelope import stamp
+from app.monitoring.health import alive
+from app.monitoring.lineage_models import LineageAnswer
+from app.monitoring.lineage_view import lineage_fields
+from app.monitoring.models import (
+    CheckpointList,
+    Health,
+    LagAnswer,
+    OperationAnswer,
+    ProblemDocument,
+    Status,
+    ThroughputAnswer,
+)
+from app.monitoring.observer import Observer
+from app.monitoring.status import lag_answer, status_of, throughput_answer
+
+MOST_ON_A_PAGE = 100
+Number = Annotated[int, Path(ge=0, le=10**15, description="A checkpoint's number.")]
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ProblemDocument}}
+
+
+class Looks:
+    """The routes that change nothing."""
+
+    def __init__(self, observer: Observer, shelf: CheckpointShelf, operations: Operations) -> None:
+        self._observer, self._shelf, self._operations = observer, shelf, operations
+
+    def router(self) -> APIRouter:
+        """All of them."""
+        router = APIRouter()
+        add_probe(router, "/health", self.health)
+        add = partial(router.add_api_route, response_model_exclude_none=True)
+        live = partial(add, tags=["How it goes"])
+        live("/status", self.status, response_model=Status)
+        live("/lag", self.lag, response_model=LagAnswer)
+        live("/throughput", self.throughput, response_model=ThroughputAnswer)
+        kept = partial(add, tags=["Checkpoints"])
+        kept("/checkpoints", self.checkpoints, response_model=CheckpointList)
+        kept("/checkpoints/{number}", self.checkpoint, response_model=LineageAnswer, responses=NOT_FOUND)
+        kept("/operations/{operation_id}", self.operation, response_model=OperationAnswer, responses=NOT_FOUND)
+        return router
+
+    async def health(self, response: Response) -> Health:
+        """As `/livez?verbose`, for people who type it."""
+        snapshot = self._observer.look().snapshot
+        return probed(response, snapshot, alive(snapshot), verbose=True)
+
+    async def status(self) -> Status:
+        """Everything at a glance."""
+        return status_of(self._observer.look())
+
+    async def lag(self) -> LagAnswer:
+        """How far behind the learning is, by partition."""
+        return lag_answer(self._observer.look())
+
+    async def throughput(self) -> ThroughputAnswer:
+        """How fast it learns, and what holds it back."""
+        return throughput_answer(self._observer.look())
+
+    async def checkpoints(
+        self,
+        limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE, description="How many.")] = 20,
+        before: Annotated[int | None, Query(ge=0, le=10**15, description="Only smaller numbers.")] = None,
+    ) -> CheckpointList:
+        """All checkpoints, the newest first."""
+        listing = await self._shelf.listing()
+        older = [one for one in listing.checkpoints if before is None or one.number < before]
+        more = len(older) > limit
+        return CheckpointList(
+            **stamp(self._observer.look().snapshot),
+            checkpoints=older[:limit],
+            others=listing.others if before is None else [],
+            total=len(listing.checkpoints),
+            next=f"/checkpoints?limit={limit}&before={older[limit - 1].number}" if more else None,
+        )
+
+    async def checkpoint(
+        self,
+        number: Number,
+        verify: Annotated[bool, Query(description="Read and hash every byte of it.")] = False,
+    ) -> LineageAnswer:
+        """One checkpoint in full, and what is behind it."""
+        lineage = await self._shelf.one(number, verify=verify)
+        found = in_full(lineage.found)
+        return LineageAnswer(**stamp(self._observer.look().snapshot), checkpoint=found, **lineage_fields(lineage))
+
+    async def operation(self, operation_id: Annotated[str, Path(max_length=40)]) -> OperationAnswer:
+        """How an operation stands."""
+        operation = self._operations.get(operation_id)
+        return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())

@@ -1,0 +1,91 @@
+"""What may be said with an order, and what a rewind that is only planned is answered with."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from app.monitoring.models import Answer, Shape, SkipView
+
+_LINE = r"^[^\x00-\x1f\x7f]*$"
+_NO_NUMBER = r"^[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f0-9][^\x00-\x1f\x7f]*$"
+Where = Annotated[int, Field(ge=0, le=10**15, strict=True)] | Annotated[str, Field(max_length=300, pattern=_NO_NUMBER)]
+
+
+class SaveBody(Shape):
+    """What may be said with a save."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "before the sale"}]})
+
+    note: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; it is kept.")
+
+
+class ProfileBody(Shape):
+    """What may be said about a profile."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"calls": 50}]})
+
+    calls: int = Field(20, ge=1, le=1000, strict=True, description="How many calls it should show.")
+
+
+class RestoreBody(Shape):
+    """What may be said with a restore."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"skip": ["clicks:0:100-200"], "reason": "a broken producer"}]}
+    )
+
+    skip: list[str] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Ranges to pass over, as in clicks:0:100-200; both ends are passed over too.",
+    )
+    unskip: list[str] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Earlier orders to skip that hold no more, as in rewind-17; all others are taken along.",
+    )
+    reason: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; it is kept.")
+    dry_run: bool = Field(default=False, description="Only say what would be done.")
+
+
+class RewindBody(RestoreBody):
+    """Where to go back to, and what to pass over."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"to": 37, "skip": ["clicks:0:100-200"], "reason": "a broken producer"}]}
+    )
+
+    to: Where = Field(
+        description="The number of a checkpoint; or a time (2026-11-21T03:00:00Z), an age (-2h) or an offset "
+        "(clicks:0:1200): the newest checkpoint on the present timeline from before it.",
+    )
+
+
+class PartitionPlan(Shape):
+    """What a rewind would do to one partition."""
+
+    position: int = Field(description="The next offset now.")
+    back_to: int = Field(description="The next offset after the rewind.")
+    replayed: int = Field(description="Offsets that would be read again.")
+    skipped: int = Field(description="Offsets on the way that would not be.")
+    earliest: int | None = Field(None, description="The first offset that Kafka still has; left out where unknown.")
+    gone: int | None = Field(None, description="Offsets on the way that Kafka has no more.")
+
+
+class RewindPlanAnswer(Answer):
+    """What a rewind would do; nothing was done."""
+
+    to: int
+    step: int = Field(description="Of that checkpoint.")
+    created_at: str = Field(description="When it was written.")
+    learnt_to: str | None = Field(None, description="The newest event time that it has learnt.")
+    replayed: int
+    skipped: int
+    gone: int | None = Field(None, description="Offsets that Kafka has no more; left out where it could not be asked.")
+    takes_s: float | None = Field(
+        None, description="How long the replay takes at the best rate of the last five minutes; left out without one."
+    )
+    advice: str | None = Field(None, description="What to do where some are gone.")
+    skips: list[SkipView] | None = Field(None, description="Earlier orders to skip; they hold further on.")
+    partitions: Mapping[str, PartitionPlan]

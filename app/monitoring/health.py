@@ -1,0 +1,67 @@
+"""The probes: may it live, may it be relied upon. Pure; runs anywhere.
+
+Alive is whoever makes progress, or waits for good reason: a broker that is away, a pause and an idle topic are no
+reason to be killed. Ready is whoever has a restored state, obeys orders, and hears from Kafka.
+"""
+
+from collections.abc import Sequence
+
+from app.monitoring.envelope import stamp
+from app.monitoring.models import Check, Health
+from app.monitoring.snapshot import AT_WORK, Snapshot
+from training.telemetry.phases import Phase, PhaseSnapshot
+
+
+def alive(snapshot: Snapshot) -> list[Check]:
+    """What a liveness probe looks at."""
+    phase = snapshot.phase
+    gone = not snapshot.alive and phase.phase is not Phase.ENDED
+    return [
+        Check(check="trainer", ok=not gone, detail="its thread is gone" if gone else "its thread is there"),
+        Check(
+            check="failed",
+            ok=phase.phase is not Phase.FAILED,
+            detail=f"it failed: {phase.reason}" if phase.phase is Phase.FAILED else "it has not failed",
+        ),
+        Check(
+            check="progress",
+            ok=not phase.hung,
+            detail=f"{phase.phase} for {phase.for_s:.1f} s{_past(phase)}",
+        ),
+    ]
+
+
+def ready(snapshot: Snapshot) -> list[Check]:
+    """What a readiness probe looks at."""
+    at_work = snapshot.phase.phase in AT_WORK and snapshot.posting is not None
+    connected = snapshot.source is not None and snapshot.source.connected
+    return [
+        *alive(snapshot),
+        Check(
+            check="restored",
+            ok=at_work,
+            detail="its state is restored" if at_work else f"it is {snapshot.phase.phase}, not at work",
+        ),
+        Check(check="kafka", ok=connected, detail="Kafka answers" if connected else "Kafka does not answer"),
+        Check(
+            check="crash_loop",
+            ok=snapshot.braked is None,
+            detail="it is in no crash loop" if snapshot.braked is None else f"paused: {snapshot.braked}",
+        ),
+    ]
+
+
+def _past(phase: PhaseSnapshot) -> str:
+    return f", which is past its limit of {phase.limit_s:g} s" if phase.hung else ""
+
+
+def health_of(snapshot: Snapshot, checks: Sequence[Check], *, verbose: bool) -> Health:
+    """The answer of a probe."""
+    failing = [check.detail for check in checks if not check.ok]
+    return Health(
+        **stamp(snapshot),
+        status="failing" if failing else "ok",
+        state=snapshot.phase.phase,
+        reasons=failing or None,
+        checks=list(checks) if verbose else None,
+    )

@@ -1,0 +1,129 @@
+"""The learning's lag: what the ledger has settled against where the partitions end. Pure; runs anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from app.monitoring.models import PartitionLagView
+from app.monitoring.snapshot import Snapshot
+from consumers.fingerprints import Sameness
+from consumers.kafka.lag import of_the_future
+from consumers.records import Partition
+
+_SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntLag:
+    """How far behind the learning is."""
+
+    records: int | None
+    """Offsets that are not learnt yet; None while the end of a partition is unknown."""
+    seconds: float | None
+    """How long ago the newest thing that was learnt was written; None while not known, or where that is to come."""
+    partitions: Mapping[Partition, float | None] = field(default_factory=dict)
+    """The same of each partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """When last there was nothing more to learn, seconds since 1970; what is None or not here was never so."""
+
+    all: float | None = None
+    partitions: Mapping[Partition, float] = field(default_factory=dict)
+
+
+def caught_up(snapshot: Snapshot, before: CaughtUp) -> CaughtUp:
+    """Look whether it is so now."""
+    behind = {partition: _behind(snapshot, partition) for partition in snapshot.ledger.partitions}
+    now = {partition: snapshot.at for partition, records in behind.items() if records == 0}
+    everywhere = bool(behind) and len(now) == len(behind)
+    return CaughtUp(all=snapshot.at if everywhere else before.all, partitions={**before.partitions, **now})
+
+
+def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
+    """How far behind, in records and seconds.
+
+    Everything is learnt up to the newest record of the last call, or to the moment when last there was nothing more to
+    learn, whichever is later: so one record after a silent night does not look like a night's lag. The fetching's own
+    lag, which knows each partition, is the least that it can be; alone it says nothing.
+    """
+    behind = {partition: _behind(snapshot, partition) for partition in snapshot.ledger.partitions}
+    counts = [count for count in behind.values() if count is not None]
+    records = sum(counts) if counts and len(counts) == len(behind) else None
+    learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
+    fetching = None if snapshot.source is None else snapshot.source.lag.seconds
+    return LearntLag(
+        records=records,
+        seconds=_seconds(snapshot.at, records, learnt_to, caught_up.all, fetching),
+        partitions={
+            partition: _partition_seconds(snapshot, partition, count, caught_up) for partition, count in behind.items()
+        },
+    )
+
+
+def _seconds(
+    now: float, records: int | None, learnt_to_ms: int | None, caught_up_at: float | None, fetching: float | None
+) -> float | None:
+    if records == 0:
+        return 0.0
+    if learnt_to_ms is not None and of_the_future(learnt_to_ms, now_ms=round(now * 1000)):
+        return None
+    known = [moment for moment in (None if learnt_to_ms is None else learnt_to_ms / 1000, caught_up_at) if moment]
+    return max(0.0, now - max(known), fetching or 0.0) if known else None
+
+
+def _partition_seconds(
+    snapshot: Snapshot, partition: Partition, behind: int | None, caught_up: CaughtUp
+) -> float | None:
+    """A partition is learnt up to the last record of its last chunk that was settled."""
+    settled = snapshot.fingerprints.get(partition)
+    fetching = None if snapshot.source is None else snapshot.source.lag.partitions.get(partition)
+    return _seconds(
+        snapshot.at,
+        behind,
+        None if settled is None else settled.timestamp_ms,
+        caught_up.partitions.get(partition),
+        None if fetching is None else fetching.seconds,
+    )
+
+
+def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
+    """Seconds until Kafka may remove the oldest record that is not learnt, by its age alone.
+
+    None where that is not known, or never; the whole retention where everything is learnt.
+    """
+    if snapshot.source is None or lag.records is None or lag.seconds is None:
+        return None
+    kept_ms = snapshot.source.retention_ms
+    behind = {partition.topic for partition in snapshot.ledger.partitions if _behind(snapshot, partition)}
+    topics = behind or set(kept_ms)
+    if not topics <= kept_ms.keys():
+        return None
+    finite = [kept for topic in topics if (kept := kept_ms[topic]) is not None]
+    return max(0.0, min(finite) / 1000 - lag.seconds) if finite else None
+
+
+def partition_lags(snapshot: Snapshot, lag: LearntLag) -> Mapping[str, PartitionLagView]:
+    """Each partition's lag, by `topic:number`."""
+    return {str(partition): _view(snapshot, partition, lag) for partition in snapshot.ledger.partitions}
+
+
+def _behind(snapshot: Snapshot, partition: Partition) -> int | None:
+    """How many of its offsets are not learnt yet; None while its end is unknown."""
+    fetching = None if snapshot.source is None else snapshot.source.lag.partitions.get(partition)
+    end = None if fetching is None else fetching.end
+    return None if end is None else max(0, end - snapshot.ledger.partitions[partition].position)
+
+
+def _view(snapshot: Snapshot, partition: Partition, lag: LearntLag) -> PartitionLagView:
+    fetching = None if snapshot.source is None else snapshot.source.lag.partitions.get(partition)
+    seconds = lag.partitions.get(partition)
+    return PartitionLagView(
+        position=snapshot.ledger.partitions[partition].position,
+        fetched=None if fetching is None else fetching.position,
+        end=None if fetching is None else fetching.end,
+        lag_records=_behind(snapshot, partition),
+        lag_s=None if seconds is None else round(seconds, 3),
+        same_topic=_SHOWN.get(snapshot.source.recognised.get(partition)) if snapshot.source else None,
+    )

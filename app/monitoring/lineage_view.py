@@ -1,0 +1,60 @@
+"""Lineage as it is answered: orders and histories out of ledgers, in the API's shapes. Pure; runs anywhere."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from app.monitoring.lineage_models import EventTimeView, HistoryView, LinkView
+from app.monitoring.models import RewoundView, SkipView, event_moment
+from consumers.records import Partition
+from training.history.lineage import CheckpointLineage
+from training.ledger.account import PartitionStatistics
+from training.ledger.event_span import EventSpan
+from training.ledger.skip_orders import Orders
+
+
+def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
+    """What is behind a checkpoint, beside itself."""
+    return {
+        "history": {str(at): history_of(facts) for at, facts in lineage.partitions.items()} or None,
+        "event_time": event_time_of(lineage.event_span),
+        "skips": skips_of(lineage.orders, lineage.partitions),
+        "rewound": rewound_of(lineage.orders),
+        "chain": [LinkView(**asdict(link)) for link in lineage.chain] or None,
+    }
+
+
+def history_of(facts: PartitionStatistics) -> HistoryView:
+    """What became of a partition's offsets, and of those of the topics that bore its name before."""
+    return HistoryView(**facts.facts(), former=[history_of(closed) for closed in facts.former] or None)
+
+
+def skips_of(orders: Orders, partitions: Mapping[Partition, PartitionStatistics]) -> list[SkipView] | None:
+    """Every order to skip, and how far it has been carried out; None where there never was one."""
+    views = {}
+    for skip in orders.skips:
+        ranges = [other for other in orders.skips if other.order == skip.order]
+        views[skip.order] = SkipView(
+            order=skip.order,
+            number=skip.number,
+            by=skip.by,
+            reason=skip.reason,
+            ranges=list(map(str, ranges)),
+            offsets=sum(one.end - one.start for one in ranges),
+            passed=sum(one.skipped.get(skip.order, 0) for at in partitions.values() for one in at.histories),
+            lifted_by=skip.lifted_by,
+        )
+    return list(views.values()) or None
+
+
+def rewound_of(orders: Orders) -> RewoundView | None:
+    """The last rewind."""
+    last = orders.rewound
+    return None if last is None else RewoundView(number=last.number, to=last.to, by=last.by, reason=last.why)
+
+
+def event_time_of(span: EventSpan) -> EventTimeView | None:
+    """From when to when, where that is known."""
+    if span.oldest_ms is None or span.newest_ms is None:
+        return None
+    return EventTimeView(oldest=event_moment(span.oldest_ms), newest=event_moment(span.newest_ms))

@@ -1,0 +1,43 @@
+"""Readings of the process itself: versions, hashes, loops, processor and memory.
+
+The process is read from /proc, which is memory, by the collector of Prometheus' own client; where there is no /proc,
+those readings are not there.
+"""
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from prometheus_client import ProcessCollector
+
+from app.monitoring.metrics.catalogue import CATALOGUE, PREFIX
+from app.monitoring.metrics.reading import Reading, known
+from app.monitoring.observer import Observation
+from app.monitoring.snapshot import Snapshot
+
+
+class OfTheProcess:
+    """Reads what does not change once, and the rest each time."""
+
+    def __init__(self) -> None:
+        self._versions = (platform.python_version(), version("tensorflow"), version("keras"))
+        self._process = ProcessCollector(namespace=PREFIX.rstrip("_"), registry=None)
+
+    def __call__(self, observation: Observation) -> Iterator[Reading]:
+        """All of them."""
+        snapshot = observation.snapshot
+        yield Reading("build_info", 1, (snapshot.version, *self._versions))
+        yield from _deployment(snapshot)
+        yield Reading("loop_lag_seconds", observation.loop_lag_p99_s, ("api",))
+        consumer = None if snapshot.source is None else snapshot.source.loop_lag_p99_s
+        yield from known("loop_lag_seconds", consumer, "consumer")
+        for family in self._process.collect():
+            for sample in family.samples:
+                if (short := sample.name.removeprefix(PREFIX)) in CATALOGUE:
+                    yield Reading(short, sample.value)
+
+
+def _deployment(snapshot: Snapshot) -> Iterator[Reading]:
+    if wrote := snapshot.provenance:
+        hashes = (str(wrote.get(name) or "") for name in ("model_sha256", "config_sha256", "cluster_id"))
+        yield Reading("deployment_info", 1, (*hashes, snapshot.settings.kafka.group))

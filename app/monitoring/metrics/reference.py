@@ -1,0 +1,49 @@
+"""Writes docs/metrics.md out of the catalogue: `python -m app.monitoring.metrics.reference > docs/metrics.md`."""
+
+import sys
+from collections.abc import Iterator
+
+from app.monitoring.metrics.catalogue import SECTIONS, Metric
+
+_INTRODUCTION = """\
+# Metrics
+
+<!-- Written by `python -m app.monitoring.metrics.reference`; a test compares.
+     Change app/monitoring/metrics/catalogue.py instead. -->
+
+`GET /metrics` on `api.listen` answers in Prometheus' text format, or OpenMetrics where the client asks for it. Each
+answer is read from one frozen snapshot, so its numbers belong together, and agree with `/status`, `/lag` and
+`/throughput`.
+
+- **Names**: `millrace_`, what is measured, its base unit (seconds, bytes, ratio), `_total` where it only ever grows.
+- **`model`** is a label of every series: the config's `name`.
+- **Bad** are the values that somebody should look at; each metric says which. Limits, versions and the like have none.
+- **What is not known yet is not there**: no series stands for a value that nobody has.
+- **Counters** count in this process and never go back within it, whatever is rewound. What can go back is a gauge.
+- **The law**: `millrace_records_fetched_total` = `millrace_records_learnt_total` + `millrace_records_set_aside_total` +
+  `millrace_records_skipped_total` + `millrace_records_held` + `millrace_records_discarded_total`, in every answer; and
+  over the whole history `millrace_history_settled_offsets` = the sum of `millrace_history_offsets`.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    return "\n".join((_INTRODUCTION, *_sections()))
+
+
+def _sections() -> Iterator[str]:
+    for title, metrics in SECTIONS.items():
+        yield f"## {title}\n"
+        yield "| metric | type | labels besides `model` | what it is, and what is bad |"
+        yield "|---|---|---|---|"
+        yield from map(_row, metrics)
+        yield ""
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

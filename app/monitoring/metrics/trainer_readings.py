@@ -1,0 +1,68 @@
+"""Readings of the trainer: what it does, what its model scores, what it saves. Pure; runs anywhere."""
+
+from collections.abc import Iterator
+
+from app.monitoring.health import alive, ready
+from app.monitoring.metrics.reading import Reading, by_label, known, one_of
+from app.monitoring.observer import Observation
+from app.monitoring.problems import KINDS
+from app.monitoring.snapshot import Snapshot
+from app.monitoring.throughput import throughput_of
+from training.telemetry.live_metrics import LiveSnapshot
+from training.telemetry.phases import Phase
+from training.trainer.board import Posting
+
+
+def of_the_trainer(observation: Observation) -> Iterator[Reading]:
+    """All of them."""
+    snapshot = observation.snapshot
+    yield Reading("alive", all(check.ok for check in alive(snapshot)))
+    yield Reading("ready", all(check.ok for check in ready(snapshot)))
+    present = {trouble.problem for trouble in observation.problems}
+    yield from by_label("problem", {kind: kind in present for kind in KINDS})
+    yield from _phase(snapshot)
+    yield from by_label("trainer_time_ratio", throughput_of(observation).waiting)
+    yield Reading("incarnation", snapshot.ledger.incarnation)
+    yield Reading("brake_starts", 0 if snapshot.crash_loop is None else snapshot.crash_loop.starts)
+    if snapshot.posting is not None:
+        yield from _posted(snapshot.posting)
+        yield from _saves(snapshot.posting, snapshot.at)
+
+
+def _phase(snapshot: Snapshot) -> Iterator[Reading]:
+    phase = snapshot.phase
+    yield from one_of("phase", phase.phase, (each.value for each in Phase))
+    yield Reading("phase_seconds", phase.for_s)
+    yield from known("phase_limit_seconds", phase.limit_s)
+
+
+def _posted(posting: Posting) -> Iterator[Reading]:
+    yield Reading("step", posting.step)
+    yield Reading("learning_rate", posting.learning_rate)
+    yield Reading("model_parameters", posting.model.parameters)
+    yield Reading("replicas", posting.model.replicas)
+    yield from _live(posting.live)
+
+
+def _live(live: LiveSnapshot) -> Iterator[Reading]:
+    yield from by_label("live_value", live.values)
+    yield from by_label("live_baseline", live.baseline)
+    yield Reading("live_records", live.records)
+    yield Reading("live_window_seconds", live.window_s)
+    yield from by_label("live_cumulative_value", live.cumulative)
+    yield Reading("live_cumulative_records", live.cumulative_records)
+
+
+def _saves(posting: Posting, now: float) -> Iterator[Reading]:
+    yield Reading("checkpoints_saved_total", posting.saves)
+    yield Reading("checkpoints_failed_total", posting.failed_saves)
+    if (save := posting.last_save) is None:
+        return
+    manifest = save.manifest
+    yield Reading("checkpoint_number", manifest.number)
+    yield Reading("checkpoint_age_seconds", max(0.0, now - manifest.created.timestamp()))
+    yield Reading("checkpoint_unsaved_steps", max(0, posting.step - manifest.step))
+    yield Reading("checkpoint_bytes", manifest.size)
+    if save.took_s:
+        yield Reading("checkpoint_took_seconds", save.took_s)
+        yield Reading("checkpoint_stall_seconds", save.stall_s)

@@ -1,0 +1,134 @@
+"""The observer: what one snapshot cannot know, because it takes two: rates of others, and since when.
+
+Owns a minute of samples and the beginnings of problems. It lives on the HTTP side's loop, which looks once a second and
+at each request; nothing here waits or locks. What is older than a minute is forgotten. It ends with the loop.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.monitoring.lag_view import CaughtUp, LearntLag, caught_up, learnt_lag
+from app.monitoring.models import Trouble, moment
+from app.monitoring.problems import problems_of
+from app.monitoring.snapshot import Snapshot
+from consumers.loop_lag import LoopLag
+
+log = logging.getLogger(__name__)
+LOOK_EVERY_S = 1.0
+_KEPT_S = 60.0
+_LATELY_S = 10.0
+_REFUSALS_LAST_S = 600.0
+"""How long a refused commit stays a problem: every save commits, so one that recurs is seen again before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A snapshot, and what the minute before it adds."""
+
+    snapshot: Snapshot
+    lag: LearntLag
+    problems: tuple[Trouble, ...]
+    arriving_per_s: float | None
+    """Written to the topic over the last minute; None while not known."""
+    arriving_lately_per_s: float | None
+    """The same over the last ten seconds."""
+    starved: float | None
+    """Share of the time in which the input pipeline itself waited for records; None while not known."""
+    loop_lag_p99_s: float
+    """How late the HTTP side's loop was for its timers over the last half minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    clock: float
+    ends: int | None
+    """The sum over the partitions."""
+    partitions: int
+    incarnation: int
+    waiting_records_s: float | None
+
+
+class Observer:
+    """Looks again and again."""
+
+    def __init__(self, take: Callable[[], Snapshot]) -> None:
+        self._take = take
+        self._samples: deque[_Sample] = deque()
+        self._since: dict[str, float] = {}
+        self._caught_up = CaughtUp()
+        self._refused, self._refused_at = 0, float("-inf")
+        self._loop_lag = LoopLag()
+
+    async def watch(self, on_look: Callable[[Observation], None] = lambda _observation: None) -> None:
+        """Look once a second, for ever, and tell what was seen."""
+        self._loop_lag.watch(asyncio.get_running_loop())
+        while True:
+            try:
+                on_look(self.look())
+            except Exception:
+                log.exception("a look at the service failed; the next one is due in %g s", LOOK_EVERY_S)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def look(self) -> Observation:
+        """Take a snapshot, and set it against those before."""
+        snapshot = self._take()
+        sample = _sample(snapshot)
+        if self._samples and self._samples[-1].incarnation != sample.incarnation:
+            self._caught_up = CaughtUp()  # a rewind: what was caught up with is ahead again
+        self._remember(sample)
+        lag = learnt_lag(snapshot, self._caught_up)
+        self._caught_up = caught_up(snapshot, self._caught_up)
+        return Observation(
+            snapshot=snapshot,
+            lag=lag,
+            problems=self._problems(snapshot),
+            arriving_per_s=self._arriving(sample, _KEPT_S),
+            arriving_lately_per_s=self._arriving(sample, _LATELY_S),
+            starved=self._starved(sample),
+            loop_lag_p99_s=self._loop_lag.p99_s(),
+        )
+
+    def _remember(self, sample: _Sample) -> None:
+        if not self._samples or sample.clock - self._samples[-1].clock >= LOOK_EVERY_S / 2:
+            self._samples.append(sample)
+        while self._samples[0].clock < sample.clock - _KEPT_S:
+            self._samples.popleft()
+
+    def _problems(self, snapshot: Snapshot) -> tuple[Trouble, ...]:
+        refused = 0 if snapshot.source is None else sum(snapshot.source.commits_refused.values())
+        if refused > self._refused:
+            self._refused, self._refused_at = refused, snapshot.clock
+        lately = snapshot.clock - self._refused_at < _REFUSALS_LAST_S
+        found = list(problems_of(snapshot, refused_lately=lately))
+        self._since = {problem.kind: self._since.get(problem.kind, snapshot.at) for problem in found}
+        return tuple(Trouble(problem=p.kind, what=p.what, since=moment(self._since[p.kind]), fix=p.fix) for p in found)
+
+    def _arriving(self, now: _Sample, over_s: float) -> float | None:
+        recent = (s for s in self._samples if s.clock >= now.clock - over_s)
+        then = next((s for s in recent if s.partitions == now.partitions and s.ends is not None), None)
+        if then is None or then.ends is None or now.ends is None or now.clock <= then.clock:
+            return None
+        return max(0, now.ends - then.ends) / (now.clock - then.clock)
+
+    def _starved(self, now: _Sample) -> float | None:
+        then = next(
+            (s for s in self._samples if s.incarnation == now.incarnation and s.waiting_records_s is not None), None
+        )
+        if then is None or then.waiting_records_s is None or now.waiting_records_s is None or now.clock <= then.clock:
+            return None
+        return min(1.0, max(0.0, now.waiting_records_s - then.waiting_records_s) / (now.clock - then.clock))
+
+
+def _sample(snapshot: Snapshot) -> _Sample:
+    lags = {} if snapshot.source is None else snapshot.source.lag.partitions
+    ends = [lag.end for lag in lags.values() if lag.end is not None]
+    return _Sample(
+        clock=snapshot.clock,
+        ends=sum(ends) if ends and len(ends) == len(lags) else None,
+        partitions=len(lags),
+        incarnation=snapshot.ledger.incarnation,
+        waiting_records_s=None if snapshot.stream is None else snapshot.stream.feed.waiting_records_s,
+    )

@@ -1,0 +1,85 @@
+"""Noticing: what nobody tells as an event, and shows between two looks: problems that come and go, records set aside.
+
+Owns what was seen at the look before. It lives on the HTTP side's loop, looks when the observer does, waits for nothing
+and ends with it. What recurs is told less and less often, up to once an hour, with how much there was in between.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.monitoring.observer import Observation
+from app.monitoring.snapshot import Snapshot
+from consumers.reasons import Reason
+from training.telemetry.events import Kind, Severity, Tell
+
+_TOLD_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
+"""The beginnings of these are events of the trainer's or the service's own."""
+_OVER: Mapping[str, str] = {
+    "kafka_away": "Kafka answers again.",
+    "partitions_missing": "All partitions are there again.",
+    "partitions_waiting": "No new partition waits any more.",
+    "save_failing": "Saving works again.",
+    "dead_letters_waiting": "The dead letters have reached their topic.",
+    "commits_refused": "Kafka has refused no commit for ten minutes.",
+    "hung": "It makes progress again.",
+}
+_GRAVE = frozenset({"trainer_dead", "hung", "unbalanced", "lost"})
+_FIRST_PAUSE_S = 60.0
+_LONGEST_PAUSE_S = 3600.0
+_SENTENCES: Mapping[Reason, str] = {
+    Reason.UPDATE_NOT_FINITE: "{} set aside: the loss or a gradient was not finite with them. No such update was made.",
+}
+_TOLD_ONE_BY_ONE = frozenset({Reason.STEP_RAISED})
+
+
+@dataclass(slots=True)
+class _Flow:
+    """Records that are set aside for one reason."""
+
+    told: int = 0
+    """How many there were when it was last told."""
+    quiet_until: float = float("-inf")
+    pause_s: float = _FIRST_PAUSE_S
+
+
+class Noticing:
+    """Looks at what the observer has seen, and tells what is new."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._problems: dict[str, float] = {}
+        self._flows: dict[Reason, _Flow] = {}
+
+    def look(self, observation: Observation) -> None:
+        """Tell what has come, and what is over."""
+        self._look_at_problems(observation)
+        self._look_at_set_aside(observation.snapshot)
+
+    def _look_at_problems(self, observation: Observation) -> None:
+        now = {trouble.problem: trouble for trouble in observation.problems}
+        clock = observation.snapshot.clock
+        for kind, trouble in now.items():
+            if kind not in self._problems and kind not in _TOLD_ELSEWHERE:
+                severity = Severity.ERROR if kind in _GRAVE else Severity.WARNING
+                self._tell(Kind.PROBLEM, trouble.what, severity, problem=kind)
+        for kind, began in self._problems.items():
+            if kind not in now and kind in _OVER:
+                self._tell(Kind.PROBLEM_OVER, _OVER[kind], problem=kind, lasted_s=round(clock - began, 1))
+        self._problems = {kind: self._problems.get(kind, clock) for kind in now}
+
+    def _look_at_set_aside(self, snapshot: Snapshot) -> None:
+        for reason, count in snapshot.letters.by_reason.items():
+            flow = self._flows.setdefault(reason, _Flow())
+            if count > flow.told and snapshot.clock >= flow.quiet_until and reason not in _TOLD_ONE_BY_ONE:
+                self._tell_set_aside(reason, count - flow.told)
+                recurs = snapshot.clock < flow.quiet_until + flow.pause_s
+                flow.pause_s = min(2 * flow.pause_s, _LONGEST_PAUSE_S) if recurs else _FIRST_PAUSE_S
+                flow.told, flow.quiet_until = count, snapshot.clock + flow.pause_s
+
+    def _tell_set_aside(self, reason: Reason, count: int) -> None:
+        records = "1 record was" if count == 1 else f"{count:,} records were"
+        sentence = _SENTENCES.get(reason, f"{{}} set aside as {reason.replace('_', ' ')}.").format(records)
+        if reason is Reason.UPDATE_NOT_FINITE:
+            self._tell(Kind.NOT_FINITE, sentence, Severity.WARNING, records=count)
+        else:
+            self._tell(Kind.SET_ASIDE, sentence, reason=reason.value, records=count)

@@ -1,0 +1,180 @@
+"""What is wrong: a snapshot's problems, each with what it is and what to do. Pure; since when, the observer knows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from app.limits import SETTINGS
+from app.monitoring.snapshot import OVER, Snapshot
+from app.settings.units import format_size
+from training.checkpoints.manifest import SaveReason
+from training.recovery.crash_guard import CrashLoop
+from training.telemetry.phases import Phase
+from training.trainer.board import Posting
+
+_STRANGERS = "CommitFailedError"
+"""What Kafka says to our commits while others are members of the group."""
+
+
+KINDS = (
+    "failed",
+    "trainer_dead",
+    "hung",
+    "crash_loop",
+    "unbalanced",
+    "lost",
+    "kafka_away",
+    "partitions_missing",
+    "partitions_waiting",
+    "commits_refused",
+    "save_failing",
+    "dead_letters_waiting",
+)
+"""All that there can be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that somebody should look at."""
+
+    kind: str
+    """A word for programs."""
+    what: str
+    fix: str
+
+
+def problems_of(snapshot: Snapshot, *, refused_lately: bool) -> Iterator[Problem]:
+    """All there are, the gravest first."""
+    yield from _trainer(snapshot)
+    yield from _balance(snapshot)
+    yield from _kafka(snapshot)
+    if refused_lately:
+        yield _refused(snapshot)
+    yield from _saving(snapshot)
+    yield from _letters(snapshot)
+
+
+def _trainer(snapshot: Snapshot) -> Iterator[Problem]:
+    phase = snapshot.phase
+    if phase.phase is Phase.FAILED:
+        yield Problem(
+            kind="failed",
+            what=f"The training ended: {phase.reason or 'for a reason that only the log has'}",
+            fix="Mend the cause and start again: it goes on from the newest checkpoint.",
+        )
+    elif not snapshot.alive and phase.phase is not Phase.ENDED:
+        yield Problem(
+            kind="trainer_dead",
+            what=f"The trainer's thread is gone, though it never ended its phase ({phase.phase}).",
+            fix="Restart the process and report this with its log.",
+        )
+    elif phase.hung:
+        slow = f" Where it is only slow, raise {SETTINGS[phase.phase]}." if phase.phase in SETTINGS else ""
+        yield Problem(
+            kind="hung",
+            what=f"No progress for {phase.for_s:.0f} s while {phase.phase}, which is past its limit of "
+            f"{phase.limit_s:g} s.",
+            fix="Restart the process: it goes on from the newest checkpoint. If it recurs, look for a step of the "
+            f"model, or a disk, that hangs.{slow}",
+        )
+    elif snapshot.braked is not None:
+        yield _crash_loop(snapshot.braked, snapshot.posting)
+
+
+def _crash_loop(loop: CrashLoop, posting: Posting | None) -> Problem:
+    """It is paused lest it dies again; the way out is another one once a rewind was ordered."""
+    last = None if posting is None or posting.last_save is None else posting.last_save.manifest
+    again = "POST /resume tries again; should it die once more, the next start is paused too."
+    if last is not None and last.number > loop.number and last.reason in {SaveReason.REWIND, SaveReason.SKIP}:
+        fix = f"Checkpoint {last.number} was ordered since: POST /resume goes on from it."
+    elif loop.suspects:
+        skips = " ".join(f"--skip {one}" for one in loop.ranges)
+        fix = f"Pass them over: `millrace rewind -c CONFIG --to {loop.number} {skips}`, then POST /resume. Or: {again}"
+    else:
+        fix = f"Look for what kills it beside the records: memory, the device, a step of the model. {again}"
+    return Problem(kind="crash_loop", what=f"Paused: {loop}.", fix=fix)
+
+
+def _balance(snapshot: Snapshot) -> Iterator[Problem]:
+    if not snapshot.ledger.balanced:
+        yield Problem(
+            kind="unbalanced",
+            what="The ledger does not add up: an offset is unaccounted for, or counted twice.",
+            fix="This is a defect of millrace: rewind to a checkpoint from before, and report this with the log.",
+        )
+    lost = 0 if snapshot.source is None else sum(p.lost for p in snapshot.source.partitions.values())
+    if lost:
+        yield Problem(
+            kind="lost",
+            what=f"Kafka's retention removed {lost:,} offsets before they were read; they are counted as lost.",
+            fix="Raise retention.ms of the topic, or let the model learn faster: /throughput says what holds it back.",
+        )
+
+
+def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
+    source = snapshot.source
+    if source is None or snapshot.phase.phase in OVER:
+        return
+    if not source.connected:
+        why = f" ({source.last_error})" if source.last_error else ""
+        servers = ", ".join(snapshot.settings.kafka.bootstrap_servers)
+        yield Problem(
+            kind="kafka_away",
+            what=f"Kafka does not answer at {servers}{why}.",
+            fix="Nothing is lost: it goes on by itself when Kafka is back. Look at the brokers and the way to them.",
+        )
+    if source.missing:
+        yield Problem(
+            kind="partitions_missing",
+            what=f"Kafka has no {', '.join(map(str, source.missing))}: deleted, or without a leader.",
+            fix="The others are learnt meanwhile, and these go on when they are back as they were. Created again they "
+            "are other ones, and kafka.on_recreated says what becomes of it.",
+        )
+    if source.waiting_partitions:
+        names = ", ".join(map(str, source.waiting_partitions))
+        yield Problem(
+            kind="partitions_waiting",
+            what=f"New partitions are not read: {names}. In this mode partitions do not join by themselves.",
+            fix="Restart it to take them in; with training.deterministic they stay out of this history.",
+        )
+
+
+def _refused(snapshot: Snapshot) -> Problem:
+    refused = {} if snapshot.source is None else snapshot.source.commits_refused
+    group = snapshot.settings.kafka.group
+    counts = ", ".join(f"{count} × {error}" for error, count in sorted(refused.items()))
+    if _STRANGERS in refused:
+        return Problem(
+            kind="commits_refused",
+            what=f"Kafka refuses our commits: strangers are in the group {group} ({counts}). The learning is not "
+            "touched; lag tools see old offsets.",
+            fix=f"Stop the other consumers of group {group}, or give this model another kafka.group.",
+        )
+    return Problem(
+        kind="commits_refused",
+        what=f"Kafka refuses our commits ({counts}). The learning is not touched; lag tools see old offsets.",
+        fix=f"See that this user may commit for group {group}.",
+    )
+
+
+def _saving(snapshot: Snapshot) -> Iterator[Problem]:
+    posting = snapshot.posting
+    if posting is not None and posting.save_error is not None:
+        yield Problem(
+            kind="save_failing",
+            what=f"The newest save failed: {posting.save_error}",
+            fix="The learning goes on, and the next save tries again. See that checkpoints.path "
+            f"({snapshot.settings.checkpoints.path}) has room and may be written.",
+        )
+
+
+def _letters(snapshot: Snapshot) -> Iterator[Problem]:
+    letters = snapshot.letters
+    half_full = letters.capacity_bytes is not None and letters.waiting_bytes > letters.capacity_bytes / 2
+    if half_full or (letters.waiting and letters.last_error is not None):
+        why = f" ({letters.last_error})" if letters.last_error else ""
+        yield Problem(
+            kind="dead_letters_waiting",
+            what=f"{letters.waiting:,} dead letters wait for their topic, {format_size(letters.waiting_bytes)}{why}. "
+            "No checkpoint is made before they are acknowledged.",
+            fix=f"See that the topic {snapshot.settings.records.dead_letters.topic} is there and may be written to.",
+        )

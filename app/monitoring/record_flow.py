@@ -1,0 +1,67 @@
+"""The flow: where the records are between Kafka and the ledger. Pure; runs anywhere."""
+
+from dataclasses import dataclass
+
+from app.monitoring.snapshot import Snapshot
+from app.stream import StreamStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """Of the present incarnation. fetched = handed + held + discarded."""
+
+    fetched: int
+    handed: int
+    held: int
+    discarded: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether each record is in one place."""
+        adds_up = self.fetched == self.handed + self.held + self.discarded
+        return adds_up and min(self.fetched, self.handed, self.held, self.discarded) >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessFlow:
+    """Of all incarnations of this process. fetched = learnt + set aside + skipped + held + discarded."""
+
+    fetched: int
+    held: int
+    """What the trainer has got and not settled yet, included."""
+    discarded: int
+
+
+def flow_of(snapshot: Snapshot) -> Flow | None:
+    """None before the first incarnation."""
+    return None if snapshot.stream is None else _flow(snapshot.stream)
+
+
+def balanced(snapshot: Snapshot) -> bool:
+    """Whether both sums hold: of the history, by the ledger, and of what is on its way."""
+    flow = flow_of(snapshot)
+    return snapshot.ledger.balanced and (flow is None or flow.balanced)
+
+
+def process_flow_of(snapshot: Snapshot) -> ProcessFlow:
+    """What was fetched and discarded never goes back; what is neither, nor settled, is held."""
+    if snapshot.stream is None:
+        return ProcessFlow(fetched=0, held=0, discarded=0)
+    flow, before = _flow(snapshot.stream), snapshot.stream.before
+    fetched = before.fetched + flow.fetched
+    discarded = before.fetched - before.settled + flow.discarded
+    in_call = flow.handed - (snapshot.ledger.tally.records - before.settled)
+    return ProcessFlow(fetched=fetched, held=flow.held + in_call, discarded=discarded)
+
+
+def _flow(stream: StreamStatistics) -> Flow:
+    """What left the hand-off and has not arrived at the feed at this instant is held too."""
+    feed, handoff = stream.feed, stream.handoff
+    balances = feed.balances.values()
+    between = handoff.received.records - feed.stale - sum(balance.received for balance in balances)
+    return Flow(
+        fetched=handoff.offered.records,
+        handed=sum(balance.handed for balance in balances),
+        held=handoff.queued.records + between + sum(balance.held for balance in balances),
+        discarded=handoff.discarded.records + feed.stale + sum(balance.discarded for balance in balances),
+    )

@@ -1,0 +1,156 @@
+"""History: the last day at falling resolution, so that whoever opens the page sees the hours before.
+
+Owns three tiers of buckets: a second for ten minutes, ten seconds for two hours, a minute for a day; some 700 kB,
+whatever happens. It is written on the HTTP side's loop, once a look, and read there. A bucket keeps how many values it
+was given, their sum, the least and the greatest, so means and extremes stay true in the coarser ones. What is older
+than a tier reaches is overwritten, and all of it ends with the process.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from app.monitoring.observer import Observation
+from app.monitoring.throughput import throughput_of
+from app.monitoring.verdict import headline
+
+COLUMNS = (
+    "metric",
+    "baseline",
+    "lag_s",
+    "learnt_per_s",
+    "arriving_per_s",
+    "waiting_records",
+    "waiting_input",
+    "waiting_compute",
+    "waiting_saving",
+)
+WITH_EXTREMES = ("metric", "lag_s", "learnt_per_s", "arriving_per_s")
+_COUNT, _SUM, _LEAST, _GREATEST = range(4)
+_EMPTY = (0.0, 0.0, math.inf, -math.inf)
+Values = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """How far back a tier reaches, and how finely."""
+
+    name: str
+    step_s: int
+    slots: int
+
+
+SPANS = (
+    Span(name="10m", step_s=1, slots=600),
+    Span(name="2h", step_s=10, slots=720),
+    Span(name="24h", step_s=60, slots=1440),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """What a tier holds: columns of equal length, the oldest first. None where nothing was known."""
+
+    step_s: int
+    metric: str | None
+    """The name of the live metric."""
+    at: list[float]
+    """When each bucket was begun, seconds since 1970."""
+    mean: Mapping[str, list[float | None]]
+    least: Mapping[str, list[float | None]]
+    greatest: Mapping[str, list[float | None]]
+
+
+class Tier:
+    """Buckets of one width, in a ring."""
+
+    def __init__(self, span: Span) -> None:
+        self.span = span
+        self._buckets = np.full(span.slots, -1, np.int64)
+        self._at = np.zeros(span.slots)
+        self._facts = np.tile(np.array(_EMPTY), (span.slots, len(COLUMNS), 1))
+
+    def add(self, clock: float, at: float, values: npt.NDArray[np.float64]) -> None:
+        """Take in one value of each column; NaN where there is none."""
+        bucket = int(clock // self.span.step_s)
+        slot = bucket % self.span.slots
+        if self._buckets[slot] != bucket:
+            self._buckets[slot], self._at[slot], self._facts[slot] = bucket, at, _EMPTY
+        known = ~np.isnan(values)
+        facts = self._facts[slot]
+        facts[known, _COUNT] += 1
+        facts[known, _SUM] += values[known]
+        facts[known, _LEAST] = np.minimum(facts[known, _LEAST], values[known])
+        facts[known, _GREATEST] = np.maximum(facts[known, _GREATEST], values[known])
+
+    def stretch(self, clock: float, metric: str | None) -> Stretch:
+        """All that is not too old."""
+        oldest = int(clock // self.span.step_s) - self.span.slots + 1
+        there = np.flatnonzero(self._buckets >= max(oldest, 0))
+        order = there[np.argsort(self._buckets[there])]
+        facts = self._facts[order]
+        counts = facts[..., _COUNT]
+        with np.errstate(invalid="ignore"):
+            means = np.where(counts > 0, facts[..., _SUM] / counts, np.nan)
+        finest = self.span.step_s == SPANS[0].step_s
+        return Stretch(
+            step_s=self.span.step_s,
+            metric=metric,
+            at=[round(float(at), 3) for at in self._at[order]],
+            mean=_columns(means, COLUMNS),
+            least={} if finest else _columns(facts[..., _LEAST], WITH_EXTREMES),
+            greatest={} if finest else _columns(facts[..., _GREATEST], WITH_EXTREMES),
+        )
+
+
+class History:
+    """All tiers."""
+
+    def __init__(self) -> None:
+        self._tiers = {span.name: Tier(span) for span in SPANS}
+        self.metric: str | None = None
+        """The name of the live metric that is shown."""
+        self.latest: Values = {}
+        """The newest sample."""
+
+    def add(self, observation: Observation) -> None:
+        """Take in how it stands."""
+        snapshot = observation.snapshot
+        self.metric, self.latest = sample(observation)
+        values = np.array([math.nan if (value := self.latest[name]) is None else value for name in COLUMNS])
+        values[~np.isfinite(values)] = math.nan
+        for tier in self._tiers.values():
+            tier.add(snapshot.clock, snapshot.at, values)
+
+    def stretch(self, span: str, clock: float) -> Stretch:
+        """What the tier of this name holds."""
+        return self._tiers[span].stretch(clock, self.metric)
+
+
+def sample(observation: Observation) -> tuple[str | None, Values]:
+    """The name of the live metric that is shown, and what stands in a row."""
+    posting, waiting = observation.snapshot.posting, throughput_of(observation).waiting
+    live = None if posting is None or not posting.live.values else posting.live
+    name = None if live is None else headline(live)
+    values: dict[str, float | None] = {
+        "metric": None if live is None or name is None else live.values.get(name),
+        "baseline": None if live is None or name is None else live.baseline.get(name),
+        "lag_s": observation.lag.seconds,
+        "learnt_per_s": observation.snapshot.meter.records_per_s["10s"],
+        "arriving_per_s": observation.arriving_lately_per_s,
+    }
+    busy = any(waiting.values())
+    return name, {**values, **{f"waiting_{what}": share if busy else None for what, share in waiting.items()}}
+
+
+def _columns(table: npt.NDArray[Any], names: tuple[str, ...]) -> dict[str, list[float | None]]:
+    return {name: [shortened(value) for value in table[:, COLUMNS.index(name)].tolist()] for name in names}
+
+
+def shortened(value: float | None) -> float | None:
+    """To the digits that a chart can show; None where there is nothing to show."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")

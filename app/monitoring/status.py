@@ -1,0 +1,210 @@
+"""The status: everything at a glance, out of one observation. Pure; runs anywhere."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from app.monitoring.envelope import stamp
+from app.monitoring.lag_view import partition_lags, retention_s_left
+from app.monitoring.lineage_view import rewound_of, skips_of
+from app.monitoring.models import (
+    AssignedPartitions,
+    CheckpointView,
+    CommitsView,
+    HyperparameterView,
+    KafkaView,
+    LagAnswer,
+    LiveView,
+    ModelView,
+    RecordsView,
+    Status,
+    StreamView,
+    ThroughputAnswer,
+    TrainingView,
+)
+from app.monitoring.observer import Observation
+from app.monitoring.record_flow import balanced, flow_of
+from app.monitoring.snapshot import Snapshot
+from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, staleness_of, throughput_of
+from app.monitoring.verdict import headline, mood_of, verdict_of
+from app.settings.units import format_duration
+from training.model.hyperparameters import Change
+
+
+def status_of(observation: Observation) -> Status:
+    """Everything that exists now."""
+    snapshot = observation.snapshot
+    throughput = throughput_of(observation)
+    return Status(
+        **stamp(snapshot),
+        state=snapshot.phase.phase,
+        reason=snapshot.phase.reason,
+        verdict=verdict_of(observation, throughput),
+        mood=mood_of(observation),
+        problems=list(observation.problems),
+        stream=_stream(observation),
+        throughput=throughput,
+        records=records_of(snapshot),
+        live=_live(snapshot),
+        training=_training(snapshot),
+        checkpoint=_checkpoint(snapshot),
+        skips=skips_of(snapshot.ledger.orders, snapshot.ledger.partitions),
+        rewound=rewound_of(snapshot.ledger.orders),
+        model=_model(snapshot),
+        kafka=_kafka(snapshot),
+    )
+
+
+def lag_answer(observation: Observation) -> LagAnswer:
+    """How far behind, by partition."""
+    snapshot, lag = observation.snapshot, observation.lag
+    source = snapshot.source
+    return LagAnswer(
+        **stamp(snapshot),
+        lag_records=lag.records,
+        lag_s=_rounded(lag.seconds),
+        catch_up_s=catch_up_s(observation),
+        retention_s_left=_rounded(retention_s_left(snapshot, lag)),
+        partitions=partition_lags(snapshot, lag),
+        commits=None
+        if source is None
+        else CommitsView(accepted=source.commits_accepted, refused=dict(source.commits_refused)),
+    )
+
+
+def throughput_answer(observation: Observation) -> ThroughputAnswer:
+    """How fast, how fresh, and what is under way."""
+    snapshot = observation.snapshot
+    return ThroughputAnswer(
+        **stamp(snapshot),
+        **dict(throughput_of(observation)),
+        staleness_s=staleness_of(snapshot),
+        queued_bytes=queue_of(snapshot),
+        loop_lag_ms=loop_lag_of(observation),
+    )
+
+
+def records_of(snapshot: Snapshot) -> RecordsView:
+    """What became of the records: of this history by the ledger, of this incarnation by what is on its way."""
+    partitions = snapshot.ledger.partitions.values()
+    histories = [history for partition in partitions for history in partition.histories]
+    set_aside, skipped, truncated = Counter[str](), Counter[str](), Counter[str]()
+    for history in histories:
+        set_aside.update({reason.value: count for reason, count in history.set_aside.items()})
+        skipped.update(history.skipped)
+        truncated.update(history.truncated)
+    flow = flow_of(snapshot)
+    return RecordsView(
+        offsets=sum(history.position - history.start for history in histories),
+        learnt=sum(history.learnt for history in histories),
+        set_aside=dict(set_aside),
+        skipped=dict(skipped),
+        gaps=sum(history.gaps for history in histories),
+        lost=sum(history.lost for history in histories),
+        truncated=dict(truncated) or None,
+        begun_anew=len(histories) - len(partitions) or None,
+        fetched=flow.fetched if flow else None,
+        handed=flow.handed if flow else None,
+        held=flow.held if flow else None,
+        discarded=flow.discarded if flow else None,
+        balanced=balanced(snapshot),
+    )
+
+
+def _stream(observation: Observation) -> StreamView:
+    snapshot, lag = observation.snapshot, observation.lag
+    assigned = len(snapshot.ledger.partitions)
+    waiting = 0 if snapshot.source is None else len(snapshot.source.waiting_partitions)
+    return StreamView(
+        lag_records=lag.records,
+        lag_s=_rounded(lag.seconds),
+        staleness_s=staleness_of(snapshot),
+        catch_up_s=catch_up_s(observation),
+        retention_s_left=_rounded(retention_s_left(snapshot, lag)),
+        partitions=AssignedPartitions(assigned=assigned, of=assigned + waiting),
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _live(snapshot: Snapshot) -> LiveView | None:
+    if snapshot.posting is None:
+        return None
+    live = snapshot.posting.live
+    own = {"headline", "scored", "window", "records", "baseline", "cumulative"}
+    values = {f"{name}_" if name in own else name: value for name, value in _finite(live.values).items()}
+    return LiveView(
+        headline=headline(live),
+        scored=live.scored,
+        window=format_duration(live.window_s),
+        records=live.records,
+        baseline=_finite(live.baseline),
+        cumulative={"records": live.cumulative_records, **_finite(live.cumulative)},
+        **values,
+    )
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float]:
+    """What JSON has a form for, to the digits that float32 holds; a value that is not finite is left out."""
+    return {name: _to_float32(value) for name, value in values.items() if math.isfinite(value)}
+
+
+def _to_float32(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
+def _training(snapshot: Snapshot) -> TrainingView | None:
+    posting = snapshot.posting
+    if posting is None:
+        return None
+    return TrainingView(
+        step=posting.step,
+        learning_rate=_to_float32(posting.learning_rate) if math.isfinite(posting.learning_rate) else None,
+        replicas=posting.model.replicas,
+        device=", ".join(posting.model.devices),
+        incarnation=snapshot.ledger.incarnation,
+        hyperparameters_changed=[_changed(change) for change in posting.changes] or None,
+    )
+
+
+def _changed(change: Change) -> HyperparameterView:
+    return HyperparameterView(name=change.name, then=change.then, now=change.now, used=change.used.value)
+
+
+def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:
+    if snapshot.posting is None or snapshot.posting.last_save is None:
+        return None
+    save = snapshot.posting.last_save
+    manifest = save.manifest
+    return CheckpointView(
+        number=manifest.number,
+        parent=manifest.parent,
+        step=manifest.step,
+        reason=manifest.reason,
+        ordered_by=manifest.ordered_by,
+        note=manifest.note,
+        age_s=round(max(0.0, snapshot.at - manifest.created.timestamp()), 1),
+        took_s=round(save.took_s, 3) if save.took_s else None,
+        stall_ms=round(save.stall_s * 1000, 1) if save.took_s else None,
+    )
+
+
+def _model(snapshot: Snapshot) -> ModelView:
+    posting = snapshot.posting
+    return ModelView(
+        build=str(snapshot.settings.model.build),
+        sha256=snapshot.provenance.get("model_sha256"),
+        parameters=None if posting is None else posting.model.parameters,
+    )
+
+
+def _kafka(snapshot: Snapshot) -> KafkaView:
+    kafka = snapshot.settings.kafka
+    return KafkaView(
+        connected=snapshot.source is not None and snapshot.source.connected,
+        cluster_id=snapshot.provenance.get("cluster_id"),
+        group=kafka.group,
+        topics=list(kafka.topics),
+    )

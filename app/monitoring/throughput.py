@@ -1,0 +1,125 @@
+"""Throughput: how fast it learns, what holds it back, and what would help. Pure; runs anywhere."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from app.monitoring.models import LoopLagView, QueueView, ThroughputView
+from app.monitoring.observer import Observation
+from app.monitoring.snapshot import Snapshot
+
+Bound = Literal["records", "input", "compute"]
+_AS_FAST_AS_THEY_COME_S = 5.0
+"""Behind by less, what was written a moment ago is only under way."""
+
+
+def throughput_of(observation: Observation) -> ThroughputView:
+    """How fast, and why not faster."""
+    meter = observation.snapshot.meter
+    waiting = _waiting(observation)
+    bound = None if at_the_first(observation) else _bound(waiting)
+    arriving = observation.arriving_per_s
+    return ThroughputView(
+        records_per_s={window: round(rate, 1) for window, rate in meter.records_per_s.items()},
+        arriving_per_s=None if arriving is None else round(arriving, 1),
+        bound_by=bound,
+        waiting={what: round(share, 3) for what, share in waiting.items()},
+        advice=_advice(bound, observation),
+    )
+
+
+def at_the_first(observation: Observation) -> bool:
+    """Whether there are records to learn and no call has returned yet: then nothing is known of what holds it back."""
+    return bool(observation.lag.records) and not observation.snapshot.meter.calls
+
+
+def staleness_of(snapshot: Snapshot) -> Mapping[str, float] | None:
+    """From a record's timestamp to the end of the call that learnt it; None where nothing was learnt of late."""
+    ages = snapshot.meter.freshness_s
+    return {name: round(age, 3) for name, age in ages.items()} or None
+
+
+def catch_up_s(observation: Observation) -> float | None:
+    """Seconds until the lag is 0 at the rates of the last minute; None where it would never be, or nobody knows."""
+    records, arriving = observation.lag.records, observation.arriving_per_s
+    if not records:
+        return None if records is None else 0.0
+    gaining = observation.snapshot.meter.records_per_s["1m"] - (arriving or 0.0)
+    return None if arriving is None or gaining <= 0 else round(records / gaining, 1)
+
+
+def queue_of(snapshot: Snapshot) -> QueueView | None:
+    """Bytes between Kafka and the model, by part."""
+    stream = snapshot.stream
+    if stream is None:
+        return None
+    feed, handoff = stream.feed, stream.handoff.queued.nbytes
+    client = 0 if snapshot.source is None else snapshot.source.buffered_bytes
+    return QueueView(
+        client=client,
+        handoff=handoff,
+        decoding=feed.decoding_bytes,
+        assembling=feed.assembling_bytes,
+        blocks=feed.under_way_bytes,
+        total=client + handoff + feed.decoding_bytes + feed.assembling_bytes + feed.under_way_bytes,
+        limit=snapshot.settings.memory.limit,
+    )
+
+
+def loop_lag_of(observation: Observation) -> LoopLagView:
+    """How late the two loops are for their timers."""
+    source = observation.snapshot.source
+    return LoopLagView(
+        consumer=None if source is None else round(source.loop_lag_p99_s * 1000, 1),
+        api=round(observation.loop_lag_p99_s * 1000, 1),
+    )
+
+
+def _waiting(observation: Observation) -> dict[str, float]:
+    """The shares of the trainer's last minute.
+
+    While it waited for blocks, the pipeline waited for records at most as long as it did so altogether; the rest of
+    the wait was for decoding, assembling and preprocessing.
+    """
+    shares = observation.snapshot.meter.waiting
+    blocks = shares["blocks"]
+    starved = observation.starved if observation.starved is not None else _starved_so_far(observation.snapshot)
+    records = min(blocks, starved)
+    return {
+        "records": records,
+        "input": blocks - records,
+        "compute": shares["compute"],
+        "saving": shares["saving"],
+    }
+
+
+def _starved_so_far(snapshot: Snapshot) -> float:
+    """Before there are two samples: what the pipeline has waited for, of all of its waits."""
+    if snapshot.stream is None:
+        return 1.0
+    feed = snapshot.stream.feed
+    waits = feed.waiting_records_s + feed.waiting_decode_s
+    return feed.waiting_records_s / waits if waits else 1.0
+
+
+def _bound(waiting: Mapping[str, float]) -> Bound | None:
+    bounds: tuple[Bound, ...] = ("records", "input", "compute")
+    bound = max(bounds, key=lambda name: waiting[name])
+    return bound if waiting[bound] else None
+
+
+def _advice(bound: Bound | None, observation: Observation) -> str:
+    lag = observation.lag
+    behind = bool(lag.records) and (lag.seconds is None or lag.seconds > _AS_FAST_AS_THEY_COME_S)
+    if at_the_first(observation):
+        return "No call has returned yet, so nothing can be said."
+    if bound is None:
+        return "Nothing was learnt in the last minute, so nothing can be said."
+    if bound == "compute":
+        return "Compute is the limit: a larger training.batch_size, more batches_per_call or another GPU would help."
+    if bound == "input":
+        return (
+            "Decoding and preparing are the limit: more CPU cores, a leaner schema or a cheaper preprocess would help."
+        )
+    if behind:
+        return "Fetching is the limit: a faster way to the brokers, or a larger kafka.fetch_bytes, would help."
+    return "The topic is the limit: the model learns records as fast as they come."

@@ -1,0 +1,126 @@
+"""The verdict: how it goes, in one or two sentences, out of real numbers. Pure; runs anywhere."""
+
+from typing import Literal
+
+from app.monitoring.models import ThroughputView
+from app.monitoring.observer import Observation
+from app.monitoring.snapshot import AT_WORK
+from app.monitoring.throughput import at_the_first
+from training.telemetry.live_metrics import LiveSnapshot
+from training.telemetry.phases import Phase
+
+_UNDER_WAY = {
+    Phase.STARTING: "Starting: taking the folder, connecting to Kafka.",
+    Phase.RESTORING: "Restoring a checkpoint.",
+    Phase.TRACING: "Building and proving the model.",
+    Phase.STOPPING: "Stopping: finishing the call, then the last checkpoint.",
+    Phase.ENDED: "Ended: all is learnt that was to be, and saved.",
+}
+
+Mood = Literal["well", "warn", "bad", "rest", "busy"]
+_GRAVE = frozenset({"failed", "trainer_dead", "hung", "unbalanced"})
+"""With these nothing is learnt any more, or not what should be."""
+_RESTING = frozenset({Phase.PAUSED, Phase.STOPPING, Phase.ENDED})
+
+_OVER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
+
+
+def verdict_of(observation: Observation, throughput: ThroughputView) -> str:
+    """Say how it goes."""
+    return " ".join([*_state(observation, throughput), *_problems(observation)])
+
+
+def mood_of(observation: Observation) -> Mood:
+    """The same in a word."""
+    phase, problems = observation.snapshot.phase.phase, {trouble.problem for trouble in observation.problems}
+    if problems:
+        return "bad" if problems & _GRAVE else "warn"
+    if phase in _RESTING:
+        return "rest"
+    return "well" if phase in AT_WORK else "busy"
+
+
+def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
+    phase = observation.snapshot.phase
+    if phase.phase is Phase.FAILED:
+        return [f"Failed: {_sentence(phase.reason or 'the log says why')}"]
+    if phase.hung:
+        return [f"Hung: {phase.phase} for {_span(phase.for_s)} without progress."]
+    if phase.phase in _UNDER_WAY:
+        return [_UNDER_WAY[phase.phase]]
+    if phase.phase is Phase.PAUSED:
+        return [f"Paused: {_sentence(phase.reason or 'asked to')}", *_behind_sentence(observation), *_live(observation)]
+    return [_at_work(observation, throughput), *_live(observation)]
+
+
+def _at_work(observation: Observation, throughput: ThroughputView) -> str:
+    idle = observation.snapshot.phase.phase is Phase.IDLE
+    if idle and any(trouble.problem == "kafka_away" for trouble in observation.problems):
+        return "Waiting for Kafka, which does not answer."
+    if idle and observation.lag.records == 0:
+        return "Caught up, waiting for records."
+    if at_the_first(observation):
+        return " ".join(["At work on the first records.", *_behind_sentence(observation)])
+    return _learning(observation, throughput)
+
+
+def _learning(observation: Observation, throughput: ThroughputView) -> str:
+    rate = throughput.records_per_s["10s"]
+    facts = [f"{rate:,.0f} records/s" if rate >= 10 else f"{rate:.1f} records/s"]
+    facts += [] if (behind := _behind(observation)) is None else [behind]
+    facts += [] if throughput.bound_by is None else [f"bound by {throughput.bound_by}"]
+    return f"Learning. {', '.join(facts)}."
+
+
+def _behind_sentence(observation: Observation) -> list[str]:
+    behind = _behind(observation)
+    return [] if behind is None else [f"{behind[0].upper()}{behind[1:]}."]
+
+
+def _behind(observation: Observation) -> str | None:
+    lag = observation.lag
+    if lag.records == 0:
+        return "caught up"
+    if lag.seconds is not None:
+        return f"{_span(lag.seconds)} behind"
+    return None if lag.records is None else f"{lag.records:,} records behind"
+
+
+def _live(observation: Observation) -> list[str]:
+    posting = observation.snapshot.posting
+    if posting is None or not posting.live.values:
+        return []
+    live = posting.live
+    name = headline(live)
+    guess = live.baseline.get(name)
+    beside = "" if guess is None else f" (base rate {guess:.3g})"
+    words = name.replace("_", " ")
+    over = _OVER.get(live.window_s) or _span(live.window_s)
+    return [f"{words[0].upper()}{words[1:]} {live.values[name]:.3g} over the last {over}{beside}."]
+
+
+def headline(live: LiveSnapshot) -> str:
+    """What is shown first: accuracy where there is one, else the first metric that is not the loss."""
+    others = [name for name in live.values if name != "loss"]
+    accuracy = next((name for name in others if name == "accuracy"), None)
+    return accuracy or next(iter(others), "loss")
+
+
+def _problems(observation: Observation) -> list[str]:
+    count = len(observation.problems)
+    return [f"{count} problem{'s' if count > 1 else ''} to look at."] if count else []
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _span(seconds: float) -> str:
+    """A time as people say it."""
+    if seconds < 1:
+        return "under 1 s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"
