@@ -16,7 +16,7 @@ from pathlib import Path
 from app.monitoring.observer import LOOK_EVERY_S, Observation, Observer
 from app.monitoring.snapshot import take
 from app.monitoring.throughput import throughput_of
-from app.service import RunOptions, Service
+from app.service.service import RunOptions, Service
 from app.settings import Loaded, Settings
 from consumers.errors import MillraceError
 from consumers.kafka.positions import Now

@@ -14,7 +14,7 @@ from app.api.checkpoint_reads import just_published
 from app.monitoring.command_models import RewindPlanAnswer
 from app.monitoring.rewind_plan import advice_on, beginnings_of, plan_fields
 from app.remote import Remote, url_of
-from app.retention import keep_policy
+from app.service.retention import keep_policy
 from app.settings import Settings
 from app.settings.connection import kafka_options
 from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError

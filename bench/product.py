@@ -27,8 +27,8 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from app.logs import configure
-from app.service import RunOptions, Service
+from app.service.logs import configure
+from app.service.service import RunOptions, Service
 from app.settings import Loaded, load
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.meter import Meter

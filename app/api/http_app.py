@@ -36,7 +36,7 @@ from app.version import version
 from training.checkpoints.folder import Folder
 
 if TYPE_CHECKING:
-    from app.service import Service
+    from app.service.service import Service
 
 _BEARER = HTTPBearer(auto_error=False, scheme_name="token", description="A token of the folder api.tokens_dir.")
 """For the description alone: the guard has let nobody through who brings none."""

@@ -18,7 +18,7 @@ from app.settings.service import ApiSettings
 from consumers.log_limit import limit_loggers
 
 if TYPE_CHECKING:
-    from app.service import Service
+    from app.service.service import Service
 
 log = logging.getLogger(__name__)
 _LOG_LINES_PER_MINUTE = 30

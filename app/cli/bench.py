@@ -35,7 +35,7 @@ def bench(
     typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
     quiet_tensorflow()
     from app.benching import bench as run_trial  # loads TensorFlow, so what is mistyped is said before
-    from app.logs import configure
+    from app.service.logs import configure
 
     configure(name=loaded.settings.name, form=loaded.settings.logs.format, level="warning")
     trial = run_trial(loaded, seconds)

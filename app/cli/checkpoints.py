@@ -145,7 +145,7 @@ def weights(
     from app.settings.environment import quiet_tensorflow
 
     quiet_tensorflow()
-    from app.learning import model_file
+    from app.service.model_setup import model_file
     from app.settings import to_schema
     from training.model.model_file import load
     from training.model.weights import PART, checked_target, model_with_weights, write_weights

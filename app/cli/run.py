@@ -24,7 +24,7 @@ def run(
     Ctrl-C or SIGTERM finishes the call, saves, commits and exits 0; a second one ends at once. Example:
     millrace run -c clicks.yaml --until now
     """
-    from app.signals import Signals
+    from app.service.signals import Signals
 
     signals = Signals()
     signals.install()
@@ -35,9 +35,9 @@ def run(
     loaded = load(file)
     end = None if until is None else parse_until(until)
     quiet_tensorflow()
-    from app.logs import configure
-    from app.process import run_service  # loads TensorFlow, so what is mistyped is said before
-    from app.service import RunOptions
+    from app.run import run_service  # loads TensorFlow, so what is mistyped is said before
+    from app.service.logs import configure
+    from app.service.service import RunOptions
 
     logs = loaded.settings.logs
     configure(name=loaded.settings.name, form=logs.format, level=logs.level)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from app.learning import model_file
+from app.service.model_setup import model_file
 from app.settings import Settings, to_schema
 from training.checkpoints.parts import PartState
 from training.checkpoints.tensors import decode

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.sampling import read_between
+from app.service.sampling import read_between
 from app.settings.connection import kafka_options
 from app.settings.kafka import KafkaSettings
 from consumers.errors import ConfigError

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from app.limits import SETTINGS
 from app.monitoring.snapshot import OVER, Snapshot
+from app.service.phase_limits import SETTINGS
 from app.settings.units import format_size
 from training.checkpoints.manifest import SaveReason
 from training.recovery.crash_guard import CrashLoop

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from app.monitoring.snapshot import Snapshot
-from app.stream import StreamStatistics
+from app.service.kafka_stream import StreamStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

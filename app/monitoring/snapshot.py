@@ -22,8 +22,8 @@ from training.telemetry.phases import Phase, PhaseSnapshot
 from training.trainer.board import Posting
 
 if TYPE_CHECKING:
-    from app.service import Service
-    from app.stream import StreamStatistics
+    from app.service.kafka_stream import StreamStatistics
+    from app.service.service import Service
 
 AT_WORK = frozenset({Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED})
 """The phases in which the state is restored and orders are obeyed soon."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from app.hyperparameters import hyperparameter_options
+from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings
 from app.validation.check import Check, Outcome, fail, ok, skip, warn
 from app.validation.kafka import Bounds

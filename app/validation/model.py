@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from app.learning import examine, make_learner, model_file, trace
+from app.service.model_setup import examine, make_learner, model_file, trace
 from app.settings import Settings
 from app.validation.check import Check, fail, ok, skip, warn
 from consumers.errors import MillraceError

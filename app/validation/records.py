@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from app.sampling import Positions, read_between
+from app.service.sampling import Positions, read_between
 from app.settings import Settings, to_decoder
 from app.validation.check import Check, fail, ok, warn
 from consumers.errors import ConfigError, MillraceError

@@ -12,7 +12,7 @@ import time
 
 from rig import hosted, place, report, settings_of
 
-from app.learning import build_learner
+from app.service.model_setup import build_learner
 
 MODEL = {"model.build": "../models/waiting.py:build_model"}
 SETTLING_CALLS = 15

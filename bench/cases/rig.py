@@ -26,8 +26,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.api.server import ApiServer
-from app.logs import configure
-from app.service import RunOptions, Service
+from app.service.logs import configure
+from app.service.service import RunOptions, Service
 from app.settings import Loaded, load
 from training.telemetry.meter import Meter
 

@@ -19,10 +19,10 @@ import numpy as np
 from app.api.authorization import Door, LoopbackDoor
 from app.api.http_app import make_application
 from app.api.server import ApiServer
-from app.service import RunOptions, Service
+from app.service.kafka_stream import StreamStatistics
+from app.service.service import RunOptions, Service
 from app.settings import load
 from app.settings.service import ApiSettings
-from app.stream import StreamStatistics
 from consumers.handoff import Handoff
 from consumers.kafka.positions import Earliest, Start
 from consumers.kafka.statistics import SourceMeter, SourceStatistics

@@ -18,7 +18,7 @@ LOOKS = ["/livez", "/readyz", "/health", "/status", "/lag", "/throughput", "/che
 @pytest.fixture
 def starting(rig: Rig) -> Iterator[Client]:
     """A service that has nothing yet but its settings."""
-    from app.service import RunOptions, Service
+    from app.service.service import RunOptions, Service
 
     service = Service(rig.service._loaded, RunOptions())
     client = Client(rig, service=service)

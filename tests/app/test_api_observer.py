@@ -9,7 +9,7 @@ from app.monitoring.observer import Observer
 from app.monitoring.snapshot import Snapshot, take
 from app.monitoring.status import status_of
 from app.monitoring.throughput import throughput_of
-from app.stream import StreamStatistics
+from app.service.kafka_stream import StreamStatistics
 from tests.app.api_rig import P0, Rig
 from training.telemetry.meter import Meterings
 

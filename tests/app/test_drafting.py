@@ -169,7 +169,7 @@ def roles_of(look: Look, label: str, **more: Any) -> Roles:
 def test_what_is_drafted_decodes_its_records_and_is_a_model_that_a_start_takes(
     label: str, task: Task, form: str, tmp_path: Path
 ) -> None:
-    from app.learning import examine, make_learner, model_file
+    from app.service.model_setup import examine, make_learner, model_file
     from training.model.model_file import load as load_model
 
     rows = [{key: value for key, value in row.items() if form == "json" or key not in LISTS} for row in ROWS]
@@ -208,7 +208,7 @@ def test_what_fills_a_list_up_changes_no_prediction_and_an_empty_one_has_one(tmp
     import numpy as np
     import tensorflow as tf
 
-    from app.learning import model_file
+    from app.service.model_setup import model_file
     from training.model.model_file import load as load_model
 
     rows = [{"n": [2.5, 3.5, 4.5][: number % 4], "t": ["a"] * (number % 3), "yes": number % 2} for number in range(60)]

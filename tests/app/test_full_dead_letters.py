@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from app.stream import posting
+from app.service.kafka_stream import posting
 from consumers.dead_letters.backlog import BacklogOptions
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import DeadLettersStopped

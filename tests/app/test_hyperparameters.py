@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.hyperparameters import hyperparameter_options
+from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings, load
 from app.validation import Outcome
 from app.validation.folder import folder_checks

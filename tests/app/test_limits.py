@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.limits import SETTINGS, phase_limits
+from app.service.phase_limits import SETTINGS, phase_limits
 from app.settings import Settings, load
 from training.telemetry.phases import Phase, PhaseLimits, Phases
 

@@ -16,8 +16,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Message
 
-from app import logs
 from app.api.audit import Audit
+from app.service import logs
 from consumers.records import Partition
 
 
@@ -51,7 +51,7 @@ def test_an_order_is_written_down_however_little_is_said(stream: io.StringIO) ->
 
     logs.configure(form="json", level="error", stream=stream)
     asyncio.run(order())
-    logging.getLogger("app.service").info("not said")
+    logging.getLogger("app.service.service").info("not said")
     (line,) = as_json(stream)
     assert (line["by"], line["status"]) == ("ops over HTTP", 200)
 
@@ -161,7 +161,7 @@ def test_tensorflow_imported_before_or_after_changes_nothing(first: str) -> None
     code = f"""
 import logging
 {first}
-from app import logs
+from app.service import logs
 logs.configure(form="json")
 import tensorflow as tf, absl.logging
 logging.getLogger("app.x").info("ours")

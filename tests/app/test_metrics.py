@@ -94,7 +94,7 @@ def test_every_series_bears_the_models_name_and_stands_in_the_catalogue(api: Cli
 
 
 def test_a_service_that_starts_tells_what_it_knows_and_fakes_nothing(rig: Rig) -> None:
-    from app.service import RunOptions, Service
+    from app.service.service import RunOptions, Service
 
     client = Client(rig, service=Service(rig.service._loaded, RunOptions()))
     found = scrape(client)

@@ -4,9 +4,8 @@ import sys
 
 def test_a_tuned_process_walks_nothing_of_its_start_again_and_hands_the_lock_over_soon() -> None:
     """In a process of its own, as it lasts."""
-    program = (
-        "import gc, sys; from app.tuning import tune; tune(); print(gc.get_freeze_count(), sys.getswitchinterval())"
-    )
+    imports = "import gc, sys; from app.service.process_tuning import tune"
+    program = f"{imports}; tune(); print(gc.get_freeze_count(), sys.getswitchinterval())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     frozen, interval = done.stdout.split()
     assert int(frozen) > 1000

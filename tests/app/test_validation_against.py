@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.hyperparameters import hyperparameter_options
-from app.learning import make_learner, model_file
+from app.service.model_setup import make_learner, model_file
+from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings, load
 from app.validation import Check, Outcome
 from app.validation.examination import examine_against

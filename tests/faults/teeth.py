@@ -104,7 +104,7 @@ TEETH = (
     Tooth(
         row=2,
         missing="Positions are committed before their checkpoint is durable.",
-        file="app/service.py",
+        file="app/service/service.py",
         text="        letters = self.parts.dead_letters\n",
         instead="        letters = self.parts.dead_letters\n"
         "        if self.parts.source is not None:\n"
@@ -115,7 +115,7 @@ TEETH = (
     Tooth(
         row=3,
         missing="A beginning from which nothing was learnt yet is no beginning: the start is resolved anew.",
-        file="app/service.py",
+        file="app/service/service.py",
         text="start_over=self.options.start_over)\n        what",
         instead="start_over=(known := store.newest()) is None or not known.step)\n        what",
         test=f"{_START}::test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before_any_save",
@@ -158,7 +158,7 @@ TEETH = (
     Tooth(
         row=5,
         missing="The first signal ends the process on the spot.",
-        file="app/signals.py",
+        file="app/service/signals.py",
         text="        if not self._begun:\n            os._exit(0)",
         instead="        os._exit(0)",
         test=_WHILE_LEARNING,
@@ -166,7 +166,7 @@ TEETH = (
     Tooth(
         row=5,
         missing="What the last checkpoint holds is not committed.",
-        file="app/service.py",
+        file="app/service/service.py",
         text="        if self.parts.source is not None and self.options.commits:",
         instead='        if self.parts.source is not None and manifest.reason != "stop":',
         test=_WHILE_LEARNING,
@@ -174,14 +174,14 @@ TEETH = (
     Tooth(
         row=5,
         missing="A second signal changes nothing.",
-        file="app/signals.py",
+        file="app/service/signals.py",
         text="        if self.asked.is_set():\n            os._exit(FORCED)\n",
         test=f"{_STOP}::test_a_second_signal_ends_at_once_what_the_first_is_still_saving",
     ),
     Tooth(
         row=5,
         missing="A start that has nothing to save is waited for as long as one that has.",
-        file="app/process.py",
+        file="app/run.py",
         text=" and service.nothing_to_save and ",
         instead=" and False and ",
         test=f"{_STOP}::test_sigterm_while_the_model_is_built_ends_well_and_publishes_nothing",

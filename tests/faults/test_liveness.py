@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.signals import FORCED
+from app.service.signals import FORCED
 from consumers.records import Partition
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.doom import HANGS, Doom, hazardous

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from app.learning import model_file
+from app.service.model_setup import model_file
 from app.settings import load, to_schema
 from pipelines.decoders import make_decoder
 from tests.conftest import MakeTopic, Produce

@@ -23,7 +23,7 @@ from app.monitoring.models import Check, Health
 from app.monitoring.snapshot import Snapshot, take
 
 if TYPE_CHECKING:
-    from app.service import Service
+    from app.service.service import Service
 
 _FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
 Verbose = Annotated[str | None, Query(description="Present: list all checks.")]

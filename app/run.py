@@ -10,9 +10,9 @@ import sys
 import threading
 
 from app.api.server import ApiServer
-from app.service import RunOptions, Service
+from app.service.service import RunOptions, Service
+from app.service.signals import FORCED, Signals
 from app.settings import Loaded
-from app.signals import FORCED, Signals
 from consumers.errors import MillraceError
 
 log = logging.getLogger(__name__)

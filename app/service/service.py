@@ -17,16 +17,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.hyperparameters import hyperparameter_options
-from app.learning import build_learner, prove
-from app.limits import phase_limits
-from app.provenance import provenance_of
-from app.retention import keep_policy
+from app.service.kafka_stream import StreamFactory, StreamOptions
+from app.service.lifecycle_events import tell_ended, tell_started
+from app.service.model_setup import build_learner, prove
+from app.service.phase_limits import phase_limits
+from app.service.process_tuning import tune
+from app.service.provenance import provenance_of
+from app.service.recorded_settings import hyperparameter_options
+from app.service.retention import keep_policy
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
-from app.stream import StreamFactory, StreamOptions
-from app.telling import tell_ended, tell_started
-from app.tuning import tune
 from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetters
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError

@@ -1,0 +1,1 @@
+"""The trainer's wiring: settings in, a running service out."""
