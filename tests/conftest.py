@@ -14,10 +14,10 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from app.local_broker import LocalBroker
-from app.local_broker.probe import ready_cluster
-from app.local_broker.properties import HOST, SINGLE_NODE
-from app.local_broker.server import free_port
+from app.tools.local_broker import LocalBroker
+from app.tools.local_broker.broker import free_port
+from app.tools.local_broker.properties import HOST, SINGLE_NODE
+from app.tools.local_broker.readiness import ready_cluster
 from tests.faults.skips import judged
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ def _container() -> Iterator[str]:
 @pytest.fixture
 def topic(broker: str) -> MakeTopic:
     """A factory of topics that no other test has."""
-    from app.local_broker.topics import create_topic
+    from app.tools.local_broker.topics import create_topic
 
     def make(partitions: int = 1, **config: object) -> str:
         name = f"t-{uuid.uuid4().hex[:12]}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from app.benching import Trial
+    from app.tools.bench import Trial
 
 _SPENT = {
     "compute": "computing",
@@ -34,8 +34,8 @@ def bench(
     loaded = load(file)
     typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
     quiet_tensorflow()
-    from app.benching import bench as run_trial  # loads TensorFlow, so what is mistyped is said before
     from app.service.logs import configure
+    from app.tools.bench import bench as run_trial  # loads TensorFlow, so what is mistyped is said before
 
     configure(name=loaded.settings.name, form=loaded.settings.logs.format, level="warning")
     trial = run_trial(loaded, seconds)

@@ -33,7 +33,7 @@ def save(
 
     Example: millrace checkpoints save -c clicks.yaml --note "before the new schema"
     """
-    from app.remote import saved
+    from app.tools.service_client import saved
 
     body = {} if note is None else {"note": " ".join(note.split())}
     answer = saved(service(file, url, token_file), body)

@@ -28,11 +28,11 @@ def demo(
     """
     from rich.console import Console
 
-    from app.demo.home import Home
-    from app.demo.report import summary, unlearnt
-    from app.demo.run import run
-    from app.demo.screen import screen_for
     from app.settings.units import parse_duration
+    from app.tools.demo.lifecycle import run
+    from app.tools.demo.report import summary, unlearnt
+    from app.tools.demo.screen import screen_for
+    from app.tools.demo.workspace import Home
     from consumers.errors import ConfigError
 
     try:

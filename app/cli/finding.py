@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from app.remote import Remote
+    from app.tools.service_client import Remote
 
 Config = Annotated[
     Path | None,
@@ -30,8 +30,8 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 def service(file: Path | None, url: str | None, token_file: Path | None = None) -> "Remote":
     """The service that is meant. ConfigError where that is not clear."""
-    from app.remote import Remote, token_in, url_of
     from app.settings import load
+    from app.tools.service_client import Remote, token_in, url_of
     from consumers.errors import ConfigError
 
     token = token_in(token_file)

@@ -9,9 +9,9 @@ import sys
 import threading
 from types import FrameType
 
-from app.local_broker.errors import LocalBrokerError
-from app.local_broker.jars import KAFKA_VERSION, in_cache
-from app.local_broker.server import LocalBroker
+from app.tools.local_broker.broker import LocalBroker
+from app.tools.local_broker.errors import LocalBrokerError
+from app.tools.local_broker.jars import KAFKA_VERSION, in_cache
 
 _LOOK_EVERY_S = 0.5
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from app.drafting.columns import ColumnLook
-    from app.drafting.roles import Wanted
+    from app.tools.init.column_roles import Wanted
+    from app.tools.init.columns import ColumnLook
 
 
 commands = typer.Typer()
@@ -40,13 +40,13 @@ def init(
     in the environment, as in MILLRACE_KAFKA__SECURITY_PROTOCOL=SSL. What is typed goes over them.
     Example: millrace init --topic clicks --label clicked --out clicks
     """
-    from app.drafting.columns import columns_of
-    from app.drafting.config_file import Place, config_text
-    from app.drafting.draft import CONFIG, Draft, name_of, refuse_to_overwrite, write
-    from app.drafting.looking import first_values, look_at
-    from app.drafting.model_file import model_text
-    from app.drafting.roles import Wanted, cast
     from app.settings import load_kafka
+    from app.tools.init.column_roles import Wanted, cast
+    from app.tools.init.columns import columns_of
+    from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
+    from app.tools.init.drafted_config import Place, config_text
+    from app.tools.init.drafted_model import model_text
+    from app.tools.init.topic_sample import first_values, look_at
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say comes back as our one line
     refuse_to_overwrite(out, force=force)
@@ -77,7 +77,7 @@ def _split(text: str | None) -> tuple[str, ...] | None:
 def _asked(seen: "Sequence[ColumnLook]", wanted: "Wanted", *, ask: bool) -> "Wanted":
     """The parts that nobody has given, from whoever sits at the terminal."""
     from app.cli.questions import asked_parts
-    from app.drafting.roles import likely_labels
+    from app.tools.init.column_roles import likely_labels
     from consumers.errors import ConfigError
 
     labels = likely_labels(seen)

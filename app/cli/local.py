@@ -32,7 +32,7 @@ def broker(
     Example: millrace local broker --port 0 --json
     """
     from app.cli.foreground import serve
-    from app.local_broker import LocalBroker
+    from app.tools.local_broker import LocalBroker
 
     serve(LocalBroker(folder, port=port, repository=repository), as_json=as_json)
 
@@ -59,8 +59,8 @@ def produce(
     import json
     import logging
 
-    from app.local_broker.produce import Pace, produce_lines
-    from app.local_broker.topics import create_topic, partitions_of
+    from app.tools.local_broker.produce import Pace, produce_lines
+    from app.tools.local_broker.topics import create_topic, partitions_of
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say comes back as our one line
     if create and partitions_of(bootstrap_servers, topic) == 0:

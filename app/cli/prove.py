@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from app.proving.campaign import Figures
-    from app.proving.faults import Fault
-    from app.proving.proof import Proof
+    from app.tools.prove.campaign import Figures
+    from app.tools.prove.kills import Fault
+    from app.tools.prove.prove import Proof
 
 
 def prove(
@@ -29,7 +29,7 @@ def prove(
     from app.settings import load
 
     loaded = load(file)
-    from app.proving.proof import prove as wage
+    from app.tools.prove.prove import prove as wage
 
     drawn = int(time.time()) if seed is None else seed
     typer.echo(f"Starting a broker, then killing {loaded.settings.name} {kills} times (seed {drawn}).", err=True)

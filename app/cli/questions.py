@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import typer
 
-from app.drafting.columns import ColumnLook
-from app.drafting.roles import Wanted, likely_labels, likely_times, likely_weights
+from app.tools.init.column_roles import Wanted, likely_labels, likely_times, likely_weights
+from app.tools.init.columns import ColumnLook
 
 _NONE = "-"
 

@@ -38,9 +38,9 @@ def rewind(
     4 where Kafka has no more what would have to be read again. Example:
     millrace rewind -c clicks.yaml --to 37 --skip clicks:0:100-200 --reason "a broken producer"
     """
-    from app.remote import token_in
-    from app.rewinding import RewindOrder, order_remote_rewind, order_rewind
     from app.settings import load
+    from app.tools.rewind import RewindOrder, order_remote_rewind, order_rewind
+    from app.tools.service_client import token_in
     from consumers.errors import DataLossError
 
     note = None if reason is None else " ".join(reason.split())

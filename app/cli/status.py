@@ -37,11 +37,11 @@ def status(
         return
     screen = console()
     if once or not screen.is_terminal:
-        from app.watch.view import drawn
-        from app.watch.watched import Watched
+        from app.tools.status.status_view import drawn
+        from app.tools.status.watched import Watched
 
         screen.print(drawn(Watched.of(answer)))
         return
-    from app.watch.watching import watch
+    from app.tools.status.watch_loop import watch
 
     watch(remote, answer, screen)

@@ -14,7 +14,7 @@ from app.cli.finding import checkpoint_number
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from app.validation import Check
+    from app.tools.validate import Check
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 _WIDTHS = (4, 12)
@@ -43,8 +43,8 @@ def validate(
 
     quiet_tensorflow()
     from app.cli.tables import console
-    from app.validation import exit_code_of
-    from app.validation.examination import examine_against, examine_file
+    from app.tools.validate import exit_code_of
+    from app.tools.validate.examination import examine_against, examine_file
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say stands in the table
     checks, screen = [], console()
@@ -70,7 +70,7 @@ def _print(check: "Check", screen: "Console") -> None:
 
 
 def _summary(checks: "Sequence[Check]") -> str:
-    from app.validation import Outcome
+    from app.tools.validate import Outcome
 
     failed = sum(check.outcome is Outcome.FAIL for check in checks)
     warned = sum(check.outcome is Outcome.WARN for check in checks)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.benching import Trial, _Span, set_apart
 from app.cli.bench import _lines
+from app.tools.bench import Trial, _Span, set_apart
 from tests.app.conftest import FIVE_LINES, LoadText
 from training.telemetry.meter import Meter, Meterings
 

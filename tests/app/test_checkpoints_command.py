@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app import rewinding
 from app.cli.application import application
+from app.tools import rewind
 from consumers.errors import ConfigError, MillraceError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
 from training.checkpoints import Folder, Writer
@@ -35,7 +35,7 @@ def build_model(width=4):
 @pytest.fixture(autouse=True)
 def _no_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody answers, and nobody is waited for."""
-    monkeypatch.setattr(rewinding, "_beginnings", lambda _settings: None)
+    monkeypatch.setattr(rewind, "_beginnings", lambda _settings: None)
 
 
 @pytest.fixture

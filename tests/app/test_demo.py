@@ -15,19 +15,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.demo import home as homes
-from app.demo import stream
-from app.demo.children import Child
-from app.demo.errors import DemoError
-from app.demo.history import History
-from app.demo.home import Home
-from app.demo.play import Demo, DemoOptions
-from app.demo.report import report_of, summary
-from app.demo.schedule import CYCLE_S, drift, last_drift, next_drift
-from app.demo.screen import screen_for
-from app.demo.view import View, as_line, drawn
-from app.demo.witness import Finding, Witnesses
-from app.local_broker import FolderInUseError, LocalBroker, PortTakenError
+from app.tools.demo import drifting_stream
+from app.tools.demo import workspace as homes
+from app.tools.demo.accuracy_history import History
+from app.tools.demo.child_processes import Child
+from app.tools.demo.demo import Demo, DemoOptions
+from app.tools.demo.drift_schedule import CYCLE_S, drift, last_drift, next_drift
+from app.tools.demo.errors import DemoError
+from app.tools.demo.report import report_of, summary
+from app.tools.demo.screen import screen_for
+from app.tools.demo.screen_view import View, as_line, drawn
+from app.tools.demo.witness_check import Finding, Witnesses
+from app.tools.demo.workspace import Home
+from app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from consumers.records import Partition
@@ -41,24 +41,28 @@ END = 1300
 
 
 def test_a_record_is_the_same_whoever_asks_for_it_and_in_whatever_company() -> None:
-    whole = stream.values(2, 0, 1000)
-    assert [*stream.values(2, 0, 7), *stream.values(2, 7, 500), *stream.values(2, 507, 493)] == whole
-    assert stream.values(3, 0, 1000) != whole
+    whole = drifting_stream.values(2, 0, 1000)
+    assert [
+        *drifting_stream.values(2, 0, 7),
+        *drifting_stream.values(2, 7, 500),
+        *drifting_stream.values(2, 507, 493),
+    ] == whole
+    assert drifting_stream.values(3, 0, 1000) != whole
 
 
 def test_the_first_offset_of_a_second_is_the_first_that_is_due_in_it() -> None:
-    for partition in range(stream.PARTITIONS):
+    for partition in range(drifting_stream.PARTITIONS):
         for at_s in (0.0, 0.0003, 40.0, 77.7777):
-            offset = stream.first_offset(partition, at_s)
-            assert stream.seconds(partition, offset) >= at_s
-            assert offset == 0 or stream.seconds(partition, offset - 1) < at_s
+            offset = drifting_stream.first_offset(partition, at_s)
+            assert drifting_stream.seconds(partition, offset) >= at_s
+            assert offset == 0 or drifting_stream.seconds(partition, offset - 1) < at_s
 
 
 def test_the_bad_records_are_those_that_cannot_be_read() -> None:
-    for partition in range(stream.PARTITIONS):
-        bad = stream.is_bad(partition, np.arange(3000, dtype=np.int64))
-        assert [not _readable(value) for value in stream.values(partition, 0, 3000)] == bad.tolist()
-    assert sum(stream.is_bad(number, np.arange(250, dtype=np.int64)).sum() for number in range(4)) == 1
+    for partition in range(drifting_stream.PARTITIONS):
+        bad = drifting_stream.is_bad(partition, np.arange(3000, dtype=np.int64))
+        assert [not _readable(value) for value in drifting_stream.values(partition, 0, 3000)] == bad.tolist()
+    assert sum(drifting_stream.is_bad(number, np.arange(250, dtype=np.int64)).sum() for number in range(4)) == 1
 
 
 def _readable(value: bytes) -> bool:
@@ -88,18 +92,22 @@ def test_what_sold_before_a_drift_says_nothing_about_what_sells_after_it() -> No
 
 def _liked_at(at_s: float) -> list[float]:
     """By item, how often it is bought in the eight seconds from then on."""
-    rows = [json.loads(value) for value in stream.values(0, stream.first_offset(0, at_s), 10_000) if _readable(value)]
-    return [float(np.mean([row["bought"] for row in rows if row["item"] == item])) for item in stream.ITEMS]
+    rows = [
+        json.loads(value)
+        for value in drifting_stream.values(0, drifting_stream.first_offset(0, at_s), 10_000)
+        if _readable(value)
+    ]
+    return [float(np.mean([row["bought"] for row in rows if row["item"] == item])) for item in drifting_stream.ITEMS]
 
 
 def _learnable(partition: int) -> list[int]:
     offsets = np.arange(END, dtype=np.int64)
-    return [int(offset) for offset in offsets[~stream.is_bad(partition, offsets)]]
+    return [int(offset) for offset in offsets[~drifting_stream.is_bad(partition, offsets)]]
 
 
 def _testified(folder: Folder, seen: Callable[[int], list[int]]) -> Finding:
     """What a checkpoint comes to whose weights have seen these offsets, and whose ledger says that all is well."""
-    partitions = [Partition(stream.TOPIC, number) for number in range(stream.PARTITIONS)]
+    partitions = [Partition(drifting_stream.TOPIC, number) for number in range(drifting_stream.PARTITIONS)]
     ledger = Ledger()
     for partition in partitions:
         ledger.join(partition, 0)
@@ -159,13 +167,13 @@ def test_the_witness_is_believed_and_not_the_ledger(
     found = _testified(Folder(tmp_path), lambda partition: _seen(partition, lost=lost, twice=twice))
     assert (found.lost, found.learnt_twice) == told
     assert found.holds == (told == (0, 0))
-    assert found.offsets == END * stream.PARTITIONS
-    assert found.set_aside == sum(END - len(_learnable(number)) for number in range(stream.PARTITIONS))
+    assert found.offsets == END * drifting_stream.PARTITIONS
+    assert found.set_aside == sum(END - len(_learnable(number)) for number in range(drifting_stream.PARTITIONS))
 
 
 def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
-    """What a trainer says of itself that stands there in the stream."""
-    offsets = round(at_s * stream.RECORDS_PER_S)
+    """What a trainer says of itself that stands there in the drifting_stream."""
+    offsets = round(at_s * drifting_stream.RECORDS_PER_S)
     records = {"offsets": offsets, "learnt": offsets, "set_aside": {"malformed": 3}, "balanced": True}
     return {
         "state": "training",

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 
 from app.cli.init import commands
 from app.cli.questions import asked_parts
-from app.drafting import looking
-from app.drafting.columns import Kind, columns_of
-from app.drafting.config_file import Place, config_text, input_names
-from app.drafting.draft import Draft, name_of, refuse_to_overwrite, write
-from app.drafting.looking import Look, look_at
-from app.drafting.model_file import model_text
-from app.drafting.roles import Roles, Task, Wanted, cast, likely_labels, likely_times
 from app.settings import load, to_decoder
+from app.tools.init import topic_sample
+from app.tools.init.column_roles import Roles, Task, Wanted, cast, likely_labels, likely_times
+from app.tools.init.columns import Kind, columns_of
+from app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
+from app.tools.init.drafted_config import Place, config_text, input_names
+from app.tools.init.drafted_model import model_text
+from app.tools.init.topic_sample import Look, look_at
 from consumers.errors import ConfigError, UnreachableError
 from consumers.kafka.options import KafkaOptions
 
@@ -306,7 +306,7 @@ def test_init_logs_in_as_the_environment_says_to_the_servers_that_were_typed(
         tried.append(options)
         raise UnreachableError("nobody is here")
 
-    monkeypatch.setattr(looking, "KafkaSource", refusing)
+    monkeypatch.setattr(topic_sample, "KafkaSource", refusing)
     (tmp_path / "password").write_text("canary-9c1d\n")
     environ = {
         "SECURITY_PROTOCOL": "SASL_PLAINTEXT",

@@ -8,8 +8,8 @@ import pytest
 
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings, load
-from app.validation import Outcome
-from app.validation.folder import folder_checks
+from app.tools.validate import Outcome
+from app.tools.validate.checkpoint_check import folder_checks
 from tests.training.conftest import SCHEMA, mlp
 from tests.training.trainer_rig import Topic, running
 from training.model.hyperparameters import OnChange

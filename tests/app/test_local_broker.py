@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.local_broker import (
+from app.tools.local_broker import (
     DownloadError,
     ExtraMissingError,
     FolderInUseError,
@@ -21,9 +21,9 @@ from app.local_broker import (
     LocalBrokerError,
     PortTakenError,
 )
-from app.local_broker.jars import kafka_jars
-from app.local_broker.probe import ready_cluster
-from app.local_broker.properties import server_properties
+from app.tools.local_broker.jars import kafka_jars
+from app.tools.local_broker.properties import server_properties
+from app.tools.local_broker.readiness import ready_cluster
 from consumers.errors import ConfigError
 
 WaitFor = Callable[..., object]
@@ -97,7 +97,7 @@ def test_a_broker_dies_with_its_killed_parent(local: LocalBroker, wait_for: Wait
 
 def _start_and_abandon(folder: Path, *, dies_with_parent: bool) -> int:
     code = (
-        "import os, signal, sys; from app.local_broker import LocalBroker\n"
+        "import os, signal, sys; from app.tools.local_broker import LocalBroker\n"
         f"LocalBroker(sys.argv[1], dies_with_parent={dies_with_parent}).start()\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from app.cli.prove import _facts, _lines
-from app.local_broker.single_writer import Place
-from app.proving.apart import set_apart
-from app.proving.campaign import Figures, Pace, compared, spread
-from app.proving.faults import SAVE_POINTS, START_POINTS, AfterSave, AtPoint, plan
-from app.proving.proof import POINTS, Proof
-from app.proving.records import Generated
 from app.settings import load
+from app.tools.local_broker.single_writer import Place
+from app.tools.prove.campaign import Figures, Pace, compared, spread
+from app.tools.prove.kills import SAVE_POINTS, START_POINTS, AfterSave, AtPoint, plan
+from app.tools.prove.prove import POINTS, Proof
+from app.tools.prove.random_records import Generated
+from app.tools.prove.sandbox_config import set_apart
 from consumers.errors import ConfigError
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from app import rewinding
 from app.cli.application import application
+from app.tools import rewind
 from consumers.errors import MillraceError
 from consumers.records import Partition
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
@@ -23,7 +23,7 @@ from training.checkpoints.lock_holder import holder_of
 def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[Partition, int]:
     """Where the partitions begin by now, for who asks Kafka; nobody answers while it is empty."""
     first: dict[Partition, int] = {}
-    monkeypatch.setattr(rewinding, "_beginnings", lambda _settings: dict(first) or None)
+    monkeypatch.setattr(rewind, "_beginnings", lambda _settings: dict(first) or None)
     return first
 
 

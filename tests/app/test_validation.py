@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings, load
-from app.validation import Check, Outcome, exit_code_of
-from app.validation.check import fail, ok, skip, warn
-from app.validation.folder import folder_checks
-from app.validation.kafka import Bounds
-from app.validation.records import judged
-from app.validation.tokens import tokens_check
+from app.tools.validate import Check, Outcome, exit_code_of
+from app.tools.validate.check import fail, ok, skip, warn
+from app.tools.validate.checkpoint_check import folder_checks
+from app.tools.validate.kafka_check import Bounds
+from app.tools.validate.record_check import judged
+from app.tools.validate.token_check import tokens_check
 from consumers.errors import ConfigError, DataLossError, UnreachableError
 from consumers.reasons import Reason
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history

@@ -9,8 +9,8 @@ import pytest
 from app.service.model_setup import make_learner, model_file
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings, load
-from app.validation import Check, Outcome
-from app.validation.examination import examine_against
+from app.tools.validate import Check, Outcome
+from app.tools.validate.examination import examine_against
 from tests.app.checkpoint_history import config_in, folder_in
 from training.checkpoints import CheckpointStore, SaveOrder, SaveReason, Writer
 from training.model.hyperparameters import Hyperparameters

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from app.api.server import ApiServer
 from app.cli.application import application
 from app.settings.service import ApiSettings
-from app.watch.sparkline import sparkline
-from app.watch.view import drawn
-from app.watch.watched import Watched
+from app.tools.status.sparkline import sparkline
+from app.tools.status.status_view import drawn
+from app.tools.status.watched import Watched
 from consumers.errors import DataLossError, MillraceError
 from tests.app.api_rig import P0, Rig
 from tests.typed import understood, verbs

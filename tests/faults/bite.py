@@ -27,7 +27,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.local_broker import LocalBroker
+from app.tools.local_broker import LocalBroker
 from tests.conftest import BOOTSTRAP, EAGER
 from tests.faults.machine import ROOT, machine
 from tests.faults.teeth import TEETH, Tooth

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.proving.errors import UnprovenError
+from app.tools.prove.errors import UnprovenError
 from consumers.failpoints import NAMES
 from tests.faults.harness.faults import AfterStart, AtPoint, Fault
 from tests.faults.harness.process import Run

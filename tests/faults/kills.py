@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from app.local_broker import LocalBroker
-from app.local_broker.topics import create_topic
-from app.proving.campaign import Campaign, Figures, Pace
+from app.tools.local_broker import LocalBroker
+from app.tools.local_broker.topics import create_topic
+from app.tools.prove.campaign import Campaign, Figures, Pace
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from app.local_broker.topics import create_topic
+from app.tools.local_broker.topics import create_topic
 from consumers.handoff import Handoff
 from consumers.kafka.source import KafkaOptions, KafkaSource
 from tests.faults.harness.account import assert_learnt_once

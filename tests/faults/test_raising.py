@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.local_broker.topics import create_topic
+from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.kafka import Letter, dead_letters

@@ -11,8 +11,8 @@ from random import Random
 import httpx
 import pytest
 
-from app.local_broker.single_writer import Place, Verdict
-from app.local_broker.topics import create_topic
+from app.tools.local_broker.single_writer import Place, Verdict
+from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
 from tests.faults.harness.guarded import OWNER
 from tests.faults.harness.locked import USER, locked

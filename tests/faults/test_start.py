@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from app.proving import process, shelf
+from app.tools.prove import checkpoint_reader, trainer_process
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.faults import AfterStart, AtPoint, Fault
 from tests.faults.harness.process import Run
@@ -57,7 +57,7 @@ class AfterTaking:
     point: str | None = None
     failpoints: str = ""
 
-    def bring_about(self, run: process.Run, checkpoints: shelf.Shelf) -> None:
+    def bring_about(self, run: trainer_process.Run, checkpoints: checkpoint_reader.Shelf) -> None:
         """Wait for that second."""
         run.wait_for_line("writing to")
         ends_at = run.age_s + self.seconds

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.local_broker.server import free_port
+from app.tools.local_broker.broker import free_port
 from tests.conftest import MakeTopic, Produce
 
 ROOT = Path(__file__).parents[2]

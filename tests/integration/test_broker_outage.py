@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from app.local_broker import LocalBroker
-from app.local_broker.topics import create_topic
+from app.tools.local_broker import LocalBroker
+from app.tools.local_broker.topics import create_topic
 from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.handoff import Handoff
 from consumers.kafka.positions import Committed, Earliest

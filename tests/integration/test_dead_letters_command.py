@@ -27,7 +27,7 @@ LETTERS = (
 @pytest.fixture(scope="module")
 def config(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A config whose dead letters' topic holds three, in one partition of two."""
-    from app.local_broker.topics import create_topic
+    from app.tools.local_broker.topics import create_topic
 
     folder = tmp_path_factory.mktemp("letters")
     topic = f"letters-{folder.name}"

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.application import application
-from app.local_broker.topics import create_topic
 from app.monitoring.metrics.catalogue import CATALOGUE
+from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
 from tests.app.metrics_text import Scrape, complaints
 from tests.conftest import WaitFor

@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 
-from app.local_broker.topics import create_topic
+from app.tools.local_broker.topics import create_topic
 from consumers.errors import ConfigError, HandoffBroken, HandoffEnded, TopicRecreatedError
 from consumers.fingerprints import Fingerprint, Sameness
 from consumers.handoff import Handoff

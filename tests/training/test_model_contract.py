@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.settings import load
-from app.validation import Check, Outcome
-from app.validation.model import model_checks
+from app.tools.validate import Check, Outcome
+from app.tools.validate.model_check import model_checks
 
 pytestmark = pytest.mark.tensorflow
 

@@ -1,6 +1,6 @@
 """Faults: the ways in which a process is killed."""
 
-from app.proving.faults import SAVE_POINTS, AfterSave, AfterStart, AtPoint, Fault, WhileLearning, plan
+from app.tools.prove.kills import SAVE_POINTS, AfterSave, AfterStart, AtPoint, Fault, WhileLearning, plan
 
 InSave = AtPoint
 

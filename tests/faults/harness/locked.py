@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.local_broker import LocalBroker
-from app.local_broker.properties import HOST
-from app.local_broker.server import free_port
+from app.tools.local_broker import LocalBroker
+from app.tools.local_broker.broker import free_port
+from app.tools.local_broker.properties import HOST
 
 USER = "trainer"
 _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"

@@ -1,7 +1,7 @@
 """A real `millrace run` in a process of its own: started, asked, killed by its id."""
 
-from app.proving.process import ROOT
-from app.proving.process import Run as AnyRun
+from app.tools.prove.trainer_process import ROOT
+from app.tools.prove.trainer_process import Run as AnyRun
 from tests.faults.harness.project import Project
 
 __all__ = ["ROOT", "Run"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.local_broker.server import free_port
+from app.tools.local_broker.broker import free_port
 from tests.faults.harness.records import WIDTH
 from tests.faults.harness.topics import Topic
 from training.checkpoints.folder import Folder

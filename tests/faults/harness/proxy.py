@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Self
 
-from app.local_broker.properties import HOST
+from app.tools.local_broker.properties import HOST
 from consumers.loop_thread import LoopThread
 
 _PIECE = 16 * 1024

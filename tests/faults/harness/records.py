@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from app.local_broker.single_writer import Place, Verdict
+from app.tools.local_broker.single_writer import Place, Verdict
 from consumers.reasons import Reason
 
 __all__ = ["POISON", "WIDTH", "Mixture", "Place", "Verdict", "good"]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.proving import shelf
-from app.proving.shelf import Array, Contents
+from app.tools.prove import checkpoint_reader
+from app.tools.prove.checkpoint_reader import Array, Contents
 from consumers.records import Partition
 from training.ledger.ledger import PartitionStatistics
 from training.ledger.offset_checksum import Evidence
@@ -13,11 +13,11 @@ __all__ = ["Array", "Contents", "Shelf", "Statement"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement(shelf.Statement):
+class Statement(checkpoint_reader.Statement):
     """What one durable checkpoint says of its history."""
 
     @classmethod
-    def of(cls, one: shelf.Statement) -> "Statement":
+    def of(cls, one: checkpoint_reader.Statement) -> "Statement":
         """The same, said as the tests ask."""
         return cls(
             manifest=one.manifest,
@@ -49,7 +49,7 @@ class Statement(shelf.Statement):
         return {Partition.parse(name).number: offset for name, offset in self.manifest.positions.items()}
 
 
-class Shelf(shelf.Shelf):
+class Shelf(checkpoint_reader.Shelf):
     """The checkpoints of one name, read only."""
 
     def newest(self) -> Statement | None:

@@ -7,7 +7,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
-from app.local_broker.topics import create_topic
+from app.tools.local_broker.topics import create_topic
 from consumers.errors import ConfigError
 from tests.faults.harness.topics import Topic
 from tests.faults.harness.waiting import wait_until

@@ -1,0 +1,115 @@
+"""What was seen: the live accuracy beside what a copy frozen at each drift scores on the same stretch of the stream.
+
+Times are seconds of the stream, which counts records, so that a slow machine is not a slow learner. Pure.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.tools.demo import drifting_stream
+from app.tools.demo.drift_schedule import Drift, drift, last_drift
+from app.tools.demo.workspace import LIVE_WINDOW_S
+
+GOOD = 0.85
+"""Live accuracy is to be above this within a minute of training, and again soon after an abrupt drift."""
+_KEPT = 1200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look at the trainer."""
+
+    at_s: float
+    """Where it stands in the stream."""
+    live: float | None
+    majority: float | None
+    frozen: float | None
+    """What the copy of the last drift scores over the same time."""
+
+
+@dataclass(slots=True)
+class Aftermath:
+    """What came of one drift, as far as it was seen."""
+
+    drift: Drift
+    checkpoint: int | None = None
+    """Whose weights were frozen."""
+    live_before: float | None = None
+    live_lowest: float | None = None
+    live_now: float | None = None
+    seen_from_s: float | None = None
+    seen_until_s: float = 0.0
+    recovered_after_s: float | None = None
+    seconds: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By second of the stream: records that the frozen copy was asked, and how many it got right."""
+
+    def frozen(self, since_s: float, until_s: float) -> float | None:
+        """What the copy has scored in these seconds."""
+        found = [score for second, score in self.seconds.items() if since_s <= second < until_s]
+        records, hits = (sum(column) for column in zip(*found, strict=True)) if found else (0, 0)
+        return hits / records if records else None
+
+    @property
+    def seen_whole(self) -> bool:
+        """Whether it was looked at from its beginning, and not from some time after it."""
+        return self.seen_from_s is not None and self.seen_from_s <= self.drift.begins_s + LIVE_WINDOW_S
+
+    def see(self, sample: Sample) -> None:
+        """Take a look in. The window holds records from before the drift until it is over."""
+        since_s = sample.at_s - self.drift.ends_s
+        self.seen_from_s = sample.at_s if self.seen_from_s is None else self.seen_from_s
+        self.seen_until_s = sample.at_s
+        if sample.live is None:
+            return
+        self.live_now = sample.live
+        self.live_lowest = sample.live if self.live_lowest is None else min(self.live_lowest, sample.live)
+        if self.recovered_after_s is None and since_s >= LIVE_WINDOW_S and sample.live > GOOD:
+            self.recovered_after_s = round(since_s, 1)
+
+
+class History:
+    """Of one run."""
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque(maxlen=_KEPT)
+        self.aftermaths: dict[int, Aftermath] = {}
+        self.began_s: float | None = None
+        self.good_after_s: float | None = None
+        self.majority_highest = 0.0
+
+    def see(self, status: Mapping[str, Any]) -> Sample:
+        """Take in what the trainer says of itself."""
+        live = status.get("live") or {}
+        at_s = status["records"]["offsets"] / drifting_stream.RECORDS_PER_S
+        self.began_s = at_s if self.began_s is None else self.began_s
+        past = self.aftermath(at_s)
+        sample = Sample(
+            at_s=at_s,
+            live=live.get("accuracy"),
+            majority=live.get("baseline", {}).get("accuracy"),
+            frozen=None if past is None else past.frozen(at_s - LIVE_WINDOW_S - 1, at_s),
+        )
+        self.samples.append(sample)
+        self.majority_highest = max(self.majority_highest, sample.majority or 0.0)
+        if self.good_after_s is None and sample.live is not None and sample.live > GOOD:
+            self.good_after_s = round(at_s - self.began_s, 1)
+        if past is not None:
+            past.see(sample)
+        return sample
+
+    def aftermath(self, at_s: float) -> Aftermath | None:
+        """Of the last drift."""
+        last = last_drift(at_s)
+        if last is None:
+            return None
+        if last.number not in self.aftermaths:
+            before = self.samples[-1].live if self.samples else None
+            self.aftermaths[last.number] = Aftermath(last, live_before=before)
+        return self.aftermaths[last.number]
+
+    def judged(self, score: Mapping[str, int]) -> None:
+        """Take in what the judge says of one second."""
+        past = self.aftermaths.setdefault(score["drift"], Aftermath(drift(score["drift"])))
+        past.seconds[score["second"]] = (score["records"], score["hits"])

@@ -1,0 +1,126 @@
+"""The stream: visits to a shop, and whether they bought. What sells changes with every drift.
+
+A record is a function of its place (partition and offset) alone, and so is its second on the stream's clock: whoever is
+killed and started again writes on in the same stream, and whoever checks knows what must have been learnt. Each rule
+stands at a right angle to the one before it, so that what was learnt until then is worth nothing after a drift. One
+record in a thousand is cut short, so that there is something to set aside.
+"""
+
+import json
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from app.tools.demo.drift_schedule import Drift, drift, last_drift
+from consumers.records import Int64s
+
+TOPIC = "visits"
+DEAD_LETTERS = "visits.dead-letters"
+PARTITIONS = 4
+RECORDS_PER_S = 5000
+ITEMS = (
+    *("apron", "basket", "candle", "drill", "easel", "flute", "globe", "hammock"),
+    *("inkwell", "jigsaw", "kettle", "lantern", "mirror", "notebook", "oven", "puzzle"),
+    *("quilt", "racket", "scarf", "teapot", "umbrella", "vase", "whistle", "zither"),
+)
+
+_SEED = 20_260_101
+_CHUNK = 250
+"""Offsets that are drawn together."""
+_DECISIVE = 9.0
+"""How strongly the rule decides: the best guess is right 93 times in 100."""
+_BAD_ONE_IN, _BAD_AT = 1000, 500
+_CONTINUOUS = 4
+
+Floats = npt.NDArray[np.float64]
+
+
+def seconds(partition: int, offset: int) -> float:
+    """When a record is due on the stream's clock."""
+    return (offset * PARTITIONS + partition) / RECORDS_PER_S
+
+
+def first_offset(partition: int, at_s: float) -> int:
+    """The first offset of a partition that is due at this second or after it."""
+    return max(0, -int((partition - at_s * RECORDS_PER_S) // PARTITIONS))
+
+
+def is_bad(partition: int, offsets: Int64s) -> npt.NDArray[np.bool_]:
+    """Which of these offsets hold a record that must be set aside."""
+    bad: npt.NDArray[np.bool_] = (offsets * PARTITIONS + partition) % _BAD_ONE_IN == _BAD_AT
+    return bad
+
+
+def values(partition: int, first: int, count: int) -> list[bytes]:
+    """The records of these offsets."""
+    found: list[bytes] = []
+    while len(found) < count:
+        chunk, within = divmod(first + len(found), _CHUNK)
+        found.extend(_chunk(partition, chunk)[within : within + count - len(found)])
+    return found
+
+
+@lru_cache(maxsize=4 * PARTITIONS)
+def _chunk(partition: int, number: int) -> tuple[bytes, ...]:
+    """The records that were drawn together."""
+    random = np.random.default_rng((_SEED, partition, number))
+    offsets = np.arange(number * _CHUNK, (number + 1) * _CHUNK, dtype=np.int64)
+    item, hour = random.integers(0, len(ITEMS), _CHUNK), random.integers(0, 24, _CHUNK)
+    price, discount = random.normal(0.0, 1.0, _CHUNK), random.uniform(0.0, 0.5, _CHUNK)
+    odds = _DECISIVE * _liking(offsets, partition, _facts(item, price, discount, hour))
+    bought = random.random(_CHUNK) < 1 / (1 + np.exp(-odds))
+    rows = zip(
+        item.tolist(),
+        np.round(20 * np.exp(0.5 * price), 2).tolist(),
+        np.round(discount, 3).tolist(),
+        hour.tolist(),
+        bought.astype(int).tolist(),
+        is_bad(partition, offsets).tolist(),
+        strict=True,
+    )
+    return tuple(_render(*row) for row in rows)
+
+
+def _render(item: int, price: float, discount: float, hour: int, bought: int, bad: bool) -> bytes:
+    text = json.dumps({"item": ITEMS[item], "price": price, "discount": discount, "hour": hour, "bought": bought})
+    return (text[: len(text) // 2] if bad else text).encode()
+
+
+def _facts(item: Int64s, price: Floats, discount: Floats, hour: Int64s) -> Floats:
+    """What a rule looks at: columns of mean square 1 that do not go together, so that right angles mean something."""
+    items = np.eye(len(ITEMS))[item] * np.sqrt(len(ITEMS))
+    angle = hour * np.pi / 12
+    others = price, (discount - 0.25) * np.sqrt(48), np.sqrt(2) * np.sin(angle), np.sqrt(2) * np.cos(angle)
+    return np.column_stack([items, *others])
+
+
+def _liking(offsets: Int64s, partition: int, facts: Floats) -> Floats:
+    """How much each visit goes by the rule, or the rules, of its second."""
+    at_s = (offsets * PARTITIONS + partition) / RECORDS_PER_S
+    past = last_drift(float(at_s[0]))
+    number = 0 if past is None else past.number
+    liking = _by_drift(facts, at_s, past)
+    coming = drift(number + 1)
+    return np.where(at_s < coming.begins_s, liking, _by_drift(facts, at_s, coming))
+
+
+def _by_drift(facts: Floats, at_s: Floats, past: Drift | None) -> Floats:
+    if past is None:
+        return facts @ _rule(0)
+    share = np.clip((at_s - past.begins_s) / past.takes_s, 0.0, 1.0) if past.takes_s else np.ones(len(at_s))
+    before, after = facts @ _rule(past.number - 1), facts @ _rule(past.number)
+    liking: Floats = ((1 - share) * before + share * after) / np.hypot(1 - share, share)
+    return liking
+
+
+@lru_cache(maxsize=16)
+def _rule(number: int) -> Floats:
+    """What sells under a rule: of length 1, no item liked on the whole, at a right angle to the rule before."""
+    rule = np.random.default_rng((_SEED, number)).normal(0.0, 1.0, len(ITEMS) + _CONTINUOUS)
+    rule[: len(ITEMS)] -= rule[: len(ITEMS)].mean()
+    if number:
+        before = _rule(number - 1)
+        rule -= (rule @ before) * before
+    scaled: Floats = rule / np.linalg.norm(rule)
+    return scaled

@@ -1,0 +1,93 @@
+"""Freezes a copy of the model where a drift begins, and has the judge score it from there.
+
+The weights are those of the newest checkpoint that has seen nothing of what the drift brought; its file is copied, as
+checkpoints are pruned. Runs on the caller's thread, with one more that reads what the judge says.
+"""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from app.tools.demo import drifting_stream
+from app.tools.demo.accuracy_history import Aftermath, History
+from app.tools.demo.child_processes import Child
+from app.tools.demo.drift_schedule import Drift
+from app.tools.demo.frozen_judge import PARTITION
+from app.tools.demo.workspace import LIVE_WINDOW_S, Home
+from consumers.errors import MillraceError
+from consumers.records import Partition
+from training.checkpoints.store import CheckpointStore
+
+_WEIGHTS = "model.safetensors"
+
+
+class Freezer:
+    """The judge's orders."""
+
+    def __init__(self, home: Home, judge: Child) -> None:
+        self._home, self._judge = home, judge
+        self._store = CheckpointStore(home.checkpoints)
+        self._ordered = 0
+        self._said: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=self._listen, name="judge", daemon=True).start()
+
+    def look(self, history: History, at_s: float) -> None:
+        """Order what is to be judged now; take in what was."""
+        self._take_in(history)
+        past = history.aftermath(at_s)
+        if past is None or past.drift.number == self._ordered:
+            return
+        self._ordered = past.drift.number
+        past.checkpoint = self._freeze(past.drift)
+        if past.checkpoint is not None:
+            self._order(past, max(past.drift.begins_s, at_s - 2 * LIVE_WINDOW_S))
+
+    def _order(self, past: Aftermath, since_s: float) -> None:
+        order = {
+            "drift": past.drift.number,
+            "file": str(self._file(past.drift.number)),
+            "offset": drifting_stream.first_offset(PARTITION, since_s),
+        }
+        self._judge.tell(json.dumps(order))
+
+    def _freeze(self, drift: Drift) -> int | None:
+        """Keep the weights of this drift. Their checkpoint; None where all that are left have seen more."""
+        target, source = self._file(drift.number), self._source(drift.number)
+        if target.exists() and source.exists():
+            return int(source.read_text())
+        for number in reversed(self._store.folder.numbers()):
+            if self._is_from_before(number, drift):
+                shutil.copy(self._store.folder.checkpoint(number) / _WEIGHTS, target)
+                source.write_text(str(number))
+                return number
+        return None
+
+    def _is_from_before(self, number: int, drift: Drift) -> bool:
+        try:
+            positions = self._store.manifest(number).positions
+        except MillraceError:  # pruned a moment ago
+            return False
+        return all(
+            position <= drifting_stream.first_offset(Partition.parse(name).number, drift.begins_s)
+            for name, position in positions.items()
+        )
+
+    def _file(self, number: int) -> Path:
+        return self._home.frozen / f"drift-{number}.safetensors"
+
+    def _source(self, number: int) -> Path:
+        return self._home.frozen / f"drift-{number}.checkpoint"
+
+    def _listen(self) -> None:
+        assert self._judge.output is not None
+        for line in self._judge.output:
+            self._said.put(line)
+
+    def _take_in(self, history: History) -> None:
+        while True:
+            try:
+                history.judged(json.loads(self._said.get_nowait()))
+            except Empty:
+                return

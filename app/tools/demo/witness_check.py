@@ -1,0 +1,122 @@
+"""The witness, taken at its word: what the weights testify to have seen, beside what the stream has held until there.
+
+The expectation owes nothing to the trainer: it is added up from the stream's own rule of which offsets can be learnt,
+and only ever extended. Reads checkpoints on disk, every byte verified; runs on the caller's thread.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.tools.demo import drifting_stream
+from app.tools.prove.campaign import compared
+from app.tools.prove.checkpoint_reader import Shelf
+from consumers.errors import MillraceError
+from consumers.records import Partition
+from training.checkpoints.folder import Folder
+from training.ledger.offset_checksum import Evidence, mix
+
+_STRETCH = 500_000
+_WRAP = 2**64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one checkpoint comes to."""
+
+    checkpoint: int
+    offsets: int
+    """Settled since the stream began."""
+    learnt: int
+    set_aside: int
+    lost: int
+    learnt_twice: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was lost and nothing learnt twice."""
+        return self.lost == self.learnt_twice == 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.learnt:,} offsets learnt, {self.set_aside:,} set aside, lost {self.lost:,}, "
+            f"learnt twice {self.learnt_twice:,}"
+        )
+
+
+class Witnesses:
+    """Asks checkpoints."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._shelf = Shelf(folder)
+        self._expected = {
+            Partition(drifting_stream.TOPIC, number): _Expected(number) for number in range(drifting_stream.PARTITIONS)
+        }
+
+    def numbers(self) -> list[int]:
+        """The checkpoints that there are."""
+        return self._shelf.numbers()
+
+    def newest(self) -> Finding | None:
+        """Of the checkpoint that a start would go on from; None where there is none."""
+        number = self._shelf.newest_number()
+        return None if number is None else self.of(number)
+
+    def of(self, number: int) -> Finding | None:
+        """Of this checkpoint; None where it is gone by now."""
+        try:
+            statement = self._shelf.statement(number)
+        except MillraceError:
+            if number in self._shelf.numbers():
+                raise
+            return None
+        positions = {partition: account.position for partition, account in statement.accounts.items()}
+        seen, lost, twice = statement.testimonies, 0, 0
+        for partition, expected in self._due(positions).items():
+            missing, again = compared(expected, seen.get(partition, Evidence(0, 0, 0)))
+            lost, twice = lost + missing, twice + again
+        learnt = sum(evidence.count for evidence in seen.values())
+        aside = sum(sum(account.set_aside.values()) for account in statement.accounts.values())
+        return Finding(
+            checkpoint=number,
+            offsets=statement.settled,
+            learnt=learnt,
+            set_aside=aside,
+            lost=lost,
+            learnt_twice=twice,
+        )
+
+    def _due(self, positions: Mapping[Partition, int]) -> dict[Partition, Evidence]:
+        return {partition: self._expected[partition].before(position) for partition, position in positions.items()}
+
+
+class _Expected:
+    """What a partition's offsets add up to, as far as it was asked."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._end, self._sum = 0, Evidence(0, 0, 0)
+
+    def before(self, position: int) -> Evidence:
+        """Of every offset before this one that can be learnt. Positions may go back, as by a rewind."""
+        if position < self._end:
+            self._end, self._sum = 0, Evidence(0, 0, 0)
+        while self._end < position:
+            end = min(position, self._end + _STRETCH)
+            offsets = np.arange(self._end, end, dtype=np.int64)
+            self._sum = _plus(self._sum, offsets[~drifting_stream.is_bad(self._partition, offsets)])
+            self._end = end
+        return self._sum
+
+
+def _plus(known: Evidence, offsets: "np.typing.NDArray[np.int64]") -> Evidence:
+    with np.errstate(over="ignore"):
+        mixed = int(mix(offsets).sum(dtype=np.int64))
+    return Evidence(
+        known.count + len(offsets), _wrapped(known.total + int(offsets.sum())), _wrapped(known.mixed + mixed)
+    )
+
+
+def _wrapped(total: int) -> int:
+    return (total + _WRAP // 2) % _WRAP - _WRAP // 2

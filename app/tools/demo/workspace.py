@@ -1,0 +1,129 @@
+"""Where the demo lives: one folder with everything in it, and the ports that it takes.
+
+The config is written anew at each start, as the ports may be others; the model file only where there is none, so that
+it can be edited. A port that another program has is passed over, unless it was asked for by number.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.tools.demo import drifting_stream
+from app.tools.local_broker.broker import is_free
+from app.tools.local_broker.properties import HOST
+from consumers.errors import ConfigError
+from training.checkpoints.folder import Folder
+
+NAME = "demo"
+LIVE_WINDOW_S = 5
+_API_PORT, _BROKER_PORT = 8080, 9092
+_PORTS_TRIED = 50
+_WRITTEN_BY = b"# Written by `millrace demo`"
+_CONFIG = """\
+# Written by `millrace demo` at each start. Other commands take it too, while the demo runs or after it:
+#   millrace status -c {path}
+name: {name}
+kafka: {{bootstrap_servers: [{broker}], topics: [{topic}]}}
+records:
+  format: json
+  features: {{item: string, price: float32, discount: float32, hour: int32}}
+  label: {{bought: float32}}
+  dead_letters: {{topic: {dead_letters}}}
+model: {{build: ./model.py:build_model}}
+training: {{batch_size: 128, max_wait: 100ms, live_metrics: {{window: {window}s}}}}
+checkpoints: {{path: ./checkpoints, every: 5s, keep: {{last: 30}}}}
+api: {{listen: {api}}}
+stop: {{grace: 10s}}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """The folder, and what is where in it."""
+
+    path: Path
+
+    @property
+    def broker(self) -> Path:
+        """The broker's data and log."""
+        return self.path / "broker"
+
+    @property
+    def config(self) -> Path:
+        """The trainer's settings."""
+        return self.path / "millrace.yaml"
+
+    @property
+    def report(self) -> Path:
+        """What came of the last run."""
+        return self.path / "report.json"
+
+    @property
+    def frozen(self) -> Path:
+        """Weights as they were when a drift began."""
+        return self.path / "frozen"
+
+    @property
+    def checkpoints(self) -> Folder:
+        """The trainer's."""
+        return Folder(self.path / "checkpoints" / NAME)
+
+    def log(self, of: str) -> Path:
+        """What a child says."""
+        return self.path / f"{of}.log"
+
+    def create(self) -> None:
+        """Make the folder, with the model in it. ConfigError where that cannot be, or it is somebody else's."""
+        ours, model = Path(__file__).with_name("model.py"), self.path / "model.py"
+        try:
+            self._refuse_a_strangers(model, ours)
+            self.frozen.mkdir(parents=True, exist_ok=True)
+            if not model.exists():
+                shutil.copy(ours, model)
+        except OSError as error:
+            raise ConfigError(f"cannot write in {self.path}: {error.strerror}; choose another --folder") from error
+
+    def _refuse_a_strangers(self, model: Path, ours: Path) -> None:
+        """A config that the demo has not written is left alone; so is a model that is not beside one that it has."""
+        if self.config.exists():
+            foreign = None if self.config.read_bytes().startswith(_WRITTEN_BY) else self.config
+        else:
+            foreign = model if model.exists() and model.read_bytes() != ours.read_bytes() else None
+        if foreign is not None:
+            raise ConfigError(
+                f"{foreign} is not the demo's own, and would be written over or run; choose another --folder"
+            )
+
+    def write_config(self, *, broker: str, api_port: int) -> None:
+        """Write the trainer's settings."""
+        text = _CONFIG.format(
+            path=self.config,
+            name=NAME,
+            broker=broker,
+            topic=drifting_stream.TOPIC,
+            dead_letters=drifting_stream.DEAD_LETTERS,
+            window=LIVE_WINDOW_S,
+            api=f"{HOST}:{api_port}",
+        )
+        self.config.write_text(text)
+
+
+def api_port(asked: int | None) -> int:
+    """Where the page is to be: the one that was asked for, else the first from 8080 on that is free."""
+    if asked is None:
+        return _first_free(_API_PORT, "choose one with --port")
+    if not is_free(asked):
+        raise ConfigError(f"--port {asked} is taken by another program; leave it out, and a free one is found")
+    return asked
+
+
+def broker_port(*, besides: int | None) -> int:
+    """Where Kafka is to be: the first from 9092 on that is free, and that the page was not asked to be at."""
+    return _first_free(_BROKER_PORT, "end a program that has one of them: Kafka needs it", besides=besides)
+
+
+def _first_free(port: int, way_out: str, *, besides: int | None = None) -> int:
+    for candidate in range(port, port + _PORTS_TRIED):
+        if candidate != besides and is_free(candidate):
+            return candidate
+    raise ConfigError(f"none of the ports {port} to {port + _PORTS_TRIED - 1} is free; {way_out}")

@@ -1,0 +1,124 @@
+"""Who plays which part: the label, the features, a weight, an event time. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.tools.init.columns import ColumnLook, Kind
+from consumers.errors import ConfigError
+
+_LIKE_A_LABEL = re.compile(r"^(y|label|target|class|outcome|clicked|converted|churned|is_.*|has_.*)$", re.IGNORECASE)
+_MOST_CLASSES = 20
+_WEIGHS = (Kind.NUMBER, Kind.CATEGORY)
+
+
+class Task(StrEnum):
+    """What is predicted."""
+
+    BINARY = "binary"
+    CLASSES = "classes"
+    """Integers from 0 on."""
+    NAMED_CLASSES = "named_classes"
+    """Texts."""
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the user has said; None where nothing."""
+
+    label: str | None
+    weight: str | None = None
+    event_time: str | None = None
+    features: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Every column's part."""
+
+    label: ColumnLook
+    task: Task
+    features: tuple[ColumnLook, ...]
+    weight: ColumnLook | None
+    event_time: ColumnLook | None
+    left_out: tuple[ColumnLook, ...]
+
+
+def likely_labels(columns: Sequence[ColumnLook]) -> list[str]:
+    """What can be a label, the likeliest first."""
+    able = [column for column in columns if _task(column) is not None]
+    return [column.source for column in sorted(able, key=lambda column: not _LIKE_A_LABEL.match(column.source))]
+
+
+def likely_times(columns: Sequence[ColumnLook]) -> list[str]:
+    """What can be an event time."""
+    return [column.source for column in columns if column.kind is Kind.TIME]
+
+
+def likely_weights(columns: Sequence[ColumnLook]) -> list[str]:
+    """What can say how much a record counts."""
+    return [column.source for column in columns if column.kind in _WEIGHS]
+
+
+def cast(columns: Sequence[ColumnLook], wanted: Wanted) -> Roles:
+    """Give every column its part. ConfigError where what was asked for cannot be."""
+    by_source = {column.source: column for column in columns}
+    label = _named(by_source, "--label", wanted.label or "")
+    task = _task(label)
+    if task is None:
+        raise ConfigError(
+            f"--label: {label.source!r} cannot be predicted ({label.why or label.kind.said}); name another"
+        )
+    weight = None if wanted.weight is None else _named(by_source, "--weight", wanted.weight)
+    if weight is not None and weight.kind not in _WEIGHS:
+        raise ConfigError(f"--weight: {weight.source!r} is no number; name another, or none")
+    time = None if wanted.event_time is None else _named(by_source, "--event-time", wanted.event_time)
+    if time is not None and time.kind is not Kind.TIME:
+        raise ConfigError(
+            f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind.said}); name "
+            "another, or none"
+        )
+    taken = {column.source for column in (label, weight, time) if column is not None}
+    free = [column for column in columns if column.source not in taken]
+    if wanted.features is None:
+        features = [column for column in free if column.learnable]
+    else:
+        features = [_feature(by_source, source, taken) for source in wanted.features]
+    if not features:
+        raise ConfigError("no field is left to learn from; name some with --features")
+    return Roles(
+        label=label,
+        task=task,
+        features=tuple(features),
+        weight=weight,
+        event_time=time,
+        left_out=tuple(column for column in free if column not in features),
+    )
+
+
+def _task(column: ColumnLook) -> Task | None:
+    distinct = column.distinct
+    if column.kind is Kind.FLAG or (distinct and {*distinct} <= {0, 1}):
+        return Task.BINARY
+    if column.kind is Kind.TEXT:
+        return Task.NAMED_CLASSES if 2 <= len(distinct) <= _MOST_CLASSES else None
+    if column.kind is Kind.CATEGORY and distinct[0] >= 0 and distinct[-1] < _MOST_CLASSES:
+        return Task.CLASSES
+    return Task.NUMBER if column.kind in {Kind.NUMBER, Kind.CATEGORY} else None
+
+
+def _feature(by_source: dict[str, ColumnLook], source: str, taken: set[str]) -> ColumnLook:
+    column = _named(by_source, "--features", source)
+    if source in taken:
+        raise ConfigError(f"--features: {source!r} is the label, weight or event time already; leave it out")
+    if not column.learnable:
+        raise ConfigError(f"--features: {source!r} cannot be learnt from ({column.why}); leave it out")
+    return column
+
+
+def _named(by_source: dict[str, ColumnLook], option: str, source: str) -> ColumnLook:
+    if source not in by_source:
+        raise ConfigError(f"{option}: the records have no field {source!r}; they have {', '.join(by_source)}")
+    return by_source[source]

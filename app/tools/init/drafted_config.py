@@ -1,0 +1,169 @@
+"""The drafted config file: what the records showed, as settings, with a word beside each line. Pure."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.settings.spelling import flow
+from app.tools.init.column_roles import Roles, Task
+from app.tools.init.columns import ColumnLook, Kind
+from app.tools.init.topic_sample import Look
+
+_DTYPES = {
+    Kind.NUMBER: "float32",
+    Kind.NUMBERS: "float32",
+    Kind.VARYING_NUMBERS: "float32",
+    Kind.TEXTS: "string",
+    Kind.CATEGORY: "int64",
+    Kind.FLAG: "bool",
+    Kind.TEXT: "string",
+}
+_MOST_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the records are, and what the config is called."""
+
+    name: str
+    bootstrap_servers: tuple[str, ...]
+    topic: str
+    held: int
+    """Records in the topic just now."""
+
+
+def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
+    """The model's name for each field: the record's own, where Keras takes it."""
+    names: dict[str, str] = {}
+    for column in features:
+        plain = re.sub(r"\W", "_", column.source, flags=re.ASCII)
+        plain = plain if re.match(r"[A-Za-z]", plain) else f"field_{plain}"
+        names[column.source] = _apart(plain, names.values())
+    return names
+
+
+def length_names(features: Sequence[ColumnLook]) -> dict[str, str]:
+    """The model's name for how long each list is that varies in it."""
+    inputs, lengths = input_names(features), dict[str, str]()
+    for source in [column.source for column in features if column.kind.varies]:
+        lengths[source] = _apart(f"{inputs[source]}_length", [*inputs.values(), *lengths.values()])
+    return lengths
+
+
+def _apart(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def rounded(number: float) -> float:
+    """To six digits: more would say more of the records than a model needs."""
+    return float(f"{number:.6g}")
+
+
+def config_text(place: Place, look: Look, roles: Roles) -> str:
+    """The whole file."""
+    return "\n".join([*_head(place, look), *_records(look, roles), *_tail(place)]) + "\n"
+
+
+def _head(place: Place, look: Look) -> Iterator[str]:
+    yield f"# Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:"
+    yield "# `millrace validate -c` this file says whether a start would succeed, docs/configuration.md what there is."
+    yield ""
+    yield f"name: {flow(place.name)}"
+    yield ""
+    yield "kafka:"
+    yield f"  bootstrap_servers: {flow(list(place.bootstrap_servers))}"
+    yield f"  topics: {flow([place.topic])}"
+    yield "  start: earliest                   # the first start only; latest, -7d, or a time are others"
+    yield ""
+
+
+def _records(look: Look, roles: Roles) -> Iterator[str]:
+    yield "records:"
+    yield f"  format: {look.format}"
+    if look.format == "csv":
+        yield from _csv(look)
+    yield "  features:                         # the names of the model's inputs"
+    names, lengths = input_names(roles.features), length_names(roles.features)
+    for column in roles.features:
+        name = names[column.source]
+        yield f"    {_line(name, _feature(column, look, name, lengths.get(column.source)), _said(column))}"
+    for column in roles.left_out:
+        yield f"  # left out: {flow(column.source)}{f', {column.why}' if column.why else ''}"
+    yield f"  {_line('label', _label(roles), 'records without it are set aside')}"
+    if roles.weight is not None:
+        yield f"  weight: {flow({'field': roles.weight.source, **({'missing': 1.0} if roles.weight.absent else {})})}"
+    if roles.event_time is not None:
+        yield f"  event_time: {flow({'field': roles.event_time.source})}"
+    yield "  # dead_letters: {topic: …}        # gets every record that cannot be learnt from, with the reason"
+    yield ""
+
+
+def _csv(look: Look) -> Iterator[str]:
+    settings: dict[str, Any] = {"columns": list(look.columns)}
+    if look.delimiter != ",":
+        settings["delimiter"] = look.delimiter
+    said = "" if look.named else "    # nothing named them; mend the names here, and below"
+    yield f"  csv: {flow(settings)}{said}"
+
+
+def _line(name: str, value: Any, said: str) -> str:
+    return f"{f'{flow(name)}: {flow(value)}':<32}  # {said}"
+
+
+def _said(column: ColumnLook) -> str:
+    if not column.kind.varies:
+        return column.kind.said
+    return f"{column.kind.said}, up to {column.lengths[1]} seen; what is beyond {column.bound} is cut, and counted"
+
+
+def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> Any:
+    settings: dict[str, Any] = {"dtype": _DTYPES[column.kind]}
+    if column.kind is Kind.NUMBERS:
+        settings["shape"] = [column.lengths[0]]
+    if column.kind.varies:
+        pad = "" if column.kind is Kind.TEXTS else 0.0
+        settings |= {"shape": [column.bound], "pad": pad, "length": length}
+    if column.absent or (look.format == "csv" and column.kind is Kind.TEXT):
+        settings["missing"] = _missing(column)
+    if name != column.source:
+        settings["field"] = column.source
+    return settings["dtype"] if settings.keys() == {"dtype"} else settings
+
+
+def _missing(column: ColumnLook) -> Any:
+    stand_ins = {Kind.CATEGORY: -1, Kind.FLAG: False, Kind.TEXT: "", Kind.TEXTS: ""}
+    return stand_ins.get(column.kind, rounded(column.mean))
+
+
+def _label(roles: Roles) -> Any:
+    label, task = roles.label, roles.task
+    settings: dict[str, Any] = {"field": label.source, "dtype": "float32"}
+    if task is Task.BINARY:
+        settings |= {"dtype": "bool"} if label.kind is Kind.FLAG else {"one_of": [0, 1]}
+    elif task is Task.CLASSES:
+        settings |= {"dtype": "int32", "min": 0, "max": label.distinct[-1]}
+    elif task is Task.NAMED_CLASSES:
+        settings |= {"dtype": "string", "one_of": list(label.distinct)}
+    return settings
+
+
+def _tail(place: Place) -> Iterator[str]:
+    yield "model:"
+    yield "  build: ./model.py:build_model"
+    yield ""
+    yield "training:"
+    yield f"  batch_size: {_batch_size(place.held):<21} # records a step; more are faster, fewer learn more of each"
+    yield ""
+    yield "checkpoints:"
+    yield "  path: ./checkpoints               # one folder per name below it"
+
+
+def _batch_size(held: int) -> int:
+    """So that what there is makes some hundred steps."""
+    size = _MOST_BATCH
+    while size > _LEAST_BATCH and held < size * _STEPS:
+        size //= 2
+    return size

@@ -1,0 +1,140 @@
+"""Kafka's jars: resolved and downloaded once, then found in the user's cache folder without any network.
+
+Runs on the caller's thread for about ten seconds the first time. The downloads go to a folder with a temporary name,
+which is renamed when all of them are there and are whole: the cache folder exists complete or not at all. Processes
+that arrive meanwhile wait for the lock beside it.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from app.tools.local_broker.errors import DownloadError, ExtraMissingError, LocalBrokerError
+
+KAFKA_VERSION = "4.1.0"
+COORDINATES = ("org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-simple:1.7.36")
+REPOSITORY_VARIABLE = "MILLRACE_MAVEN_REPOSITORY"
+_REQUEST_TIMEOUT_S = 30
+_DOWNLOADS_AT_ONCE = 8
+
+
+def kafka_jars(repository: str | None = None, version: str = KAFKA_VERSION) -> Path:
+    """Give the folder of Kafka's jars of a version, downloading them if this user has none.
+
+    `repository` is a Maven repository's address, or a folder laid out as one; by default the environment's
+    MILLRACE_MAVEN_REPOSITORY, else Maven Central.
+    """
+    cache = _cache_folder()
+    jars = _jars_in(cache, version)
+    if jars.is_dir():
+        return jars
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalBrokerError(f"cannot keep Kafka's jars in {cache}: {error.strerror}; set XDG_CACHE_HOME") from error
+    with _alone(cache / "lock"):
+        if not jars.is_dir():
+            _fill(jars, version, repository or os.environ.get(REPOSITORY_VARIABLE))
+    return jars
+
+
+def in_cache(version: str = KAFKA_VERSION) -> bool:
+    """Whether this user has the jars, so that none need be downloaded."""
+    return _jars_in(_cache_folder(), version).is_dir()
+
+
+def _jars_in(cache: Path, version: str) -> Path:
+    return cache / f"kafka-{version}"
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "millrace"
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fill(jars: Path, version: str, repository: str | None) -> None:
+    for torn in jars.parent.glob(f"{jars.name}.partial-*"):
+        shutil.rmtree(torn, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f"{jars.name}.partial-", dir=jars.parent))
+    try:
+        flat = partial / "jars"
+        flat.mkdir()
+        for jar in _download(partial / "maven", version, repository):
+            shutil.copy(jar, flat / jar.name)
+        flat.rename(jars)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _download(folder: Path, version: str, repository: str | None) -> list[Path]:
+    try:
+        from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415 - an extra: absent in most installations
+        from jgo.maven import MavenContext  # noqa: PLC0415
+    except ImportError as error:
+        raise ExtraMissingError from error
+    repository = (repository or MAVEN_CENTRAL_URL).rstrip("/")
+    if urlsplit(repository).scheme in ("http", "https"):
+        context = MavenContext(repo_cache=folder, remote_repos={"maven": repository}, timeout=_REQUEST_TIMEOUT_S)
+    else:
+        context = MavenContext(repo_cache=folder, local_repos=[Path(repository).expanduser()], offline=True)
+    try:
+        artifacts = _resolve(context, version)
+        with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE, thread_name_prefix="jars") as pool:
+            return [_whole(jar) for jar in pool.map(lambda artifact: Path(artifact.resolve()), artifacts)]
+    except SyntaxError as error:  # of its XML: a page that asks to log in, as networks with a portal answer
+        strange = RuntimeError("it does not answer as a repository does")
+        raise DownloadError(_explain(strange, version, repository)) from error
+    except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo's own are RuntimeErrors
+        raise DownloadError(_explain(error, version, repository)) from error
+
+
+def _resolve(context: Any, version: str) -> list[Any]:
+    wanted = [context.create_dependency(coordinate.format(version=version)) for coordinate in COORDINATES]
+    resolved, transitive = context.resolver.resolve(wanted)
+    return [dependency.artifact for dependency in (*resolved, *transitive)]
+
+
+def _whole(jar: Path) -> Path:
+    if not zipfile.is_zipfile(jar):
+        raise RuntimeError(f"{jar.name} is not a jar")
+    return jar
+
+
+def _explain(error: Exception, version: str, repository: str) -> str:
+    shown = _without_credentials(repository)
+    request = getattr(error, "request", None)
+    what = Path(urlsplit(request.url).path).name if request is not None else "the jars"
+    why = _root(error).replace(repository, shown)
+    return (
+        f"cannot get Kafka {version} ({what}) from {shown}: {why}; is the network there? "
+        f"A mirror is named by --repository or {REPOSITORY_VARIABLE}"
+    )
+
+
+def _root(error: BaseException) -> str:
+    """Give the words at the bottom of a network error, which `requests` wraps in several others."""
+    for inner in error.args:
+        reason = getattr(inner, "reason", inner)
+        if isinstance(reason, BaseException):
+            return _root(reason)
+    return str(error).split("\n", maxsplit=1)[0]
+
+
+def _without_credentials(repository: str) -> str:
+    parts = urlsplit(repository)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,194 @@
+"""A campaign: one trainer is killed again and again while records keep coming, then drains them.
+
+After each kill it looks at what is on disk: everything there must verify, and the next start must go on from the newest
+of it. At the end it compares what the weights testify with what was written. Runs on the caller's thread.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from app.tools.prove.checkpoint_reader import Shelf, Statement
+from app.tools.prove.errors import UnprovenError
+from app.tools.prove.kills import SAVE_POINTS, AfterSave, Fault
+from app.tools.prove.trainer_process import Home, Run
+from consumers.records import Partition
+from training.ledger.offset_checksum import Evidence
+
+Expected = Callable[[], Mapping[Partition, Evidence]]
+_FRUITLESS = 2
+"""Kills while it learns without a checkpoint in between: after more, it rightly takes what comes for what kills it."""
+_IN_A_CALL = ("call.", "careful.")
+
+
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """What a campaign comes to."""
+
+    seed: int
+    records: int = 0
+    kills: int = 0
+    kills_in_save: int = 0
+    """Of them, how many left a save half done, or died in one of its windows."""
+    points: Counter[str] = field(default_factory=Counter)
+    """How many died at each failpoint."""
+    lost: int = 0
+    learnt_twice: int = 0
+    unbalanced: int = 0
+    """Partitions whose account does not add up."""
+    valid_rejected: int = 0
+    """Checkpoints on disk that do not verify, and restarts that went on from another than the newest."""
+    restored_newest: int = 0
+    """Restarts that went on from the newest durable checkpoint."""
+    replay: list[int] = field(default_factory=list)
+    """By kill of which it is known: offsets settled and not yet durable, so read again."""
+    replay_beyond_bound: int = 0
+    """Of them, how many were more than were learnt in the time between two saves, and a block in flight."""
+    rto_s: list[float] = field(default_factory=list)
+    """By start that came so far: seconds to its first new call."""
+    seconds: float = 0.0
+
+    @property
+    def kept(self) -> bool:
+        """Whether everything held."""
+        broken = self.lost, self.learnt_twice, self.unbalanced, self.valid_rejected, self.replay_beyond_bound
+        return not any(broken)
+
+    def add(self, other: "Figures") -> None:
+        """Take in those of another history."""
+        for name in ("records", "kills", "kills_in_save", "lost", "learnt_twice", "unbalanced", "valid_rejected"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.restored_newest += other.restored_newest
+        self.replay_beyond_bound += other.replay_beyond_bound
+        self.points += other.points
+        self.replay += other.replay
+        self.rto_s += other.rto_s
+        self.seconds += other.seconds
+
+    def summary(self) -> dict[str, Any]:
+        """For a program, and for people."""
+        spreads = {"replay": spread(self.replay), "rto_s": spread(self.rto_s)}
+        counted = {"points": dict(self.points), "seconds": round(self.seconds, 1)}
+        return {**asdict(self), **spreads, **counted, "kept": self.kept}
+
+
+def spread(found: Sequence[float]) -> dict[str, float]:
+    """The median and the ends of some values; by nearest rank from above, so that few values do not flatter."""
+    values = sorted(found) or [0.0]
+    p99 = values[min(len(values) - 1, int(0.99 * len(values)))]
+    median = statistics.median(values)
+    return {"n": len(found), "p50": round(median, 2), "p99": round(p99, 2), "max": round(values[-1], 2)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How a trainer saves, which bounds what is read again."""
+
+    every_s: float
+    save_s: float = 2.0
+    """How long a save may take: it is durable so much later than it was due."""
+    block_rows: int
+
+    def bound(self, settled: int, learning_s: float) -> float:
+        """The most that may be read again by one that has settled so much in so many seconds."""
+        return self.block_rows + settled * min(1.0, (self.every_s + self.save_s) / max(learning_s, 1e-3))
+
+
+class Campaign:
+    """Kills of one trainer, one after the other."""
+
+    def __init__(
+        self,
+        home: Home,
+        shelf: Shelf,
+        pace: Pace,
+        figures: Figures,
+        provoke: Callable[[Fault], None] = lambda _fault: None,
+    ) -> None:
+        """`provoke` does what a fault needs to be brought about, and that only who feeds the trainer can do."""
+        self.figures = figures
+        self._home, self._shelf, self._pace, self._provoke = home, shelf, pace, provoke
+        self._durable: int | None = None
+        self._settled = 0
+        self._fruitless = 0
+
+    def wage(self, faults: Iterable[Fault], on_strike: Callable[[Fault], None] = lambda _fault: None) -> None:
+        """Strike with each of these; those that need a trainer that has saved come when it is time for one."""
+        left = list(faults)
+        while left:
+            fault = self._fruitful(left) if self._fruitless >= _FRUITLESS else left.pop(0)
+            self.strike(fault)
+            on_strike(fault)
+
+    def _fruitful(self, left: list[Fault]) -> Fault:
+        """One that lets the trainer save first: one of these, or instead of one of these that strikes at any time."""
+        at = next((at for at, fault in enumerate(left) if isinstance(fault, AfterSave)), None)
+        if at is not None:
+            return left.pop(at)
+        at = next((at for at, fault in enumerate(left) if fault.point is None), None)
+        if at is not None:
+            left.pop(at)
+        return AfterSave(0.0)
+
+    def strike(self, fault: Fault) -> None:
+        """Start the trainer, and kill it."""
+        with Run(self._home, failpoints=fault.failpoints) as run:
+            self._provoke(fault)
+            fault.bring_about(run, self._shelf)
+            settled = run.settled() if run.alive and run.first_call_s is not None else None
+            run.kill()
+        self.figures.kills += 1
+        self.figures.points[fault.point or type(fault).__name__] += 1
+        self._look_at(run)
+        contents, newest = self._shelf.contents(), self._shelf.newest()
+        self.figures.kills_in_save += bool(contents.torn or fault.point in SAVE_POINTS)
+        self.figures.valid_rejected += len(contents.bad)
+        if settled is not None and newest is not None:
+            self._count_replay(run, settled, newest)
+        self._remember(newest, learning=run.first_call_s is not None or (fault.point or "").startswith(_IN_A_CALL))
+
+    def drain(self, expected: Expected) -> Statement:
+        """Let it learn what is left, and compare what it knows with what was written."""
+        with Run(self._home, "--until", "now") as run:
+            run.finish()
+        self._look_at(run)
+        newest = self._shelf.newest()
+        if newest is None:
+            raise UnprovenError("a trainer that ended well has left no checkpoint")
+        for partition, evidence in expected().items():
+            lost, twice = compared(evidence, newest.testimonies.get(partition, Evidence(0, 0, 0)))
+            self.figures.lost += lost
+            self.figures.learnt_twice += twice
+        self.figures.unbalanced += sum(not account.balanced for account in newest.accounts.values())
+        return newest
+
+    def _remember(self, newest: Statement | None, *, learning: bool) -> None:
+        number, settled = (None, 0) if newest is None else (newest.number, newest.settled)
+        self._fruitless = self._fruitless + learning if number == self._durable else 0
+        self._durable, self._settled = number, settled
+
+    def _look_at(self, run: Run) -> None:
+        """Which checkpoint it went on from, and how soon it learnt."""
+        began_at = run.went_on_from()
+        if began_at is not None and self._durable is not None:
+            self.figures.valid_rejected += began_at != self._durable
+            self.figures.restored_newest += began_at == self._durable
+        if run.first_call_s is not None:
+            self.figures.rto_s.append(round(run.first_call_s, 2))
+
+    def _count_replay(self, run: Run, settled: int, newest: Statement) -> None:
+        replayed = max(0, settled - newest.settled)
+        self.figures.replay.append(replayed)
+        assert run.first_call_s is not None
+        bound = self._pace.bound(settled - self._settled, run.age_s - run.first_call_s)
+        self.figures.replay_beyond_bound += replayed > bound
+
+
+def compared(expected: Evidence, seen: Evidence) -> tuple[int, int]:
+    """At least how many offsets were lost, and how many learnt twice."""
+    if expected == seen:
+        return 0, 0
+    missing = expected.count - seen.count
+    return max(missing, int(missing == 0)), max(-missing, int(missing == 0))

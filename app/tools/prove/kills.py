@@ -1,0 +1,177 @@
+"""Faults: the ways in which a process is killed. Each says what it arms, and waits for its moment.
+
+Some strike at a random time, whatever the process is doing; others at a failpoint, which must be seen to have acted.
+"""
+
+import http.client
+import itertools
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from app.tools.prove.checkpoint_reader import Shelf
+from app.tools.prove.errors import UnprovenError, WaitedError
+from app.tools.prove.trainer_process import Run
+from consumers.failpoints import NAMES
+
+SAVE_POINTS = tuple(name for name in NAMES if name.startswith(("save.", "commit.")))
+"""The windows of a save, in their order."""
+START_POINTS = tuple(name for name in NAMES if name.startswith("start."))
+"""Passed once in a history, before its first checkpoint and after it."""
+_LONGEST_START_S = 12.0
+_AT_POINTS = 2
+"""Thirds of a plan that strike at a point of their own; the others are drawn."""
+
+
+class Fault(Protocol):
+    """A way to die."""
+
+    @property
+    def point(self) -> str | None:
+        """The failpoint at which it dies; None for a random time."""
+        ...
+
+    @property
+    def failpoints(self) -> str:
+        """What is armed in the process."""
+        ...
+
+    def bring_about(self, run: Run, shelf: Shelf) -> None:
+        """Wait for the moment; the process may be dead by then, or is killed by whoever asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AfterStart:
+    """So many seconds after its start, whatever it is doing."""
+
+    seconds: float
+    point: str | None = None
+    failpoints: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s after its start"
+
+    def bring_about(self, run: Run, shelf: Shelf) -> None:  # noqa: ARG002 - the Protocol's signature
+        """Wait for that second."""
+
+        def is_time() -> bool:
+            run.has_called()  # notes when, where it happens meanwhile
+            return run.age_s >= self.seconds
+
+        run.wait_for(is_time, f"second {self.seconds:.1f} of its life")
+
+
+@dataclass(frozen=True, slots=True)
+class WhileLearning:
+    """So many seconds after its first call."""
+
+    seconds: float
+    point: str | None = None
+    failpoints: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s after its first call"
+
+    def bring_about(self, run: Run, shelf: Shelf) -> None:  # noqa: ARG002 - the Protocol's signature
+        """Wait for the call, then for that second."""
+        ends_at = run.wait_for_first_call() + self.seconds
+        run.wait_for(lambda: run.age_s >= ends_at, f"{self.seconds:.1f} s of learning")
+
+
+@dataclass(frozen=True, slots=True)
+class AfterSave:
+    """So many seconds after the first checkpoint that it has published."""
+
+    seconds: float
+    point: str | None = None
+    failpoints: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s after a checkpoint"
+
+    def bring_about(self, run: Run, shelf: Shelf) -> None:
+        """Wait for the checkpoint, then for that second."""
+        before = shelf.numbers()
+        run.wait_for_first_call()
+        run.wait_for(lambda: shelf.numbers()[-1:] > before[-1:], "it published a checkpoint")
+        ends_at = run.age_s + self.seconds
+        run.wait_for(lambda: run.age_s >= ends_at, f"{self.seconds:.1f} s after that")
+
+
+@dataclass(frozen=True, slots=True)
+class AtPoint:
+    """At a failpoint, after it was passed so many times."""
+
+    point: str
+    after: int = 0
+
+    @property
+    def failpoints(self) -> str:
+        """The point, armed to kill."""
+        return f"{self.point}=kill:after={self.after}"
+
+    def __str__(self) -> str:
+        return f"at {self.point}: {NAMES[self.point]}"
+
+    def bring_about(self, run: Run, shelf: Shelf) -> None:
+        """Do what leads there, and wait until it has died of it."""
+        if self.point.startswith("rewind."):
+            _order_rewind(run, shelf)
+        if run.exit_code() != -signal.SIGKILL or run.hits(self.point) != 1:
+            raise UnprovenError(f"the kill at {self.point} did not hit:\n{run.tail()}")
+
+
+def _order_rewind(run: Run, shelf: Shelf) -> None:
+    """Order one to the oldest checkpoint that there is, of a process that is about to die of it."""
+    run.wait_for_first_call()
+    run.wait_for(run.ready, "it took orders")
+    with suppress(OSError, http.client.HTTPException):
+        status, answer = run.ask("POST", "/rewind?wait=60s", {"to": shelf.numbers()[0], "reason": "a proof"})
+        raise WaitedError(f"the order to rewind was answered {status}, and was to be died of: {answer}")
+
+
+def _at_save(random: Random) -> AtPoint:
+    return AtPoint(random.choice(SAVE_POINTS), random.randrange(3))
+
+
+RANDOM_KINDS: Sequence[Callable[[Random], Fault]] = (
+    lambda random: AfterStart(random.uniform(0, _LONGEST_START_S)),
+    lambda random: WhileLearning(random.uniform(0, 2)),
+    _at_save,
+    lambda random: AfterSave(random.uniform(0, 1)),
+    _at_save,
+)
+"""How a kill is drawn: a good third of them inside a save, the others at any time."""
+
+
+_PASSED_ONCE = ("start.", "restore.", "rewind.", "fallback.", "careful.")
+"""Points that a process passes once, or once for what leads there."""
+
+
+def plan(random: Random, rounds: int, points: Sequence[str] = tuple(NAMES)) -> Iterator[Fault]:
+    """So many faults of one history: the beginning's points, then other points and random times, shuffled."""
+    beginning: Sequence[Fault] = [AtPoint(point) for point in START_POINTS if point in points][: rounds // 3]
+    left = rounds - len(beginning)
+    later = list[Fault](_at(point, random) for point in _mixed(points, random))[: _AT_POINTS * left // 3]
+    kinds = itertools.islice(itertools.cycle(RANDOM_KINDS), left - len(later))
+    later += [kind(random) for kind in kinds]
+    random.shuffle(later)
+    yield from beginning
+    yield from later
+
+
+def _mixed(points: Sequence[str], random: Random) -> Iterator[str]:
+    """Points that come after the beginning, in any order, but those of a save and others in turn."""
+    later = random.sample(points, len(points))
+    of_save = [point for point in later if point in SAVE_POINTS]
+    others = [point for point in later if point not in SAVE_POINTS and point not in START_POINTS]
+    pairs = itertools.chain.from_iterable(itertools.zip_longest(of_save, others))
+    return (point for point in pairs if point is not None)
+
+
+def _at(point: str, random: Random) -> AtPoint:
+    return AtPoint(point, 0 if point.startswith(_PASSED_ONCE) else random.randrange(2))

@@ -1,0 +1,65 @@
+"""A user's settings, so that their model learns from the local broker and touches nothing that anybody else sees.
+
+Pure, but for the one file that it writes: the config of the trainer that is killed.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.settings import Settings
+from app.tools.local_broker.broker import free_port
+from training.checkpoints.folder import Folder
+
+EVERY_S = 1.0
+"""How often it saves: often, so that many kills fall into a save."""
+_KAFKA_KEPT = ("topics", "isolation_level", "fetch_bytes", "chunk_records")
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Where a trainer is killed."""
+
+    path: Path
+    cwd: Path
+    config: Path
+    port: int
+    folder: Folder
+    """Its checkpoints."""
+    dead_letters: str
+    """The topic that they go to."""
+
+
+def set_apart(settings: Settings, bootstrap: str, path: Path) -> Apart:
+    """Write the config. Whatever the user's model opens is found where the user stands."""
+    path.mkdir(parents=True, exist_ok=True)
+    port, letters = free_port(), _unlike(settings.kafka.topics)
+    values = _changed(settings.model_dump(mode="json"), settings, bootstrap)
+    values["records"]["dead_letters"]["topic"] = letters
+    values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
+    values["api"] = {"listen": f"{_LOOPBACK}:{port}"}
+    values["logs"] = {"format": "text", "level": "info"}
+    config = path / "millrace.yaml"
+    config.write_text(json.dumps(values, indent=1))  # JSON is YAML
+    folder = Folder(path / "checkpoints" / settings.name)
+    return Apart(path=path, cwd=Path.cwd(), config=config, port=port, folder=folder, dead_letters=letters)
+
+
+def _changed(values: dict[str, Any], settings: Settings, bootstrap: str) -> dict[str, Any]:
+    build = settings.model.build
+    kafka = {key: values["kafka"][key] for key in _KAFKA_KEPT}
+    return {
+        **values,
+        "kafka": {**kafka, "bootstrap_servers": [bootstrap]},
+        "model": {**values["model"], "build": f"{build.file}:{build.function}"},
+    }
+
+
+def _unlike(topics: tuple[str, ...]) -> str:
+    """A topic's name that none of these is."""
+    name = "set-aside"
+    while name in topics:
+        name += "-too"
+    return name

@@ -1,0 +1,220 @@
+"""A real `millrace run` in a process of its own: started, asked, killed by its id.
+
+What it says on stdout and stderr goes to a file, which is how its failpoints and log lines are seen. Runs on the
+caller's thread; whatever is left of the process when the context ends is killed.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from app.settings.environment import of_others
+from app.tools.prove.errors import UnprovenError, WaitedError
+from app.tools.prove.waiting import PATIENCE_S, wait_until
+from consumers.failpoints import VARIABLE
+
+ROOT = Path(__file__).parents[3]
+_COMMAND = "from app.cli import main; main()"
+_FIRST_CALL = "call.settled"
+_BEACON = f"{_FIRST_CALL}=sleep:0:once"
+"""Acts once, when the first call has been settled, and does nothing but say so."""
+_ANSWER_S = 90.0
+_TAIL = 25
+
+
+class Home(Protocol):
+    """Where a trainer lives."""
+
+    @property
+    def path(self) -> Path:
+        """The folder that its log goes to."""
+        ...
+
+    @property
+    def cwd(self) -> Path:
+        """The folder that it runs in."""
+        ...
+
+    @property
+    def config(self) -> Path:
+        """Its settings."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Where it answers, on loopback."""
+        ...
+
+
+class Run:
+    """One process. A context manager: whatever is left of it at the end is killed."""
+
+    def __init__(self, home: Home, *arguments: str, failpoints: str = "") -> None:
+        self.first_call_s: float | None = None
+        """Seconds from its start to its first call, where somebody waited for it."""
+        self._home = home
+        self._log = home.path / f"run-{len(list(home.path.glob('run-*.log')))}.log"
+        armed = failpoints if _FIRST_CALL in failpoints else ", ".join(filter(None, (failpoints, _BEACON)))
+        scratch = home.path / "scratch"  # what TensorFlow writes there stays when it is killed
+        scratch.mkdir(exist_ok=True)
+        ours = {
+            VARIABLE: armed,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONSAFEPATH": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "TMPDIR": str(scratch),
+        }
+        with self._log.open("wb") as log:
+            self.began = time.monotonic()
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-u", "-c", _COMMAND, "run", "-c", str(home.config), *arguments],
+                cwd=home.cwd,
+                env=of_others() | ours,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._process.pid
+
+    @property
+    def age_s(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self.began
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def takes(self, number: signal.Signals) -> bool:
+        """Whether it has a handler for a signal, as Linux knows."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone; one that has ended stays as it ended."""
+        if self.alive:
+            os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        os.kill(self._process.pid, signal.SIGTERM)
+
+    def exit_code(self, within_s: float = PATIENCE_S) -> int:
+        """How it ended; it must have, within this time. Minus the signal's number where one ended it."""
+        try:
+            wait_until(self._has_ended, "its end", within_s)
+        except WaitedError:
+            raise WaitedError(f"it still runs after {within_s:g} s:\n{self.tail()}") from None
+        return self._process.wait()
+
+    def _has_ended(self) -> bool:
+        """Whether it has; meanwhile its first call is looked for."""
+        self.has_called()
+        return not self.alive
+
+    def finish(self) -> None:
+        """Let it come to its own end, which must be a good one."""
+        code = self.exit_code()
+        if code != 0:
+            raise UnprovenError(f"a trainer that was to end well ended with {code}:\n{self.tail()}")
+
+    def log(self) -> str:
+        """All that it has said."""
+        return self._log.read_text(errors="replace")
+
+    def tail(self) -> str:
+        """The last that it has said, for whoever reads a failure."""
+        return "\n".join(self.log().splitlines()[-_TAIL:])
+
+    def said(self, text: str) -> int:
+        """How often it has said this."""
+        return self.log().count(text)
+
+    def hits(self, point: str) -> int:
+        """How often a failpoint has acted in it."""
+        return self.said(f"failpoint {point}: ")
+
+    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait while it runs; its end is a failure."""
+        wait_until(lambda: condition() or not self.alive, what)
+        if not condition():
+            raise WaitedError(f"it ended ({self._process.poll()}) before {what}:\n{self.tail()}")
+
+    def wait_for_line(self, text: str) -> None:
+        """Wait until it has said this."""
+        self.wait_for(lambda: self.said(text), f"it said {text!r}")
+
+    def has_called(self) -> bool:
+        """Whether its first call is settled; notes when that was seen."""
+        if self.first_call_s is None and self.hits(_FIRST_CALL):
+            self.first_call_s = self.age_s
+        return self.first_call_s is not None
+
+    def wait_for_first_call(self) -> float:
+        """Wait until its first call is settled; the seconds since its start."""
+        self.wait_for(self.has_called, "its first call was settled")
+        assert self.first_call_s is not None
+        return self.first_call_s
+
+    def went_on_from(self) -> int | None:
+        """The checkpoint that it has restored or begun with; None where it has not come to it."""
+        found = re.search(r"(?:resumed from|began at) checkpoint (\d+)", self.log())
+        return None if found is None else int(found[1])
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Ask its API: the status and the answer. OSError or HTTPException where none comes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._home.port, timeout=_ANSWER_S)
+        with contextlib.closing(connection):
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, text, {"content-type": "application/json"} if text else {})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+
+    def status(self) -> dict[str, Any]:
+        """What it says of itself; nothing where nobody answers."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            code, answer = self.ask("GET", "/status")
+            return dict(answer) if code == HTTPStatus.OK else {}
+        return {}
+
+    def ready(self) -> bool:
+        """Whether it takes orders."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.ask("GET", "/readyz")[0] == HTTPStatus.OK
+        return False
+
+    def settled(self) -> int | None:
+        """How many offsets it has settled since its history began; None where nobody answers."""
+        offsets = self.status().get("records", {}).get("offsets")
+        return None if offsets is None else int(offsets)
+
+    def state(self) -> str | None:
+        """Its phase; None where nobody answers."""
+        state = self.status().get("state")
+        return None if state is None else str(state)

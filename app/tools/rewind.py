@@ -1,0 +1,133 @@
+"""Rewinding from the command line: by the trainer where one runs, else here, with a trainer's rights.
+
+An order that is given while nobody runs takes the folder for a moment, as a trainer would, so the two exclude each
+other; the next start finds the order as the newest checkpoint. Kafka is asked what it still has; where it does not
+answer within some seconds, the order is given without knowing.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.api.checkpoint_reads import just_published
+from app.monitoring.command_models import RewindPlanAnswer
+from app.monitoring.rewind_plan import advice_on, beginnings_of, plan_fields
+from app.service.retention import keep_policy
+from app.settings import Settings
+from app.settings.connection import kafka_options
+from app.tools.service_client import Remote, url_of
+from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
+from consumers.kafka.source import KafkaSource
+from consumers.records import Partition
+from training.checkpoints.folder import Folder
+from training.checkpoints.lease import Writer
+from training.checkpoints.lock_holder import holder_of
+from training.checkpoints.store import CheckpointStore, StoreOptions
+from training.commands import Rewind
+from training.history.rewind import last_ordered, plan_rewind, present_on_disk, publish_rewind
+from training.history.rewind_target import Destination, Numbered, find, parse_destination
+from training.ledger.skip_syntax import parse_skips
+
+_WAIT_S = 600
+CONNECT_S = 5.0
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewindOrder:
+    """What was typed."""
+
+    to: str
+    skip: Sequence[str] = ()
+    unskip: Sequence[str] = ()
+    reason: str | None = None
+    dry_run: bool = False
+
+    def body(self, destination: Destination) -> dict[str, Any]:
+        """As `POST /rewind` takes it. What an older trainer may not know is left out where it is not asked for."""
+        to = destination.number if isinstance(destination, Numbered) else self.to
+        body: dict[str, Any] = {"to": to, "skip": list(self.skip), "reason": self.reason, "dry_run": self.dry_run}
+        return {**body, "unskip": list(self.unskip)} if self.unskip else body
+
+
+def order_remote_rewind(remote: Remote, order: RewindOrder) -> Mapping[str, Any]:
+    """Have a service do it, or plan it, whose folder is not here."""
+    destination = parse_destination(order.to, now_s=time.time())
+    parse_skips(order.skip, order.reason)
+    return _ordered(remote, order.body(destination))
+
+
+def order_rewind(settings: Settings, order: RewindOrder, token: str | None = None) -> Mapping[str, Any]:
+    """Have the rewind done, or planned; the answer has the shape of `POST /rewind`."""
+    folder = Folder(settings.checkpoints.path / settings.name)
+    destination = parse_destination(order.to, now_s=time.time())
+    skips = parse_skips(order.skip, order.reason)
+    if (holder := holder_of(folder)) is not None:
+        return _by_its_trainer(settings, holder, token, order.body(destination))
+    store = CheckpointStore(folder)
+    command = Rewind(
+        to=find(store, destination),
+        skips=skips,
+        unskip=order.unskip,
+        by="command line",
+        note=order.reason,
+    )
+    plan = plan_rewind(store, command, present_on_disk(store), _beginnings(settings))
+    policy = settings.kafka.out_of_range
+    if order.dry_run:
+        return _as_json(plan_fields(plan, policy=policy, per_s=None))
+    if plan.gone and policy == "fail":
+        raise DataLossError(f"this would lose records: {advice_on(plan, policy)}")
+    return _carried_out(settings, folder, command)
+
+
+def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """As the answer of `POST /rewind` would hold them, but for its stamp."""
+    answer = RewindPlanAnswer(as_of="", name="", version="", **fields)
+    return answer.model_dump(exclude_none=True, exclude={"as_of", "name", "version"})
+
+
+def _carried_out(settings: Settings, folder: Folder, command: Rewind) -> dict[str, Any]:
+    writer = Writer.acquire(folder, f"millrace rewind {settings.name}")
+    try:
+        store = CheckpointStore(folder, writer, StoreOptions(keep=keep_policy(settings)))
+        last, present = last_ordered(store), present_on_disk(store)
+        incarnation = 0 if last is None else last.incarnation
+        manifest = publish_rewind(store, command, incarnation=incarnation, orders=present.orders)
+    finally:
+        writer.release()
+    return {"checkpoint": just_published(manifest).model_dump(exclude_none=True)}
+
+
+def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
+    """What Kafka still has; None where it does not answer soon."""
+    try:
+        source = KafkaSource(kafka_options(settings.kafka))
+        source.start(CONNECT_S)
+    except MillraceError:
+        return None
+    try:
+        return beginnings_of(source)
+    finally:
+        source.stop(_STOP_S)
+
+
+def _by_its_trainer(settings: Settings, holder: str, token: str | None, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Have the one do it that holds the folder."""
+    try:
+        return _ordered(Remote(url_of(settings), token, name=settings.name), body)
+    except (ConfigError, UnreachableError) as error:
+        raise type(error)(
+            f"{holder} runs here; set MILLRACE_API__LISTEN to where it answers, or stop it first: {error}"
+        ) from error
+
+
+def _ordered(remote: Remote, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    answer = remote.order(f"/rewind?wait={_WAIT_S}s", body, within_s=_WAIT_S + 30)
+    if "operation" in answer:
+        raise MillraceError(
+            f"the trainer was at it for longer than {_WAIT_S} s; GET /operations/{answer['operation']['id']} tells how "
+            "it stands"
+        )
+    return answer

@@ -1,0 +1,34 @@
+"""Watching a service until Ctrl-C: asked once a second, drawn anew each time. Runs on the caller's thread.
+
+A service that does not answer is waited for, and the view says for how long: it may be starting again.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from app.tools.service_client import Remote
+from app.tools.status.status_view import drawn
+from app.tools.status.watched import Watched
+from consumers.errors import UnreachableError
+
+_EVERY_S = 1.0
+_ANSWER_S = 3.0
+
+
+def watch(remote: Remote, first: Mapping[str, Any], screen: Console) -> None:
+    """Show it until Ctrl-C."""
+    watched, heard = Watched.of(first), time.monotonic()
+    with suppress(KeyboardInterrupt), Live(drawn(watched), console=screen, auto_refresh=False) as live:
+        while True:
+            live.update(drawn(watched), refresh=True)
+            time.sleep(_EVERY_S)
+            try:
+                watched.see(remote.ask("/status", within_s=_ANSWER_S))
+                heard = time.monotonic()
+            except UnreachableError:
+                watched.miss(time.monotonic() - heard)

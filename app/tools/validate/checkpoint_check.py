@@ -1,0 +1,182 @@
+"""The checks of the checkpoints' folder: writable, free, with room, and its newest checkpoint is of this model.
+
+Only looks: nobody's lock is taken, nothing is created but a nameless temporary file.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from app.service.recorded_settings import hyperparameter_options
+from app.settings import Settings
+from app.tools.validate.check import Check, Outcome, fail, ok, skip, warn
+from app.tools.validate.kafka_check import Bounds
+from consumers.errors import ConfigError, DataLossError, MillraceError
+from consumers.records import Partition
+from training.checkpoints.files import require_space
+from training.checkpoints.folder import Folder
+from training.checkpoints.lock_holder import holder_of
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.store import CheckpointStore
+from training.errors import CorruptError, FolderBusyError
+from training.model.hyperparameters import UNKNOWN, Hyperparameters
+from training.model.learner import Learner
+from training.model.variables import VariablesPart
+
+_COPIES = 3
+"""How many states there must be room for: the newest, the one being written, and one to fall back to."""
+
+
+def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | None) -> Iterator[Check]:
+    """Look at the folder of this name."""
+    folder = Folder(settings.checkpoints.path / settings.name)
+    yield _writable(folder)
+    yield _free(folder)
+    yield _space(folder, learner)
+    yield from _newest(settings, CheckpointStore(folder), learner, bounds)
+
+
+def checkpoint_check(settings: Settings, learner: Learner, number: int | None) -> Check:
+    """Whether learning could go on from one checkpoint, the newest where none is named.
+
+    Whatever refuses it ends with 4: who deploys asks one question, and reads one code.
+    """
+    store = CheckpointStore(Folder(settings.checkpoints.path / settings.name))
+    try:
+        manifest = store.newest() if number is None else _verified(store, number)
+    except MillraceError as error:
+        check = fail("checkpoint", error)
+    else:
+        if manifest is None:
+            return ok("checkpoint", "none yet: the first start begins a history")
+        check = _of_this_model(settings, store, manifest, learner)
+    return replace(check, exit_code=DataLossError.exit_code) if check.outcome is Outcome.FAIL else check
+
+
+def _verified(store: CheckpointStore, number: int) -> Manifest:
+    found = store.verify(number)
+    if found.manifest is None or not found.verified:
+        raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}; name another one")
+    return found.manifest
+
+
+def _writable(folder: Folder) -> Check:
+    there = _nearest(folder.checkpoints)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        text = (
+            f"checkpoints.path: cannot write to {there}: {error.strerror}; make it a folder that this user may write "
+            "to, or name another one"
+        )
+        return fail("folder", ConfigError(text))
+    return ok("folder", f"{folder.root} " + ("is writable" if there == folder.checkpoints else "can be made"))
+
+
+def _nearest(path: Path) -> Path:
+    """The path itself, or the nearest above it that exists."""
+    return next(there for there in (path, *path.parents) if there.exists())
+
+
+def _free(folder: Folder) -> Check:
+    holder = holder_of(folder)
+    if holder is None:
+        return ok("lock", "nobody holds the folder")
+    text = f"{folder.root} is held by {holder}: stop that trainer before you start one here"
+    return fail("lock", FolderBusyError(text))
+
+
+def _space(folder: Folder, learner: Learner | None) -> Check:
+    if learner is None:
+        return skip("space", "the size of the model's state is not known")
+    needed = _COPIES * learner.state_bytes
+    try:
+        require_space(_nearest(folder.checkpoints), needed)
+    except MillraceError as error:
+        return fail("space", error)
+    except OSError as error:
+        return fail("space", ConfigError(f"checkpoints.path: {error.strerror}; name another one"))
+    return ok("space", f"there is room for {_COPIES} × {learner.state_bytes:,} bytes")
+
+
+def _newest(
+    settings: Settings, store: CheckpointStore, learner: Learner | None, bounds: Bounds | None
+) -> Iterator[Check]:
+    name = "checkpoint"
+    try:
+        newest = store.newest()
+    except MillraceError as error:
+        yield fail(name, error)
+        return
+    if newest is None:
+        yield _first_start(settings, bounds)
+        return
+    yield _of_this_model(settings, store, newest, learner)
+    if bounds is not None:
+        yield from _positions(settings, newest, bounds)
+
+
+def _first_start(settings: Settings, bounds: Bounds | None) -> Check:
+    name, start = "checkpoint", settings.kafka.start
+    if bounds is None:
+        return ok(name, f"none yet: the first start begins at {start}")
+    if isinstance(bounds.start, MillraceError):
+        return fail(name, bounds.start)
+    ahead = sum(max(0, bounds.end[partition] - offset) for partition, offset in bounds.start.items())
+    return ok(name, f"none yet: the first start begins at {start}, with {ahead:,} offsets to learn")
+
+
+def _of_this_model(settings: Settings, store: CheckpointStore, newest: Manifest, learner: Learner | None) -> Check:
+    name = "checkpoint"
+    if learner is None:
+        return skip(name, f"there is no model to compare checkpoint {newest.number} with")
+    variables = [part for part in learner.parts if isinstance(part, VariablesPart)]
+    hyperparameters = Hyperparameters(learner.model, hyperparameter_options(settings))
+    try:
+        parts = {*(part.name for part in variables), hyperparameters.name}
+        state = {**UNKNOWN, **store.load(newest.number, only=parts)}
+        for part in variables:
+            if part.name not in state:
+                raise CorruptError(f"checkpoint {newest.number} lacks the part {part.name}; restore another one")
+        hyperparameters.check(state)
+        for part in variables:
+            part.check(state[part.name])
+    except MillraceError as error:
+        return fail(name, error)
+    if changes := hyperparameters.foreseen(state):
+        return warn(name, f"goes on from {newest.number} with other hyperparameters: {'; '.join(map(str, changes))}")
+    return ok(name, f"goes on from {newest.number} (step {newest.step:,}), which is of this model")
+
+
+def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator[Check]:
+    """Whether what comes next is still in the topic."""
+    name, behind = "positions", 0
+    for text, position in newest.positions.items():
+        partition = Partition.parse(text)
+        if (complaint := _complaint(settings, partition, position, bounds)) is not None:
+            yield complaint
+            return
+        behind += bounds.end[partition] - position
+    yield ok(name, f"{behind:,} offsets are to be learnt")
+
+
+def _complaint(settings: Settings, partition: Partition, position: int, bounds: Bounds) -> Check | None:
+    name, first, end = "positions", bounds.first.get(partition), bounds.end.get(partition)
+    if first is None or end is None:
+        text = f"{partition} is not there any more: was the topic made anew? Give the model a new name, or rewind"
+        return fail(name, DataLossError(text))
+    if position > end:
+        text = (
+            f"{partition} ends at offset {end}, yet {position} is the next to be read: the topic was truncated, or "
+            "deleted and created again. Start afresh under another name, or rewind to an offset that it has"
+        )
+        return fail(name, DataLossError(text))
+    if position >= first:
+        return None
+    lost = f"offsets {position}..{first - 1} of {partition} are gone by retention"
+    if settings.kafka.out_of_range == "earliest":
+        return warn(name, f"{lost} and will be counted as lost (kafka.out_of_range: earliest)")
+    text = f"{lost}: set kafka.out_of_range: earliest to go on and count the gap, or rewind"
+    return fail(name, DataLossError(text))

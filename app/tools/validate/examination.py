@@ -1,0 +1,49 @@
+"""The examination: all checks in order. Goes on after a failure wherever looking on makes sense."""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+from app.settings import Settings, load
+from app.settings.errors import SettingsError
+from app.tools.validate.check import Check, fail, ok, skip
+from app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
+from app.tools.validate.kafka_check import kafka_checks
+from app.tools.validate.model_check import build_checks, model_checks
+from app.tools.validate.token_check import tokens_check
+from consumers.errors import ConfigError
+
+
+def examine_file(path: Path) -> Iterator[Check]:
+    """Check a config file and all that it names, one thing after another."""
+    settings = yield from _settings_checks(path)
+    if settings is None:
+        return
+    yield tokens_check(settings)
+    bounds = yield from kafka_checks(settings)
+    learner = yield from model_checks(settings)
+    yield from folder_checks(settings, learner, bounds)
+
+
+def examine_against(path: Path, number: int | None) -> Iterator[Check]:
+    """Check the model against a checkpoint, the newest where none is named. Kafka and the lock are not asked."""
+    settings = yield from _settings_checks(path)
+    if settings is None:
+        return
+    learner = yield from build_checks(settings)
+    if learner is None:
+        yield skip("checkpoint", "there is no model to compare one with")
+    else:
+        yield checkpoint_check(settings, learner, number)
+
+
+def _settings_checks(path: Path) -> Generator[Check, None, Settings | None]:
+    try:
+        settings = load(path).settings
+    except SettingsError as error:
+        yield from (fail("settings", ConfigError(problem)) for problem in error.problems)
+        return None
+    except ConfigError as error:
+        yield fail("settings", error)
+        return None
+    yield ok("settings", f"{path} describes {settings.name}")
+    return settings

@@ -1,0 +1,110 @@
+"""The checks of Kafka: the broker answers, the topics are there, the dead letters have a place to go.
+
+Connects as a start does, commits nothing and writes nothing.
+"""
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from app.settings import Settings
+from app.settings.connection import kafka_options
+from app.tools.validate.check import Check, fail, ok, skip
+from app.tools.validate.record_check import sample_check
+from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from consumers.errors import ConfigError, MillraceError, TopicMissingError
+from consumers.kafka.options import KafkaOptions
+from consumers.kafka.positions import Earliest, Latest, Start
+from consumers.kafka.source import KafkaSource
+from consumers.records import Partition
+
+_CONNECT_S = 10.0
+_STOP_S = 5.0
+_LATER = ("topics", "dead letters", "records")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where the partitions begin and end just now, and where a first start would begin."""
+
+    first: Mapping[Partition, int]
+    end: Mapping[Partition, int]
+    start: Mapping[Partition, int] | MillraceError
+    """What `kafka.start` comes to, or why it comes to nothing."""
+
+
+def kafka_checks(settings: Settings) -> Generator[Check, None, Bounds | None]:
+    """Look at Kafka; gives back the topics' bounds where they are known."""
+    try:
+        options = kafka_options(settings.kafka)
+        source = KafkaSource(options)
+        source.start(_CONNECT_S)
+    except TopicMissingError as error:
+        yield ok("broker", f"{options.servers} answers")
+        yield from _each_topic(options, error)
+        yield _dead_letters(settings, options)
+        yield skip("records", "not all topics are there")
+        return None
+    except MillraceError as error:
+        yield fail("broker", error)
+        yield from (skip(name, "the broker does not let us in") for name in _LATER)
+        return None
+    try:
+        return (yield from _look(settings, options, source))
+    finally:
+        source.stop(_STOP_S)
+
+
+def _look(settings: Settings, options: KafkaOptions, source: KafkaSource) -> Generator[Check, None, Bounds | None]:
+    yield ok("broker", f"{options.servers} answers; cluster {source.cluster_id()}")
+    try:
+        first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
+        bounds = Bounds(first=first, end=end, start=_start(source, settings.kafka.start_position))
+    except MillraceError as error:
+        yield fail("topics", error)
+        return None
+    for topic in options.topics:
+        partitions = [partition for partition in end if partition.topic == topic]
+        held = sum(end[partition] - first[partition] for partition in partitions)
+        yield ok("topics", f"{topic}: {len(partitions)} partitions, {held:,} offsets")
+    yield _dead_letters(settings, options)
+    yield sample_check(settings, source, first, end)
+    return bounds
+
+
+def _start(source: KafkaSource, start: Start) -> Mapping[Partition, int] | MillraceError:
+    try:
+        return source.resolve_start(start)
+    except MillraceError as error:
+        return error
+
+
+def _each_topic(options: KafkaOptions, known: TopicMissingError) -> Iterator[Check]:
+    """The client stops at the first topic that is missing, so they are asked for one by one."""
+    if len(options.topics) == 1:
+        yield fail("topics", known)
+        return
+    for topic in options.topics:
+        source = KafkaSource(replace(options, topics=(topic,)))
+        try:
+            source.start(_CONNECT_S)
+            yield ok("topics", f"{topic}: {len(source.partitions())} partitions")
+        except MillraceError as error:
+            yield fail("topics", error)
+        finally:
+            source.stop(_STOP_S)
+
+
+def _dead_letters(settings: Settings, options: KafkaOptions) -> Check:
+    name, topic = "dead letters", settings.records.dead_letters.topic
+    if topic is None:
+        return ok(name, "no topic is set: what cannot be learnt is counted by reason, and not kept")
+    if topic in options.topics:
+        text = f"records.dead_letters.topic: {topic} is learnt from itself, so letters would come back; name another"
+        return fail(name, ConfigError(text))
+    letters = KafkaDeadLetters(options, DeadLetterOptions(topic=topic))
+    try:
+        letters.start(_CONNECT_S)
+    except MillraceError as error:
+        return fail(name, error)
+    letters.stop(_STOP_S)
+    return ok(name, f"go to {topic}")

@@ -1,0 +1,169 @@
+"""The checks of the model: `docs/model.md`, sentence by sentence, as far as a program can tell.
+
+Loads, builds and traces the model as a start does, and runs it on made-up rows; what it learns from them is put back.
+"""
+
+import ast
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from app.service.model_setup import examine, make_learner, model_file, trace
+from app.settings import Settings
+from app.tools.validate.check import Check, fail, ok, skip, warn
+from consumers.errors import MillraceError
+from pipelines.schema import Field
+from training.errors import ModelError
+from training.model.learner import Learner
+from training.model.model_file import load
+from training.model.probe_batches import Probe
+from training.model.proof import Finding
+
+_OURS = frozenset({"app", "consumers", "pipelines", "training"})
+_MANY_STEPS = 10_000_000
+_TOO_SLOW = 0.01
+
+
+def model_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
+    """Look at the model; gives back the learner where there is one."""
+    learner = yield from build_checks(settings)
+    if learner is None:
+        yield from (skip(name, "the model does not build") for name in ("state", "proof"))
+        return None
+    yield from _advice(learner)
+    yield from _state_and_proof(learner, settings)
+    return learner
+
+
+def build_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
+    """Load and build the model, and no more; gives back the learner where there is one."""
+    build = settings.model.build
+    try:
+        functions = load(model_file(settings))
+    except MillraceError as error:
+        yield fail("model file", error)
+        yield skip("model", "the model file does not load")
+        return None
+    yield ok("model file", f"{build.text} imports")
+    yield from _file_complaints(build.file)
+    try:
+        learner = make_learner(functions, settings)
+    except MillraceError as error:
+        yield fail("model", error)
+        return None
+    fits = "inputs fit" if learner.preprocess is None else "inputs and preprocess fit"
+    yield ok("model", f"builds with {learner.parameters:,} parameters; {fits} records.features")
+    return learner
+
+
+def _file_complaints(path: Path) -> Iterator[Check]:
+    """What the file does that it should not, though it imports."""
+    if ours := sorted(_imported(path) & _OURS):
+        yield warn(
+            "model file",
+            f"it imports {', '.join(ours)}, which is millrace's own here and nothing for a model to build on; load "
+            "your own module of that name by another name",
+        )
+    if _has_computed():
+        yield warn(
+            "model file",
+            "importing it computes something, which fixes TensorFlow's devices before training.replicas can lay them "
+            "out; move that into build_model",
+        )
+
+
+def _imported(path: Path) -> set[str]:
+    nodes = [*ast.walk(ast.parse(path.read_bytes()))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0]
+    return {name.partition(".")[0] for name in names}
+
+
+def _has_computed() -> bool:
+    """Whether TensorFlow's runtime runs already: then its devices cannot be laid out any more."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    laid_out = tf.config.get_logical_device_configuration(cpu)
+    try:
+        tf.config.set_logical_device_configuration(cpu, laid_out or [tf.config.LogicalDeviceConfiguration()])
+    except RuntimeError:
+        return True
+    return False
+
+
+def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[Check]:
+    try:
+        trace(learner, settings)
+    except MillraceError as error:
+        yield fail("state", error)
+        yield skip("proof", "the model's step is not traced")
+        return
+    yield ok("state", f"all of it can be captured; model and optimizer weigh {learner.state_bytes:,} bytes")
+    try:
+        findings = examine(learner)
+    except MillraceError as error:
+        yield fail("proof", error)
+        return
+    yield from (_proven(finding, lenient=settings.training.proof == "warn") for finding in findings)
+
+
+def _proven(finding: Finding, *, lenient: bool) -> Check:
+    if finding.holds:
+        return ok("proof", finding.claim)
+    if finding.holds is None:
+        return warn("proof", f"not shown that {finding.claim}: {finding.detail}")
+    text = f"it does not hold that {finding.claim}: {finding.detail}"
+    return warn("proof", text) if lenient else fail("proof", ModelError(text))
+
+
+def _advice(learner: Learner) -> Iterator[Check]:
+    """What a start accepts and a stream will punish."""
+    rate = getattr(learner.model.optimizer, "_learning_rate", None)
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        first, late = float(rate(0)), float(rate(_MANY_STEPS))
+        if late < _TOO_SLOW * first:
+            yield warn(
+                "model",
+                f"the learning rate falls from {first:g} to {late:g} within {_MANY_STEPS:,} steps, which ends the "
+                "learning; let it level off",
+            )
+    for field in learner.options.schema.features:
+        if (raised := _far_value_raises(learner, field)) is not None:
+            yield warn(
+                "model",
+                f"a record whose {field.source!r} is far out makes it raise {raised}; each such record is searched for "
+                "and set aside, which takes time: hash the feature, or take the remainder, inside the model",
+            )
+
+
+def _far_value_raises(learner: Learner, field: Field) -> str | None:
+    """What the model raises on the extremes of an integer, or on odd text; None where it takes them."""
+    if field.numpy_dtype.kind not in "iuO":
+        return None
+    probe = learner.probe()
+    for value in _far_values(field):
+        column = np.full_like(probe.features[field.name], value)
+        try:
+            _infer(learner, replace(probe, features={**probe.features, field.name: column}))
+        except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
+            return type(error).__name__
+    return None
+
+
+def _far_values(field: Field) -> list[Any]:
+    """The farthest that its rules let pass."""
+    if field.one_of is not None:
+        return [value.encode() if isinstance(value, str) else value for value in field.one_of]
+    if field.dtype == "string":
+        return [b"", b"\xff\xfe"]
+    limits = np.iinfo(field.dtype)
+    return [limits.max if field.max is None else field.max, limits.min if field.min is None else field.min]
+
+
+def _infer(learner: Learner, probe: Probe) -> None:
+    x, _, _ = learner.rows_of(probe).first_batch(learner.model)
+    learner.model(x, training=False)

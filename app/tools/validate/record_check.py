@@ -1,0 +1,77 @@
+"""The check of the records: a sample of each partition, from its beginning and its end, decodes by the schema.
+
+Counts and names fields; never shows a value.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from app.service.sampling import Positions, read_between
+from app.settings import Settings, to_decoder
+from app.tools.validate.check import Check, fail, ok, warn
+from consumers.errors import ConfigError, MillraceError
+from consumers.kafka.source import KafkaSource
+from consumers.reasons import Reason
+from consumers.records import Chunk
+from pipelines.decode import decode_chunk
+
+_NAME = "records"
+_SAMPLE = 400
+"""Records in all, half of them from the beginnings and half from the ends."""
+_SHOWN = 5
+
+_WAY_OUT: Mapping[Reason, str] = {
+    Reason.MALFORMED: "compare records.format with what is produced",
+    Reason.EMPTY: "tombstones and empty values are set aside, always",
+    Reason.MISSING: "give the field a `missing` value, or mend its name by `field`",
+    Reason.WRONG_TYPE: "give the field the dtype that is produced",
+    Reason.WRONG_SHAPE: "give the field the shape that is produced",
+    Reason.OUT_OF_RANGE: "give the field a wider dtype, or wider `min` and `max`",
+    Reason.NOT_ALLOWED: "list the value in the field's `one_of`, if it is to be learnt from",
+    Reason.NOT_FINITE: "have the producer leave the field out, and give it a `missing` value",
+}
+
+Verdict = tuple[Reason, str | None]
+
+
+def sample_check(settings: Settings, source: KafkaSource, first: Positions, end: Positions) -> Check:
+    """Read a sample and decode it."""
+    try:
+        decoder = to_decoder(settings.records)
+        chunks = [*_sample(source, first, end)]
+    except MillraceError as error:
+        return fail(_NAME, error)
+    decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
+    verdicts = Counter((refused.reason, refused.field) for one in decoded for refused in one.refused)
+    return judged(sum(map(len, chunks)), verdicts)
+
+
+def judged(looked_at: int, verdicts: Counter[Verdict]) -> Check:
+    """What the verdicts on a sample come to."""
+    refused = verdicts.total()
+    if not looked_at:
+        return warn(_NAME, "the topic holds no record yet, so the schema was not tried; validate again when it does")
+    if not refused:
+        return ok(_NAME, f"all of {looked_at} sampled records decode")
+    why = f"{_listed(verdicts)}; {_WAY_OUT[verdicts.most_common(1)[0][0][0]]}"
+    if refused == looked_at:
+        return fail(_NAME, ConfigError(f"records: none of {looked_at} sampled records decodes: {why}"))
+    return warn(_NAME, f"{looked_at - refused} of {looked_at} sampled records decode, the others are set aside: {why}")
+
+
+def _listed(verdicts: Counter[Verdict]) -> str:
+    shown = [
+        f"{count} {reason.value}" + ("" if field is None else f" (field {field!r})")
+        for (reason, field), count in verdicts.most_common(_SHOWN)
+    ]
+    return ", ".join(shown) + (f" and {len(verdicts) - _SHOWN} more kinds" if len(verdicts) > _SHOWN else "")
+
+
+def _sample(source: KafkaSource, first: Positions, end: Positions) -> Iterator[Chunk]:
+    """Some records of the beginning of each partition, then some of its end; no record twice."""
+    share = math.ceil(_SAMPLE / 2 / max(1, len(first)))
+    head_end = {partition: min(offset + share, end[partition]) for partition, offset in first.items()}
+    tail = {partition: max(offset - share, head_end[partition]) for partition, offset in end.items()}
+    yield from read_between(source, 1, first, head_end)
+    yield from read_between(source, 2, tail, end)

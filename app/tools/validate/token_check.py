@@ -1,0 +1,31 @@
+"""The check of the tokens: whether anybody may order, and whether the folder lets a start begin."""
+
+from app.api.authorization import is_loopback
+from app.api.tokens import Tokens
+from app.settings import Settings
+from app.tools.validate.check import Check, fail, ok, warn
+from consumers.errors import MillraceError
+
+_NAME = "tokens"
+
+
+def tokens_check(settings: Settings) -> Check:
+    """Read the folder as a start does; without one, see who can reach the listener."""
+    api = settings.api
+    if api.tokens_dir is None:
+        return _without(api.listen, loopback=is_loopback(api.host))
+    try:
+        owners = Tokens(api.tokens_dir).owners()
+    except MillraceError as error:
+        return fail(_NAME, error)
+    return ok(_NAME, f"{len(owners)} in {api.tokens_dir}; may order: {', '.join(owners)}")
+
+
+def _without(listen: str, *, loopback: bool) -> Check:
+    if loopback:
+        return ok(_NAME, f"none; {listen} takes orders from this machine alone")
+    return warn(
+        _NAME,
+        f"none, and {listen} can be reached from other machines, so nobody may pause, save or rewind: set "
+        "api.tokens_dir to a folder with one file a token, or api.listen to a loopback address",
+    )

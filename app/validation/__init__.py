@@ -1,9 +1,0 @@
-"""Validation: everything that a start would find out, found out beforehand and changing nothing.
-
-Each module holds the checks of one thing; every check is a function that gives `Check`s and raises nothing that a user
-can mend. Importing `app.validation.examination` loads TensorFlow.
-"""
-
-from app.validation.check import Check, Outcome, exit_code_of
-
-__all__ = ["Check", "Outcome", "exit_code_of"]
