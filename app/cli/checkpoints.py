@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli import finding
-from app.cli.finding import checkpoint_number, service
+from app.cli import options
+from app.cli.options import checkpoint_number, service
 
 if TYPE_CHECKING:
     from app.settings import Settings
@@ -23,10 +23,10 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 @checkpoints.command()
 def save(
-    file: finding.Config = None,
-    url: finding.Url = None,
+    file: options.Config = None,
+    url: options.Url = None,
     note: Annotated[str | None, typer.Option(help="Why; it is kept with the checkpoint.")] = None,
-    token_file: finding.TokenFile = None,
+    token_file: options.TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """Have a running service make a checkpoint now, and wait until it is durable.
@@ -50,8 +50,8 @@ def listing(file: Config, as_json: Json = False) -> None:
 
     Example: millrace checkpoints list -c clicks.yaml
     """
-    from app.cli.lineage import LISTED, as_row, listed
-    from app.cli.tables import print_table
+    from app.cli.render.lineage import LISTED, as_row, listed
+    from app.cli.render.tables import print_table
 
     found = _store(_settings(file)).listing()
     if as_json:
@@ -70,7 +70,7 @@ def show(which: Which, file: Config, as_json: Json = False) -> None:
     was made and with what, and the checkpoints before it up to the beginning. Example:
     millrace checkpoints show latest -c clicks.yaml
     """
-    from app.cli.lineage import described, in_words
+    from app.cli.render.lineage import described, in_words
     from training.history.lineage import lineage_of
 
     store = _store(_settings(file))
@@ -89,8 +89,8 @@ def diff(
 
     Example: millrace checkpoints diff 36 37 -c clicks.yaml
     """
-    from app.cli import differences
-    from app.cli.tables import print_table
+    from app.cli.render import differences
+    from app.cli.render.tables import print_table
     from training.history.comparison import compare
 
     found = compare(_store(_settings(file)), first, second)
@@ -112,8 +112,8 @@ def verify(
 
     Example: millrace checkpoints verify 37 -c clicks.yaml
     """
-    from app.cli.lineage import listed
-    from app.cli.tables import print_table
+    from app.cli.render.lineage import listed
+    from app.cli.render.tables import print_table
     from training.checkpoints.inspection import Condition
     from training.errors import CorruptError
 

@@ -27,20 +27,22 @@ def listing(
 
     Example: millrace dead-letters list -c clicks.yaml --last 100
     """
-    from app.cli import letters
-    from app.cli.tables import print_table
+    from app.cli.render import dead_letters
+    from app.cli.render.tables import print_table
     from consumers.dead_letters.reader import newest_letters
 
     settings = _settings(file)
-    found = newest_letters(letters.options(settings), last)
+    found = newest_letters(dead_letters.options(settings), last)
     topic = settings.records.dead_letters.topic
     if as_json:
-        facts = [letters.facts(letter, values=values) for letter in found.newest]
+        facts = [dead_letters.facts(letter, values=values) for letter in found.newest]
         typer.echo(json.dumps({"topic": topic, "total": found.total, "letters": facts}, indent=2))
     elif not found.newest:
         typer.echo(f"topic {topic} holds no letters")
     else:
-        print_table(letters.headings(values=values), [letters.row(one, values=values) for one in found.newest])
+        print_table(
+            dead_letters.headings(values=values), [dead_letters.row(one, values=values) for one in found.newest]
+        )
         typer.echo(f"{len(found.newest):,} shown; topic {topic} holds up to {found.total:,}")
 
 
@@ -55,15 +57,15 @@ def show(
 
     Example: millrace dead-letters show 0:1203 -c clicks.yaml --values
     """
-    from app.cli import letters
+    from app.cli.render import dead_letters
     from consumers.dead_letters.reader import letter_at
 
     settings = _settings(file)
-    options = letters.options(settings)
-    partition, offset = letters.parsed(place, options.topics[0])
-    letter = letters.present(letter_at(options, partition, offset), place)
-    facts = letters.facts(letter, values=values)
-    typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(letters.in_words(facts)))
+    options = dead_letters.options(settings)
+    partition, offset = dead_letters.parsed(place, options.topics[0])
+    letter = dead_letters.present(letter_at(options, partition, offset), place)
+    facts = dead_letters.facts(letter, values=values)
+    typer.echo(json.dumps(facts, indent=2) if as_json else "\n".join(dead_letters.in_words(facts)))
 
 
 @dead_letters.command()
@@ -83,17 +85,17 @@ def redrive(
     For when the schema, or what stands between, was mended. The letters stay where they are, and are marked.
     Example: millrace dead-letters redrive -c clicks.yaml --to clicks --reason missing --dry-run
     """
-    from app.cli import letters
+    from app.cli.render import dead_letters
     from consumers.dead_letters.redrive import Redrive, foresee
     from consumers.dead_letters.redrive import redrive as carry_out
 
     settings = _settings(file)
-    options = letters.options(settings)
+    options = dead_letters.options(settings)
     wanted = Redrive(
         letters=options.topics[0],
         to=to,
         model=settings.name,
-        reasons=letters.reasons(reason or ()),
+        reasons=dead_letters.reasons(reason or ()),
         limit=limit,
         again=again,
     )
@@ -102,7 +104,7 @@ def redrive(
         told = {"from": wanted.letters, "to": to, "dry_run": dry_run, "sent": done.sent, "stayed": done.stayed}
         typer.echo(json.dumps(told, indent=2))
     else:
-        typer.echo("\n".join(letters.redriven_in_words(done, wanted, dry_run=dry_run)))
+        typer.echo("\n".join(dead_letters.redriven_in_words(done, wanted, dry_run=dry_run)))
 
 
 def _settings(file: Path) -> "Settings":

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from app.cli.printable import printable
+from app.cli.render.printable import printable
 
 INTERRUPTED = 130
 

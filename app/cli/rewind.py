@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.finding import Config, Json, TokenFile, Url, service
+from app.cli.options import Config, Json, TokenFile, Url, service
 
 
 def rewind(

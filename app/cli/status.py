@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.finding import Config, Url, service
+from app.cli.options import Config, Url, service
 
 
 def status(
@@ -22,7 +22,7 @@ def status(
     In a terminal it stays, drawn anew each second, until Ctrl-C; a service that falls silent is waited for. Example:
     millrace status -c clicks.yaml
     """
-    from app.cli.tables import console
+    from app.cli.render.tables import console
     from app.settings.units import parse_duration
     from consumers.errors import ConfigError
 

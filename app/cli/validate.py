@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.finding import checkpoint_number
+from app.cli.options import checkpoint_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,7 @@ def validate(
     from app.settings.environment import quiet_tensorflow
 
     quiet_tensorflow()
-    from app.cli.tables import console
+    from app.cli.render.tables import console
     from app.tools.validate import exit_code_of
     from app.tools.validate.examination import examine_against, examine_file
 
@@ -63,7 +63,7 @@ def validate(
 def _print(check: "Check", screen: "Console") -> None:
     from rich.text import Text
 
-    from app.cli.tables import print_line
+    from app.cli.render.tables import print_line
 
     outcome = check.outcome.value
     print_line(_WIDTHS, [Text(outcome, _STYLES[outcome]), Text(check.name), Text(check.detail)], screen)

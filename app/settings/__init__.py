@@ -1,7 +1,7 @@
 """The settings: one YAML file, the environment over it, every value with its origin."""
 
 from app.settings.loading import Loaded, load, load_kafka
-from app.settings.records import to_decoder, to_layout, to_schema
 from app.settings.root import Settings
+from app.settings.sections.records import to_decoder, to_layout, to_schema
 
 __all__ = ["Loaded", "Settings", "load", "load_kafka", "to_decoder", "to_layout", "to_schema"]

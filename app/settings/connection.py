@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from app.settings.kafka import KafkaSettings
+from app.settings.sections.kafka import KafkaSettings
 from consumers.errors import ConfigError
 from consumers.kafka.options import KafkaOptions
 

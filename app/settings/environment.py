@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 from pydantic_settings.sources.utils import parse_env_vars
 
-from app.settings.catalogue import matches, settings_of
+from app.settings.all_settings import matches, settings_of
 from app.settings.yaml_file import Key
 
 PREFIX = "MILLRACE_"

@@ -1,6 +1,6 @@
 """The settings of one field of a record: its type, its shape, and which values it may hold.
 
-Pure; `app.settings.records` puts fields together.
+Pure; `app.settings.sections.records` puts fields together.
 """
 
 import math

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.settings.catalogue import models_in, spelled
+from app.settings.all_settings import models_in, spelled
 from app.settings.root import Settings
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

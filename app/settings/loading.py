@@ -9,11 +9,11 @@ from pydantic import BaseModel, ValidationError
 
 from app.settings.environment import read_environment
 from app.settings.errors import SettingsError
-from app.settings.kafka import KafkaSettings
-from app.settings.problems import Places, describe
 from app.settings.root import Settings
 from app.settings.section import FOLDER, Section
+from app.settings.sections.kafka import KafkaSettings
 from app.settings.spelling import dotted
+from app.settings.validation_errors import Places, describe
 from app.settings.yaml_file import Document, Key, read_yaml
 
 _Model = TypeVar("_Model", bound=BaseModel)

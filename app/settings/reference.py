@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from app.settings.catalogue import models_in, settings_of, spelled, type_of
+from app.settings.all_settings import models_in, settings_of, spelled, type_of
 from app.settings.root import Settings
 from app.settings.spelling import dotted, flow
 from app.settings.yaml_file import Key

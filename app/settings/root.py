@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
 
-from app.settings.kafka import KafkaSettings, derived_group
-from app.settings.model import MemorySettings, ModelSettings, TrainingSettings
-from app.settings.records import RecordsSettings
 from app.settings.section import Section
-from app.settings.service import ApiSettings, CheckpointSettings, LimitSettings, LogSettings, StopSettings
+from app.settings.sections.kafka import KafkaSettings, derived_group
+from app.settings.sections.model import MemorySettings, ModelSettings, TrainingSettings
+from app.settings.sections.records import RecordsSettings
+from app.settings.sections.service import ApiSettings, CheckpointSettings, LimitSettings, LogSettings, StopSettings
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 

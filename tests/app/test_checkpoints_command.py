@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.application import application
+from app.cli.command_list import application
 from app.tools import rewind
 from consumers.errors import ConfigError, MillraceError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
@@ -205,7 +205,7 @@ def test_a_checkpoint_that_cannot_be_meant_is_a_usage_error(which: str, tmp_path
 
 def test_looking_loads_no_tensorflow(config: str) -> None:
     code = (
-        "import sys\nfrom app.cli.application import application\n"
+        "import sys\nfrom app.cli.command_list import application\n"
         "for words in (['list'], ['show', 'latest'], ['verify']):\n"
         "    application(['checkpoints', *words, '-c', sys.argv[1]], standalone_mode=False)\n"
         "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
@@ -220,7 +220,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.cli.application import application
+from app.cli.command_list import application
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
 from training.model.model_file import ModelFile, load
 from training.model.variables import model_variables

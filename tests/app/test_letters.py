@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from app.cli import letters
-from app.cli.application import application
-from app.cli.printable import printable
+from app.cli.command_list import application
+from app.cli.render import dead_letters
+from app.cli.render.printable import printable
 from consumers.dead_letters import reader
 from consumers.dead_letters.reader import Letters, ReceivedLetter
 from consumers.dead_letters.redrive import Redrive, Redriven
@@ -59,13 +59,13 @@ def test_a_record_that_bears_headers_like_ours_is_told_by_ours_and_hidden_by_non
 
 @pytest.mark.parametrize("ms", [10**15 * 1000, 2**63 - 1])
 def test_a_time_that_no_calendar_has_is_told_as_the_number_that_it_is(ms: int) -> None:
-    told = letters.facts(letter(sent_ms=ms, timestamp=str(ms)), values=False)
+    told = dead_letters.facts(letter(sent_ms=ms, timestamp=str(ms)), values=False)
     assert told["written"] == told["set_aside"] == f"{ms} ms since 1970"
 
 
 @pytest.mark.parametrize("claimed", ["9" * 5000, "-1", "0", "soon", "\u0661"])
 def test_a_header_that_is_no_number_of_kafkas_counts_as_none(claimed: str) -> None:
-    told = letters.facts(letter(b"four", timestamp=claimed, value_bytes=claimed), values=False)
+    told = dead_letters.facts(letter(b"four", timestamp=claimed, value_bytes=claimed), values=False)
     assert told["written"] is None
     assert told["value_bytes"] == (0 if claimed == "0" else 4)
 
@@ -87,7 +87,7 @@ def test_nothing_of_a_record_reaches_the_terminal_as_an_order(
 
 def test_nor_do_the_reasons_that_a_redrive_counts() -> None:
     wanted = Redrive(letters="bad", to="again", model="clicks")
-    told = letters.redriven_in_words(Redriven(sent=Counter({ESCAPE: 1})), wanted, dry_run=True)
+    told = dead_letters.redriven_in_words(Redriven(sent=Counter({ESCAPE: 1})), wanted, dry_run=True)
     assert all(line.isprintable() for line in told)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.application import application
+from app.cli.command_list import application
 from app.tools import rewind
 from consumers.errors import MillraceError
 from consumers.records import Partition

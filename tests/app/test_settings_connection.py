@@ -8,7 +8,7 @@ import pytest
 
 from app.settings import load_kafka
 from app.settings.connection import kafka_options
-from app.settings.kafka import KafkaSettings
+from app.settings.sections.kafka import KafkaSettings
 from consumers.errors import ConfigError
 
 CANARY = "canary-9c1d"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from app.settings import Settings
-from app.settings.catalogue import models_in, settings_of
+from app.settings.all_settings import models_in, settings_of
 from app.settings.json_schema import json_schema
 from app.settings.reference import reference
 from app.settings.spelling import flow

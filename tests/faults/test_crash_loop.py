@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.application import application
+from app.cli.command_list import application
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.doom import ABORTS, Doom, hazardous
 from tests.faults.harness.process import Run

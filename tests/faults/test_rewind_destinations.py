@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from typer.testing import CliRunner
 
-from app.cli.application import application
+from app.cli.command_list import application
 from consumers.errors import DataLossError
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.process import Run

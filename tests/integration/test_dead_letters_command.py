@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.application import application
+from app.cli.command_list import application
 from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
 from consumers.kafka.options import KafkaOptions

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from app.cli.application import application
+from app.cli.command_list import application
 from app.monitoring.metrics.catalogue import CATALOGUE
 from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason

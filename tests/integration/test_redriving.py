@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError
 from typer.testing import CliRunner
 
-from app.cli.application import application
+from app.cli.command_list import application
 from consumers.dead_letters import reader, redrive
 from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.dead_letters.reader import each_letter, newest_letters

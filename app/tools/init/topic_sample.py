@@ -13,7 +13,7 @@ from typing import Any
 
 from app.service.sampling import read_between
 from app.settings.connection import kafka_options
-from app.settings.kafka import KafkaSettings
+from app.settings.sections.kafka import KafkaSettings
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from app.settings.catalogue import matches, settings_of, spelled
+from app.settings.all_settings import matches, settings_of, spelled
 from app.settings.environment import Overrides
 from app.settings.section import SettingError
 from app.settings.spelling import dotted, flow

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.cli.printable import printable
+from app.cli.render.printable import printable
 from app.monitoring.models import event_moment
 from app.settings import Settings
 from app.settings.connection import kafka_options

@@ -16,7 +16,7 @@ from app.cli import (
     demo,
     init,
     local,
-    orders,
+    pause_resume,
     prove,
     rewind,
     run,
@@ -39,8 +39,8 @@ application.add_typer(init.commands)
 application.command()(validate.validate)
 application.command()(run.run)
 application.command()(status.status)
-application.command()(orders.pause)
-application.command()(orders.resume)
+application.command()(pause_resume.pause)
+application.command()(pause_resume.resume)
 application.add_typer(checkpoints.checkpoints, name="checkpoints")
 application.command()(rewind.rewind)
 application.add_typer(dead_letters.dead_letters, name="dead-letters")

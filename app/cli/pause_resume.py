@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from app.cli.finding import Config, Json, TokenFile, Url, service
+from app.cli.options import Config, Json, TokenFile, Url, service
 
 
 def pause(file: Config = None, url: Url = None, token_file: TokenFile = None, as_json: Json = False) -> None:

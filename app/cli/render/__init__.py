@@ -1,0 +1,1 @@
+"""How results are shown in a terminal: tables and sentences. Pure."""

@@ -1,0 +1,1 @@
+"""The sections of the config file, one module each."""
