@@ -63,7 +63,7 @@ house: $(READY)
 LANES ?= 2
 test: $(READY) ## All tests, with Kafkas of their own; what became of the matrix of faults goes to build/rows.json
 	$(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 \
-		-p tests.faults.rows --rows build/rows.json
+		-p tests.faults.matrix.rows --rows build/rows.json
 
 .PHONY: tools
 tools: $(READY) ## What some tests need besides Python's packages: a browser and promtool (Debian's, as root), kustomize
@@ -81,25 +81,25 @@ $(BIN)/kustomize: | $(READY)
 
 .PHONY: kills chaos chaos-short proof proof-report fuzz-api teeth
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
-	$(BIN)/python -m tests.faults.kills --rounds 20
+	$(BIN)/python -m tests.faults.campaigns.kills --rounds 20
 
 chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 6 exact ones, 10 SIGTERMs (within 25 minutes)
-	$(BIN)/python -m tests.faults.chaos
+	$(BIN)/python -m tests.faults.campaigns.chaos
 
 chaos-short: $(READY) ## The same out of what the last `make test` has found: build/chaos.json, and what is broken
-	$(BIN)/python -m tests.faults.chaos --short --rows build/rows.json
+	$(BIN)/python -m tests.faults.campaigns.chaos --short --rows build/rows.json
 
 proof: $(READY) ## The whole proof: 200 kills, 20 exact ones, 50 SIGTERMs, half an hour of soak (within 2 hours)
-	$(BIN)/python -m tests.faults.chaos --full
+	$(BIN)/python -m tests.faults.campaigns.chaos --full
 
 proof-report: $(READY) ## Write the tables of docs/guarantees.md from build/chaos.json
-	$(BIN)/python -m tests.faults.report
+	$(BIN)/python -m tests.faults.campaigns.report
 
 fuzz-api: $(READY) ## Fuzz the HTTP side of a running trainer by its description, 5,000 cases or more (about 6 minutes)
-	$(BIN)/python -m tests.faults.fuzz --cases 5000
+	$(BIN)/python -m tests.faults.campaigns.fuzz --cases 5000
 
 teeth: $(READY) ## Take each row's protections out of a copy, one by one, and see its test fail; ROWS=4,9 for some
-	$(BIN)/python -m tests.faults.bite $(if $(ROWS),--rows $(ROWS))
+	$(BIN)/python -m tests.faults.teeth.bite $(if $(ROWS),--rows $(ROWS))
 
 fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix --quiet . || true

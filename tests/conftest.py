@@ -18,7 +18,7 @@ from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.properties import HOST, SINGLE_NODE
 from app.tools.local_broker.readiness import ready_cluster
-from tests.faults.skips import judged
+from tests.faults.matrix.skips import judged
 
 T = TypeVar("T")
 Value = bytes | None | tuple[int, bytes | None]

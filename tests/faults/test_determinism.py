@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.exactness import compare
+from tests.faults.campaigns.exactness import compare
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(1)]
 KILLS = 3

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from consumers.reasons import Reason
-from tests.faults.kills import CI_ROUNDS, PARTITIONS, Aftermath, campaign
+from tests.faults.campaigns.kills import CI_ROUNDS, PARTITIONS, Aftermath, campaign
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(1200), pytest.mark.row(1)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.mutations import campaign
+from tests.faults.campaigns.mutations import campaign
 from training.checkpoints import inspection, manifest, part_files
 from training.checkpoints.files import FileFacts, read_verified
 from training.checkpoints.tensors import decode

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.rows import Rows
+from tests.faults.matrix.rows import Rows
 
 ROOT = Path(__file__).parents[2]
 ONE = """\
@@ -46,7 +46,7 @@ def test_each_test_that_stands_for_a_row_is_told_with_how_it_came_out(tmp_path: 
     (tmp_path / "test_other.py").write_text(OTHER)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = row(number): a row\n")
     rows = tmp_path / "build" / "rows.json"
-    command = [sys.executable, "-m", "pytest", "-q", *lanes, "-p", "tests.faults.rows", "--rows", str(rows)]
+    command = [sys.executable, "-m", "pytest", "-q", *lanes, "-p", "tests.faults.matrix.rows", "--rows", str(rows)]
     done = subprocess.run(
         [*command, "-c", str(tmp_path / "pytest.ini"), str(tmp_path)],
         cwd=ROOT,

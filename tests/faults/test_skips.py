@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from tests.faults import skips
-from tests.faults.skips import PERMITTED, judged
+from tests.faults.matrix import skips
+from tests.faults.matrix.skips import PERMITTED, judged
 from tests.programs import MISSING
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def report(nodeid: str, outcome: Literal["passed", "failed", "skipped"] = "skipp
 def test_a_skip_that_is_not_on_the_list_is_a_failure_and_says_so() -> None:
     failed = judged(report("tests/faults/test_kills.py::test_something[1]"))
     assert failed.outcome == "failed"
-    assert "tests/faults/skips.py does not permit here: for a reason" in str(failed.longrepr)
+    assert "tests/faults/matrix/skips.py does not permit here: for a reason" in str(failed.longrepr)
 
 
 @pytest.mark.parametrize("entry", PERMITTED, ids=lambda entry: f"row {entry.row}")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from consumers.reasons import Reason
+from tests.faults.campaigns.terms import terminate
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.kafka import committed
 from tests.faults.harness.process import Run
 from tests.faults.harness.records import POISON, Mixture
 from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.spikes import QUIET
-from tests.faults.terms import terminate
 from training.checkpoints.manifest import SaveReason
 
 pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(5)]

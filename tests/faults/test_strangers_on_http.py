@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.fuzz import fuzz
+from tests.faults.campaigns.fuzz import fuzz
 from tests.faults.harness.guarded import Guarded, guarded
 
 pytestmark = [pytest.mark.row(27), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from consumers.failpoints import NAMES
-from tests.faults.chaos import FULL, again, report
-from tests.faults.kills import missed
-from tests.faults.matrix import ROWS
-from tests.faults.verdict import Evidence
+from tests.faults.campaigns.chaos import FULL, again, report
+from tests.faults.campaigns.kills import missed
+from tests.faults.matrix.table import ROWS
+from tests.faults.matrix.verdict import Evidence
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
@@ -154,7 +154,7 @@ def _filled(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
     }
     (folder / "chaos.json").write_text(json.dumps({**written, "figures": evidence.figures()}))
     (folder / "page.md").write_text(page)
-    command = [sys.executable, "-m", "tests.faults.report", "--from", str(folder / "chaos.json")]
+    command = [sys.executable, "-m", "tests.faults.campaigns.report", "--from", str(folder / "chaos.json")]
     return subprocess.run(
         [*command, "--into", str(folder / "page.md")], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.bite import PACKAGES, Outcome, Trial, judged, without
-from tests.faults.matrix import ROWS
-from tests.faults.teeth import TEETH, Tooth
+from tests.faults.matrix.table import ROWS
+from tests.faults.teeth.bite import PACKAGES, Outcome, Trial, judged, without
+from tests.faults.teeth.protections import TEETH, Tooth
 
 ROOT = Path(__file__).parents[2]
 every_tooth = pytest.mark.parametrize("tooth", TEETH, ids=lambda tooth: f"row {tooth.row}, {tooth.missing}")

@@ -1,0 +1,144 @@
+"""docs/api.md and the application say the same."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel, TypeAdapter
+
+from app.api.operations import CHECKED_WITHIN_S
+from app.api.rewind_requests import KAFKA_WITHIN_S
+from app.monitoring import command_models, event_models, lineage_models, models
+from tests.app.api_rig import Client
+from training.telemetry.events import Kind
+
+_DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
+_HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)
+_TEXTS = {"GET /metrics"}
+"""Those that answer something else than JSON, and are tested elsewhere."""
+_SAMPLES: Mapping[str, Any] = {
+    "GET /livez": models.Health,
+    "GET /readyz": models.Health,
+    "GET /health": models.Health,
+    "GET /status": models.Status,
+    "GET /lag": models.LagAnswer,
+    "GET /throughput": models.ThroughputAnswer,
+    "GET /events": event_models.EventsAnswer,
+    "GET /history": event_models.HistoryAnswer,
+    "GET /checkpoints": models.CheckpointList,
+    "GET /checkpoints/{number}": lineage_models.LineageAnswer,
+    "GET /operations/{operation_id}": models.OperationAnswer,
+    "POST /checkpoints": models.OperationAnswer,
+    "POST /checkpoints/{number}/restore": models.OperationAnswer,
+    "POST /rewind": command_models.RewindPlanAnswer,
+    "POST /pause": models.StateAnswer,
+    "POST /resume": models.StateAnswer,
+    "POST /profile": models.ProfileAnswer,
+}
+
+
+def sections() -> dict[str, str]:
+    """The text below each endpoint's heading."""
+    parts = _HEADING.split(_DOCS)[1:]
+    texts = [re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0] for text in parts[2::3]]
+    return {f"{method} {path}": text for method, path, text in zip(parts[::3], parts[1::3], texts, strict=True)}
+
+
+def sample(section: str) -> Any:
+    (text,) = re.findall(r"^```json\n(.*?)^```$", sections()[section], re.MULTILINE | re.DOTALL)
+    return json.loads(text)
+
+
+def test_every_route_stands_in_the_docs_and_the_other_way_round(api: Client) -> None:
+    paths = api.seen("/openapi.json")["paths"]
+    routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    assert routes == set(sections()) == set(_SAMPLES) | _TEXTS
+
+
+def test_what_is_for_people_and_not_in_the_schema_stands_in_the_docs_too() -> None:
+    described = _DOCS.split("## The page")[1].split("\n## ")[0]
+    for path in ("/", "/page/", "/page/updates"):
+        assert f"`{path}`" in described
+
+
+@pytest.mark.parametrize("section", _SAMPLES)
+def test_every_sample_is_an_answer_that_there_could_be(section: str) -> None:
+    shown = sample(section)
+    read = TypeAdapter(_SAMPLES[section]).validate_python(shown)
+    assert read.model_dump(mode="json", exclude_none=True) == shown
+
+
+@pytest.mark.parametrize("section", ["GET /status", "GET /lag", "GET /throughput"])
+def test_every_field_of_the_great_answers_stands_in_the_sample_or_in_the_text(section: str) -> None:
+    told = {word.rpartition(".")[2] for word in re.findall(r"`([\w.]+)`", sections()[section])}
+    fields = set(fields_of(_SAMPLES[section]))
+    assert len(fields) > 10
+    assert fields - told - set(keys_of(sample(section))) == set()
+
+
+def fields_of(shape: Any) -> Iterator[str]:
+    """Every name that may stand in an answer of this shape."""
+    if isinstance(shape, type) and issubclass(shape, BaseModel):
+        for name, field in shape.model_fields.items():
+            yield name
+            yield from fields_of(field.annotation)
+    for inner in get_args(shape):
+        yield from fields_of(inner)
+
+
+def keys_of(shown: Any) -> Iterator[str]:
+    """Every name that stands in an answer."""
+    for inner in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
+        yield from keys_of(inner)
+    yield from shown if isinstance(shown, dict) else ()
+
+
+def test_the_numbers_of_the_samples_add_up() -> None:
+    records, stream = sample("GET /status")["records"], sample("GET /status")["stream"]
+    whole = records["learnt"] + sum(records["set_aside"].values()) + sum(records["skipped"].values())
+    assert records["offsets"] == whole + records["gaps"] + records["lost"]
+    assert records["fetched"] == records["handed"] + records["held"] + records["discarded"]
+    throughput, lag = sample("GET /throughput"), sample("GET /lag")
+    assert sum(throughput["waiting"].values()) == pytest.approx(1.0)
+    gaining = throughput["records_per_s"]["1m"] - throughput["arriving_per_s"]
+    assert stream["catch_up_s"] == lag["catch_up_s"] == round(lag["lag_records"] / gaining, 1)
+    assert lag["lag_records"] == sum(one["lag_records"] for one in lag["partitions"].values())
+    assert all(one["lag_records"] == one["end"] - one["position"] for one in lag["partitions"].values())
+    queued = throughput["queued_bytes"]
+    assert queued["total"] == sum(queued[part] for part in ("client", "handoff", "decoding", "assembling", "blocks"))
+    plan = sample("POST /rewind")
+    for what in ("replayed", "skipped"):
+        assert plan[what] == sum(one[what] for one in plan["partitions"].values())
+    assert all(
+        one["position"] - one["back_to"] == one["replayed"] + one["skipped"] for one in plan["partitions"].values()
+    )
+    for history in sample("GET /checkpoints/{number}")["history"].values():
+        settled = sum(history["set_aside"].values()) + sum(history["skipped"].values())
+        assert history["position"] - history["start"] == history["learnt"] + settled + history["gaps"] + history["lost"]
+    files = sample("GET /checkpoints/{number}")["checkpoint"]["files"].values()
+    assert sample("GET /checkpoints/{number}")["checkpoint"]["bytes"] == sum(file["bytes"] for file in files)
+
+
+def test_the_docs_say_for_how_long_a_rewind_waits_before_it_is_ordered() -> None:
+    told = " ".join(sections()["POST /rewind"].split())
+    assert f"does not answer within {KAFKA_WITHIN_S:g} s)" in told
+    assert f"An order waits {CHECKED_WITHIN_S:g} s," in told
+
+
+def test_every_kind_of_problem_stands_in_the_docs() -> None:
+    source = (Path(__file__).parents[3] / "app" / "api" / "problems.py").read_text("utf-8")
+    kinds = set(re.findall(r'kind="(\w+)"', source))
+    assert len(kinds) > 5
+    assert [kind for kind in sorted(kinds) if f"`{kind}`" not in _DOCS] == []
+
+
+def test_every_kind_of_event_stands_in_the_docs() -> None:
+    assert [kind for kind in Kind if f"`{kind}`" not in sections()["GET /events"]] == []
+
+
+def test_the_problem_document_of_the_docs_is_one() -> None:
+    (text,) = re.findall(r"^```json\n(.*?)^```$", _DOCS.split("## Problem documents")[1], re.MULTILINE | re.DOTALL)
+    models.ProblemDocument.model_validate(json.loads(text))

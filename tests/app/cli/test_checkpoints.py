@@ -1,0 +1,289 @@
+"""`millrace checkpoints`, as it is typed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.command_list import application
+from app.tools import rewind
+from consumers.errors import ConfigError, MillraceError
+from tests.app.checkpoint_history import config_in, folder_in, publish_history
+from training.checkpoints import Folder, Writer
+
+ROOT = Path(__file__).parents[3]
+SKIPS = ["--skip", "clicks:0:22-24", "--skip", "clicks:1:12-12"]
+REWIND = ["rewind", "--to", "2", *SKIPS, "--reason", "a bad hour"]
+MODEL = """\
+import keras
+
+
+def build_model(width=4):
+    price = keras.Input((), name="price")
+    hidden = keras.layers.Dense(width, activation="relu")(keras.layers.Reshape((1,))(price))
+    model = keras.Model({"price": price}, keras.layers.Dense(1)(hidden))
+    model.compile(optimizer="adam", loss="mse")
+    return model
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers, and nobody is waited for."""
+    monkeypatch.setattr(rewind, "_beginnings", lambda _settings: None)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    publish_history(folder_in(tmp_path), steps=3)
+    return str(config_in(tmp_path))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return folder_in(tmp_path)
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(application, ["checkpoints", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def damage(folder: Folder, number: int) -> None:
+    path = folder.checkpoint(number) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+
+
+def test_list_shows_the_newest_first(config: str) -> None:
+    heading, *lines = run("list", "-c", config).splitlines()
+    assert heading.split() == ["number", "condition", "parent", "step", "written", "bytes", "reason", "note"]
+    assert [line.split()[:4] for line in lines] == [
+        ["3", "good", "2", "3"],
+        ["2", "good", "1", "2"],
+        ["1", "good", "0", "1"],
+        ["0", "good", "none", "0"],
+    ]
+
+
+def test_list_as_json_is_what_the_http_side_answers(config: str) -> None:
+    from app.monitoring.models import Checkpoint
+
+    answer = json.loads(run("list", "-c", config, "--json"))
+    assert [Checkpoint(**one).number for one in answer["checkpoints"]] == [3, 2, 1, 0]
+    assert answer["others"] == []
+
+
+def test_a_name_without_checkpoints_has_none(tmp_path: Path) -> None:
+    assert run("list", "-c", str(config_in(tmp_path))) == "there are no checkpoints yet\n"
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_looking_needs_no_rights_and_takes_none(config: str, folder: Folder) -> None:
+    writer = Writer.acquire(folder, "a trainer")
+    try:
+        before = sorted(path.name for path in folder.root.rglob("*"))
+        run("list", "-c", config)
+        run("show", "2", "-c", config)
+        run("verify", "-c", config)
+        assert sorted(path.name for path in folder.root.rglob("*")) == before
+        writer.check()
+    finally:
+        writer.release()
+
+
+def test_show_tells_what_became_of_every_offset(config: str) -> None:
+    said = run("show", "2", "-c", config)
+    assert "checkpoint    2 (good)" in said
+    assert "parent        1\n" in said
+    assert "parents       1 interval (settings c0c0c0c0c0c0, model.py f0f0f0f0f0f0)\n" in said
+    assert "              0 start (settings" in said
+    assert "event time    2025-11-21T03:00:00.000Z to 2025-11-21T04:59:59.999Z" in said
+    assert "model.py      sha256 f0f0" in said
+    assert "versions      millrace 0.1.0, python 3.11.9" in said
+    assert "clicks:0      offsets 0..19: learnt 18, set aside 2 malformed, 4 cut in recent\n" in said
+    assert "clicks:1      offsets 0..9: learnt 10\n" in said
+
+
+def test_show_as_json_adds_up(config: str) -> None:
+    answer = json.loads(run("show", "3", "-c", config, "--json"))
+    assert answer["checkpoint"]["ancestors"] == [2, 1, 0]
+    for facts in answer["history"].values():
+        settled = facts["learnt"] + sum(facts["set_aside"].values()) + facts["gaps"] + facts["lost"]
+        assert settled == facts["position"] - facts["start"]
+
+
+def test_show_tells_who_ordered_what_and_how_far_it_has_come(config: str, folder: Folder) -> None:
+    assert CliRunner().invoke(application, [*REWIND, "-c", config]).exit_code == 0
+    said = run("show", "4", "-c", config)
+    why = "by command line: a bad hour"
+    assert f"skipped       clicks:0:22-24, clicks:1:12-12 (rewind-4 {why}): 0 of 4 offsets passed over" in said
+    assert f"last rewind   checkpoint 4, back to 2 {why}" in said
+    answer = json.loads(run("show", "4", "-c", config, "--json"))
+    assert answer["skips"][0]["ranges"] == ["clicks:0:22-24", "clicks:1:12-12"]
+    assert answer["rewound"] == {"number": 4, "to": 2, "by": "command line", "reason": "a bad hour"}
+    assert [(link["first"], link["last"], link["reason"]) for link in answer["chain"]] == [
+        (2, 1, "interval"),
+        (0, 0, "start"),
+    ]
+
+
+def test_diff_shows_what_came_between(config: str, folder: Folder) -> None:
+    assert CliRunner().invoke(application, [*REWIND, "-c", config]).exit_code == 0
+    said = run("diff", "1", "3", "-c", config).splitlines()
+    assert "checkpoints   1 and 3" in said
+    assert "step          1 -> 3" in said
+    counts = "position 10 -> 30 (+20), learnt 9 -> 27 (+18), set aside malformed 1 -> 3 (+2)"
+    assert f"clicks:0      {counts}" in said
+    times = (
+        "2025-11-21T03:00:00.000Z to 2025-11-21T03:59:59.999Z -> 2025-11-21T03:00:00.000Z to 2025-11-21T05:59:59.999Z"
+    )
+    assert f"event time    {times}" in said
+    assert [line.split() for line in said[-2:-1]] == [["w", "[4]", "float32", "2", "2", "4"]]
+    assert said[-1].startswith("0 of 1 variables of the model are the same")
+    assert "skips         none -> rewind-4 (0 of 4 passed over)" in run("diff", "2", "4", "-c", config)
+
+
+def test_diff_as_json_has_both_sides_of_everything(config: str) -> None:
+    answer = json.loads(run("diff", "1", "3", "-c", config, "--json"))
+    assert answer["checkpoints"] == [1, 3]
+    assert answer["history"]["clicks:1"]["learnt"] == [5, 15]
+    assert answer["made_with"] == {}
+    (weights,) = answer["model"]
+    assert (weights["largest"], weights["mean"], weights["differing"]) == (2.0, 2.0, 4)
+
+
+def test_show_tells_as_much_of_a_damaged_one_as_can_be_trusted(config: str, folder: Folder) -> None:
+    (folder.checkpoint(2) / "model.safetensors").unlink()
+    said = run("show", "2", "-c", config)
+    assert "2 (corrupt; model.safetensors is missing)" in said
+    assert "parent        1" in said
+    assert "offsets" not in said
+
+
+def test_verify_finds_a_flipped_byte_that_a_list_does_not(config: str, folder: Folder) -> None:
+    damage(folder, 1)
+    assert "corrupt" not in run("list", "-c", config)
+    result = CliRunner().invoke(application, ["checkpoints", "verify", "-c", config])
+    assert isinstance(result.exception, MillraceError)
+    assert result.exception.exit_code == 4
+    assert "checkpoint 1 is corrupt" in str(result.exception)
+    assert "1       corrupt    model.safetensors is not what was written" in result.stdout
+
+
+def test_verify_looks_at_the_one_that_is_named_alone(config: str, folder: Folder) -> None:
+    damage(folder, 1)
+    answer = json.loads(run("verify", "2", "-c", config, "--json"))
+    assert [(one["number"], one["verified"]) for one in answer["checkpoints"]] == [(2, True)]
+
+
+def test_a_number_that_is_not_there_is_a_usage_error(config: str) -> None:
+    result = CliRunner().invoke(application, ["checkpoints", "show", "9", "-c", config])
+    assert isinstance(result.exception, MillraceError)
+    assert result.exception.exit_code == 2
+
+
+def test_the_latest_is_the_one_that_a_start_would_go_on_from(config: str, folder: Folder) -> None:
+    def latest() -> int:
+        return int(json.loads(run("show", "latest", "-c", config, "--json"))["checkpoint"]["number"])
+
+    assert latest() == 3
+    damage(folder, 3)
+    assert latest() == 2
+
+
+@pytest.mark.parametrize("which", ["latest", "newest", "-1"])
+def test_a_checkpoint_that_cannot_be_meant_is_a_usage_error(which: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(application, ["checkpoints", "show", which, "-c", str(config_in(tmp_path))])
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2
+
+
+def test_looking_loads_no_tensorflow(config: str) -> None:
+    code = (
+        "import sys\nfrom app.cli.command_list import application\n"
+        "for words in (['list'], ['show', 'latest'], ['verify']):\n"
+        "    application(['checkpoints', *words, '-c', sys.argv[1]], standalone_mode=False)\n"
+        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, config], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+IN_A_PROCESS_OF_ITS_OWN = """\
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from app.cli.command_list import application
+from tests.app.checkpoint_history import config_in, folder_in, publish_history
+from training.model.model_file import ModelFile, load
+from training.model.variables import model_variables
+
+folder, width = Path(sys.argv[1]), int(sys.argv[2])
+build = load(ModelFile(path=folder / "model.py", function="build_model")).build
+wide = load(ModelFile(path=folder / "model.py", function="build_model", args={"width": width})).build
+trained = {key: np.asarray(v.value) + 1.5 for key, v in model_variables(wide()).items()}
+publish_history(folder_in(folder), 1, trained)
+out = folder / "out.weights.h5"
+try:
+    application(["checkpoints", "weights", "1", str(out), "-c", str(config_in(folder))], standalone_mode=False)
+except Exception as error:
+    sys.exit(str(error))
+fresh = build()
+fresh.load_weights(out)
+found = {key: np.asarray(v.value) for key, v in model_variables(fresh).items()}
+print(found.keys() == trained.keys() and all(np.array_equal(found[key], trained[key]) for key in found))
+"""
+
+
+def write_weights(folder: Path, width: int) -> subprocess.CompletedProcess[str]:
+    """Publish a model of this width, and write its weights by a model.py whose own width is 4."""
+    (folder / "model.py").write_text(MODEL)
+    return subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN, str(folder), str(width)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_weights_are_the_checkpoints_in_plain_keras(tmp_path: Path) -> None:
+    done = write_weights(tmp_path, 4)
+    assert done.stdout.splitlines()[-1:] == ["True"], done.stderr
+    with pytest.raises(ConfigError, match="is there already"):
+        run("weights", "1", str(tmp_path / "out.weights.h5"), "-c", str(tmp_path / "clicks.yaml"))
+
+
+def test_weights_of_another_model_are_refused_with_both_shapes(tmp_path: Path) -> None:
+    done = write_weights(tmp_path, 7)
+    assert done.returncode == 1
+    assert "dense/kernel is [1, 4] here and [1, 7] there" in done.stderr
+    assert [path.name for path in tmp_path.iterdir() if ".h5" in path.name or path.name.startswith(".")] == []
+
+
+def test_the_lines_of_the_docs_take_weights_out_without_millrace(tmp_path: Path) -> None:
+    write_weights(tmp_path, 4)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)
+    look = (
+        "\nimport sys\nfound = [bool((variable.value.numpy() == arrays[variable.path]).all()) for variable in "
+        "keras.saving.load_model('clicks.keras').variables]\nprint(found, 'training' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [sys.executable, "-c", code + look],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "[True, True, True, True] False\n", done.stderr

@@ -1,0 +1,86 @@
+"""The page's files: all of them ours, sent under a strict policy, and in the wheel."""
+
+import gzip
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from app.api.routes.page import POLICY
+from tests.app.api_rig import Client, is_problem
+
+ROOT = Path(__file__).parents[3]
+STATIC = ROOT / "app" / "page" / "static"
+NAMES = sorted(path.name for path in STATIC.iterdir())
+PATHS = ["/", *(f"/page/{name}" for name in NAMES)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_file_comes_under_the_policy_and_as_what_it_is(api: Client, path: str) -> None:
+    answer = api.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    kind = {".js": "text/javascript", ".css": "text/css"}.get(Path(path).suffix, "text/html")
+    assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
+
+
+def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_that_stands_in_markup() -> None:
+    allowed = dict(part.strip().split(" ", 1) for part in POLICY.split(";"))
+    assert allowed.pop("default-src") == "'none'"
+    assert {"frame-ancestors", "base-uri", "form-action"} <= allowed.keys()
+    assert {source for sources in allowed.values() for source in sources.split()} == {"'none'", "'self'", "data:"}
+    assert allowed["img-src"] == "'self' data:"
+
+
+def test_what_the_page_refers_to_is_there_and_ours() -> None:
+    markup = (STATIC / "index.html").read_text("utf-8")
+    named = re.findall(r'(?:href|src)="([^"#]+)"', markup)
+    assert [one for one in named if not one.startswith("data:") and one.removeprefix("/page/") not in NAMES] == []
+    imported = {
+        one for path in STATIC.glob("*.js") for one in re.findall(r'from "\./([^"]+)"', path.read_text("utf-8"))
+    }
+    assert imported <= set(NAMES)
+    preloaded = {Path(one).name for one in named if one.endswith(".js")}
+    assert preloaded == {name for name in NAMES if name.endswith(".js")}, "a chain of imports is a chain of waits"
+
+
+def test_a_browser_that_has_the_file_is_told_so_and_nothing_more(api: Client) -> None:
+    first = api.get("/page/main.js")
+    again = api.get("/page/main.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert first.headers["cache-control"] == "no-cache", "so that a new version shows at once"
+
+
+def test_it_is_compressed_for_whoever_takes_that(api: Client) -> None:
+    plain = api.get("/page/page.css", headers={"accept-encoding": "identity"})
+    packed = api.get("/page/page.css", headers={"accept-encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content == (STATIC / "page.css").read_bytes()
+    assert int(packed.headers["content-length"]) == len(gzip.compress(plain.content, mtime=0)) < len(plain.content) / 2
+
+
+@pytest.mark.parametrize("name", ["x.js", "%2e%2e%2ffiles.py", "..%2f..%2fservice.py", "static", "page.css%00"])
+def test_a_name_never_becomes_a_path(api: Client, name: str) -> None:
+    is_problem(api.get(f"/page/{name}"), 404)
+
+
+def test_the_wheel_holds_the_page_and_its_build_warns_of_nothing(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for package in ("app", "consumers", "pipelines", "training"):
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    build = "from setuptools import build_meta; print(build_meta.build_wheel('dist'))"
+    done = subprocess.run(
+        [sys.executable, "-c", build], cwd=tree, capture_output=True, text=True, check=True, timeout=120
+    )
+    wheel = zipfile.ZipFile(tree / "dist" / done.stdout.split()[-1])
+    assert {f"app/page/static/{name}" for name in NAMES} <= set(wheel.namelist())
+    assert "importable" not in done.stdout + done.stderr, "the folder of the files is taken for a package"

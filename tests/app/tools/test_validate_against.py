@@ -1,0 +1,119 @@
+"""`millrace validate --against-checkpoint`: may this model go on from what is on disk? No Kafka is there to ask."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.service.model_setup import make_learner, model_file
+from app.service.recorded_settings import hyperparameter_options
+from app.settings import Settings, load
+from app.tools.validate import Check, Outcome
+from app.tools.validate.examination import examine_against
+from tests.app.checkpoint_history import config_in, folder_in
+from training.checkpoints import CheckpointStore, SaveOrder, SaveReason, Writer
+from training.model.hyperparameters import Hyperparameters
+from training.model.model_file import load as load_model
+
+pytestmark = pytest.mark.tensorflow
+MODEL = """\
+import keras
+
+
+def build_model(units: int = 3, rate: float = 0.1):
+    price = keras.Input((), name="price")
+    hidden = keras.layers.Dense(units)(keras.layers.Reshape((1,))(price))
+    model = keras.Model({"price": price}, keras.layers.Dense(1)(hidden))
+    model.compile(optimizer=keras.optimizers.SGD(rate), loss="mse")
+    return model
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    return config_in(tmp_path, "training: {batch_size: 32}\n")
+
+
+def publish(settings: Settings, folder: Path) -> None:
+    """What a start publishes as number 0, as far as a model is in it."""
+    learner = make_learner(load_model(model_file(settings)), settings)
+    parts = [*learner.parts, Hyperparameters(learner.model, hyperparameter_options(settings))]
+    writer = Writer.acquire(folder_in(folder), "a test")
+    try:
+        CheckpointStore(folder_in(folder), writer).publish(
+            SaveOrder(reason=SaveReason.START, parent=None, step=0, incarnation=1, positions={}, provenance={}),
+            {part.name: part.snapshot() for part in parts},
+        )
+    finally:
+        writer.release()
+
+
+def last(path: Path, number: int | None = None) -> Check:
+    *_, check = examine_against(path, number)
+    return check
+
+
+def test_where_nothing_was_learnt_yet_there_is_nothing_to_refuse(config: Path, tmp_path: Path) -> None:
+    checks = [*examine_against(config, None)]
+    assert [(check.name, check.outcome) for check in checks] == [
+        ("settings", "ok"),
+        ("model file", "ok"),
+        ("model", "ok"),
+        ("checkpoint", "ok"),
+    ]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_same_model_goes_on_while_a_trainer_holds_the_folder(config: Path, tmp_path: Path) -> None:
+    publish(load(config, {}).settings, tmp_path)
+    holder = Writer.acquire(folder_in(tmp_path), "millrace run clicks")
+    try:
+        assert last(config).outcome is Outcome.OK
+        assert last(config, 0).outcome is Outcome.OK
+    finally:
+        holder.release()
+
+
+def test_another_rate_goes_on_and_is_said(config: Path, tmp_path: Path) -> None:
+    publish(load(config, {}).settings, tmp_path)
+    config.write_text(config.read_text().replace("build_model}", "build_model, args: {rate: 0.2}}"))
+    check = last(config)
+    assert (check.outcome, check.exit_code) == (Outcome.WARN, 0)
+    assert "rate" in check.detail
+
+
+def test_another_model_or_a_number_that_is_not_there_is_refused_with_4(config: Path, tmp_path: Path) -> None:
+    publish(load(config, {}).settings, tmp_path)
+    missing = last(config, 7)
+    assert (missing.outcome, missing.exit_code) == (Outcome.FAIL, 4)
+    config.write_text(config.read_text().replace("build_model}", "build_model, args: {units: 4}}"))
+    check = last(config)
+    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 4)
+    assert "dense/bias is [4] here and [3] there" in check.detail
+
+
+def test_a_damaged_checkpoint_is_refused_with_4(config: Path, tmp_path: Path) -> None:
+    publish(load(config, {}).settings, tmp_path)
+    (folder_in(tmp_path).checkpoint(0) / "model.safetensors").write_bytes(b"x")
+    assert [(check.outcome, check.exit_code) for check in (last(config), last(config, 0))] == [(Outcome.FAIL, 4)] * 2
+
+
+def test_a_model_that_does_not_build_is_said_as_such(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def build_model():\n    raise ValueError('no')\n")
+    checks = [*examine_against(config, None)]
+    assert [(check.name, check.outcome, check.exit_code) for check in checks[2:]] == [
+        ("model", "fail", 2),
+        ("checkpoint", "skip", 0),
+    ]
+
+
+def test_what_is_no_number_is_a_usage_error_that_names_both_ways(config: Path) -> None:
+    command = [sys.executable, "-c", "from app.cli import main; main()", "validate", "-c", str(config)]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [*command, "--against-checkpoint", "newest"], capture_output=True, text=True, timeout=60, check=False, cwd=root
+    )
+    assert done.returncode == 2
+    assert "neither latest nor a checkpoint's number" in " ".join(done.stderr.split())

@@ -1,0 +1,204 @@
+"""The proof as a command: rows of the matrix, kills, exactness, ordered ends, damage, and what they come to.
+
+    python -m tests.faults.campaigns.chaos --out build/chaos.json            about 20 minutes
+    python -m tests.faults.campaigns.chaos --full                         within 2 hours, with the soak beside the tests
+    python -m tests.faults.campaigns.chaos --short --rows build/rows.json    at once, out of what `make test` has left
+    python -m tests.faults.campaigns.chaos --rows build/rows.json --campaigns build/chaos.json
+                                                                   the same campaigns, beside other tests
+
+The short form takes its figures from the tests that have run; the others run campaigns of their own beside them. It
+prints its seed, writes the report, and ends with 1 where a promise is broken or a fault never hit.
+"""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from consumers.errors import MillraceError
+from tests.faults.campaigns import exactness, kills, mutations, terms
+from tests.faults.campaigns.machine import ROOT, machine
+from tests.faults.matrix.verdict import Evidence
+
+_ROWS = ROOT / "build" / "rows.json"
+_SOAK = ROOT / "build" / "soak.json"
+_HANDED_OVER = ("kills", "deterministic", "terms")
+"""What tests hand over by `record_property`, each under its name."""
+_OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
+_MUTATIONS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How much is done beside the tests."""
+
+    name: str
+    kills: int = 0
+    deterministic: int = 0
+    terms: int = 0
+    soak_minutes: float = 0.0
+
+
+SHORT = Form(name="short")
+USUAL = Form(name="usual", kills=40, deterministic=6, terms=10)
+FULL = Form(name="full", kills=200, deterministic=20, terms=50, soak_minutes=30)
+_FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
+
+
+def run_rows(path: Path) -> None:
+    """Run the tests that stand for a row; what failed is told by what they leave."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "row", "-p", "tests.faults.matrix.rows", "--rows", str(path)]
+    path.unlink(missing_ok=True)
+    subprocess.run(command, cwd=ROOT, check=False)
+
+
+@contextmanager
+def soaking(form: Form, seed: int, path: Path) -> Iterator[None]:
+    """Soak, where that is due, beside the tests: mostly it waits. What measures how long a start takes comes after."""
+    if not form.soak_minutes:
+        yield
+        return
+    path.unlink(missing_ok=True)
+    of = (f"--minutes={form.soak_minutes:g}", f"--seed={seed}", f"--out={path}")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.campaigns.soak", *of], cwd=ROOT, stdout=subprocess.DEVNULL
+    ):
+        yield
+
+
+def gather(form: Form, tests: Mapping[str, Any], seed: int) -> Evidence:
+    """Run the campaigns of this form; what it does not run is taken from the tests."""
+    found: dict[str, Any] = {}
+    for test in tests.values():
+        found |= {name: test["properties"][name] for name in _HANDED_OVER if name in test["properties"]}
+    found["mutations"] = _tried(lambda: _damaged(seed))
+    with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as folder:
+        there = Path(folder)
+        if form.kills:
+            with kills.broker(None, there) as bootstrap:
+                found |= _campaigns(form, bootstrap, there, seed)
+    if form.soak_minutes:
+        found["soak"] = _soaked()
+    missed = kills.missed(found["kills"].get("points", {})) if form.kills else []
+    return Evidence(tests=tests, missed=missed, **found)
+
+
+def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, Any]:
+    """One after the other; one that cannot be brought to its end spoils only itself, and the exit code."""
+
+    def killed() -> dict[str, Any]:
+        found = kills.kill(bootstrap, there / "kills", rounds=form.kills, seed=seed, on_strike=kills.say)
+        return found.summary()
+
+    def exact() -> dict[str, Any]:
+        return exactness.compare(bootstrap, there / "exact", kills=form.deterministic, seed=seed).summary()
+
+    def ended() -> dict[str, Any]:
+        return terms.terminate(bootstrap, there / "terms", rounds=form.terms, seed=seed).summary()
+
+    return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, (killed, exact, ended), strict=True)}
+
+
+def _damaged(seed: int) -> dict[str, Any]:
+    logging.disable()  # the store complains of all that is damaged
+    try:
+        return asdict(mutations.campaign(_MUTATIONS, seed))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _soaked() -> dict[str, Any]:
+    if not _SOAK.exists():
+        return {
+            "kept": False,
+            "broken": ["the soak ended early and left no figures; run tests.faults.campaigns.soak to see why"],
+        }
+    figures: dict[str, Any] = json.loads(_SOAK.read_text())["soak"]
+    return figures
+
+
+def _tried(campaign: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return campaign()
+    except (AssertionError, MillraceError) as error:
+        return {"kept": False, "broken": [str(error)]}
+
+
+def report(form: Form, seed: int, evidence: Evidence) -> dict[str, Any]:
+    """What is written."""
+    rows = {str(number): {**asdict(row), "outcome": row.outcome} for number, row in evidence.rows().items()}
+    return {
+        "as_of": datetime.now(UTC).isoformat(timespec="seconds"),
+        "form": form.name,
+        "seed": seed,
+        "machine": machine(),
+        "figures": evidence.figures(),
+        "broken": list(evidence.broken()),
+        "rows": rows,
+        **{name: getattr(evidence, name) for name in _OF_CAMPAIGNS},
+    }
+
+
+def prove(form: Form, seed: int, rows: Path | None) -> dict[str, Any]:
+    """Run what is to be run, and say what it comes to."""
+    with soaking(form, seed, _SOAK):
+        if rows is None:
+            run_rows(_ROWS)
+    return report(form, seed, gather(form, _tests(rows or _ROWS), seed))
+
+
+def again(before: Mapping[str, Any], rows: Path) -> dict[str, Any]:
+    """What former campaigns come to beside the tests that have run since."""
+    evidence = Evidence(tests=_tests(rows), **{name: before[name] for name in _OF_CAMPAIGNS})
+    told = report(_FORMS[before["form"]], before["seed"], evidence)
+    return {**told, "machine": before["machine"], "rows_commit": told["machine"]["commit"]}
+
+
+def _tests(rows: Path) -> Mapping[str, Any]:
+    if not rows.exists():
+        raise SystemExit(f"{rows} is not there; `make test` writes it")
+    tests: Mapping[str, Any] = json.loads(rows.read_text())["tests"]
+    return tests
+
+
+def main() -> None:
+    """Read the options, prove, write, and say what is broken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--short", dest="form", action="store_const", const=SHORT, default=USUAL)
+    forms.add_argument("--full", dest="form", action="store_const", const=FULL)
+    forms.add_argument("--campaigns", type=Path, help="a report whose campaigns are taken, rather than run again")
+    parser.add_argument("--rows", type=Path, help="what the tests have left, where they have run already")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="draws kills and records")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
+    given = parser.parse_args()
+    if given.campaigns is not None:
+        written = again(json.loads(given.campaigns.read_text()), given.rows or _ROWS)
+    else:
+        _say(f"seed {given.seed}")
+        written = prove(given.form, given.seed, given.rows)
+    if not written["soak"] and given.out.exists():
+        written["soak"] = json.loads(given.out.read_text()).get("soak", {})  # it has its own seed, and takes long
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(written, indent=1))
+    _say(json.dumps(written["figures"], indent=1))
+    for line in written["broken"]:
+        _say(f"broken: {line}")
+    sys.exit(int(bool(written["broken"])))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a command
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Writes the tables of `docs/guarantees.md` from `build/chaos.json`.
+
+    python -m tests.faults.campaigns.report [--from build/chaos.json] [--into docs/guarantees.md]
+
+What stands between the two marks is replaced. Nothing is proved here.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.faults.campaigns.machine import ROOT
+from tests.faults.matrix.table import ROWS
+
+BEGIN = "<!-- begin of what `make proof-report` writes -->"
+END = "<!-- end of what `make proof-report` writes -->"
+Report = Mapping[str, Any]
+
+MEANINGS: Mapping[str, str] = {
+    "kills": "SIGKILLs, at random times and at every failpoint",
+    "kills_in_save": "of them inside a save",
+    "lost": "offsets lost",
+    "learnt_twice": "offsets learnt twice",
+    "corrupt_accepted": "damaged checkpoints that were accepted",
+    "valid_rejected": "sound checkpoints that were rejected, or not gone on from though the newest",
+    "max_weight_difference": "deterministic mode: greatest difference of any weight after kills",
+    "rows_passed": f"rows of the matrix that passed, of {len(ROWS)}",
+    "rows_skipped": "rows that this machine cannot show",
+    "rto_p50_s": "restart to the first new call, median, s",
+    "sigterm_p99_s": "SIGTERM to exit, p99, s",
+}
+
+
+def text(report: Report) -> str:
+    """Everything between the marks."""
+    lines = ["", place(report), "", *table(["figure", "what it says", "value"], figures(report)), ""]
+    lines += [*table(["beside them", ""], details(report)), ""]
+    if report.get("soak"):
+        lines += [soaked(report["soak"]), ""]
+    return "\n".join([*lines, *table(["row", "fault", "came out", "tests"], rows(report)), ""])
+
+
+def place(report: Report) -> str:
+    """When, where, how many, and by which seed."""
+    there = report["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in there["versions"].items())
+    rows = f" (the rows: {report['rows_commit']})" if "rows_commit" in report else ""
+    return (
+        f"{report['as_of'][:10]}, commit {there['commit']}{rows}, form {report['form']}, seed {report['seed']}; "
+        f"{there['cpus']} cores ({there['cpu']}), Python {there['python']}, {versions}."
+    )
+
+
+def figures(report: Report) -> Iterator[Sequence[str]]:
+    """The flat ones."""
+    for name, value in report["figures"].items():
+        yield f"`{name}`", MEANINGS.get(name, ""), "not tried" if value is None else f"**{number(value)}**"
+
+
+def details(report: Report) -> Iterator[Sequence[str]]:
+    """What else the campaigns say."""
+    kills, exact, terms = (report.get(name) or {} for name in ("kills", "deterministic", "terms"))
+    if kills:
+        yield "records written while they struck", number(kills["records"])
+        yield "restarts that went on from the newest durable checkpoint", number(kills["restored_newest"])
+        yield "restart to the first new call, s", spread(kills["rto_s"])
+        yield "offsets read again after a kill", spread(kills["replay"])
+        yield "of them more than lie between two saves and in a block", number(kills["replay_beyond_bound"])
+    if exact:
+        yield "kills of the deterministic run, over 4 partitions", number(exact["kills"])
+    if terms:
+        yield f"SIGTERM to exit, {terms['terms']} times, s", spread(terms["seconds_to_exit"])
+        yield "offsets read again after a clean stop", number(terms["replayed"])
+
+
+def soaked(soak: Report) -> str:
+    """The soak in a sentence."""
+    faults = ", ".join(f"{name} {count}" for name, count in sorted(soak["faults"].items()))
+    held = "held" if soak["kept"] else f"did not hold ({'; '.join(soak['broken'])})"
+    return (
+        f"Soak of {soak['minutes']:g} minutes, seed {soak['seed']}: one service, {soak['records']:,} records, and what "
+        f"is promised {held}. Faults: {faults}. Over the last two thirds anonymous memory grew by "
+        f"{soak['memory_mb_per_min']} MB a minute, descriptors by {soak['descriptors_per_min']} and threads by "
+        f"{soak['threads_per_min']}. Of {soak['requests']:,} requests {soak['server_errors']} met an error of ours."
+    )
+
+
+def rows(report: Report) -> Iterator[Sequence[str]]:
+    """The matrix."""
+    for row, told in report["rows"].items():
+        skipped = f", {len(told['skipped'])} skipped" if told["skipped"] else ""
+        yield row, told["title"], told["outcome"], f"{len(told['passed'])}{skipped}"
+
+
+def table(head: Sequence[str], lines: Iterator[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
+
+
+def spread(found: Report) -> str:
+    """The median and the ends."""
+    return f"p50 {number(found['p50'])}, p99 {number(found['p99'])}, max {number(found['max'])} ({found['n']})"
+
+
+def number(value: float) -> str:
+    """As people read it."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def fill(page: str, written: str) -> str:
+    """The page with other text between its marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"the page lacks {BEGIN!r} or {END!r}")
+    return f"{before}{BEGIN}\n{written}\n{END}{after}"
+
+
+def main() -> None:
+    """Read the report, write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--from", dest="source", type=Path, default=ROOT / "build" / "chaos.json")
+    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "guarantees.md")
+    given = parser.parse_args()
+    if not given.source.exists():
+        raise SystemExit(f"{given.source} is not there; `make proof` writes it")
+    given.into.write_text(fill(given.into.read_text(), text(json.loads(given.source.read_text()))))
+
+
+if __name__ == "__main__":
+    main()

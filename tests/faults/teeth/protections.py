@@ -1,0 +1,508 @@
+"""What keeps each row of the matrix, and the test that has to fail where it is taken out.
+
+The table that `make teeth` goes through (`tests/faults/teeth/bite.py`): each entry is one protection, as it stands in
+the source, what is put in its place, what is missing then, and the quickest test of its row that guards the
+consequence.
+"""
+
+from dataclasses import dataclass
+
+_USUAL_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tooth:
+    """One protection that can be taken out."""
+
+    row: int
+    """Of the matrix of faults."""
+    missing: str
+    """What is missing without it, in one sentence."""
+    file: str
+    text: str
+    """What is taken out; it stands in the file once."""
+    instead: str = ""
+    test: str
+    """Fails without it; it bears the marker of the row."""
+    within_s: float = _USUAL_S
+    """What the test may take: where it would hang without the protection, this ends it."""
+
+
+_KILLS = "tests/faults/test_kills.py"
+_EXACT = "tests/faults/test_determinism.py"
+_COMMIT = "tests/faults/test_commit.py"
+_START = "tests/faults/test_start.py"
+_REWIND = "tests/faults/test_rewind.py"
+_STOP = "tests/faults/test_stop.py"
+_AWAY = "tests/faults/test_broker_faults.py"
+_OUTAGE = "tests/integration/test_broker_outage.py"
+_NETWORK = "tests/faults/test_network.py"
+_SOURCE = "tests/integration/test_kafka_source.py"
+_CRASHES = "tests/training/checkpoints/test_crashes.py"
+_STORE = "tests/training/checkpoints/test_store.py"
+_DAMAGE = "tests/training/checkpoints/test_mutations.py"
+_TOPICS = "tests/faults/test_topics.py"
+_OTHER = "tests/faults/test_other_model.py"
+_CAREFUL = "tests/training/recovery/test_isolation.py"
+_HUNG = "tests/faults/test_liveness.py"
+_SERVER = "tests/app/api/test_server.py"
+
+_IN_A_WINDOW = f"{_CRASHES}::test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one"
+_AROUND_A_REWIND = f"{_REWIND}::test_a_kill_around_a_rewind_restarts_on_the_timeline_that_was_last_published"
+_WHILE_LEARNING = f"{_STOP}::test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again"
+_STRANGER = f"{_SOURCE}::test_a_stranger_in_the_group_refuses_commits_and_stops_nothing_else"
+_ANOTHER_MODEL = (
+    f"{_OTHER}::test_another_model_is_refused_untouched_and_a_changed_rate_is_decided_by_policy_and_never_silent"
+)
+_ALL_CORRUPT = f"{_STORE}::test_all_corrupt_refuses_until_a_new_beginning_is_ordered"
+_BLOCKED = f"{_HUNG}::test_a_build_or_a_step_that_blocks_is_no_life_past_its_own_limit_and_alive_again_when_it_goes_on"
+_LEFT_OUT = f"{_TOPICS}::test_what_compaction_and_transactions_leave_out_is_passed_and_nothing_aborted_is_learnt"
+
+TEETH = (
+    Tooth(
+        row=1,
+        missing="What the optimizer knew is not brought back with the weights.",
+        file="training/model/variables.py",
+        text="            if key in arrays:\n                assign(",
+        instead='            if key in arrays and self.name != "optimizer":\n                assign(',
+        test=f"{_EXACT}::test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one",
+        within_s=900,
+    ),
+    Tooth(
+        row=1,
+        missing="Reading does not begin exactly where the checkpoint stands.",
+        file="consumers/kafka/client.py",
+        text="            self.seek(partition, position)",
+        instead="            self.seek(partition, position + 1)",
+        test=f"{_EXACT}::test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one",
+        within_s=900,
+    ),
+    Tooth(
+        row=1,
+        missing="A restart goes on from the oldest checkpoint instead of the newest.",
+        file="training/checkpoints/fallback.py",
+        text="for number in reversed(numbers))",
+        instead="for number in numbers)",
+        test=_KILLS,
+        within_s=1200,
+    ),
+    Tooth(
+        row=2,
+        missing="A checkpoint is written under its final name, so that a part of one has a number.",
+        file="training/checkpoints/publication.py",
+        text="    temporary, published = writer.folder.saving(draft.number, writer.term), writer.folder.checkpoint(",
+        instead="    temporary = published = writer.folder.checkpoint(",
+        test=f"{_IN_A_WINDOW}[save.before_manifest]",
+    ),
+    Tooth(
+        row=2,
+        missing="What a writer that died has left half written is never removed.",
+        file="training/checkpoints/store.py",
+        text="            self._clean(writer.term)",
+        instead="            pass",
+        test=f"{_IN_A_WINDOW}[save.after_data]",
+    ),
+    Tooth(
+        row=2,
+        missing="Positions are committed before their checkpoint is durable.",
+        file="app/service/service.py",
+        text="        letters = self.parts.dead_letters\n",
+        instead="        letters = self.parts.dead_letters\n"
+        "        if self.parts.source is not None:\n"
+        "            self.parts.source.commit(_order.positions).result(_COMMIT_S)\n",
+        test=f"{_COMMIT}::test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint_and_the_next_start"
+        "_catches_up",
+    ),
+    Tooth(
+        row=3,
+        missing="A beginning from which nothing was learnt yet is no beginning: the start is resolved anew.",
+        file="app/service/service.py",
+        text="start_over=self.options.start_over)\n        what",
+        instead="start_over=(known := store.newest()) is None or not known.step)\n        what",
+        test=f"{_START}::test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before_any_save",
+        within_s=150,
+    ),
+    Tooth(
+        row=3,
+        missing="The locks of those who wrote before stay for ever.",
+        file="training/checkpoints/lease.py",
+        text="            _remove_locks_before(self.folder, self.term)\n",
+        test=f"{_START}::test_a_start_that_is_killed_again_and_again_converges_and_leaves_no_more_on_disk_than_one"
+        "_does",
+        within_s=900,
+    ),
+    Tooth(
+        row=4,
+        missing="An order is carried out, and not published.",
+        file="training/history/rewind.py",
+        text="    manifest = store.publish_linked(command.to, under_its_number, order)",
+        instead="    manifest = store.manifest(command.to)",
+        test=_AROUND_A_REWIND,
+    ),
+    Tooth(
+        row=4,
+        missing="A restart goes on from where most was learnt, instead of from what was last ordered.",
+        file="training/checkpoints/fallback.py",
+        text="    looks = (look(number) for number in reversed(numbers))",
+        instead="    looks = iter(sorted(map(look, reversed(numbers)), key=lambda at: -at.manifest.step if at.manifest "
+        "else 0))",
+        test=_AROUND_A_REWIND,
+    ),
+    Tooth(
+        row=4,
+        missing="What is to be skipped is not published with the order, and so forgotten by a restart.",
+        file="training/history/rewind.py",
+        text="    manifest = store.publish_linked(command.to, under_its_number, order)",
+        instead="    manifest = store.publish_linked(command.to, {}, order)",
+        test=_AROUND_A_REWIND,
+    ),
+    Tooth(
+        row=5,
+        missing="The first signal ends the process on the spot.",
+        file="app/service/signals.py",
+        text="        if not self._begun:\n            os._exit(0)",
+        instead="        os._exit(0)",
+        test=_WHILE_LEARNING,
+    ),
+    Tooth(
+        row=5,
+        missing="What the last checkpoint holds is not committed.",
+        file="app/service/service.py",
+        text="        if self.parts.source is not None and self.options.commits:",
+        instead='        if self.parts.source is not None and manifest.reason != "stop":',
+        test=_WHILE_LEARNING,
+    ),
+    Tooth(
+        row=5,
+        missing="A second signal changes nothing.",
+        file="app/service/signals.py",
+        text="        if self.asked.is_set():\n            os._exit(FORCED)\n",
+        test=f"{_STOP}::test_a_second_signal_ends_at_once_what_the_first_is_still_saving",
+    ),
+    Tooth(
+        row=5,
+        missing="A start that has nothing to save is waited for as long as one that has.",
+        file="app/run.py",
+        text=" and service.nothing_to_save and ",
+        instead=" and False and ",
+        test=f"{_STOP}::test_sigterm_while_the_model_is_built_ends_well_and_publishes_nothing",
+    ),
+    Tooth(
+        row=6,
+        missing="A broker that does not answer while partitions are recognised ends the fetching.",
+        file="consumers/kafka/admission.py",
+        text="            self._meter.unanswered(str(error))\n            return False",
+        instead="            raise",
+        test=f"{_OUTAGE}::test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_again",
+    ),
+    Tooth(
+        row=6,
+        missing="A commit waits for as long as Kafka does not answer.",
+        file="consumers/kafka/client.py",
+        text="                async with asyncio.timeout(self._options.commit_timeout_ms / 1000):",
+        instead="                async with asyncio.timeout(None):",
+        test=f"{_OUTAGE}::test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_again",
+    ),
+    Tooth(
+        row=7,
+        missing="The client library may log as much as it likes.",
+        file="consumers/kafka/source.py",
+        text='        limit_loggers("aiokafka", self._options.log_lines_per_minute)\n',
+        test=f"{_AWAY}::test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used",
+    ),
+    Tooth(
+        row=7,
+        missing="Whoever has nothing to read looks again without a pause.",
+        file="consumers/kafka/fetching.py",
+        text="            async with asyncio.timeout(_LOOK_EVERY_S):",
+        instead="            async with asyncio.timeout(0):",
+        test=f"{_AWAY}::test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used",
+    ),
+    Tooth(
+        row=8,
+        missing="A question is given up before its request is, so that its connection never is.",
+        file="consumers/kafka/client.py",
+        text="        async with asyncio.timeout((options.request_timeout_ms + 2 * _SPARE_MS) / 1000):",
+        instead="        async with asyncio.timeout(options.request_timeout_ms / 2000):",
+        test=f"{_NETWORK}::test_a_connection_that_is_open_at_our_end_only_is_given_up_though_nobody_fetches",
+    ),
+    Tooth(
+        row=8,
+        missing="A commit's request is waited for without end, so that its connection is never given up.",
+        file="consumers/kafka/client.py",
+        text="min(options.request_timeout_ms, options.commit_timeout_ms // 2)",
+        instead="10**9",
+        test=f"{_NETWORK}::test_connections_that_are_open_at_our_end_only_are_given_up_and_nothing_is_lost",
+        within_s=600,
+    ),
+    Tooth(
+        row=9,
+        missing="A commit that Kafka refuses is raised to whoever asked for it.",
+        file="consumers/kafka/client.py",
+        text="                return type(error).__name__\n        return None",
+        instead="                raise error\n        return None",
+        test=_STRANGER,
+    ),
+    Tooth(
+        row=9,
+        missing="Refused commits are not counted.",
+        file="consumers/kafka/commits.py",
+        text="            self._meter.committed(refusal)\n",
+        test=_STRANGER,
+    ),
+    Tooth(
+        row=10,
+        missing="What a writer publishes after a later one has begun counts as sound.",
+        file="training/checkpoints/fencing.py",
+        text="        return any(record.term > term and number > record.began_after for record in self.records)",
+        instead="        return False",
+        test=f"{_CRASHES}::test_what_a_stopped_trainer_publishes_after_it_was_passed_is_never_loaded",
+    ),
+    Tooth(
+        row=10,
+        missing="A writer that was passed never learns of it while it has nothing to save.",
+        file="training/checkpoints/lease.py",
+        text="            writer.check()\n            writer.touch()",
+        instead="            writer.touch()",
+        test=f"{_CRASHES}::test_a_stopped_trainer_that_was_passed_ends_by_itself",
+    ),
+    Tooth(
+        row=11,
+        missing="A lock that another process holds counts as free.",
+        file="training/checkpoints/lease.py",
+        text="    except BlockingIOError:\n        return False",
+        instead="    except BlockingIOError:\n        return True",
+        test=f"{_CRASHES}::test_a_second_trainer_is_refused_and_the_first_is_named",
+    ),
+    Tooth(
+        row=12,
+        missing="Partitions that are added while it runs are not taken in.",
+        file="consumers/kafka/fetching.py",
+        text="        elif new:\n",
+        instead="        elif not known:\n",
+        test=f"{_TOPICS}::test_a_quiet_partition_and_one_that_joins_are_learnt_beside_a_hot_one_and_an_empty_one",
+        within_s=150,
+    ),
+    Tooth(
+        row=13,
+        missing="Any record at the offset of the last settled one is taken for it.",
+        file="consumers/kafka/topic_identity.py",
+        text="    if fingerprint_of(record) == kept:",
+        instead="    if record.offset == kept.offset:",
+        test=f"{_TOPICS}::test_a_topic_created_again_while_we_were_away_is_refused_or_begun_anew_and_never_mixed_up",
+    ),
+    Tooth(
+        row=14,
+        missing="Offsets that retention has removed are passed as if there had been nothing.",
+        file="consumers/kafka/fetching.py",
+        text=", lost=end - position))",
+        instead=", lost=0))",
+        test=f"{_TOPICS}::test_records_removed_before_they_were_read_are_counted_as_lost_where_that_is_wanted_and_for"
+        "_ever",
+    ),
+    Tooth(
+        row=14,
+        missing="The policy to fail is ignored.",
+        file="consumers/kafka/fetching.py",
+        text='        if self._options.out_of_range == "fail":',
+        instead='        if self._options.out_of_range == "never":',
+        test=f"{_TOPICS}::test_records_removed_before_they_were_read_end_it_with_the_way_out_running_and_at_a_start",
+        within_s=150,
+    ),
+    Tooth(
+        row=15,
+        missing="Records of transactions that were aborted are read.",
+        file="consumers/kafka/client.py",
+        text="            isolation_level=options.isolation_level,",
+        instead='            isolation_level="read_uncommitted",',
+        test=_LEFT_OUT,
+    ),
+    Tooth(
+        row=15,
+        missing="Offsets at the end of a partition that hold no record are never passed.",
+        file="consumers/kafka/fetching.py",
+        text="            await self._sweep(ready, idle=not found)\n",
+        test=_LEFT_OUT,
+        within_s=150,
+    ),
+    Tooth(
+        row=16,
+        missing="A save that finds the disk full leaves there what it has written.",
+        file="training/checkpoints/publication.py",
+        text="        shutil.rmtree(temporary, ignore_errors=True)\n        if _still_ours(",
+        instead="        if _still_ours(",
+        test="tests/training/checkpoints/test_full_disk.py::test_a_save_that_finds_the_disk_full_leaves_nothing_and_the"
+        "_next_one_works",
+    ),
+    Tooth(
+        row=16,
+        missing="A save that fails ends the training.",
+        file="training/errors.py",
+        text='the next save tries again."""\n\n    retriable = True',
+        instead='the next save tries again."""\n\n    retriable = False',
+        test="tests/faults/test_full_disk.py::test_training_goes_on_over_a_full_disk_and_nothing_is_committed_until_a"
+        "_save_works",
+    ),
+    Tooth(
+        row=17,
+        missing="What a file holds is loaded without looking whether it is what was written.",
+        file="training/checkpoints/files.py",
+        text="    if hashlib.sha256(raw).hexdigest() != expected.sha256:",
+        instead="    if len(expected.sha256) != 64:",
+        test=f"{_DAMAGE}::test_every_damage_to_every_file_is_found_and_the_parent_is_loaded",
+    ),
+    Tooth(
+        row=17,
+        missing="A checkpoint is gone on from without reading all of its bytes first.",
+        file="training/checkpoints/files.py",
+        text="            if deep and _hash(file) != expected.sha256:",
+        instead="            if deep and size != expected.size:",
+        test=f"{_DAMAGE}::test_every_damage_to_every_file_is_found_and_the_parent_is_loaded",
+    ),
+    Tooth(
+        row=17,
+        missing="Falling back follows the numbers, not the parents.",
+        file="training/checkpoints/fallback.py",
+        text="        return [number for number in found.manifest.ancestors if number in numbers]",
+        instead="        return [number for number in reversed(sorted(numbers)) if number < found.manifest.number]",
+        test=f"{_STORE}::test_a_torn_rewind_falls_back_to_its_target_and_not_to_the_abandoned_timeline",
+    ),
+    Tooth(
+        row=18,
+        missing="Where nothing verifies it begins anew unasked.",
+        file="training/checkpoints/fallback.py",
+        text="            raise AllCorruptError(_all_corrupt(folder, numbers, look, found))",
+        instead="            return None",
+        test=_ALL_CORRUPT,
+    ),
+    Tooth(
+        row=18,
+        missing="A beginning may be published beside checkpoints without an order to begin anew.",
+        file="training/checkpoints/store.py",
+        text="            if order.parent is None and not start_over:",
+        instead="            if order.parent is None and not self.folder.numbers():",
+        test=_ALL_CORRUPT,
+    ),
+    Tooth(
+        row=19,
+        missing="The names and shapes of a checkpoint are not compared with the model's.",
+        file="training/model/variables.py",
+        text="        if found:\n            raise OtherModelError(",
+        instead="        if found and not self.variables:\n            raise OtherModelError(",
+        test=_ANOTHER_MODEL,
+    ),
+    Tooth(
+        row=19,
+        missing="A learning rate that was just deployed is overwritten by the checkpoint's.",
+        file="training/model/hyperparameters.py",
+        text="                assign(self._variables[change.name], self._built[change.name])",
+        instead="                pass",
+        test=_ANOTHER_MODEL,
+    ),
+    Tooth(
+        row=19,
+        missing="A hyperparameter that differs is decided in silence.",
+        file="training/model/hyperparameters.py",
+        text='            log.warning("%s", change)\n',
+        test=_ANOTHER_MODEL,
+    ),
+    Tooth(
+        row=20,
+        missing="What a try has done before it raised stays in the variables.",
+        file="training/recovery/isolation.py",
+        text="            memory.put_back()\n",
+        test=f"{_CAREFUL}::test_what_raises_leaves_no_trace_in_any_variable",
+    ),
+    Tooth(
+        row=20,
+        missing="Of a half that raises only one half is looked at.",
+        file="training/recovery/isolation.py",
+        text="                left.extend(reversed(np.array_split(rows, 2)))",
+        instead="                left.append(np.array_split(rows, 2)[0])",
+        test=f"{_CAREFUL}::test_whatever_raises_is_found_and_all_others_are_learnt_and_scored_once",
+    ),
+    Tooth(
+        row=21,
+        missing="However often a start dies in the same call, the next one goes on as ever.",
+        file="training/recovery/crash_guard.py",
+        text="    if alike >= after:",
+        instead="    if alike < 0:",
+        test="tests/faults/test_crash_loop.py::test_a_record_that_kills_the_process_is_named_by_a_paused_start_and"
+        "_passed_over_by_order",
+    ),
+    Tooth(
+        row=21,
+        missing="What a call has in flight is not written down.",
+        file="training/checkpoints/in_flight.py",
+        text="        self._memory[: len(line)] = line\n",
+        test="tests/faults/test_crash_loop.py::test_a_record_that_kills_the_process_is_named_by_a_paused_start_and"
+        "_passed_over_by_order",
+    ),
+    Tooth(
+        row=22,
+        missing="A phase counts as hung long before its limit.",
+        file="training/telemetry/phases.py",
+        text="self.for_s > self.limit_s\n",
+        instead="self.for_s > self.limit_s / 4\n",
+        test=_BLOCKED,
+    ),
+    Tooth(
+        row=22,
+        missing="No phase ever counts as hung.",
+        file="training/telemetry/phases.py",
+        text="self.for_s > self.limit_s\n",
+        instead="self.for_s < 0\n",
+        test=_BLOCKED,
+        within_s=240,
+    ),
+    Tooth(
+        row=23,
+        missing="A stop does not wake whoever waits on the empty queue.",
+        file="pipelines/feed.py",
+        text="        self._handoff.wake()\n",
+        test="tests/pipelines/test_dataset.py::test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue_a_hundred"
+        "_times",
+        within_s=120,
+    ),
+    Tooth(
+        row=27,
+        missing="What changes something passes no door.",
+        file="app/api/middleware.py",
+        text='by = None if scope["method"] in _READS else',
+        instead='by = None if scope["method"] != "BREW" else',
+        test="tests/app/api/test_tokens.py::test_every_route_that_changes_something_asks_for_a_token",
+    ),
+    Tooth(
+        row=27,
+        missing="A body that announces no length may be of any.",
+        file="app/api/middleware.py",
+        text="        if len(body) > MOST_BODY_BYTES:\n            raise _too_large()\n",
+        test=f"{_SERVER}::test_a_body_in_chunks_that_is_too_large_is_answered_by_413",
+    ),
+    Tooth(
+        row=27,
+        missing="Silent connections are never crowded out by those that ask.",
+        file="app/api/http_protocol.py",
+        text="        next(others, next(iter(self._crowd))).leave()",
+        instead="        del others",
+        test=f"{_SERVER}::test_many_that_come_at_once_crowd_each_other_out_one_by_one",
+    ),
+    Tooth(
+        row=28,
+        missing="What raised is told in its own words, which hold the record's values.",
+        file="training/recovery/isolation.py",
+        text='    return f"{type(error).__name__} in {place}" + (f" ({node[1]})" if node else "")',
+        instead='    return f"{error} in {place}" + (f" ({node[1]})" if node else "")',
+        test="tests/faults/test_secrets.py::test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has"
+        "_gone_wrong",
+    ),
+    Tooth(
+        row=28,
+        missing="A token that is refused stands in the answer.",
+        file="app/api/authorization.py",
+        text='            raise _unauthorized("The request brings a token that nobody has.",',
+        instead='            raise _unauthorized(f"The request brings the token {token}, that nobody has.",',
+        test="tests/faults/test_secrets.py::test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has"
+        "_gone_wrong",
+    ),
+)
