@@ -54,7 +54,7 @@ class FailpointError(RuntimeError):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Fault:
+class _Action:
     action: str
     seconds: float = 0.0
     after: int = 0
@@ -63,7 +63,7 @@ class _Fault:
     spent: bool = False
 
 
-_armed: dict[str, _Fault] = {}
+_armed: dict[str, _Action] = {}
 _lock = threading.Lock()
 _fired: Counter[str] = Counter()
 
@@ -102,7 +102,7 @@ def _pass(name: str) -> None:
     _act(name, fault)
 
 
-def _act(name: str, fault: _Fault) -> None:
+def _act(name: str, fault: _Action) -> None:
     match fault.action:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -116,12 +116,12 @@ def _act(name: str, fault: _Fault) -> None:
             raise FailpointError(name)
 
 
-def _parse(entry: str) -> tuple[str, _Fault]:
+def _parse(entry: str) -> tuple[str, _Action]:
     name, _, rest = entry.partition("=")
     action, *options = rest.split(":")
     if name not in NAMES or action not in {"kill", "stop", "raise", "full", "sleep"}:
         raise ConfigError(f"{VARIABLE}: {entry!r} is no failpoint; write name=kill|stop|raise|full|sleep:SECONDS")
-    fault = _Fault(action=action)
+    fault = _Action(action=action)
     try:
         if action == "sleep":
             fault.seconds = float(options.pop(0))

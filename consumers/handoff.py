@@ -34,29 +34,29 @@ class _State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ChunkTotals:
     """Chunks with their records and bytes."""
 
     chunks: int = 0
     records: int = 0
     nbytes: int = 0
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
+    def __add__(self, other: "ChunkTotals") -> "ChunkTotals":
+        return ChunkTotals(
             chunks=self.chunks + other.chunks,
             records=self.records + other.records,
             nbytes=self.nbytes + other.nbytes,
         )
 
-    def __sub__(self, other: "Tally") -> "Tally":
-        return Tally(
+    def __sub__(self, other: "ChunkTotals") -> "ChunkTotals":
+        return ChunkTotals(
             chunks=self.chunks - other.chunks,
             records=self.records - other.records,
             nbytes=self.nbytes - other.nbytes,
         )
 
     @classmethod
-    def of(cls, chunk: Chunk) -> "Tally":
+    def of(cls, chunk: Chunk) -> "ChunkTotals":
         """One chunk."""
         return cls(chunks=1, records=len(chunk), nbytes=chunk.nbytes)
 
@@ -65,7 +65,7 @@ class Tally:
 class HandoffStatistics:
     """What a hand-off holds and has done. offered = received + queued + discarded."""
 
-    queued: Tally
+    queued: ChunkTotals
     """What waits to be received."""
     capacity_bytes: int
     """The bound of `queued`; only a chunk that is larger than its partition's share passes it, alone in its queue."""
@@ -73,11 +73,11 @@ class HandoffStatistics:
     """The most that was ever queued."""
     partitions: int
     """Among how many the capacity is shared."""
-    offered: Tally
+    offered: ChunkTotals
     """What was ever taken from the sender."""
-    received: Tally
+    received: ChunkTotals
     """What the receiver has got."""
-    discarded: Tally
+    discarded: ChunkTotals
     """What was dropped by an ending while it was queued."""
     state: str
     """open, ended, broken or closed."""
@@ -124,7 +124,7 @@ class Handoff:
         self._woken = False
         self._serial = 0
         self._on_room: Callable[[], None] | None = None
-        self._offered = self._received = self._discarded = Tally()
+        self._offered = self._received = self._discarded = ChunkTotals()
         self._peak_bytes = 0
 
     # The sending end: any thread, never blocks.
@@ -144,7 +144,7 @@ class Handoff:
                 self._heads[chunk.partition] = chunk
             queue.push(self._serial, chunk)
             self._serial += 1
-            self._offered += Tally.of(chunk)
+            self._offered += ChunkTotals.of(chunk)
             self._peak_bytes = max(self._peak_bytes, self._queued.nbytes)
             self._arrived.notify()
             return True
@@ -259,7 +259,7 @@ class Handoff:
         return self._capacity // self._partitions
 
     @property
-    def _queued(self) -> Tally:
+    def _queued(self) -> ChunkTotals:
         return self._offered - self._received - self._discarded
 
     def _check_open(self) -> None:
@@ -294,7 +294,7 @@ class Handoff:
             self._heads[partition] = queue.entries[0][1]
         else:
             del self._heads[partition]
-        self._received += Tally.of(chunk)
+        self._received += ChunkTotals.of(chunk)
         return chunk
 
     def _wait(self, deadline: float | None) -> None:

@@ -285,7 +285,7 @@ def _batched(column: Any, batches: Any, batch_size: int) -> Any:
     return shaped
 
 
-class Stream:
+class ElementStream:
     """The elements of a dataset as the trainer takes them, and their facts."""
 
     def __init__(self, feed: Feed, dataset: Any) -> None:
@@ -295,7 +295,7 @@ class Stream:
         self._following = 0
         self._given: Element | None = None
 
-    def __iter__(self) -> "Stream":
+    def __iter__(self) -> "ElementStream":
         return self
 
     def __next__(self) -> Element:

@@ -21,7 +21,7 @@ from pipelines.slices import Slice
 
 
 @dataclass(slots=True)
-class _Tally:
+class _OpenSpan:
     """The span of one partition while its block is open."""
 
     index: int
@@ -94,7 +94,7 @@ class OpenBlock:
         self._offsets = np.empty(size, np.int64)
         self._partitions = np.empty(size, np.int32)
         self._event_times = np.empty(size, np.int64)
-        self._tallies: dict[Partition, _Tally] = {}
+        self._tallies: dict[Partition, _OpenSpan] = {}
 
     @property
     def room(self) -> int:
@@ -110,7 +110,7 @@ class OpenBlock:
         """Copy a slice's rows in, and count its offsets. `index` is the partition's place in the table."""
         decoded = piece.decoded
         if decoded.partition not in self._tallies:
-            self._tallies[decoded.partition] = _Tally(index=index, start=piece.start, end=piece.start)
+            self._tallies[decoded.partition] = _OpenSpan(index=index, start=piece.start, end=piece.start)
         self._tallies[decoded.partition].add(piece)
         self.fetched_at = min(self.fetched_at, decoded.fetched_at)
         if piece.rows:

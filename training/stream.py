@@ -40,7 +40,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOrder:
+class StreamStart:
     """Where a stream is to begin."""
 
     incarnation: int
@@ -58,7 +58,7 @@ class StreamOrder:
     """What has made `preprocess` raise: blocks with any of it are delivered as the records have them."""
 
 
-class Stream(Protocol):
+class BlockStream(Protocol):
     """Blocks of one incarnation."""
 
     def take(self) -> Delivery | None:
@@ -82,4 +82,4 @@ class Stream(Protocol):
         ...
 
 
-OpenStream = Callable[[StreamOrder], Stream]
+OpenStream = Callable[[StreamStart], BlockStream]

@@ -30,7 +30,7 @@ OUTCOMES = ("accepted", "unauthorized", "refused", "failed")
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _PendingCommand:
     """One on its way."""
 
     scope: Scope
@@ -81,7 +81,7 @@ class Audit:
             extra={"client": client, "status": problem.status},
         )
 
-    def _write(self, order: _Order, status: int, where: str | None) -> None:
+    def _write(self, order: _PendingCommand, status: int, where: str | None) -> None:
         self._count(order, status)
         facts = {"by": order.by, "client": client_of(order.scope), "status": status}
         facts |= {} if where is None else {"location": where}
@@ -89,7 +89,7 @@ class Audit:
         line = "%s %s: %d, ordered by %s"
         log.log(level, line, order.scope["method"], order.route, status, order.by, extra=facts)
 
-    def _count(self, order: _Order, status: int) -> None:
+    def _count(self, order: _PendingCommand, status: int) -> None:
         self._counts[order.name, _outcome(status)] += 1
 
 
@@ -105,11 +105,11 @@ def client_of(scope: Scope) -> str:
     return str(client[0]) if client else "somebody"
 
 
-def _order(scope: Scope, by: str) -> _Order:
+def _order(scope: Scope, by: str) -> _PendingCommand:
     route = route_of(scope)
     if route is None or route.name not in ORDERS:
-        return _Order(scope, _OTHER, "of no route", by)
-    return _Order(scope, route.name, route.path, by)
+        return _PendingCommand(scope, _OTHER, "of no route", by)
+    return _PendingCommand(scope, route.name, route.path, by)
 
 
 def _outcome(status: int) -> str:

@@ -20,8 +20,8 @@ from app.api.middleware import Guard
 from app.api.offload import Kept
 from app.api.openapi import TAGS, Application
 from app.api.operations import Operations
-from app.api.rate_limit import Pace
-from app.api.routes.commands import Orders
+from app.api.rate_limit import CpuBudget
+from app.api.routes.commands import CommandRoutes
 from app.api.routes.events import Chronicle
 from app.api.routes.metrics import metrics_router
 from app.api.routes.page import PageFiles
@@ -46,7 +46,7 @@ _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning c
 def make_application(service: "Service", door: Door) -> FastAPI:
     """The application of one service; orders come in by the door."""
     observer = Observer(partial(take, service))
-    pace = Pace()
+    pace = CpuBudget()
     shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name), pace.charge)
     chronicle = Chronicle(observer, service.events)
     operations = Operations(service.commands, lambda: service.alive)
@@ -66,7 +66,7 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     app.include_router(Probes(lambda: observer.look().snapshot).router())
     app.include_router(Looks(observer, shelf, operations).router())
     app.include_router(metrics_router(observer, audit))
-    orders = Orders(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
+    orders = CommandRoutes(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
     app.include_router(chronicle.router())
     app.include_router(PageFiles().router())

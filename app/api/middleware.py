@@ -13,7 +13,7 @@ from app.api.audit import Audit, client_of
 from app.api.authorization import Door
 from app.api.offload import uncharged
 from app.api.problem_documents import ProblemError, StampNow, document
-from app.api.rate_limit import Pace
+from app.api.rate_limit import CpuBudget
 
 MOST_BODY_BYTES = 64 * 1024
 BODY_WITHIN_S = 10.0
@@ -25,7 +25,7 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 class Guard:
     """Refuses what no route should see."""
 
-    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door, audit: Audit, pace: Pace | None = None) -> None:
+    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door, audit: Audit, pace: CpuBudget | None = None) -> None:
         self._app, self._stamp, self._door, self._audit, self._pace = app, stamp, door, audit, pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -35,7 +35,7 @@ class PaceOptions:
     """Seconds of CPU that may be taken at once, a page with all that it asks for, some fifty answers; or be owed."""
 
 
-class Pace:
+class CpuBudget:
     """Whose turn it is."""
 
     def __init__(

@@ -29,7 +29,7 @@ _MOST_ASKING = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RewindRequest:
     """A rewind, as it is asked for."""
 
     to: Destination
@@ -48,12 +48,12 @@ class Planner:
         self._shelf, self._beginnings = shelf, beginnings
         self._asking = anyio.CapacityLimiter(_MOST_ASKING)
 
-    async def plan(self, wanted: Wanted, snapshot: Snapshot) -> RewindPlan:
+    async def plan(self, wanted: RewindRequest, snapshot: Snapshot) -> RewindPlan:
         """What it would do; raises where it cannot be carried out."""
         _, plan = await self._look(wanted, snapshot)
         return plan
 
-    async def order(self, wanted: Wanted, snapshot: Snapshot) -> Rewind:
+    async def order(self, wanted: RewindRequest, snapshot: Snapshot) -> Rewind:
         """The order; raises where something speaks against it."""
         order, plan = await self._look(wanted, snapshot)
         policy = snapshot.settings.kafka.out_of_range
@@ -66,7 +66,7 @@ class Planner:
             )
         return order
 
-    async def _look(self, wanted: Wanted, snapshot: Snapshot) -> tuple[Rewind, RewindPlan]:
+    async def _look(self, wanted: RewindRequest, snapshot: Snapshot) -> tuple[Rewind, RewindPlan]:
         order = Rewind(
             to=await self._shelf.find(wanted.to),
             skips=wanted.skips,

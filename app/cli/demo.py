@@ -32,7 +32,7 @@ def demo(
     from app.tools.demo.lifecycle import run
     from app.tools.demo.report import summary, unlearnt
     from app.tools.demo.screen import screen_for
-    from app.tools.demo.workspace import Home
+    from app.tools.demo.workspace import Workspace
     from consumers.errors import ConfigError
 
     try:
@@ -41,7 +41,7 @@ def demo(
         raise ConfigError(f"--for: {error}") from None
     console = Console(stderr=as_json, highlight=False, emoji=False)
     screen = screen_for(console, plain=plain)
-    report = run(Home(path=folder.resolve()), screen, for_s=for_s, api_port=port)
+    report = run(Workspace(path=folder.resolve()), screen, for_s=for_s, api_port=port)
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:

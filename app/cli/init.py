@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from app.tools.init.column_roles import Wanted
+    from app.tools.init.column_roles import ChosenRoles
     from app.tools.init.columns import ColumnLook
 
 
@@ -41,10 +41,10 @@ def init(
     Example: millrace init --topic clicks --label clicked --out clicks
     """
     from app.settings import load_kafka
-    from app.tools.init.column_roles import Wanted, cast
+    from app.tools.init.column_roles import ChosenRoles, cast
     from app.tools.init.columns import columns_of
     from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
-    from app.tools.init.drafted_config import Place, config_text
+    from app.tools.init.drafted_config import DraftTarget, config_text
     from app.tools.init.drafted_model import model_text
     from app.tools.init.topic_sample import first_values, look_at
 
@@ -54,9 +54,9 @@ def init(
     values, held = first_values(kafka)
     look = look_at(values, _split(columns) or ())
     seen = columns_of(look.rows)
-    wanted = Wanted(label=label, weight=weight, event_time=event_time, features=_split(features))
+    wanted = ChosenRoles(label=label, weight=weight, event_time=event_time, features=_split(features))
     roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
-    place = Place(name=name or name_of(topic), bootstrap_servers=kafka.bootstrap_servers, topic=topic, held=held)
+    place = DraftTarget(name=name or name_of(topic), bootstrap_servers=kafka.bootstrap_servers, topic=topic, held=held)
     write(out, Draft(config=config_text(place, look, roles), model=model_text(topic, roles)))
     report = {
         "config": str(out / CONFIG),
@@ -74,7 +74,7 @@ def _split(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _asked(seen: "Sequence[ColumnLook]", wanted: "Wanted", *, ask: bool) -> "Wanted":
+def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) -> "ChosenRoles":
     """The parts that nobody has given, from whoever sits at the terminal."""
     from app.cli.questions import asked_parts
     from app.tools.init.column_roles import likely_labels

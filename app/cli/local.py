@@ -59,11 +59,11 @@ def produce(
     import json
     import logging
 
-    from app.tools.local_broker.produce import Pace, produce_lines
+    from app.tools.local_broker.produce import ProduceRate, produce_lines
     from app.tools.local_broker.topics import create_topic, partitions_of
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say comes back as our one line
     if create and partitions_of(bootstrap_servers, topic) == 0:
         create_topic(bootstrap_servers, topic, partitions)
-    report = produce_lines(bootstrap_servers, topic, source, Pace(rate=rate, count=count))
+    report = produce_lines(bootstrap_servers, topic, source, ProduceRate(rate=rate, count=count))
     typer.echo(json.dumps(report.as_json()) if as_json else str(report))

@@ -9,8 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from app.tools.prove.campaign import Figures
-    from app.tools.prove.kills import Fault
-    from app.tools.prove.prove import Proof
+    from app.tools.prove.kills import KillMethod
+    from app.tools.prove.prove import ProofResult
 
 
 def prove(
@@ -34,7 +34,7 @@ def prove(
     drawn = int(time.time()) if seed is None else seed
     typer.echo(f"Starting a broker, then killing {loaded.settings.name} {kills} times (seed {drawn}).", err=True)
 
-    def tell(fault: "Fault", figures: "Figures") -> None:
+    def tell(fault: "KillMethod", figures: "Figures") -> None:
         typer.echo(f"kill {figures.kills} of {max(kills, figures.kills)}: {fault}", err=True)
 
     proof = wage(loaded.settings, kills=kills, seed=drawn, on_strike=tell)
@@ -42,12 +42,12 @@ def prove(
     raise typer.Exit(int(not proof.kept))
 
 
-def _facts(proof: "Proof") -> dict[str, object]:
+def _facts(proof: "ProofResult") -> dict[str, object]:
     set_aside = {str(reason): count for reason, count in proof.set_aside.items()}
     return {"name": proof.name, **proof.figures.summary(), "set_aside": set_aside}
 
 
-def _lines(proof: "Proof") -> Iterator[str]:
+def _lines(proof: "ProofResult") -> Iterator[str]:
     told = proof.figures.summary()
     yield f"{proof.name}: {told['kills']} kills, {told['kills_in_save']} of them in a save; {told['records']:,} records"
     yield f"  lost {told['lost']}, learnt twice {told['learnt_twice']}"

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import typer
 
-from app.tools.init.column_roles import Wanted, likely_labels, likely_times, likely_weights
+from app.tools.init.column_roles import ChosenRoles, likely_labels, likely_times, likely_weights
 from app.tools.init.columns import ColumnLook
 
 _NONE = "-"
 
 
-def asked_parts(seen: Sequence[ColumnLook], wanted: Wanted) -> Wanted:
+def asked_parts(seen: Sequence[ColumnLook], wanted: ChosenRoles) -> ChosenRoles:
     """Ask for the label, and for whatever else the records could have and nobody has given."""
     for column in seen:
         typer.echo(f"  {column.source}: {column.why or column.kind.said}{', not in every record' * column.absent}")

@@ -39,12 +39,12 @@ def rewind(
     millrace rewind -c clicks.yaml --to 37 --skip clicks:0:100-200 --reason "a broken producer"
     """
     from app.settings import load
-    from app.tools.rewind import RewindOrder, order_remote_rewind, order_rewind
+    from app.tools.rewind import TypedRewind, order_remote_rewind, order_rewind
     from app.tools.service_client import token_in
     from consumers.errors import DataLossError
 
     note = None if reason is None else " ".join(reason.split())
-    order = RewindOrder(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
+    order = TypedRewind(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
     if file is None or url is not None:
         answer = order_remote_rewind(service(file, url, token_file), order)
     else:

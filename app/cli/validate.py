@@ -14,7 +14,7 @@ from app.cli.options import checkpoint_number
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from app.tools.validate import Check
+    from app.tools.validate import CheckResult
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 _WIDTHS = (4, 12)
@@ -60,7 +60,7 @@ def validate(
     raise typer.Exit(code)
 
 
-def _print(check: "Check", screen: "Console") -> None:
+def _print(check: "CheckResult", screen: "Console") -> None:
     from rich.text import Text
 
     from app.cli.render.tables import print_line
@@ -69,11 +69,11 @@ def _print(check: "Check", screen: "Console") -> None:
     print_line(_WIDTHS, [Text(outcome, _STYLES[outcome]), Text(check.name), Text(check.detail)], screen)
 
 
-def _summary(checks: "Sequence[Check]") -> str:
-    from app.tools.validate import Outcome
+def _summary(checks: "Sequence[CheckResult]") -> str:
+    from app.tools.validate import CheckOutcome
 
-    failed = sum(check.outcome is Outcome.FAIL for check in checks)
-    warned = sum(check.outcome is Outcome.WARN for check in checks)
+    failed = sum(check.outcome is CheckOutcome.FAIL for check in checks)
+    warned = sum(check.outcome is CheckOutcome.WARN for check in checks)
     warnings = f", {warned} to look at" if warned else ""
     if failed:
         return f"{failed} of {len(checks)} failed{warnings}: a start would be refused"

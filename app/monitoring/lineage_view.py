@@ -8,9 +8,9 @@ from app.monitoring.lineage_models import EventTimeView, HistoryView, LinkView
 from app.monitoring.models import RewoundView, SkipView, event_moment
 from consumers.records import Partition
 from training.history.lineage import CheckpointLineage
-from training.ledger.account import PartitionStatistics
+from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
-from training.ledger.skip_orders import Orders
+from training.ledger.skip_orders import Interventions
 
 
 def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
@@ -24,12 +24,12 @@ def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
     }
 
 
-def history_of(facts: PartitionStatistics) -> HistoryView:
+def history_of(facts: PartitionAccount) -> HistoryView:
     """What became of a partition's offsets, and of those of the topics that bore its name before."""
     return HistoryView(**facts.facts(), former=[history_of(closed) for closed in facts.former] or None)
 
 
-def skips_of(orders: Orders, partitions: Mapping[Partition, PartitionStatistics]) -> list[SkipView] | None:
+def skips_of(orders: Interventions, partitions: Mapping[Partition, PartitionAccount]) -> list[SkipView] | None:
     """Every order to skip, and how far it has been carried out; None where there never was one."""
     views = {}
     for skip in orders.skips:
@@ -47,7 +47,7 @@ def skips_of(orders: Orders, partitions: Mapping[Partition, PartitionStatistics]
     return list(views.values()) or None
 
 
-def rewound_of(orders: Orders) -> RewoundView | None:
+def rewound_of(orders: Interventions) -> RewoundView | None:
     """The last rewind."""
     last = orders.rewound
     return None if last is None else RewoundView(number=last.number, to=last.to, by=last.by, reason=last.why)

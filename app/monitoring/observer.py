@@ -42,7 +42,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _LastLook:
     clock: float
     ends: int | None
     """The sum over the partitions."""
@@ -56,7 +56,7 @@ class Observer:
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self._take = take
-        self._samples: deque[_Sample] = deque()
+        self._samples: deque[_LastLook] = deque()
         self._since: dict[str, float] = {}
         self._caught_up = CaughtUp()
         self._refused, self._refused_at = 0, float("-inf")
@@ -91,7 +91,7 @@ class Observer:
             loop_lag_p99_s=self._loop_lag.p99_s(),
         )
 
-    def _remember(self, sample: _Sample) -> None:
+    def _remember(self, sample: _LastLook) -> None:
         if not self._samples or sample.clock - self._samples[-1].clock >= LOOK_EVERY_S / 2:
             self._samples.append(sample)
         while self._samples[0].clock < sample.clock - _KEPT_S:
@@ -106,14 +106,14 @@ class Observer:
         self._since = {problem.kind: self._since.get(problem.kind, snapshot.at) for problem in found}
         return tuple(Trouble(problem=p.kind, what=p.what, since=moment(self._since[p.kind]), fix=p.fix) for p in found)
 
-    def _arriving(self, now: _Sample, over_s: float) -> float | None:
+    def _arriving(self, now: _LastLook, over_s: float) -> float | None:
         recent = (s for s in self._samples if s.clock >= now.clock - over_s)
         then = next((s for s in recent if s.partitions == now.partitions and s.ends is not None), None)
         if then is None or then.ends is None or now.ends is None or now.clock <= then.clock:
             return None
         return max(0, now.ends - then.ends) / (now.clock - then.clock)
 
-    def _starved(self, now: _Sample) -> float | None:
+    def _starved(self, now: _LastLook) -> float | None:
         then = next(
             (s for s in self._samples if s.incarnation == now.incarnation and s.waiting_records_s is not None), None
         )
@@ -122,10 +122,10 @@ class Observer:
         return min(1.0, max(0.0, now.waiting_records_s - then.waiting_records_s) / (now.clock - then.clock))
 
 
-def _sample(snapshot: Snapshot) -> _Sample:
+def _sample(snapshot: Snapshot) -> _LastLook:
     lags = {} if snapshot.source is None else snapshot.source.lag.partitions
     ends = [lag.end for lag in lags.values() if lag.end is not None]
-    return _Sample(
+    return _LastLook(
         clock=snapshot.clock,
         ends=sum(ends) if ends and len(ends) == len(lags) else None,
         partitions=len(lags),

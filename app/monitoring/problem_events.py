@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot
 from consumers.reasons import Reason
-from training.telemetry.events import Kind, Severity, Tell
+from training.telemetry.events import EventKind, Severity, Tell
 
 _TOLD_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
 """The beginnings of these are events of the trainer's or the service's own."""
@@ -33,7 +33,7 @@ _TOLD_ONE_BY_ONE = frozenset({Reason.STEP_RAISED})
 
 
 @dataclass(slots=True)
-class _Flow:
+class _SetAsideSurge:
     """Records that are set aside for one reason."""
 
     told: int = 0
@@ -48,7 +48,7 @@ class Noticing:
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._problems: dict[str, float] = {}
-        self._flows: dict[Reason, _Flow] = {}
+        self._flows: dict[Reason, _SetAsideSurge] = {}
 
     def look(self, observation: Observation) -> None:
         """Tell what has come, and what is over."""
@@ -61,15 +61,15 @@ class Noticing:
         for kind, trouble in now.items():
             if kind not in self._problems and kind not in _TOLD_ELSEWHERE:
                 severity = Severity.ERROR if kind in _GRAVE else Severity.WARNING
-                self._tell(Kind.PROBLEM, trouble.what, severity, problem=kind)
+                self._tell(EventKind.PROBLEM, trouble.what, severity, problem=kind)
         for kind, began in self._problems.items():
             if kind not in now and kind in _OVER:
-                self._tell(Kind.PROBLEM_OVER, _OVER[kind], problem=kind, lasted_s=round(clock - began, 1))
+                self._tell(EventKind.PROBLEM_OVER, _OVER[kind], problem=kind, lasted_s=round(clock - began, 1))
         self._problems = {kind: self._problems.get(kind, clock) for kind in now}
 
     def _look_at_set_aside(self, snapshot: Snapshot) -> None:
         for reason, count in snapshot.letters.by_reason.items():
-            flow = self._flows.setdefault(reason, _Flow())
+            flow = self._flows.setdefault(reason, _SetAsideSurge())
             if count > flow.told and snapshot.clock >= flow.quiet_until and reason not in _TOLD_ONE_BY_ONE:
                 self._tell_set_aside(reason, count - flow.told)
                 recurs = snapshot.clock < flow.quiet_until + flow.pause_s
@@ -80,6 +80,6 @@ class Noticing:
         records = "1 record was" if count == 1 else f"{count:,} records were"
         sentence = _SENTENCES.get(reason, f"{{}} set aside as {reason.replace('_', ' ')}.").format(records)
         if reason is Reason.UPDATE_NOT_FINITE:
-            self._tell(Kind.NOT_FINITE, sentence, Severity.WARNING, records=count)
+            self._tell(EventKind.NOT_FINITE, sentence, Severity.WARNING, records=count)
         else:
-            self._tell(Kind.SET_ASIDE, sentence, reason=reason.value, records=count)
+            self._tell(EventKind.SET_ASIDE, sentence, reason=reason.value, records=count)

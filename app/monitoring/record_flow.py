@@ -7,7 +7,7 @@ from app.service.kafka_stream import StreamStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class RecordFlow:
     """Of the present incarnation. fetched = handed + held + discarded."""
 
     fetched: int
@@ -32,7 +32,7 @@ class ProcessFlow:
     discarded: int
 
 
-def flow_of(snapshot: Snapshot) -> Flow | None:
+def flow_of(snapshot: Snapshot) -> RecordFlow | None:
     """None before the first incarnation."""
     return None if snapshot.stream is None else _flow(snapshot.stream)
 
@@ -54,12 +54,12 @@ def process_flow_of(snapshot: Snapshot) -> ProcessFlow:
     return ProcessFlow(fetched=fetched, held=flow.held + in_call, discarded=discarded)
 
 
-def _flow(stream: StreamStatistics) -> Flow:
+def _flow(stream: StreamStatistics) -> RecordFlow:
     """What left the hand-off and has not arrived at the feed at this instant is held too."""
     feed, handoff = stream.feed, stream.handoff
     balances = feed.balances.values()
     between = handoff.received.records - feed.stale - sum(balance.received for balance in balances)
-    return Flow(
+    return RecordFlow(
         fetched=handoff.offered.records,
         handed=sum(balance.handed for balance in balances),
         held=handoff.queued.records + between + sum(balance.held for balance in balances),

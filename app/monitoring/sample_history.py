@@ -36,7 +36,7 @@ Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TierSpan:
     """How far back a tier reaches, and how finely."""
 
     name: str
@@ -45,9 +45,9 @@ class Span:
 
 
 SPANS = (
-    Span(name="10m", step_s=1, slots=600),
-    Span(name="2h", step_s=10, slots=720),
-    Span(name="24h", step_s=60, slots=1440),
+    TierSpan(name="10m", step_s=1, slots=600),
+    TierSpan(name="2h", step_s=10, slots=720),
+    TierSpan(name="24h", step_s=60, slots=1440),
 )
 
 
@@ -68,7 +68,7 @@ class Stretch:
 class Tier:
     """Buckets of one width, in a ring."""
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: TierSpan) -> None:
         self.span = span
         self._buckets = np.full(span.slots, -1, np.int64)
         self._at = np.zeros(span.slots)
@@ -107,7 +107,7 @@ class Tier:
         )
 
 
-class History:
+class SampleHistory:
     """All tiers."""
 
     def __init__(self) -> None:

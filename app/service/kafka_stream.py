@@ -24,7 +24,7 @@ from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from pipelines.preprocess_bypass import Bypass
 from pipelines.row_order import RotationOptions
 from training.model.compiled_call import Rows
-from training.stream import Delivery, StreamEnded, StreamOrder, TopicsRecreated
+from training.stream import Delivery, StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0
 """Records older than this are a backlog, which is taken in order of event time."""
@@ -73,7 +73,7 @@ class KafkaStream:
         feed: Feed,
         handoff: Handoff,
         pool: DecodePool,
-        elements: dataset.Stream,
+        elements: dataset.ElementStream,
         raw: dataset.RawRows,
         before: StreamsBefore,
     ) -> None:
@@ -140,7 +140,7 @@ class StreamFactory:
         self._decoder = to_decoder(options.settings.records)
         self.current: KafkaStream | None = None
 
-    def open(self, order: StreamOrder) -> KafkaStream:
+    def open(self, order: StreamStart) -> KafkaStream:
         """Wire a stream and begin to fetch for it."""
         options, settings = self._options, self._options.settings
         handoff = Handoff(
@@ -163,13 +163,15 @@ class StreamFactory:
             threads=options.threads,
         )
         bypass = Bypass(order.suspects)
-        elements = dataset.Stream(feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass))
+        elements = dataset.ElementStream(
+            feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass)
+        )
         raw = dataset.RawRows(bypass, self._schema, how, options.preprocess)
         self.current = KafkaStream(feed, handoff, pool, elements, raw, self._before(order))
         self._source.begin(order.incarnation, order.positions, handoff, options.until, order.fingerprints)
         return self.current
 
-    def _assembly(self, order: StreamOrder) -> AssembleOptions:
+    def _assembly(self, order: StreamStart) -> AssembleOptions:
         training, limit = self._options.settings.training, self._options.max_records
         rotation = None
         if training.deterministic:
@@ -185,7 +187,7 @@ class StreamFactory:
             rotation=rotation,
         )
 
-    def _before(self, order: StreamOrder) -> StreamsBefore:
+    def _before(self, order: StreamStart) -> StreamsBefore:
         if self.current is None:
             return StreamsBefore()
         last = self.current.statistics()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.checkpoints.manifest import Manifest, SaveReason
-from training.telemetry.events import Kind, Severity, Tell
+from training.telemetry.events import EventKind, Severity, Tell
 
 _OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256": "model.py", "millrace": "millrace"}
 
@@ -13,18 +13,18 @@ def tell_started(tell: Tell, manifest: Manifest, now: Mapping[str, Any]) -> None
     """It goes on from this checkpoint; `now` is what the next one will say of where it comes from."""
     begins = manifest.reason == SaveReason.START and manifest.step == 0
     how = "Began with new weights, as" if begins else "Started again, and went on from"
-    tell(Kind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
+    tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
     then = manifest.provenance
     changed = [name for key, name in _OF_INTEREST.items() if key in then and then[key] != now.get(key)]
     if changed:
         text = f"Changed since checkpoint {manifest.number}: {', '.join(changed)}."
-        tell(Kind.NEW_CODE, text, number=manifest.number, changed=changed)
+        tell(EventKind.NEW_CODE, text, number=manifest.number, changed=changed)
 
 
 def tell_ended(tell: Tell, error: BaseException | None) -> None:
     """Nothing is learnt any more."""
     if error is None:
-        tell(Kind.ENDED, "Ended: what was learnt is saved.")
+        tell(EventKind.ENDED, "Ended: what was learnt is saved.")
     else:
         why = str(error) or type(error).__name__
-        tell(Kind.FAILED, f"The training ended: {why}", Severity.ERROR)
+        tell(EventKind.FAILED, f"The training ended: {why}", Severity.ERROR)

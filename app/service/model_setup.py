@@ -10,7 +10,7 @@ from training.errors import ModelError, gist
 from training.model.learner import Learner, LearnerOptions
 from training.model.model_file import LoadedModelFile, ModelFile, load
 from training.model.preprocess_proof import repeats_itself, row_by_row
-from training.model.proof import Finding, Proof
+from training.model.proof import Finding, ModelProof
 from training.model.strategy import DeviceOptions
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def examine(learner: Learner) -> list[Finding]:
         if not repeats_itself(learner):
             detail = "preprocess gives something else each time, as random numbers do"
             return [Finding(claim="a record weighs the same everywhere", holds=None, detail=detail)]
-        return [*row_by_row(learner), *Proof(learner).findings()]
+        return [*row_by_row(learner), *ModelProof(learner).findings()]
 
 
 def prove(learner: Learner, settings: Settings) -> list[Finding]:

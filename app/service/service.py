@@ -36,8 +36,8 @@ from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
-from training.checkpoints.lease import Writer
-from training.checkpoints.manifest import Manifest, SaveOrder
+from training.checkpoints.lease import FolderLease
+from training.checkpoints.manifest import Manifest, SaveRequest
 from training.checkpoints.policies import EverySeconds, EverySteps, SavePolicy
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.checkpoints.writer import CheckpointWriter
@@ -49,7 +49,7 @@ from training.model.learner import Learner
 from training.recovery.crash_guard import Brake
 from training.recovery.step_errors import OnStepError, RaisingOptions
 from training.telemetry.baseline import Baseline
-from training.telemetry.events import Events, Kind, Severity
+from training.telemetry.events import EventKind, Events, Severity
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
@@ -80,7 +80,7 @@ class RunOptions:
 class Parts:
     """What the service is made of; filled in while it starts."""
 
-    writer: Writer | None = None
+    writer: FolderLease | None = None
     source: KafkaSource | None = None
     learner: Learner | None = None
     dead_letters: DeadLetters = field(default_factory=CountedOnly)
@@ -139,7 +139,7 @@ class Service:
             self._stop_asked_at = time.monotonic()
             self._stop_asked.set()
             log.info("stopping: finishing the call, then the last checkpoint")
-            self.events.tell(Kind.STOPPING, "Asked to stop: finishing the call, then the last checkpoint.")
+            self.events.tell(EventKind.STOPPING, "Asked to stop: finishing the call, then the last checkpoint.")
             self.commands.send(Stop())
 
     def grace_left_s(self) -> float:
@@ -189,7 +189,7 @@ class Service:
 
     def _take_folder(self) -> None:
         folder = Folder(self.settings.checkpoints.path / self.settings.name)
-        self.parts.writer = Writer.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
+        self.parts.writer = FolderLease.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
 
     def _passed(self, error: PassedError) -> None:
         """Another trainer took over: nothing that we do counts any more, so there is nothing to end in order."""
@@ -304,13 +304,13 @@ class Service:
         """Why it comes up paused, where it does."""
         if (loop := self.parts.brake.loop) is not None:
             log.error("paused: %s", loop)
-            self.events.tell(Kind.BRAKE, f"Came up paused: {loop}.", Severity.ERROR, checkpoint=loop.number)
+            self.events.tell(EventKind.BRAKE, f"Came up paused: {loop}.", Severity.ERROR, checkpoint=loop.number)
             return str(loop)
         return "started with --paused" if self.options.paused else None
 
     # Callbacks from the left and from the store.
 
-    def _letters_acknowledged(self, _order: SaveOrder) -> None:
+    def _letters_acknowledged(self, _order: SaveRequest) -> None:
         """On the checkpoint writer's thread: no manifest before the dead letters up to it are safe."""
         letters = self.parts.dead_letters
         if not letters.wait_acknowledged(letters.sequence(), _ACKNOWLEDGE_S):

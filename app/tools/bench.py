@@ -57,7 +57,7 @@ class _Mark:
     learnt: int
 
 
-class _Span:
+class _Interval:
     """From the return of one call to that of another: the first when it has settled, or the first at all."""
 
     def __init__(self, seconds: float) -> None:
@@ -82,7 +82,7 @@ class _Span:
 
 def bench(loaded: Loaded, seconds: float) -> Trial:
     """Run the trial. Raises what a start would, and MillraceError where there are too few records."""
-    ended, span = threading.Event(), _Span(seconds)
+    ended, span = threading.Event(), _Interval(seconds)
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
         apart = Loaded(set_apart(loaded.settings, Path(folder)), loaded.origins)
         service = Service(apart, RunOptions(until=Now(), commits=False), on_end=ended.set)
@@ -115,7 +115,7 @@ def set_apart(settings: Settings, folder: Path) -> Settings:
     return settings.model_copy(update=parts)
 
 
-def _watch(service: Service, ended: threading.Event, span: _Span) -> Observation:
+def _watch(service: Service, ended: threading.Event, span: _Interval) -> Observation:
     """Until it has ended, or run for long enough; what it then says of itself."""
     observer = Observer(partial(take, service))
     looked_at = float("-inf")

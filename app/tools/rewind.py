@@ -21,7 +21,7 @@ from consumers.errors import ConfigError, DataLossError, MillraceError, Unreacha
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
-from training.checkpoints.lease import Writer
+from training.checkpoints.lease import FolderLease
 from training.checkpoints.lock_holder import holder_of
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.commands import Rewind
@@ -35,7 +35,7 @@ _STOP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewindOrder:
+class TypedRewind:
     """What was typed."""
 
     to: str
@@ -51,14 +51,14 @@ class RewindOrder:
         return {**body, "unskip": list(self.unskip)} if self.unskip else body
 
 
-def order_remote_rewind(remote: Remote, order: RewindOrder) -> Mapping[str, Any]:
+def order_remote_rewind(remote: Remote, order: TypedRewind) -> Mapping[str, Any]:
     """Have a service do it, or plan it, whose folder is not here."""
     destination = parse_destination(order.to, now_s=time.time())
     parse_skips(order.skip, order.reason)
     return _ordered(remote, order.body(destination))
 
 
-def order_rewind(settings: Settings, order: RewindOrder, token: str | None = None) -> Mapping[str, Any]:
+def order_rewind(settings: Settings, order: TypedRewind, token: str | None = None) -> Mapping[str, Any]:
     """Have the rewind done, or planned; the answer has the shape of `POST /rewind`."""
     folder = Folder(settings.checkpoints.path / settings.name)
     destination = parse_destination(order.to, now_s=time.time())
@@ -89,7 +89,7 @@ def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _carried_out(settings: Settings, folder: Folder, command: Rewind) -> dict[str, Any]:
-    writer = Writer.acquire(folder, f"millrace rewind {settings.name}")
+    writer = FolderLease.acquire(folder, f"millrace rewind {settings.name}")
     try:
         store = CheckpointStore(folder, writer, StoreOptions(keep=keep_policy(settings)))
         last, present = last_ordered(store), present_on_disk(store)

@@ -56,7 +56,7 @@ class KafkaDeadLetters:
         self._options = options
         self._backlog = Backlog(options.backlog)
         self._loop = LoopThread("dead-letters")
-        self._sender: _Sender | None = None
+        self._sender: _LetterSender | None = None
 
     def start(self, deadline_s: float) -> None:
         """Connect. Raises UnreachableError, and TopicMissingError when the topic is not there."""
@@ -127,7 +127,7 @@ class _Window:
     """The places of those that have to be shortened."""
 
 
-class _Sender:
+class _LetterSender:
     """Lives on the loop: takes windows of the backlog and sends them until they are acknowledged."""
 
     def __init__(self, kafka: KafkaOptions, options: DeadLetterOptions, backlog: Backlog) -> None:
@@ -273,8 +273,10 @@ class _Sender:
             await _closed(producer)
 
 
-async def _connect(kafka: KafkaOptions, options: DeadLetterOptions, backlog: Backlog, deadline_s: float) -> _Sender:
-    sender = _Sender(kafka, options, backlog)
+async def _connect(
+    kafka: KafkaOptions, options: DeadLetterOptions, backlog: Backlog, deadline_s: float
+) -> _LetterSender:
+    sender = _LetterSender(kafka, options, backlog)
     await sender.connect(deadline_s)
     return sender
 

@@ -75,7 +75,7 @@ def foresee(options: KafkaOptions, wanted: Redrive) -> Redriven:
     return asyncio.run(_redrive(options, wanted, _Nowhere()))
 
 
-class _Sender(Protocol):
+class _RedriveSender(Protocol):
     """Takes windows of letters."""
 
     async def start(self) -> None: ...
@@ -159,7 +159,7 @@ class _Transactions:
                     await producer.stop()
 
 
-async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _Sender) -> Redriven:
+async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _RedriveSender) -> Redriven:
     if wanted.to == wanted.letters:
         raise ConfigError(f"--to: {wanted.to} holds the dead letters themselves; name the topic that should be learnt")
     client = KafkaClient(replace(options, topics=(wanted.letters, wanted.to), isolation_level="read_committed"))
@@ -174,7 +174,7 @@ async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _Sender) -> R
         await client.close()
 
 
-async def _send_on(client: KafkaClient, wanted: Redrive, sender: _Sender) -> Redriven:
+async def _send_on(client: KafkaClient, wanted: Redrive, sender: _RedriveSender) -> Redriven:
     places = [partition for partition in client.partitions() if partition.topic == wanted.letters]
     starts, ends = await client.beginnings(places), await client.ends(places)
     went = set() if wanted.again else await _sent_before(client, wanted, starts, ends)

@@ -15,7 +15,7 @@ from consumers.fingerprints import Fingerprint, Sameness
 from consumers.kafka.client import KafkaClient
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.statistics import SourceMeter
-from consumers.kafka.topic_identity import Finding, Place, recognise
+from consumers.kafka.topic_identity import Identification, ReadPosition, recognise
 from consumers.records import Chunk, Partition
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Admission:
         return (bool(here) and await self._recognise(here)) or changed
 
     async def _recognise(self, positions: Mapping[Partition, int]) -> bool:
-        places = {p: Place(position=at, fingerprint=self._fingerprints.get(p)) for p, at in positions.items()}
+        places = {p: ReadPosition(position=at, fingerprint=self._fingerprints.get(p)) for p, at in positions.items()}
         try:
             findings = await recognise(self._client, places)
         except UnreachableError as error:
@@ -93,7 +93,7 @@ class Admission:
         self._tell(findings)
         return True
 
-    def _tell(self, findings: Mapping[Partition, Finding]) -> None:
+    def _tell(self, findings: Mapping[Partition, Identification]) -> None:
         """Say once which partitions are not known, though something was settled of them."""
         unknown = sorted(p for p, finding in findings.items() if finding.sameness is Sameness.UNKNOWN)
         new = [partition for partition in unknown if partition in self._fingerprints.keys() - self._told]
@@ -130,7 +130,7 @@ class Admission:
             )
 
 
-def _refuse(findings: Mapping[Partition, Finding], *, fatal: bool) -> None:
+def _refuse(findings: Mapping[Partition, Identification], *, fatal: bool) -> None:
     for partition, finding in sorted(findings.items()):
         if finding.sameness is Sameness.TRUNCATED:
             raise DataLossError(

@@ -19,14 +19,14 @@ Positions = Mapping[Partition, int]
 _AGAIN_S = 5.0
 
 
-class Commits(Protocol):
+class CommitClient(Protocol):
     """Who brings a commit to Kafka."""
 
     async def commit(self, positions: Positions) -> str | None:
         """None when Kafka took it, else the name of what it refused it with."""
 
 
-class Committed(Protocol):
+class CommitCounter(Protocol):
     """Who counts what became of a commit."""
 
     def committed(self, refusal: str | None) -> None:
@@ -37,7 +37,13 @@ class Committing:
     """Commits of one group."""
 
     def __init__(
-        self, commits: Commits, meter: Committed, group_id: str, *, lines_per_minute: int, again_s: float = _AGAIN_S
+        self,
+        commits: CommitClient,
+        meter: CommitCounter,
+        group_id: str,
+        *,
+        lines_per_minute: int,
+        again_s: float = _AGAIN_S,
     ) -> None:
         limit_loggers(__name__, lines_per_minute)
         self._commits, self._meter, self._group_id, self._again_s = commits, meter, group_id, again_s

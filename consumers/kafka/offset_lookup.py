@@ -11,7 +11,7 @@ from consumers.kafka.positions import Ago, At, Committed, Earliest, Latest, Now,
 from consumers.records import Partition
 
 
-class Log(Protocol):
+class PartitionOffsets(Protocol):
     """Who can be asked about the partitions of the topics."""
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -27,14 +27,16 @@ class Log(Protocol):
         """The first offset of each at or after a time."""
 
 
-class Commits(Protocol):
+class CommittedPositions(Protocol):
     """Who can be asked about the group's commits."""
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
         """What stands committed."""
 
 
-async def resolve_start(start: Start, log: Log, commits: Commits, *, now_s: float) -> dict[Partition, int]:
+async def resolve_start(
+    start: Start, log: PartitionOffsets, commits: CommittedPositions, *, now_s: float
+) -> dict[Partition, int]:
     """The offset of every partition to start from."""
     partitions = log.partitions()
     match start:
@@ -54,7 +56,7 @@ async def resolve_start(start: Start, log: Log, commits: Commits, *, now_s: floa
             return chosen
 
 
-async def resolve_until(until: Until, log: Log) -> dict[Partition, int]:
+async def resolve_until(until: Until, log: PartitionOffsets) -> dict[Partition, int]:
     """The offset of every partition to stop at, itself no longer read."""
     match until:
         case Now():
@@ -65,13 +67,13 @@ async def resolve_until(until: Until, log: Log) -> dict[Partition, int]:
             return _complete(offsets, log.partitions(), "until")
 
 
-async def _at_time(log: Log, timestamp_ms: int) -> dict[Partition, int]:
+async def _at_time(log: PartitionOffsets, timestamp_ms: int) -> dict[Partition, int]:
     ends = await log.ends(log.partitions())
     found = await log.at_time(ends, timestamp_ms)
     return {partition: _or(found[partition], end) for partition, end in ends.items()}
 
 
-async def _committed(log: Log, commits: Commits) -> dict[Partition, int]:
+async def _committed(log: PartitionOffsets, commits: CommittedPositions) -> dict[Partition, int]:
     """Where a group has commits, a partition without one was never read: it starts at its first offset."""
     found = await commits.committed(log.partitions())
     if all(offset is None for offset in found.values()):

@@ -46,7 +46,7 @@ class KafkaSource:
         self._options = options
         self._meter = SourceMeter()
         self._loop = LoopThread("consumer")
-        self._parts: _Parts | None = None
+        self._parts: _OnTheLoop | None = None
 
     def start(self, deadline_s: float) -> None:
         """Connect. Raises UnreachableError or TopicMissingError, and ConfigError for a login that is refused."""
@@ -129,7 +129,7 @@ class KafkaSource:
             log.warning("The consumer's thread did not end within %.1f s and is abandoned", deadline_s)
 
     @property
-    def _connected(self) -> "_Parts":
+    def _connected(self) -> "_OnTheLoop":
         if self._parts is None:
             raise RuntimeError("the source is not started, or was stopped")
         return self._parts
@@ -140,7 +140,7 @@ class KafkaSource:
         return 2 * self._options.request_timeout_ms / 1000 + _SPARE_S
 
 
-class _Parts:
+class _OnTheLoop:
     """What lives on the loop. Every coroutine here runs there."""
 
     def __init__(self, options: KafkaOptions, meter: SourceMeter) -> None:
@@ -223,8 +223,8 @@ class _Parts:
             await asyncio.sleep(_RETENTION_EVERY_S if kept_ms else _RETENTION_RETRY_S)
 
 
-async def _connect(options: KafkaOptions, meter: SourceMeter, deadline_s: float) -> _Parts:
-    parts = _Parts(options, meter)
+async def _connect(options: KafkaOptions, meter: SourceMeter, deadline_s: float) -> _OnTheLoop:
+    parts = _OnTheLoop(options, meter)
     await parts.connect(deadline_s)
     return parts
 

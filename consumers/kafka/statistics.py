@@ -15,7 +15,7 @@ from consumers.records import Chunk, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatistics:
+class FetchedPartition:
     """What was fetched of one partition in the present incarnation."""
 
     records: int = 0
@@ -48,7 +48,7 @@ class SourceStatistics:
     """The chunks that they came in."""
     stale_records: int
     """Fetched at offsets before the position and dropped; anything but 0 is worth a look."""
-    partitions: Mapping[Partition, PartitionStatistics]
+    partitions: Mapping[Partition, FetchedPartition]
     """One by one, of the present incarnation."""
     waiting_partitions: tuple[Partition, ...]
     """New partitions that may not join by themselves: the set is frozen, or the run has an end."""
@@ -107,7 +107,7 @@ class SourceMeter:
         self._totals = _Totals()
         self._incarnation: int | None = None
         self._fetching = False
-        self._partitions: dict[Partition, PartitionStatistics] = {}
+        self._partitions: dict[Partition, FetchedPartition] = {}
         self._fresh_ms: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
         self._waiting: tuple[Partition, ...] = ()
@@ -132,7 +132,7 @@ class SourceMeter:
         """Partitions join at these positions."""
         with self._lock:
             for partition, position in positions.items():
-                self._partitions[partition] = PartitionStatistics(start=position, position=position)
+                self._partitions[partition] = FetchedPartition(start=position, position=position)
 
     def stopped(self) -> None:
         """Nothing is fetched any more."""
@@ -143,7 +143,7 @@ class SourceMeter:
         """A chunk was made."""
         with self._lock:
             now = self._partitions[chunk.partition]
-            self._partitions[chunk.partition] = PartitionStatistics(
+            self._partitions[chunk.partition] = FetchedPartition(
                 records=now.records + len(chunk),
                 nbytes=now.nbytes + chunk.nbytes,
                 chunks=now.chunks + 1,

@@ -27,7 +27,7 @@ _POLL_MS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ReadPosition:
     """Where a partition is to be read, and by what it is known."""
 
     position: int
@@ -35,7 +35,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Identification:
     """What became of the question."""
 
     sameness: Sameness
@@ -45,7 +45,7 @@ class Finding:
     """What was seen, to follow the partition's name in a sentence."""
 
 
-class Log(Protocol):
+class PartitionReader(Protocol):
     """Who can be asked about partitions, and read them."""
 
     async def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -69,7 +69,7 @@ class Log(Protocol):
         """Records, as soon as there are any."""
 
 
-async def recognise(log: Log, places: Mapping[Partition, Place]) -> dict[Partition, Finding]:
+async def recognise(log: PartitionReader, places: Mapping[Partition, ReadPosition]) -> dict[Partition, Identification]:
     """What each partition turns out to be. Raises UnreachableError where Kafka does not answer at all."""
     firsts, ends = await log.beginnings(places), await _ends(log, places)
     kept = {partition: at.fingerprint for partition, at in places.items() if at.fingerprint is not None}
@@ -83,7 +83,7 @@ async def recognise(log: Log, places: Mapping[Partition, Place]) -> dict[Partiti
         if ends[partition] < place.position:
             sameness = Sameness.TRUNCATED if sameness is Sameness.SAME else Sameness.DIFFERENT
             seen = f"ends at offset {ends[partition]}, yet {place.position} is the next to be read"
-        findings[partition] = Finding(sameness=sameness, first=firsts[partition], seen=seen)
+        findings[partition] = Identification(sameness=sameness, first=firsts[partition], seen=seen)
     return _as_topics(findings)
 
 
@@ -97,7 +97,7 @@ def _compared(kept: Fingerprint | None, there: bool, record: FetchedRecord | Non
     return Sameness.DIFFERENT, f"has another record at offset {kept.offset} than the one that was settled"
 
 
-def _as_topics(findings: Mapping[Partition, Finding]) -> dict[Partition, Finding]:
+def _as_topics(findings: Mapping[Partition, Identification]) -> dict[Partition, Identification]:
     """A topic is created again as a whole: a partition that cannot be told goes with one that can."""
     by_topic: dict[str, set[Sameness]] = {}
     for partition, finding in findings.items():
@@ -112,7 +112,7 @@ def _as_topics(findings: Mapping[Partition, Finding]) -> dict[Partition, Finding
     }
 
 
-async def _ends(log: Log, places: Mapping[Partition, Place]) -> dict[Partition, int]:
+async def _ends(log: PartitionReader, places: Mapping[Partition, ReadPosition]) -> dict[Partition, int]:
     until = time.monotonic() + _PATIENCE_S
     while True:
         ends = await log.ends(places)
@@ -122,7 +122,7 @@ async def _ends(log: Log, places: Mapping[Partition, Place]) -> dict[Partition, 
         await asyncio.sleep(_RETRY_S)
 
 
-async def _read(log: Log, offsets: Mapping[Partition, int]) -> dict[Partition, FetchedRecord | None]:
+async def _read(log: PartitionReader, offsets: Mapping[Partition, int]) -> dict[Partition, FetchedRecord | None]:
     """The record at each offset, None where there is none; without those that did not answer in time."""
     found: dict[Partition, FetchedRecord | None] = {}
     if not offsets:
@@ -135,7 +135,7 @@ async def _read(log: Log, offsets: Mapping[Partition, int]) -> dict[Partition, F
     return found
 
 
-async def _look(log: Log, waiting: Mapping[Partition, int]) -> dict[Partition, FetchedRecord | None]:
+async def _look(log: PartitionReader, waiting: Mapping[Partition, int]) -> dict[Partition, FetchedRecord | None]:
     """One poll's answers. A position that has moved on without a record has passed control records or a gap."""
     try:
         polled = await log.poll(waiting, _POLL_MS)

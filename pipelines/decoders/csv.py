@@ -27,7 +27,7 @@ import pyarrow.csv as pcsv
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, nulls, read_column, read_lists, scalars
-from pipelines.decoders.csv_columns import Place, places_of
+from pipelines.decoders.csv_columns import CsvField, places_of
 from pipelines.decoders.csv_framing import Dialect
 from pipelines.decoders.csv_text import FALSE, TRUE, converted
 from pipelines.decoders.pieces import only_good, together
@@ -37,7 +37,7 @@ from pipelines.decoders.text import LARGEST, joined
 from pipelines.schema import Column, CsvLayout, Field, Schema
 
 
-class _Group(NamedTuple):
+class _CsvGroup(NamedTuple):
     """Framed records."""
 
     records: Sequence[bytes]
@@ -45,10 +45,10 @@ class _Group(NamedTuple):
     """Of the records, in the values handed in; ascending."""
 
 
-class _Rows(NamedTuple):
+class _CsvRows(NamedTuple):
     """Records of which each is known to be one row of the table."""
 
-    group: _Group
+    group: _CsvGroup
     table: pa.Table
     typed: bool
     """Whether the table's columns have the fields' types; texts otherwise."""
@@ -83,7 +83,7 @@ class CsvDecoder:
         none = {field.source: empty_column(field.dtype, (0, *field.shape)) for field in fields}
         varying = {field.source: np.empty(0, np.int64) for field in fields if field.pad is not None}
         pieces = [DecodedValues(np.empty(0, np.int64), none, (), varying)]
-        for settled in self._settle(_Group(records, indices), text):
+        for settled in self._settle(_CsvGroup(records, indices), text):
             if isinstance(settled, Refusal):
                 refused.append(settled)
                 continue
@@ -91,7 +91,7 @@ class CsvDecoder:
             refused += pieces[-1].refused
         return together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
 
-    def _settle(self, group: _Group, text: bytes) -> Iterator[_Rows | Refusal]:
+    def _settle(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
         """Rows of the records, in order; a verdict on one that Arrow takes for none."""
         count = len(group.records)
         if not count:
@@ -103,15 +103,15 @@ class CsvDecoder:
             yield Refusal(int(group.indices[0]), Reason.MALFORMED)
         else:
             for half in (slice(count // 2), slice(count // 2, None)):
-                part = _Group(group.records[half], group.indices[half])
+                part = _CsvGroup(group.records[half], group.indices[half])
                 yield from self._settle(part, joined(part.records))
 
-    def _parse(self, group: _Group, text: bytes) -> _Rows | None:
+    def _parse(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
         """One row a record, or none at all. `text` is the records, joined."""
         for typed in (True, False):
             table = self._table(text, typed=typed)
             if table is not None and table.num_rows == len(group.records):
-                return _Rows(group, table, typed)
+                return _CsvRows(group, table, typed)
         return None
 
     def _table(self, text: bytes, *, typed: bool) -> pa.Table | None:
@@ -145,7 +145,7 @@ class CsvDecoder:
             check_utf8=False,
         )
 
-    def _columns(self, rows: _Rows) -> DecodedValues:
+    def _columns(self, rows: _CsvRows) -> DecodedValues:
         """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
         columns: dict[str, Column] = {}
         lengths: dict[str, Int64s] = {}
@@ -161,7 +161,7 @@ class CsvDecoder:
                 good &= faults == 0
         return only_good(DecodedValues(rows.group.indices, columns, tuple(refused), lengths), good)
 
-    def _column(self, place: Place, rows: _Rows) -> tuple[Column, Faults | None, Int64s | None]:
+    def _column(self, place: CsvField, rows: _CsvRows) -> tuple[Column, Faults | None, Int64s | None]:
         arrays = [_whole(rows.table.column(column)) for column in place.columns]
         if place.field.shape and self._layout.lists is not None:
             return _in_lists(place, arrays[0], self._layout.lists)
@@ -170,7 +170,7 @@ class CsvDecoder:
         texts = [converted(array, _element(place.field)) for array in arrays]
         return *_side_by_side(place, [text.values for text in texts], [text.wrong for text in texts]), None
 
-    def _verdicts(self, group: _Group, place: Place, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
+    def _verdicts(self, group: _CsvGroup, place: CsvField, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
         verdicts = []
         for row in np.flatnonzero(bad).tolist():
             show = Show(int(faults[row]))
@@ -178,7 +178,7 @@ class CsvDecoder:
             verdicts.append(Refusal(int(group.indices[row]), reason, place.field.source))
         return verdicts
 
-    def _infinity(self, record: bytes, place: Place) -> Reason:
+    def _infinity(self, record: bytes, place: CsvField) -> Reason:
         """Whether an infinity was written as such, or is a finite number too large for the dtype."""
         table = self._table(joined([record]), typed=False)
         texts = [table.column(column)[0].as_py() or b"" for column in place.columns] if table is not None else []
@@ -198,7 +198,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _side_by_side(
-    place: Place, arrays: Sequence[pa.Array], wrong: Sequence[Faults | None]
+    place: CsvField, arrays: Sequence[pa.Array], wrong: Sequence[Faults | None]
 ) -> tuple[Column, Faults | None]:
     """A field whose elements have a column each."""
     read = [scalars(array, place.field) for array in arrays]
@@ -216,7 +216,7 @@ def _side_by_side(
     return column, faults if faults.any() else None
 
 
-def _in_lists(place: Place, texts: pa.Array, between: str) -> tuple[Column, Faults | None, Int64s | None]:
+def _in_lists(place: CsvField, texts: pa.Array, between: str) -> tuple[Column, Faults | None, Int64s | None]:
     """A field whose elements stand in one column. An empty text lists nothing: an empty list, or a missing one."""
     present = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, texts.type), texts)
     split = pc.split_pattern(present.cast(pa.string()), between)

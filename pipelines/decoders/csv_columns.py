@@ -10,7 +10,7 @@ from pipelines.schema import CsvLayout, Field, Schema
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CsvField:
     """A field, and the columns that it is read from."""
 
     field: Field
@@ -30,7 +30,7 @@ def _check(layout: CsvLayout) -> None:
         raise ConfigError("records.csv: delimiter, quote and lists must be different characters")
 
 
-def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[Place, ...], int]:
+def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[CsvField, ...], int]:
     """Where each field is, and how many columns there are."""
     _check(layout)
     by_source = {field.source: field for field in distinct_fields(schema)}
@@ -45,7 +45,7 @@ def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[Place, ...], int
         at[name] = tuple(str(count + more) for more in range(width))
         count += width
     return tuple(
-        Place(field, at[source], default_of(field), pad_of(field)) for source, field in by_source.items()
+        CsvField(field, at[source], default_of(field), pad_of(field)) for source, field in by_source.items()
     ), count
 
 

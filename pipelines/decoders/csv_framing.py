@@ -24,7 +24,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Mask = npt.NDArray[np.bool_]
 
 
-class Framed(NamedTuple):
+class FramedCsv(NamedTuple):
     """Records that are one row each, and verdicts on the others."""
 
     records: Sequence[bytes]
@@ -59,13 +59,13 @@ class Dialect:
     """The code of the byte."""
     quote: int | None
 
-    def framed(self, values: Sequence[bytes | None]) -> Framed:
+    def framed(self, values: Sequence[bytes | None]) -> FramedCsv:
         """Sort out the values that are no row."""
         with suppress(TypeError):  # what joining values that are None raises
             records = cast("Sequence[bytes]", values)
             text = joined(records)
             if self._plain(records, text):
-                return Framed(records, np.arange(len(records)), text, [])
+                return FramedCsv(records, np.arange(len(records)), text, [])
         return self._sorted_out(values)
 
     def _plain(self, records: Sequence[bytes], text: bytes) -> bool:
@@ -86,7 +86,7 @@ class Dialect:
         delimiters = np.add.reduceat(at.codes == self.delimiter, at.starts, dtype=np.int64)
         return bool((delimiters == self.columns - 1).all())
 
-    def _sorted_out(self, values: Sequence[bytes | None]) -> Framed:
+    def _sorted_out(self, values: Sequence[bytes | None]) -> FramedCsv:
         records = [without_line_end(value or b"") for value in values]
         text = joined(records)
         good = self._rows(records, text)
@@ -98,7 +98,7 @@ class Dialect:
         ]
         indices = np.flatnonzero(good)
         kept = [records[index] for index in indices.tolist()]
-        return Framed(kept, indices, text if len(kept) == len(records) else joined(kept), refused)
+        return FramedCsv(kept, indices, text if len(kept) == len(records) else joined(kept), refused)
 
     def _rows(self, records: Sequence[bytes], text: bytes) -> Mask:
         """Which of them are rows."""

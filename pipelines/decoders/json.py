@@ -58,14 +58,14 @@ _SPARSE = 24
 _STOPPED_AT = re.compile(r" in row (\d+)$")
 
 
-class _Stop(NamedTuple):
+class _ParserStop(NamedTuple):
     """The parser refuses a text."""
 
     row: int | None
     """Where it says that it stopped; believed by nobody."""
 
 
-class _Group(NamedTuple):
+class _JsonGroup(NamedTuple):
     """Framed records."""
 
     records: Sequence[bytes]
@@ -73,7 +73,7 @@ class _Group(NamedTuple):
     """Of the records, in the values handed in; ascending."""
 
 
-class _Rows(NamedTuple):
+class _JsonRows(NamedTuple):
     """Records of which each is known to be one row of the table."""
 
     indices: Int64s
@@ -103,7 +103,7 @@ class JsonDecoder:
         """Decode any number of values, none included."""
         records, indices, text, refused = framed(values)
         pieces: list[DecodedValues] = []
-        for settled in self._settle(_Group(records, indices), text):
+        for settled in self._settle(_JsonGroup(records, indices), text):
             if isinstance(settled, Refusal):
                 refused.append(settled)
                 continue
@@ -115,7 +115,7 @@ class JsonDecoder:
         varying = {source: np.empty(0, np.int64) for source, pad in self._pads.items() if pad is not None}
         return together([DecodedValues(np.empty(0, np.int64), none, (), varying), *pieces], tuple(refused))
 
-    def _settle(self, group: _Group, text: bytes, *, looked: bool = False) -> Iterator[_Rows | Refusal]:
+    def _settle(self, group: _JsonGroup, text: bytes, *, looked: bool = False) -> Iterator[_JsonRows | Refusal]:
         """Rows of the records that parse, verdicts on those that don't; the rows in order."""
         if not group.records:
             return
@@ -124,7 +124,7 @@ class JsonDecoder:
             return
         parsed = self._parse(group.records, text)
         if isinstance(parsed, pa.Table):
-            yield _Rows(group.indices, group.records, parsed)
+            yield _JsonRows(group.indices, group.records, parsed)
         elif len(group.records) == 1:
             fault = diagnose(group.records[0], self._fields)
             yield Refusal(int(group.indices[0]), fault.reason, fault.field)
@@ -133,13 +133,13 @@ class JsonDecoder:
         else:
             yield from self._sift(group, parsed)
 
-    def _halves(self, group: _Group, *, looked: bool) -> Iterator[_Rows | Refusal]:
+    def _halves(self, group: _JsonGroup, *, looked: bool) -> Iterator[_JsonRows | Refusal]:
         middle = len(group.records) // 2
         for half in (slice(middle), slice(middle, None)):
-            part = _Group(group.records[half], group.indices[half])
+            part = _JsonGroup(group.records[half], group.indices[half])
             yield from self._settle(part, joined(part.records), looked=looked)
 
-    def _sift(self, group: _Group, stop: _Stop) -> Iterator[_Rows | Refusal]:
+    def _sift(self, group: _JsonGroup, stop: _ParserStop) -> Iterator[_JsonRows | Refusal]:
         """Refuse the suspects that the parser refuses, and settle the rest."""
         stops = self._stops(group.records, stop)
         everyone = stops is None
@@ -148,14 +148,16 @@ class JsonDecoder:
             record = group.records[at]
             fault = diagnose(record, self._fields)
             asked = fault.sure is Sure.LIKELY or (fault.sure is Sure.UNKNOWN and not everyone)
-            if fault.sure is Sure.CERTAIN or (asked and isinstance(self._parse([record], joined([record])), _Stop)):
+            if fault.sure is Sure.CERTAIN or (
+                asked and isinstance(self._parse([record], joined([record])), _ParserStop)
+            ):
                 yield Refusal(int(group.indices[at]), fault.reason, fault.field)
                 rest[at] = False
         left = [group.records[at] for at in np.flatnonzero(rest).tolist()]
         looked = everyone or len(left) == len(group.records)
-        yield from self._settle(_Group(left, group.indices[rest]), joined(left), looked=looked)
+        yield from self._settle(_JsonGroup(left, group.indices[rest]), joined(left), looked=looked)
 
-    def _stops(self, records: Sequence[bytes], stop: _Stop) -> list[int] | None:
+    def _stops(self, records: Sequence[bytes], stop: _ParserStop) -> list[int] | None:
         """The rows that the parser names, going on after each; None where it names none or they are many."""
         rows: list[int] = []
         while len(rows) < len(records) // _SPARSE:
@@ -170,19 +172,19 @@ class JsonDecoder:
             stop = parsed
         return None
 
-    def _parse(self, records: Sequence[bytes], text: bytes) -> "pa.Table | _Stop":
+    def _parse(self, records: Sequence[bytes], text: bytes) -> "pa.Table | _ParserStop":
         """One row a record, or no table at all. `text` is the records, joined."""
         if not is_utf8(text):
-            return _Stop(None)
+            return _ParserStop(None)
         options = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             table = pj.read_json(pa.BufferReader(text), read_options=options, parse_options=self._parsed)
         except pa.ArrowInvalid as error:
             row = _STOPPED_AT.search(str(error))
-            return _Stop(int(row[1]) if row else None)
-        return table if table.num_rows == len(records) else _Stop(None)
+            return _ParserStop(int(row[1]) if row else None)
+        return table if table.num_rows == len(records) else _ParserStop(None)
 
-    def _columns(self, rows: _Rows) -> DecodedValues:
+    def _columns(self, rows: _JsonRows) -> DecodedValues:
         """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
         columns: dict[str, Column] = {}
         lengths: dict[str, Int64s] = {}
@@ -200,7 +202,7 @@ class JsonDecoder:
         return only_good(DecodedValues(rows.indices, columns, tuple(refused), lengths), good)
 
 
-def _verdicts(rows: _Rows, source: str, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
+def _verdicts(rows: _JsonRows, source: str, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
     verdicts = []
     for row in np.flatnonzero(bad).tolist():
         show = Show(int(faults[row]))

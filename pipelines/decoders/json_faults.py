@@ -41,7 +41,7 @@ class Sure(Enum):
     """Nothing was found."""
 
 
-class Fault(NamedTuple):
+class JsonFault(NamedTuple):
     """The verdict on a record, if the parser refuses it."""
 
     reason: Reason
@@ -74,19 +74,21 @@ def _integer(text: str) -> int:
 _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_Literal, object_pairs_hook=_Object)
 
 
-def diagnose(record: bytes, fields: Mapping[str, Field]) -> Fault:
+def diagnose(record: bytes, fields: Mapping[str, Field]) -> JsonFault:
     """Why the parser refuses this record, or would if it does. `fields` by source, in the schema's order."""
     try:
         text = record.decode()
     except UnicodeDecodeError:
-        return Fault(Reason.MALFORMED, None, Sure.CERTAIN)
+        return JsonFault(Reason.MALFORMED, None, Sure.CERTAIN)
     if record.count(b"[") + record.count(b"{") > DEEPEST and nesting(record).max() > DEEPEST:
-        return Fault(Reason.MALFORMED, None, Sure.UNKNOWN)
+        return JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
     try:
         members: list[tuple[str, _Json]] = _decoder.decode(text).members
     except json.JSONDecodeError:
-        return Fault(Reason.MALFORMED, None, Sure.LIKELY if _LENIENT.search(record) else Sure.CERTAIN)
-    return _first_fault(members, fields) or _overflow(members, fields) or Fault(Reason.MALFORMED, None, Sure.UNKNOWN)
+        return JsonFault(Reason.MALFORMED, None, Sure.LIKELY if _LENIENT.search(record) else Sure.CERTAIN)
+    return (
+        _first_fault(members, fields) or _overflow(members, fields) or JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
+    )
 
 
 def infinity_reason(record: bytes) -> Reason:
@@ -94,18 +96,18 @@ def infinity_reason(record: bytes) -> Reason:
     return Reason.NOT_FINITE if b"Inf" in without_strings(record) else Reason.OUT_OF_RANGE
 
 
-def _first_fault(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> Fault | None:
+def _first_fault(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> JsonFault | None:
     """Repeated fields first, then by the schema's order."""
     read: dict[str, _Json] = {}
     for key, value in members:
         if key in fields:
             if key in read:
-                return Fault(Reason.MALFORMED, key, Sure.CERTAIN)
+                return JsonFault(Reason.MALFORMED, key, Sure.CERTAIN)
             read[key] = value
     for source, field in fields.items():
         reason = _fault(read.get(source), field.dtype, len(field.shape))
         if reason is not None:
-            return Fault(reason, source, Sure.CERTAIN)
+            return JsonFault(reason, source, Sure.CERTAIN)
     return None
 
 
@@ -138,12 +140,12 @@ def _kind(value: str | float | bool) -> str:
     return "string" if type(value) is str else "number"
 
 
-def _overflow(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> Fault | None:
+def _overflow(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> JsonFault | None:
     """A number too large for any float; the parser refuses some of them, wherever they stand."""
     for key, value in members:
         if _infinite(value):
             known = key in fields
-            return Fault(Reason.OUT_OF_RANGE if known else Reason.MALFORMED, key if known else None, Sure.LIKELY)
+            return JsonFault(Reason.OUT_OF_RANGE if known else Reason.MALFORMED, key if known else None, Sure.LIKELY)
     return None
 
 

@@ -26,7 +26,7 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _OPENING, _CLOSING = tuple(b"[{"), tuple(b"]}")
 
 
-class Framed(NamedTuple):
+class FramedJson(NamedTuple):
     """Records that can be one object each, and verdicts on the others."""
 
     records: Sequence[bytes]
@@ -37,18 +37,18 @@ class Framed(NamedTuple):
     refused: list[Refusal]
 
 
-def framed(values: Sequence[bytes | None]) -> Framed:
+def framed(values: Sequence[bytes | None]) -> FramedJson:
     """Strip the whitespace around each value and sort out those that cannot be one JSON object."""
     with suppress(TypeError):  # what joining values that are None raises
         records = cast("Sequence[bytes]", values)
         text = joined(records)
         if all_framed(records, text):
-            return Framed(records, np.arange(len(records)), text, [])
+            return FramedJson(records, np.arange(len(records)), text, [])
     looks = [frame(value) for value in values]
     records = [look for look in looks if isinstance(look, bytes)]
     indices = [index for index, look in enumerate(looks) if isinstance(look, bytes)]
     refused = [Refusal(index, look) for index, look in enumerate(looks) if isinstance(look, Reason)]
-    return Framed(records, np.array(indices, dtype=np.int64), joined(records), refused)
+    return FramedJson(records, np.array(indices, dtype=np.int64), joined(records), refused)
 
 
 def all_framed(records: Sequence[bytes], text: bytes) -> bool:

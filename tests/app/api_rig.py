@@ -33,7 +33,7 @@ from pipelines.decode import DecodePool
 from pipelines.decoders.raw import RawDecoder
 from pipelines.feed import Feed, FeedOptions
 from pipelines.schema import Field, Schema
-from training.checkpoints import CheckpointStore, Folder, Manifest, PartState, SaveOrder, SaveReason, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
 from training.history.rewind import publish_rewind
 from training.telemetry.baseline import Baseline, LabelSums
@@ -91,7 +91,7 @@ class Rig:
         self.service = Service(load(config, {}), RunOptions())
         self.service.phases = Phases(PhaseLimits.usual(), self.clock)
         self.folder = Folder(self.service.settings.checkpoints.path / "clicks")
-        self.writer = Writer.acquire(self.folder, "a test")
+        self.writer = FolderLease.acquire(self.folder, "a test")
         self.store = CheckpointStore(self.folder, self.writer)
         self.source = Source(SourceMeter())
         schema = Schema(features=(Field(name="id", source="id", dtype="int64"),))
@@ -191,7 +191,7 @@ class Rig:
             "model": PartState(arrays={"w": np.full(8, 1.5, np.float32)}),
             ledger.name: ledger.snapshot(),
         }
-        order = SaveOrder(
+        order = SaveRequest(
             reason=reason,
             parent=parent,
             step=7,

@@ -8,7 +8,7 @@ import numpy as np
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
-from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, StoreOptions, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest, StoreOptions
 from training.checkpoints.policies import KeepLast
 from training.ledger.ledger import Ledger
 
@@ -56,7 +56,7 @@ def publish_history(
 
     `without` are facts of the ledger that an older version did not write down.
     """
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     try:
         store = CheckpointStore(folder, writer, StoreOptions(keep=KeepLast(100)))
         ledger = Ledger()
@@ -80,8 +80,8 @@ def publish_history(
         writer.release()
 
 
-def _order(parent: int | None, step: int, ledger: Ledger) -> SaveOrder:
-    return SaveOrder(
+def _order(parent: int | None, step: int, ledger: Ledger) -> SaveRequest:
+    return SaveRequest(
         reason=SaveReason.START if parent is None else SaveReason.INTERVAL,
         parent=parent,
         step=step,

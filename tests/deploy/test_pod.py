@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from app.tools.local_broker.broker import free_port
-from app.tools.local_broker.produce import Pace, produce_lines
+from app.tools.local_broker.produce import ProduceRate, produce_lines
 from app.tools.local_broker.topics import create_topic
 from tests.conftest import WaitFor
 from tests.deploy.manifests import K8S, ROOT, config, container, rendered, size
@@ -80,7 +80,7 @@ def life(broker: str, wait_for: WaitFor, tmp_path_factory: pytest.TempPathFactor
     create_topic(broker, topic, 2)
     visits = runpy.run_path(str(ROOT / "examples" / "clicks" / "produce.py"))["visits"](0)
     records = [record for chunk in islice(visits, VISITS // 1000) for record in chunk]
-    produce_lines(broker, topic, BytesIO(b"\n".join(records) + b"\n"), Pace())
+    produce_lines(broker, topic, BytesIO(b"\n".join(records) + b"\n"), ProduceRate())
     address, probes = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     elsewhere = {
         "MILLRACE_KAFKA__BOOTSTRAP_SERVERS": broker,

@@ -15,13 +15,13 @@ from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.doom import ABORTS, Doom, hazardous
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
-from tests.faults.harness.records import Place
+from tests.faults.harness.records import ExpectedPosition
 from tests.faults.harness.shelf import Shelf
 from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.row(21), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
 PARTITIONS, RECORDS = 2, 600
-DEADLY = Place(1, 300)
+DEADLY = ExpectedPosition(1, 300)
 STARTS = 3
 
 

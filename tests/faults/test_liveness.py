@@ -11,7 +11,7 @@ from consumers.records import Partition
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.doom import HANGS, Doom, hazardous
 from tests.faults.harness.process import Run
-from tests.faults.harness.records import Place
+from tests.faults.harness.records import ExpectedPosition
 from training.checkpoints.in_flight import deaths
 
 pytestmark = [pytest.mark.row(22), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
@@ -52,7 +52,7 @@ def test_a_build_or_a_step_that_blocks_is_no_life_past_its_own_limit_and_alive_a
         (made.path / "build").touch()
         run.wait_for(run.ready, "it was at work")
 
-        topic.write(RECORDS, Doom(place=Place(0, RECORDS - 1), curse=HANGS))
+        topic.write(RECORDS, Doom(place=ExpectedPosition(0, RECORDS - 1), curse=HANGS))
         answer = _fails_past_its_limit(run, "training", CALL_S)
         assert re.fullmatch(r"training for [\d.]+ s, which is past its limit of 5 s", answer["reasons"][0])
         assert "limits.call" in run.status()["problems"][0]["fix"]
@@ -62,7 +62,7 @@ def test_a_build_or_a_step_that_blocks_is_no_life_past_its_own_limit_and_alive_a
         assert run.status()["problems"] == []
 
         (made.path / "step").unlink()
-        hung = Place(0, RECORDS)
+        hung = ExpectedPosition(0, RECORDS)
         topic.write(RECORDS, Doom(place=hung, curse=HANGS))
         record = made.folder.start(made.folder.highest_term())
         run.wait_for(lambda: not record.read_bytes().startswith(b"00000000"), "it hung again")

@@ -11,7 +11,7 @@ from random import Random
 import httpx
 import pytest
 
-from app.tools.local_broker.single_writer import Place, Verdict
+from app.tools.local_broker.single_writer import ExpectedPosition, Verdict
 from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
 from tests.faults.harness.guarded import OWNER
@@ -71,7 +71,7 @@ def preprocess(features, label, weight):
 class Bad(Mixture):
     """Records that are refused, each with the canary in it; of every other two one that raises with its value."""
 
-    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
         record: dict[str, object] = {**good(place, random), "note": TEXT}
         kinds: list[tuple[bytes, Verdict]] = [
             (json.dumps(record).encode()[:-3], Reason.MALFORMED),

@@ -9,7 +9,7 @@ import pytest
 
 from app.tools.prove import checkpoint_reader, trainer_process
 from tests.faults.conftest import MakeProject, MakeStream
-from tests.faults.harness.faults import AfterStart, AtPoint, Fault
+from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf
 from training.ledger.offset_checksum import Evidence
@@ -64,9 +64,9 @@ class AfterTaking:
         run.wait_for(lambda: run.age_s >= ends_at, f"{self.seconds:.1f} s with the folder")
 
 
-def _later(random: Random) -> list[Fault]:
+def _later(random: Random) -> list[KillMethod]:
     """Kills of starts that would restore: some as they do, most at any time before."""
-    faults: list[Fault] = [*RESTORES]
+    faults: list[KillMethod] = [*RESTORES]
     faults += [AfterStart(random.uniform(0, LONGEST_S)) for _ in range(SOON)]
     faults += [AfterTaking(random.uniform(0, LONGEST_S)) for _ in range(ONCE_TAKEN)]
     random.shuffle(faults)
@@ -82,7 +82,7 @@ def test_a_start_that_is_killed_again_and_again_converges_and_leaves_no_more_on_
     made = project(topic, kafka={"start": "latest"}, checkpoints={"every": "1h"})
     checkpoints = Shelf(made.folder)
 
-    def strike(fault: Fault) -> None:
+    def strike(fault: KillMethod) -> None:
         with Run(made, failpoints=fault.failpoints) as run:
             fault.bring_about(run, checkpoints)
 

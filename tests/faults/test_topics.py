@@ -21,7 +21,7 @@ from tests.faults.harness.kafka import committed
 from tests.faults.harness.liveness import LivenessProbe
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
-from tests.faults.harness.records import Mixture, Place
+from tests.faults.harness.records import ExpectedPosition, Mixture
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.shifting import ShiftingTopic
 from training.checkpoints.manifest import SaveReason
@@ -281,7 +281,7 @@ def test_records_removed_before_they_were_read_are_counted_as_lost_where_that_is
 
 def _values(offsets: range) -> list[bytes]:
     random, mixture = Random(7), Mixture()
-    drawn = [mixture.draw(Place(0, offset), random)[0] for offset in offsets]
+    drawn = [mixture.draw(ExpectedPosition(0, offset), random)[0] for offset in offsets]
     return [value for value in drawn if value is not None]
 
 

@@ -22,7 +22,7 @@ from tests.conftest import WaitFor
 from tests.faults.harness.kafka import committed
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import FEATURES, Project
-from tests.faults.harness.records import WIDTH, Mixture, Place, Verdict, good
+from tests.faults.harness.records import WIDTH, ExpectedPosition, Mixture, Verdict, good
 from tests.faults.harness.topics import Topic
 from tests.integration.consumer_groups import describe
 
@@ -35,7 +35,7 @@ LONG_EACH = 10
 class SomeLong(Mixture):
     """Records of which some are malformed, and others have too long a list, which is no reason not to learn them."""
 
-    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
         """One of them."""
         if place.offset % LONG_EACH:
             return super().draw(place, random)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings, load
-from app.tools.validate import Check, Outcome
+from app.tools.validate import CheckOutcome, CheckResult
 from app.tools.validate.kafka_check import Bounds, kafka_checks
 from tests.conftest import MakeTopic, Produce
 
@@ -56,8 +56,8 @@ def config(tmp_path: Path, broker: str) -> Config:
     return Config(tmp_path, broker)
 
 
-def examined(settings: Settings) -> tuple[list[Check], Bounds | None]:
-    checks, looking = list[Check](), kafka_checks(settings)
+def examined(settings: Settings) -> tuple[list[CheckResult], Bounds | None]:
+    checks, looking = list[CheckResult](), kafka_checks(settings)
     while True:
         try:
             checks.append(next(looking))
@@ -65,7 +65,7 @@ def examined(settings: Settings) -> tuple[list[Check], Bounds | None]:
             return checks, end.value
 
 
-def named(checks: list[Check], name: str) -> Check:
+def named(checks: list[CheckResult], name: str) -> CheckResult:
     (check,) = [check for check in checks if check.name == name]
     return check
 
@@ -81,7 +81,7 @@ def test_beginnings_and_ends_are_sampled_and_nothing_twice(config: Config, topic
     checks, bounds = examined(config.settings(name))
     assert named(checks, "topics").detail == f"{name}: 2 partitions, 506 offsets"
     records = named(checks, "records")
-    assert records.outcome is Outcome.WARN
+    assert records.outcome is CheckOutcome.WARN
     assert "201 of 204 sampled records decode" in records.detail
     assert "2 missing (field 'price'), 1 malformed" in records.detail
     assert bounds is not None
@@ -92,7 +92,7 @@ def test_no_value_is_ever_told(config: Config, topic: MakeTopic, produce: Produc
     name = topic()
     produce(name, [f'{{"price": "{CANARY}", "clicked": 1}}'.encode(), CANARY.encode()])
     checks, _ = examined(config.settings(name))
-    assert named(checks, "records").outcome is Outcome.FAIL
+    assert named(checks, "records").outcome is CheckOutcome.FAIL
     assert "none of 2 sampled records decodes" in named(checks, "records").detail
     assert CANARY not in str(checks)
 
@@ -101,21 +101,21 @@ def test_a_missing_topic_is_told_how_to_be_made(config: Config, topic: MakeTopic
     there = topic()
     checks, bounds = examined(config.settings(there, "not-there", "nor-this"))
     assert bounds is None
-    assert named(checks, "broker").outcome is Outcome.OK
+    assert named(checks, "broker").outcome is CheckOutcome.OK
     assert [check.outcome for check in checks if check.name == "topics"] == ["ok", "fail", "fail"]
-    missing = [check for check in checks if check.outcome is Outcome.FAIL]
+    missing = [check for check in checks if check.outcome is CheckOutcome.FAIL]
     assert all("create it: kafka-topics.sh --bootstrap-server" in check.detail for check in missing)
     assert {check.exit_code for check in missing} == {3}
-    assert named(checks, "records").outcome is Outcome.SKIP
+    assert named(checks, "records").outcome is CheckOutcome.SKIP
 
 
 def test_dead_letters_need_a_topic_of_their_own(config: Config, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
-    assert named(examined(config.settings(name, dead_letters=letters))[0], "dead letters").outcome is Outcome.OK
+    assert named(examined(config.settings(name, dead_letters=letters))[0], "dead letters").outcome is CheckOutcome.OK
     missing = named(examined(config.settings(name, dead_letters="not-there"))[0], "dead letters")
-    assert (missing.outcome, missing.exit_code) == (Outcome.FAIL, 3)
+    assert (missing.outcome, missing.exit_code) == (CheckOutcome.FAIL, 3)
     itself = named(examined(config.settings(name, dead_letters=name))[0], "dead letters")
-    assert (itself.outcome, itself.exit_code) == (Outcome.FAIL, 2)
+    assert (itself.outcome, itself.exit_code) == (CheckOutcome.FAIL, 2)
 
 
 def test_nobody_there_skips_what_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,10 @@ from pipelines.dataset import (
     TICK,
     DatasetOptions,
     Element,
+    ElementStream,
     Preprocess,
     PreprocessError,
     RawRows,
-    Stream,
     block_spec,
     flat_preprocess,
     make_dataset,
@@ -92,14 +92,14 @@ def streaming(
     deterministic: bool = False,
     bypass: Bypass | None = None,
     tick_s: float = 0.02,
-) -> Iterator[tuple[Handoff, Stream]]:
+) -> Iterator[tuple[Handoff, ElementStream]]:
     handoff = Handoff(capacity_bytes=1 << 20)
     pool = DecodePool(Made(schema), threads=1)
     assembler = Assembler(schema, AssembleOptions(batch_size=BATCH, batches_per_call=2), [P0], incarnation=1)
     feed = Feed(handoff, pool, assembler, FeedOptions(max_bytes=1 << 20, tick_s=tick_s))
     options = DatasetOptions(batch_size=BATCH, deterministic=deterministic)
     try:
-        stream = Stream(feed, make_dataset(feed, schema, options, preprocess, bypass))
+        stream = ElementStream(feed, make_dataset(feed, schema, options, preprocess, bypass))
         try:
             yield handoff, stream
         finally:

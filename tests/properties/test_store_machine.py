@@ -25,12 +25,12 @@ from training.checkpoints import (
     CheckpointStore,
     Condition,
     Folder,
+    FolderLease,
     LeaseOptions,
     PartState,
-    SaveOrder,
     SaveReason,
+    SaveRequest,
     StoreOptions,
-    Writer,
 )
 from training.checkpoints.manifest import FILE_NAME, Manifest
 from training.checkpoints.policies import KeepLast
@@ -65,7 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.fenced: set[int] = set()
         self.harmed: set[tuple[int, int]] = set()
         self.highest = -1
-        self.writer: Writer | None = None
+        self.writer: FolderLease | None = None
 
     def teardown(self) -> None:
         arm("")
@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
     # How it is done.
 
     def _open(self) -> None:
-        self.writer = Writer.acquire(self.folder, "the machine", options=IMPATIENT)
+        self.writer = FolderLease.acquire(self.folder, "the machine", options=IMPATIENT)
         options = StoreOptions(keep=KeepLast(KEPT), on_durable=lambda manifest: self.told.append(manifest.number))
         self.store = CheckpointStore(self.folder, self.writer, options)
         assert self.folder.temporaries() == []
@@ -233,8 +233,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.ledger.begin_incarnation()
         self._published(self.store.publish(self._order(None), self._parts(), start_over=start_over))
 
-    def _order(self, parent: int | None) -> SaveOrder:
-        return SaveOrder(
+    def _order(self, parent: int | None) -> SaveRequest:
+        return SaveRequest(
             reason=SaveReason.INTERVAL,
             parent=parent,
             step=self.weight,
@@ -271,14 +271,14 @@ class StoreMachine(RuleBasedStateMachine):
         numbers = [n for n in self.folder.numbers() if n not in self.fenced and not self._is_harmed(n)]
         return data.draw(st.sampled_from(numbers)) if numbers else None
 
-    def _rewound(self, target: int, ahead: int, width: int) -> tuple[dict[str, PartState], SaveOrder]:
+    def _rewound(self, target: int, ahead: int, width: int) -> tuple[dict[str, PartState], SaveRequest]:
         ledger = Ledger()
         ledger.restore(self.store.load(target)["ledger"])
         start = ledger.positions()[P] + ahead
         name = f"rewind-{self.highest + 1}"
         ledger.skip(Skip(order=name, partition=P, start=start, end=start + width, reason="poisoned"))
         assert sum(skip.overlap(start, start + width) for skip in ledger.skips) == width
-        order = SaveOrder(
+        order = SaveRequest(
             reason=SaveReason.REWIND,
             parent=None,
             step=0,

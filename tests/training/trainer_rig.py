@@ -19,7 +19,7 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, mlp
-from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, Manifest, StoreOptions, Writer
+from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
 from training.checkpoints.policies import Never, SavePolicy
 from training.commands import Command, Commands, Stop
 from training.ledger.ledger import Ledger
@@ -29,7 +29,7 @@ from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 from training.recovery.crash_guard import InFlight, untold
 from training.recovery.step_errors import RaisingOptions
-from training.stream import Delivery, StreamEnded, StreamOrder
+from training.stream import Delivery, StreamEnded, StreamStart
 from training.telemetry.baseline import Baseline
 from training.telemetry.events import Events
 from training.telemetry.live_metrics import LiveMetrics
@@ -81,7 +81,7 @@ class Topic:
 class TopicStream:
     """Blocks of one incarnation, each with the next offsets of every partition that has any."""
 
-    def __init__(self, topic: Topic, order: StreamOrder) -> None:
+    def __init__(self, topic: Topic, order: StreamStart) -> None:
         self._topic = topic
         self.order = order
         self.closed = False
@@ -230,7 +230,7 @@ class Run:
         self.delivered_first: list[Delivery] = []
         self.durable: list[Manifest] = []
         self.raised: BaseException | None = None
-        self._right = Writer.acquire(Folder(root / "clicks"), "a test")
+        self._right = FolderLease.acquire(Folder(root / "clicks"), "a test")
         store_options = StoreOptions(before_manifest=options.before_manifest, on_durable=self.durable.append)
         self.store = CheckpointStore(Folder(root / "clicks"), self._right, store_options)
         self.learner = Learner(
@@ -328,7 +328,7 @@ class Run:
             assert time.monotonic() < end, f"in vain for {_SOON_S} s"
             time.sleep(0.005)
 
-    def _open(self, order: StreamOrder) -> TopicStream:
+    def _open(self, order: StreamStart) -> TopicStream:
         stream = TopicStream(self.topic, order)
         stream.delivered_first, self.delivered_first = self.delivered_first, []
         self.streams.append(stream)

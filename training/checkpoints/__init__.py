@@ -2,8 +2,8 @@
 
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
-from training.checkpoints.lease import LeaseOptions, Writer
-from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
+from training.checkpoints.lease import FolderLease, LeaseOptions
+from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
 from training.checkpoints.parts import Part, PartState
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.checkpoints.writer import CheckpointWriter
@@ -13,13 +13,13 @@ __all__ = [
     "CheckpointWriter",
     "Condition",
     "Folder",
+    "FolderLease",
     "Inspection",
     "LeaseOptions",
     "Manifest",
     "Part",
     "PartState",
-    "SaveOrder",
     "SaveReason",
+    "SaveRequest",
     "StoreOptions",
-    "Writer",
 ]

@@ -52,7 +52,7 @@ def _nobody(_error: PassedError) -> None:
     """Nobody wants to know."""
 
 
-class Writer:
+class FolderLease:
     """The right to write into a folder, until it is released or passed."""
 
     def __init__(self, folder: Folder, term: int, lock: int) -> None:
@@ -70,7 +70,7 @@ class Writer:
         *,
         options: LeaseOptions | None = None,
         on_passed: Callable[[PassedError], None] = _nobody,
-    ) -> "Writer":
+    ) -> "FolderLease":
         """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
 
         `holder` is a word about us for whoever finds the folder busy. `on_passed` is called on the lease's thread.
@@ -220,7 +220,7 @@ def _remove_locks_before(folder: Folder, term: int) -> None:
 
 
 def _keep_alive(
-    writer: Writer, options: LeaseOptions, stop: threading.Event, on_passed: Callable[[PassedError], None]
+    writer: FolderLease, options: LeaseOptions, stop: threading.Event, on_passed: Callable[[PassedError], None]
 ) -> None:
     """Touch the lock until told to stop or passed. A failing disk is waited out."""
     while not stop.wait(options.renew_every):

@@ -47,7 +47,7 @@ class SaveReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaveOrder:
+class SaveRequest:
     """What the one who saves says about a checkpoint."""
 
     reason: SaveReason

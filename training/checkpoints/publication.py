@@ -27,8 +27,8 @@ from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from training.checkpoints.files import FileFacts, sync_folder, write_durably
 from training.checkpoints.folder import Lineage
-from training.checkpoints.lease import Writer
-from training.checkpoints.manifest import FILE_NAME, Manifest, SaveOrder
+from training.checkpoints.lease import FolderLease
+from training.checkpoints.manifest import FILE_NAME, Manifest, SaveRequest
 from training.errors import CheckpointError
 
 log = logging.getLogger(__name__)
@@ -42,18 +42,21 @@ def wall_clock() -> datetime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class UnpublishedCheckpoint:
     """A checkpoint that is about to be written."""
 
     number: int
-    order: SaveOrder
+    order: SaveRequest
     ancestors: tuple[int, ...]
     files: Mapping[str, FileSource]
     created: datetime
 
 
 def publish_draft(
-    writer: Writer, draft: Draft, before_manifest: Callable[[SaveOrder], None], gate: Callable[[], None]
+    writer: FolderLease,
+    draft: UnpublishedCheckpoint,
+    before_manifest: Callable[[SaveRequest], None],
+    gate: Callable[[], None],
 ) -> Manifest:
     """Write it, and return when it is durable. CheckpointError when it could not be, PassedError when we were."""
     temporary, published = writer.folder.saving(draft.number, writer.term), writer.folder.checkpoint(draft.number)
@@ -87,7 +90,7 @@ def publish_draft(
     return manifest
 
 
-def _still_ours(writer: Writer) -> bool:
+def _still_ours(writer: FolderLease) -> bool:
     """PassedError where another has taken over: it removes what we were writing, and may go on from what we published.
 
     On a disk that does not even tell, nothing may be taken back.
@@ -110,7 +113,7 @@ def _withdraw(published: Path, temporary: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_data(temporary: Path, draft: Draft, term: int) -> dict[str, FileFacts]:
+def _write_data(temporary: Path, draft: UnpublishedCheckpoint, term: int) -> dict[str, FileFacts]:
     if temporary.exists():  # left by a save of our own that failed in the middle of an unforeseen error
         shutil.rmtree(temporary)
     temporary.mkdir()
@@ -118,7 +121,9 @@ def _write_data(temporary: Path, draft: Draft, term: int) -> dict[str, FileFacts
     return {name: source(temporary / name) for name, source in draft.files.items()}
 
 
-def _write_manifest(temporary: Path, draft: Draft, term: int, files: Mapping[str, FileFacts]) -> Manifest:
+def _write_manifest(
+    temporary: Path, draft: UnpublishedCheckpoint, term: int, files: Mapping[str, FileFacts]
+) -> Manifest:
     order = draft.order
     manifest = Manifest(
         number=draft.number,

@@ -22,19 +22,19 @@ from training.checkpoints.fencing import Terms
 from training.checkpoints.files import link_durably, require_space, sync_folder
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
-from training.checkpoints.lease import Writer
-from training.checkpoints.manifest import Manifest, SaveOrder, read_manifest
+from training.checkpoints.lease import FolderLease
+from training.checkpoints.manifest import Manifest, SaveRequest, read_manifest
 from training.checkpoints.part_files import part_sources, read_parts
 from training.checkpoints.parts import PartState
 from training.checkpoints.policies import KeepLast, KeepPolicy
-from training.checkpoints.publication import Draft, FileSource, publish_draft, wall_clock
+from training.checkpoints.publication import FileSource, UnpublishedCheckpoint, publish_draft, wall_clock
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError
 
 log = logging.getLogger(__name__)
 Replaced = Mapping[str, PartState] | Callable[[int], Mapping[str, PartState]]
 
 
-def _acknowledged(_order: SaveOrder) -> None:
+def _acknowledged(_order: SaveRequest) -> None:
     """Nothing is waited for."""
 
 
@@ -51,7 +51,7 @@ class StoreOptions:
     """What the store is told by those who wire it."""
 
     keep: KeepPolicy = field(default_factory=lambda: KeepLast(5))
-    before_manifest: Callable[[SaveOrder], None] = _acknowledged
+    before_manifest: Callable[[SaveRequest], None] = _acknowledged
     """Returns when the dead letters before the order's positions are acknowledged; CheckpointError fails the save."""
     on_durable: Callable[[Manifest], None] = _untold
     """Told of each checkpoint that is durable: its positions may be committed."""
@@ -61,7 +61,7 @@ class StoreOptions:
 class CheckpointStore:
     """All checkpoints of one name."""
 
-    def __init__(self, folder: Folder, writer: Writer | None = None, options: StoreOptions | None = None) -> None:
+    def __init__(self, folder: Folder, writer: FolderLease | None = None, options: StoreOptions | None = None) -> None:
         self.folder = folder
         self._writer = writer
         self._options = options or StoreOptions()
@@ -72,7 +72,7 @@ class CheckpointStore:
 
     def publish(
         self,
-        order: SaveOrder,
+        order: SaveRequest,
         parts: Mapping[str, PartState],
         *,
         start_over: bool = False,
@@ -92,7 +92,7 @@ class CheckpointStore:
         self,
         target: int,
         replaced: Replaced,
-        order: SaveOrder,
+        order: SaveRequest,
         *,
         gate: Callable[[], None] = _open,
     ) -> Manifest:
@@ -170,7 +170,7 @@ class CheckpointStore:
         """Raise CheckpointError unless there is room for this many bytes."""
         require_space(self.folder.checkpoints, needed)
 
-    def _publish(self, order: SaveOrder, files: Mapping[str, FileSource], gate: Callable[[], None]) -> Manifest:
+    def _publish(self, order: SaveRequest, files: Mapping[str, FileSource], gate: Callable[[], None]) -> Manifest:
         writer = self._require_writer()
         try:
             writer.check()
@@ -190,8 +190,8 @@ class CheckpointStore:
             log.warning("checkpoint %d is durable, and nothing was pruned after it: %s", manifest.number, error)
         return manifest
 
-    def _draft(self, order: SaveOrder, files: Mapping[str, FileSource]) -> Draft:
-        return Draft(
+    def _draft(self, order: SaveRequest, files: Mapping[str, FileSource]) -> UnpublishedCheckpoint:
+        return UnpublishedCheckpoint(
             number=self._next_number(),
             order=order,
             ancestors=self._ancestors(order.parent),
@@ -273,13 +273,13 @@ class CheckpointStore:
             there = ", ".join(map(str, self.folder.numbers()[-5:])) or "none"
             raise MissingCheckpointError(f"no checkpoint has the number {number}; the newest there are: {there}")
 
-    def _require_writer(self) -> Writer:
+    def _require_writer(self) -> FolderLease:
         if self._writer is None:
             raise CheckpointError(f"{self.folder.root} was opened for reading only: acquire a Writer to publish")
         return self._writer
 
 
-def _inherit(order: SaveOrder, target: Manifest) -> SaveOrder:
+def _inherit(order: SaveRequest, target: Manifest) -> SaveRequest:
     """The order as a child of its target, with the target's words about the state where it has none of its own."""
     return replace(
         order,

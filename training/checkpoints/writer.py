@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 
-from training.checkpoints.manifest import Manifest, SaveOrder
+from training.checkpoints.manifest import Manifest, SaveRequest
 from training.checkpoints.parts import PartState
 from training.checkpoints.store import CheckpointStore
 from training.errors import CheckpointError, PassedError
@@ -26,7 +26,7 @@ _RENAME_S = 30.0
 """How long the few steps after the gate may take before the disk counts as hung."""
 
 
-class _Gate:
+class _PointOfNoReturn:
     """The point of no return of one save: either it was cancelled before, or it is passed."""
 
     def __init__(self) -> None:
@@ -48,16 +48,16 @@ class _Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Save:
+class _RunningSave:
     """What is known of a save from outside. It holds no snapshot, whose memory ends with the writing."""
 
-    gate: _Gate = field(default_factory=_Gate)
+    gate: _PointOfNoReturn = field(default_factory=_PointOfNoReturn)
     future: Future[Manifest] = field(default_factory=Future)
 
 
 _Publish = Callable[..., Manifest]
 """Publishes a checkpoint, given the gate to pass before its manifest."""
-_Jobs = SimpleQueue[tuple[_Publish, _Save] | None]
+_Jobs = SimpleQueue[tuple[_Publish, _RunningSave] | None]
 
 
 class CheckpointWriter:
@@ -66,7 +66,7 @@ class CheckpointWriter:
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._current: _Save | None = None
+        self._current: _RunningSave | None = None
         self._closed = False
         self._jobs: _Jobs = SimpleQueue()
         self._thread = threading.Thread(target=_write, args=(self._jobs,), name="checkpoint-writer", daemon=True)
@@ -78,13 +78,13 @@ class CheckpointWriter:
         save = self._current
         return save is not None and not save.future.done() and not save.gate.cancelled
 
-    def submit(self, order: SaveOrder, parts: Mapping[str, PartState]) -> Future[Manifest]:
+    def submit(self, order: SaveRequest, parts: Mapping[str, PartState]) -> Future[Manifest]:
         """Have a snapshot published. CheckpointError while another save is running."""
         with self._lock:
             if self._closed or self.busy:
                 state = "closed" if self._closed else "still writing the save before"
                 raise CheckpointError(f"the checkpoint writer is {state}: nothing was copied, nothing is saved")
-            save = self._current = _Save()
+            save = self._current = _RunningSave()
             self._jobs.put((partial(self._store.publish, order, parts), save))
         return save.future
 
@@ -127,7 +127,7 @@ def _write(jobs: _Jobs) -> None:
         del job  # the snapshot's memory is free while the next one is waited for
 
 
-def _run(publish: _Publish, save: _Save) -> None:
+def _run(publish: _Publish, save: _RunningSave) -> None:
     try:
         manifest = publish(gate=save.gate)
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who waits for the save

@@ -15,7 +15,7 @@ from training.checkpoints.parts import Array, PartState
 from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError
 from training.history.lineage import CheckpointLineage, lineage_of
-from training.ledger.account import PartitionStatistics
+from training.ledger.account import PartitionAccount
 
 _PIECE = 1 << 20
 _HYPERPARAMETERS = "hyperparameters"
@@ -110,7 +110,7 @@ def _histories(ours: CheckpointLineage, theirs: CheckpointLineage) -> Iterator[t
             yield partition, found
 
 
-def _flat(facts: PartitionStatistics | None) -> Mapping[str, int]:
+def _flat(facts: PartitionAccount | None) -> Mapping[str, int]:
     if facts is None:
         return {}
     return {

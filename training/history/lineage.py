@@ -14,10 +14,10 @@ from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError, MissingCheckpointError
-from training.ledger.account import PartitionStatistics
+from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
 from training.ledger.ledger import NAME, Ledger
-from training.ledger.skip_orders import Orders
+from training.ledger.skip_orders import Interventions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +44,9 @@ class CheckpointLineage:
     """All that is known of one checkpoint."""
 
     found: Inspection
-    partitions: Mapping[Partition, PartitionStatistics]
+    partitions: Mapping[Partition, PartitionAccount]
     """What became of the offsets; empty where the checkpoint may not be read."""
-    orders: Orders
+    orders: Interventions
     """The ranges that were skipped, and the last rewind."""
     event_span: EventSpan
     """The event times of what was learnt."""

@@ -15,16 +15,16 @@ from typing import Any
 from consumers.errors import ConfigError
 from consumers.records import Partition
 from training.checkpoints.inspection import Condition
-from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
+from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
 from training.checkpoints.parts import PartState
 from training.checkpoints.store import CheckpointStore
 from training.commands import Rewind
 from training.errors import AllCorruptError, CorruptError
 from training.history.lineage import ledger_of
-from training.ledger.account import PartitionStatistics
+from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
 from training.ledger.ledger import NAME, Ledger
-from training.ledger.skip_orders import Orders, Rewound
+from training.ledger.skip_orders import Interventions, Rewound
 from training.ledger.skips import Skip
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Present:
     """How it stands before the rewind."""
 
     positions: Mapping[Partition, int] = field(default_factory=dict)
-    orders: Orders = field(default_factory=Orders)
+    orders: Interventions = field(default_factory=Interventions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,9 @@ class RewindPlan:
 
     to: Manifest
     partitions: Mapping[Partition, Replay]
-    history: Mapping[Partition, PartitionStatistics]
+    history: Mapping[Partition, PartitionAccount]
     """What the target has learnt, set aside and passed over."""
-    orders: Orders
+    orders: Interventions
     """All that would have been ordered then."""
     event_span: EventSpan
     """The event times of what the target has learnt."""
@@ -88,7 +88,7 @@ class RewindPlan:
         return sum(counts) if len(counts) == len(self.partitions) else None
 
 
-def check_rewind(store: CheckpointStore, command: Rewind, orders: Orders) -> Ledger:
+def check_rewind(store: CheckpointStore, command: Rewind, orders: Interventions) -> Ledger:
     """The ledger that the rewind comes to; raises where it cannot be carried out, and changes nothing.
 
     `orders` are all that were given up to now.
@@ -107,7 +107,7 @@ def publish_rewind(
     command: Rewind,
     *,
     incarnation: int,
-    orders: Orders,
+    orders: Interventions,
     provenance: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Publish the order; whoever starts afterwards, or restores what is published, is on the ordered timeline.
@@ -122,7 +122,7 @@ def publish_rewind(
         after.raise_incarnation(incarnation)
         return {NAME: after.snapshot()}
 
-    order = SaveOrder(
+    order = SaveRequest(
         reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
         parent=command.to,
         step=store.manifest(command.to).step,
@@ -181,16 +181,16 @@ def last_ordered(store: CheckpointStore) -> Manifest | None:
         return next((found.manifest for found in looks if found.manifest is not None), None)
 
 
-def _orders_on_disk(store: CheckpointStore) -> Orders:
+def _orders_on_disk(store: CheckpointStore) -> Interventions:
     """Those that the newest ledger knows which can be read: it knows all that were given before it."""
     for found in store.listing():
         if found.number is not None and found.condition is not Condition.FENCED:
             with suppress(CorruptError):
                 return ledger_of(store, found.number).orders
-    return Orders()
+    return Interventions()
 
 
-def _ledger_after(store: CheckpointStore, command: Rewind, orders: Orders, number: int) -> Ledger:
+def _ledger_after(store: CheckpointStore, command: Rewind, orders: Interventions, number: int) -> Ledger:
     """The target's ledger under all orders, this one included as what it is published as."""
     ledger = ledger_of(store, command.to)
     ledger.follow(orders.since(ledger.orders).without(command.unskip, number))

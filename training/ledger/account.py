@@ -14,7 +14,7 @@ from pipelines.blocks import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatistics:
+class PartitionAccount:
     """What became of a partition's offsets, from its start to its position."""
 
     start: int
@@ -33,11 +33,11 @@ class PartitionStatistics:
     """Offsets that retention removed before they were read; anything but 0 is a loss."""
     truncated: Mapping[str, int] = field(default_factory=dict)
     """Records of which a list was cut to its bound, by feature; they count as learnt or set aside as any other."""
-    former: tuple["PartitionStatistics", ...] = ()
+    former: tuple["PartitionAccount", ...] = ()
     """What became of the topics that bore the name before, the oldest first."""
 
     @property
-    def histories(self) -> tuple["PartitionStatistics", ...]:
+    def histories(self) -> tuple["PartitionAccount", ...]:
         """The closed ones and the present one; the weights have learnt from all of them."""
         return (*self.former, self)
 
@@ -61,7 +61,7 @@ class PartitionStatistics:
         }
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> "PartitionStatistics":
+    def of_facts(cls, facts: Mapping[str, Any]) -> "PartitionAccount":
         """Out of JSON."""
         return cls(
             start=int(facts["start"]),
@@ -89,7 +89,7 @@ class Account:
     truncated: dict[str, int] = field(default_factory=dict)
     fingerprint: Fingerprint | None = None
     """Of the last chunk that was wholly settled; None where none was."""
-    former: tuple[PartitionStatistics, ...] = ()
+    former: tuple[PartitionAccount, ...] = ()
 
     def settle(self, span: Span, refused: Mapping[Reason, int]) -> None:
         """Move past a span, so many of its rows set aside after all."""
@@ -115,9 +115,9 @@ class Account:
         """The account of a topic that was created again; this one is closed as it stands."""
         return Account(start=start, position=start, former=(*self.former, replace(self.statistics(), former=())))
 
-    def statistics(self) -> PartitionStatistics:
+    def statistics(self) -> PartitionAccount:
         """A frozen copy."""
-        return PartitionStatistics(
+        return PartitionAccount(
             start=self.start,
             position=self.position,
             learnt=self.learnt,
@@ -140,7 +140,7 @@ class Account:
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Account":
         """Out of JSON; facts from before there were fingerprints hold none."""
-        counted = PartitionStatistics.of_facts(facts)
+        counted = PartitionAccount.of_facts(facts)
         return cls(
             start=counted.start,
             position=counted.position,
@@ -151,5 +151,5 @@ class Account:
             lost=counted.lost,
             truncated=dict(counted.truncated),
             fingerprint=Fingerprint.of_facts(facts.get("fingerprint")),
-            former=tuple(map(PartitionStatistics.of_facts, facts.get("former", ()))),
+            former=tuple(map(PartitionAccount.of_facts, facts.get("former", ()))),
         )

@@ -20,13 +20,13 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
-from training.ledger.account import Account, PartitionStatistics
+from training.ledger.account import Account, PartitionAccount
 from training.ledger.event_span import EventSpan
-from training.ledger.skip_orders import Orders
+from training.ledger.skip_orders import Interventions
 from training.ledger.skips import Skip, uncovered
-from training.ledger.totals import Tally
+from training.ledger.totals import ProcessTotals
 
-__all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionStatistics", "Skip"]
+__all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionAccount", "Skip"]
 
 NAME = "ledger"
 Refused = Mapping[Partition, Mapping[Reason, int]]
@@ -37,16 +37,16 @@ class LedgerStatistics:
     """A consistent view of the ledger between two calls."""
 
     incarnation: int
-    partitions: Mapping[Partition, PartitionStatistics]
+    partitions: Mapping[Partition, PartitionAccount]
     settled_blocks: int
     """Blocks settled by this process."""
     dropped_blocks: int
     """Blocks of an older incarnation that arrived late and were not settled, in this process."""
     balanced: bool
     """Whether the law holds; False is a defect."""
-    orders: Orders
+    orders: Interventions
     """What was ordered, ever."""
-    tally: Tally
+    tally: ProcessTotals
     """What this process has settled; it never goes back."""
     event_span: EventSpan
     """The event times of what was learnt."""
@@ -62,13 +62,13 @@ class Ledger:
         self._clock = clock
         self._lock = threading.Lock()
         self._accounts: dict[Partition, Account] = {}
-        self._orders = Orders()
+        self._orders = Interventions()
         self._skips: tuple[Skip, ...] = ()
         self._event_span = EventSpan()
         self._incarnation = 0
         self._settled_blocks = 0
         self._dropped_blocks = 0
-        self._tally = Tally()
+        self._tally = ProcessTotals()
 
     @property
     def incarnation(self) -> int:
@@ -81,12 +81,12 @@ class Ledger:
         return self._skips
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> ProcessTotals:
         """What this process has settled; it never goes back."""
         return self._tally
 
     @property
-    def orders(self) -> Orders:
+    def orders(self) -> Interventions:
         """What was ordered, ever."""
         return self._orders
 
@@ -125,7 +125,7 @@ class Ledger:
             self._accounts[partition] = self._accounts[partition].begun_anew(start)
             self._skips = self._holding()
 
-    def follow(self, orders: Orders) -> None:
+    def follow(self, orders: Interventions) -> None:
         """Be under these orders from here on; what they skip before the positions is history already."""
         with self._lock:
             self._orders = orders
@@ -223,7 +223,7 @@ class Ledger:
             accounts = {
                 Partition.parse(text): Account.of_facts(facts) for text, facts in state.facts["partitions"].items()
             }
-            orders = Orders.of_facts(state.facts)
+            orders = Interventions.of_facts(state.facts)
             learnt = sum(account.learnt for account in accounts.values())
             event_span = EventSpan.of_facts(state.facts.get("event_span"), learnt=learnt)
             incarnation = int(state.facts["incarnation"])

@@ -27,7 +27,7 @@ class Rewound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class Interventions:
     """All that was ordered up to now."""
 
     skips: tuple[Skip, ...] = ()
@@ -43,11 +43,11 @@ class Orders:
                 pieces.extend(uncovered(skip, pieces))
         return tuple(sorted(pieces, key=lambda piece: (piece.partition, piece.start)))
 
-    def with_skip(self, skip: Skip) -> "Orders":
+    def with_skip(self, skip: Skip) -> "Interventions":
         """One range more."""
         return replace(self, skips=(*self.skips, skip))
 
-    def without(self, names: Sequence[str], number: int) -> "Orders":
+    def without(self, names: Sequence[str], number: int) -> "Interventions":
         """Some orders taken back by the order that is published as this number."""
         known = {skip.order for skip in self.skips if skip.lifted_by is None}
         for name in names:
@@ -57,7 +57,7 @@ class Orders:
         lifted = (replace(skip, lifted_by=number) if skip.order in names else skip for skip in self.skips)
         return replace(self, skips=tuple(lifted))
 
-    def since(self, older: "Orders") -> "Orders":
+    def since(self, older: "Interventions") -> "Interventions":
         """These, and what an older checkpoint knows besides, which is nothing but where a beginning lies between."""
         known = {skip.order for skip in self.skips}
         return replace(self, skips=(*(skip for skip in older.skips if skip.order not in known), *self.skips))
@@ -70,7 +70,7 @@ class Orders:
         }
 
     @classmethod
-    def of_facts(cls, facts: Mapping[str, Any]) -> "Orders":
+    def of_facts(cls, facts: Mapping[str, Any]) -> "Interventions":
         """Out of JSON; older versions have written down no rewind."""
         rewound = facts.get("rewound")
         return cls(

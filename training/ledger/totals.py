@@ -13,7 +13,7 @@ from pipelines.blocks import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ProcessTotals:
     """What became of the offsets that this process has settled; what a rewind reads again counts again."""
 
     learnt: int = 0
@@ -29,7 +29,7 @@ class Tally:
         """Those of the offsets at which there was a record."""
         return self.learnt + sum(self.set_aside.values()) + self.skipped
 
-    def plus(self, spans: Sequence[Span], refused: Mapping[Partition, Mapping[Reason, int]]) -> "Tally":
+    def plus(self, spans: Sequence[Span], refused: Mapping[Partition, Mapping[Reason, int]]) -> "ProcessTotals":
         """With a block's spans, so many of whose rows were set aside after all."""
         set_aside, truncated = Counter(self.set_aside), Counter(self.truncated)
         for counts in (*(span.set_aside for span in spans), *refused.values()):
@@ -37,7 +37,7 @@ class Tally:
         for span in spans:
             truncated.update(span.truncated)
         turned_down = sum(sum(counts.values()) for counts in refused.values())
-        return Tally(
+        return ProcessTotals(
             learnt=self.learnt + sum(span.learnt for span in spans) - turned_down,
             set_aside=dict(set_aside),
             skipped=self.skipped + sum(sum(span.skipped.values()) for span in spans),

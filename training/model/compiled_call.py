@@ -17,7 +17,7 @@ import tensorflow as tf
 from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
 from training.errors import ModelError
-from training.model.finite_guard import Gate
+from training.model.finite_guard import FiniteGuard
 from training.model.metrics import CompiledMetrics
 from training.model.witness import Witness
 
@@ -83,7 +83,7 @@ class TrainingCall:
         self.witness = witness
         self.metrics = CompiledMetrics(model)
         self.options = options
-        self._gate = Gate(model)
+        self._gate = FiniteGuard(model)
         self._function = tf.function(self._call, reduce_retracing=True)
 
     def __call__(self, rows: Rows) -> CallResult:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from training.model.variables import optimizers_of
 
 
-class _Step(threading.local):
+class _GuardedStep(threading.local):
     """What the step being traced has shown so far. Each replica is traced in a thread of its own, in turns."""
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class _Step(threading.local):
         self.verdicts: list[Any] = []
 
 
-class Gate:
+class FiniteGuard:
     """Guards a model's optimizers. `verdict()` tells, inside the traced step, whether all updates were finite."""
 
     def __init__(self, model: Any) -> None:
-        self._step = _Step()
+        self._step = _GuardedStep()
         for optimizer in optimizers_of(model).values():
             optimizer.apply = self._guarded(optimizer.apply)
         model.compute_loss = self._noted(model.compute_loss)

@@ -20,7 +20,7 @@ import tensorflow as tf
 State = npt.NDArray[np.float64]
 
 
-class _Step(threading.local):
+class _MeteredStep(threading.local):
     """What the step being traced goes by. Each replica is traced in a thread of its own, in turns."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class CompiledMetrics:
     """The metrics that a model was compiled with, and those that it holds as attributes; the loss is not among them."""
 
     def __init__(self, model: Any) -> None:
-        self._step = _Step()
+        self._step = _MeteredStep()
         compiled, own = _objects(model)
         self.metrics = _named([*compiled, *own])
         self._results = tf.function(self._stateless_results)

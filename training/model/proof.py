@@ -37,14 +37,14 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StateAfterCall:
     """The model's state and the scores after one call."""
 
     values: Values
     result: CallResult
 
 
-class Proof:
+class ModelProof:
     """Examines one learner; leaves it as it was."""
 
     def __init__(self, learner: Learner) -> None:
@@ -62,7 +62,7 @@ class Proof:
             found.append(self._replicas(self._probe))
         return found
 
-    def outcome(self, probe: Probe, present: Mask | None = None) -> Outcome:
+    def outcome(self, probe: Probe, present: Mask | None = None) -> StateAfterCall:
         """Run one batch from the present state, look, and put the state back."""
         before = {key: np.array(read(variable)) for key, variable in self._variables.items()}
         witness = np.array(read(self._learner.witness.variable))
@@ -73,7 +73,7 @@ class Proof:
             for key, variable in self._variables.items():
                 assign(variable, before[key])
             assign(self._learner.witness.variable, witness)
-        return Outcome(after, result)
+        return StateAfterCall(after, result)
 
     def _absent_rows(self, probe: Probe) -> Finding:
         claim = "absent rows change nothing"
@@ -113,7 +113,7 @@ class Proof:
         claim = f"1 replica and {replicas} agree"
         if any("seed_generator" in key for key in self._variables):
             return Finding(claim=claim, holds=None, detail="the model draws random numbers, on each replica the same")
-        single = Proof(self._learner.alone())
+        single = ModelProof(self._learner.alone())
         for key, variable in single._variables.items():
             assign(variable, np.array(read(self._variables[key])))
         size = self._learner.options.batch_size
@@ -146,7 +146,7 @@ class Proof:
             "honour the weights there, or accept it with training.proof: warn"
         )
 
-    def _metrics_that_differ(self, one: Outcome, other: Outcome) -> list[str]:
+    def _metrics_that_differ(self, one: StateAfterCall, other: StateAfterCall) -> list[str]:
         wrong, at = [], 0
         for name, metric in self._learner.call.metrics.metrics.items():
             count = len(metric.variables)

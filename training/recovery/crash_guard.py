@@ -16,7 +16,7 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from training.checkpoints.folder import Folder
 from training.checkpoints.in_flight import Death, Range, StartRecord, deaths, forget
-from training.checkpoints.lease import Writer
+from training.checkpoints.lease import FolderLease
 
 log = logging.getLogger(__name__)
 InFlight = Callable[[BlockFacts], AbstractContextManager[None]]
@@ -82,7 +82,7 @@ class Brake:
     record: StartRecord | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, writer: Writer, number: int, after: int | None) -> "Brake":
+    def of(cls, writer: FolderLease, number: int, after: int | None) -> "Brake":
         """For a start that goes on from this checkpoint; None for `after` is no brake at all."""
         if after is None:
             return cls()

@@ -35,8 +35,8 @@ from training.recovery.isolation import (
     blamed,
     most_culprits,
 )
-from training.stream import Delivery, Stream
-from training.telemetry.events import Kind, Severity, Tell, unheard
+from training.stream import BlockStream, Delivery
+from training.telemetry.events import EventKind, Severity, Tell, unheard
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Raising:
             suspect for fall in falls for suspect in (_suspects(fall.raised.facts) if exact else fall.suspects)
         )
 
-    def take(self, stream: Stream) -> Delivery | None:
+    def take(self, stream: BlockStream) -> Delivery | None:
         """The stream's next block; BlockRaised where `preprocess` has raised on it."""
         try:
             return stream.take()
@@ -161,7 +161,7 @@ class Raising:
         text = "%s, on %s; going back to checkpoint %d, to find the records at fault"
         what = (raised.gist, _listed(raised.facts), back_to.number)
         log.warning(text, *what)
-        self._say(Kind.FELL_BACK, f"{text % what}.", Severity.WARNING, number=back_to.number)
+        self._say(EventKind.FELL_BACK, f"{text % what}.", Severity.WARNING, number=back_to.number)
 
     def _raised(self, facts: BlockFacts, gist: str, *, in_preprocess: bool) -> BlockRaised | StepError:
         if self._options.policy is OnStepError.HALT:
@@ -207,7 +207,7 @@ class Raising:
             text = "%s offset %d is set aside: %s"
             log.warning(text, partition, culprit.offset, culprit.gist)
             said = f"{text % (partition, culprit.offset, culprit.gist)}."
-            self._say(Kind.SET_ASIDE, said, Severity.WARNING, partition=str(partition), offset=culprit.offset)
+            self._say(EventKind.SET_ASIDE, said, Severity.WARNING, partition=str(partition), offset=culprit.offset)
         for fall in falls:
             fall.explained |= bool(culprits)
         if not culprits and any(_same(fall.raised.facts, facts) for fall in falls):

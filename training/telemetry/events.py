@@ -29,7 +29,7 @@ _KEPT: Mapping[Severity, int] = {Severity.INFO: 300, Severity.WARNING: 150, Seve
 MOST_KEPT = sum(_KEPT.values())
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What has happened: a word for programs."""
 
     STARTED = "started"
@@ -62,7 +62,7 @@ class Event:
     id: int
     at: float
     """Seconds since 1970."""
-    kind: Kind
+    kind: EventKind
     severity: Severity
     text: str
     """What happened, as a sentence."""
@@ -73,11 +73,11 @@ class Event:
 class Tell(Protocol):
     """Whom to tell what has happened."""
 
-    def __call__(self, kind: Kind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
+    def __call__(self, kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
         """Take note; never waits."""
 
 
-def unheard(kind: Kind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
+def unheard(kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
     """Nobody listens."""
 
 
@@ -90,7 +90,7 @@ class Events:
         self._kept = {severity: deque[Event](maxlen=most) for severity, most in _KEPT.items()}
         self._next = int(wall() * 1000)
 
-    def tell(self, kind: Kind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
+    def tell(self, kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
         """Take note of what has happened. Facts that are None are left out."""
         known = {name: fact for name, fact in facts.items() if fact is not None}
         with self._lock:

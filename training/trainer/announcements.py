@@ -7,7 +7,7 @@ from consumers.records import Partition
 from training.checkpoints.manifest import Manifest
 from training.commands import Pause, Resume, Rewind
 from training.model.hyperparameters import Change
-from training.telemetry.events import Kind, Severity, Tell
+from training.telemetry.events import EventKind, Severity, Tell
 
 log = logging.getLogger(__name__)
 
@@ -15,24 +15,24 @@ log = logging.getLogger(__name__)
 def joined(tell: Tell, partition: Partition, offset: int) -> None:
     """A partition is learnt from now on."""
     text = f"Partition {partition} has joined at offset {offset:,}."
-    tell(Kind.PARTITION_ADDED, text, partition=str(partition), offset=offset)
+    tell(EventKind.PARTITION_ADDED, text, partition=str(partition), offset=offset)
 
 
 def recreated(tell: Tell, partition: Partition, offset: int) -> None:
     """A topic of the same name is another one."""
     text = f"{partition} is of a topic that was created again, and begins anew at {offset}"
     log.warning(text)
-    tell(Kind.TOPIC_RECREATED, f"{text}.", Severity.WARNING, partition=str(partition), offset=offset)
+    tell(EventKind.TOPIC_RECREATED, f"{text}.", Severity.WARNING, partition=str(partition), offset=offset)
 
 
 def paused(tell: Tell, command: Pause) -> None:
     """Nothing is learnt until it is resumed."""
-    tell(Kind.PAUSED, f"Paused: {command.reason}.", reason=command.reason)
+    tell(EventKind.PAUSED, f"Paused: {command.reason}.", reason=command.reason)
 
 
 def resumed(tell: Tell, command: Resume) -> None:
     """It is learnt again."""
-    tell(Kind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
+    tell(EventKind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
 
 
 def rewound(tell: Tell, command: Rewind, manifest: Manifest) -> None:
@@ -41,7 +41,7 @@ def rewound(tell: Tell, command: Rewind, manifest: Manifest) -> None:
     ranges = [f"{skip.partition}:{skip.start}-{skip.end - 1}" for skip in command.skips]
     over = f" It passes over {', '.join(ranges)}." if ranges else ""
     tell(
-        Kind.REWOUND,
+        EventKind.REWOUND,
         f"Rewound to checkpoint {command.to}, ordered{by} as checkpoint {manifest.number}{why}.{over}",
         number=manifest.number,
         to=command.to,
@@ -56,7 +56,7 @@ def published(tell: Tell, manifest: Manifest) -> None:
     asked = f", asked for by {manifest.ordered_by}" if manifest.ordered_by else ""
     note = f": {manifest.note}" if manifest.note else ""
     tell(
-        Kind.CHECKPOINT,
+        EventKind.CHECKPOINT,
         f"Checkpoint {manifest.number} is durable{asked}{note}.",
         number=manifest.number,
         step=manifest.step,
@@ -68,10 +68,10 @@ def published(tell: Tell, manifest: Manifest) -> None:
 
 def save_failed(tell: Tell, error: Exception) -> None:
     """A checkpoint did not become durable."""
-    tell(Kind.SAVE_FAILED, f"A save failed: {error}", Severity.ERROR)
+    tell(EventKind.SAVE_FAILED, f"A save failed: {error}", Severity.ERROR)
 
 
 def changed(tell: Tell, changes: Iterable[Change], number: int) -> None:
     """Hyperparameters differ from those of the checkpoint that was restored."""
     for change in changes:
-        tell(Kind.HYPERPARAMETERS, f"{change}.", name=change.name, number=number)
+        tell(EventKind.HYPERPARAMETERS, f"{change}.", name=change.name, number=number)

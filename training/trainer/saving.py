@@ -15,7 +15,7 @@ from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
-from training.checkpoints.manifest import Manifest, SaveOrder, SaveReason
+from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
 from training.checkpoints.policies import SaveContext, SavePolicy
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
@@ -268,8 +268,8 @@ class Saving:
         self._state.restore(self._state.fitting(number, self._store.load(number)))
         self._remember(self._store.manifest(number), self._options.clock())
 
-    def _order(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveOrder:
-        return SaveOrder(
+    def _order(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveRequest:
+        return SaveRequest(
             reason=reason,
             parent=self._parent,
             step=self.step,

@@ -26,7 +26,7 @@ from training.model.profiling import Profiling
 from training.recovery.crash_guard import InFlight, untold
 from training.recovery.scoring import sums_of
 from training.recovery.step_errors import BlockRaised, Raising, RaisingOptions
-from training.stream import Delivery, OpenStream, Stream, StreamEnded, StreamOrder, TopicsRecreated
+from training.stream import BlockStream, Delivery, OpenStream, StreamEnded, StreamStart, TopicsRecreated
 from training.telemetry.baseline import Baseline
 from training.telemetry.events import Tell, unheard
 from training.telemetry.live_metrics import LiveMetrics
@@ -79,7 +79,7 @@ class Trainer:
         self._task = task
         self._paused = paused
         """Why nothing is learnt, where nothing is."""
-        self._stream: Stream | None = None
+        self._stream: BlockStream | None = None
         self._stopping: list[Stop] = []
         self._profiling = Profiling(with_.clock)
         self._sizes = CallSize(with_.batches_per_call)
@@ -310,7 +310,7 @@ class Trainer:
                 announcements.joined(w.tell, partition, beginning)
             w.saving.joined()
         incarnation = w.ledger.begin_incarnation()
-        order = StreamOrder(
+        order = StreamStart(
             incarnation=incarnation,
             positions=w.ledger.positions(),
             skips=w.ledger.skips,
@@ -325,7 +325,7 @@ class Trainer:
         self._stream = w.open_stream(order)
         self._stream.aim(self._sizes.batches)
 
-    def _need_stream(self) -> Stream:
+    def _need_stream(self) -> BlockStream:
         assert self._stream is not None, "a stream is open while the trainer runs"
         return self._stream
 

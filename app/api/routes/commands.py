@@ -18,7 +18,7 @@ from app.api.checkpoint_reads import CheckpointShelf, just_published
 from app.api.middleware import ORDERED_BY
 from app.api.operations import Operation, Operations, new_id
 from app.api.problem_documents import ProblemError
-from app.api.rewind_requests import Beginnings, Planner, Wanted
+from app.api.rewind_requests import Beginnings, Planner, RewindRequest
 from app.api.routes.reads import Number
 from app.monitoring.command_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
 from app.monitoring.envelope import stamp
@@ -56,7 +56,7 @@ _OF_ONE: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Orders:
+class CommandRoutes:
     """The routes that change something."""
 
     def __init__(
@@ -113,7 +113,7 @@ class Orders:
         skips = parse_skips(body.skip, body.reason)
         snapshot = self._at_work()
         to = parse_destination(str(body.to), now_s=snapshot.at)
-        wanted = Wanted(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
+        wanted = RewindRequest(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
         if body.dry_run:
             plan = await self._planner.plan(wanted, snapshot)
             response.status_code = 200

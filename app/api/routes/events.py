@@ -17,7 +17,7 @@ from app.monitoring.event_models import EventsAnswer, EventView, Extremes, Histo
 from app.monitoring.models import ProblemDocument
 from app.monitoring.observer import Observation, Observer
 from app.monitoring.problem_events import Noticing
-from app.monitoring.sample_history import History, shortened
+from app.monitoring.sample_history import SampleHistory, shortened
 from app.monitoring.status import status_of
 from training.telemetry.events import Event, Events
 
@@ -40,7 +40,7 @@ class Chronicle:
     def __init__(self, observer: Observer, events: Events) -> None:
         self._observer, self._events = observer, events
         self._noticing = Noticing(events.tell)
-        self._history = History()
+        self._history = SampleHistory()
         self.streams = Streams()
         self._seen: Observation | None = None
         self._page: str | None = None
@@ -93,16 +93,16 @@ class Chronicle:
         return self.streams.open(self._drawing_page(since))
 
     def _drawing_events(self, after: int) -> "partial[str]":
-        return partial(self._new_events, _Place(after))
+        return partial(self._new_events, _ListenerPosition(after))
 
-    def _new_events(self, place: "_Place") -> str:
+    def _new_events(self, place: "_ListenerPosition") -> str:
         events = place.move_on(self._events)
         return "".join(frame(EventView.of(event).model_dump_json(), event_id=event.id) for event in events)
 
     def _drawing_page(self, after: int) -> "partial[str]":
-        return partial(self._new_page, _Place(after))
+        return partial(self._new_page, _ListenerPosition(after))
 
-    def _new_page(self, place: "_Place") -> str:
+    def _new_page(self, place: "_ListenerPosition") -> str:
         if self._seen is None or self._seen is place.seen:
             return ""
         place.seen = self._seen
@@ -120,7 +120,7 @@ class Chronicle:
         return self._page
 
 
-class _Place:
+class _ListenerPosition:
     """How far one listener is."""
 
     def __init__(self, after: int) -> None:

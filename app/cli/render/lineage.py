@@ -10,7 +10,7 @@ from app.monitoring.models import Checkpoint
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
 from training.history.lineage import CheckpointLineage, Link
-from training.ledger.account import PartitionStatistics
+from training.ledger.account import PartitionAccount
 
 LISTED = ("number", "condition", "parent", "step", "written", "bytes", "reason", "note")
 _WIDTH = 14
@@ -120,7 +120,7 @@ def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:
         yield _fact("kafka", f"cluster {provenance.get('cluster_id')}, topics {', '.join(provenance['topics'])}")
 
 
-def _offsets(facts: PartitionStatistics) -> str:
+def _offsets(facts: PartitionAccount) -> str:
     """`offsets 0..1199: learnt 1,190, set aside 8 malformed, skipped 2 by rewind-17`."""
     parts = [f"learnt {facts.learnt:,}"]
     parts += [f"set aside {count:,} {reason.value}" for reason, count in facts.set_aside.items()]

@@ -18,7 +18,7 @@ _KEPT = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class AccuracySample:
     """One look at the trainer."""
 
     at_s: float
@@ -56,7 +56,7 @@ class Aftermath:
         """Whether it was looked at from its beginning, and not from some time after it."""
         return self.seen_from_s is not None and self.seen_from_s <= self.drift.begins_s + LIVE_WINDOW_S
 
-    def see(self, sample: Sample) -> None:
+    def see(self, sample: AccuracySample) -> None:
         """Take a look in. The window holds records from before the drift until it is over."""
         since_s = sample.at_s - self.drift.ends_s
         self.seen_from_s = sample.at_s if self.seen_from_s is None else self.seen_from_s
@@ -69,23 +69,23 @@ class Aftermath:
             self.recovered_after_s = round(since_s, 1)
 
 
-class History:
+class AccuracyHistory:
     """Of one run."""
 
     def __init__(self) -> None:
-        self.samples: deque[Sample] = deque(maxlen=_KEPT)
+        self.samples: deque[AccuracySample] = deque(maxlen=_KEPT)
         self.aftermaths: dict[int, Aftermath] = {}
         self.began_s: float | None = None
         self.good_after_s: float | None = None
         self.majority_highest = 0.0
 
-    def see(self, status: Mapping[str, Any]) -> Sample:
+    def see(self, status: Mapping[str, Any]) -> AccuracySample:
         """Take in what the trainer says of itself."""
         live = status.get("live") or {}
         at_s = status["records"]["offsets"] / drifting_stream.RECORDS_PER_S
         self.began_s = at_s if self.began_s is None else self.began_s
         past = self.aftermath(at_s)
-        sample = Sample(
+        sample = AccuracySample(
             at_s=at_s,
             live=live.get("accuracy"),
             majority=live.get("baseline", {}).get("accuracy"),

@@ -15,18 +15,18 @@ from typing import Any
 
 from app.tools.demo import drifting_stream
 from app.tools.demo import workspace as homes
-from app.tools.demo.accuracy_history import History
+from app.tools.demo.accuracy_history import AccuracyHistory
 from app.tools.demo.child_processes import Child, end_left_behind, start_judge, start_trainer
 from app.tools.demo.errors import DemoError
 from app.tools.demo.freezer import Freezer
 from app.tools.demo.report import report_of
 from app.tools.demo.screen import Screen
 from app.tools.demo.screen_view import View
-from app.tools.demo.witness_check import Finding, Witnesses
-from app.tools.demo.workspace import Home
+from app.tools.demo.witness_check import Witnesses, WitnessResult
+from app.tools.demo.workspace import Workspace
 from app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
 from app.tools.local_broker.jars import KAFKA_VERSION, in_cache
-from app.tools.local_broker.load_generator import Flow
+from app.tools.local_broker.load_generator import LoadGenerator
 from app.tools.local_broker.properties import HOST
 from app.tools.local_broker.topics import partitions_of
 from app.tools.service_client import Remote
@@ -44,7 +44,7 @@ _AT_WORK = ("training", "idle", "saving", "paused")
 class DemoOptions:
     """What was asked for."""
 
-    home: Home
+    home: Workspace
     for_s: float | None = None
     """Seconds of the stream to learn; None until Ctrl-C."""
     api_port: int | None = None
@@ -58,14 +58,14 @@ class Demo:
         self._home = options.home
         self._broker = LocalBroker(self._home.broker, port=homes.broker_port(besides=options.api_port))
         self._witnesses = Witnesses(self._home.checkpoints)
-        self._history = History()
+        self._history = AccuracyHistory()
         self._port = 0
         self._trainer: Child | None = None
         self._judge: Child | None = None
         self._freezer: Freezer | None = None
-        self._flow: Flow | None = None
-        self._resumed: Finding | None = None
-        self._testimony: Finding | None = None
+        self._flow: LoadGenerator | None = None
+        self._resumed: WitnessResult | None = None
+        self._testimony: WitnessResult | None = None
 
     def start(self) -> None:
         """Bring everything up; the stream flows when it returns."""
@@ -79,7 +79,7 @@ class Demo:
         self._tell_beginning(self._wait_for_trainer())
         self._judge = start_judge(self._home.config, self._home.log("judge"))
         self._freezer = Freezer(self._home, self._judge)
-        self._flow = Flow(
+        self._flow = LoadGenerator(
             self._broker.bootstrap_servers,
             drifting_stream.TOPIC,
             drifting_stream.PARTITIONS,
@@ -203,7 +203,7 @@ class Demo:
         if newest is not None and (self._testimony is None or self._testimony.checkpoint != newest):
             self._testimony = self._witnesses.of(newest) or self._testimony
 
-    def _last_testimony(self) -> Finding | None:
+    def _last_testimony(self) -> WitnessResult | None:
         if self._trainer is None:
             return None
         with suppress(MillraceError):

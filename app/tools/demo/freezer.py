@@ -11,11 +11,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from app.tools.demo import drifting_stream
-from app.tools.demo.accuracy_history import Aftermath, History
+from app.tools.demo.accuracy_history import AccuracyHistory, Aftermath
 from app.tools.demo.child_processes import Child
 from app.tools.demo.drift_schedule import Drift
 from app.tools.demo.frozen_judge import PARTITION
-from app.tools.demo.workspace import LIVE_WINDOW_S, Home
+from app.tools.demo.workspace import LIVE_WINDOW_S, Workspace
 from consumers.errors import MillraceError
 from consumers.records import Partition
 from training.checkpoints.store import CheckpointStore
@@ -26,14 +26,14 @@ _WEIGHTS = "model.safetensors"
 class Freezer:
     """The judge's orders."""
 
-    def __init__(self, home: Home, judge: Child) -> None:
+    def __init__(self, home: Workspace, judge: Child) -> None:
         self._home, self._judge = home, judge
         self._store = CheckpointStore(home.checkpoints)
         self._ordered = 0
         self._said: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._listen, name="judge", daemon=True).start()
 
-    def look(self, history: History, at_s: float) -> None:
+    def look(self, history: AccuracyHistory, at_s: float) -> None:
         """Order what is to be judged now; take in what was."""
         self._take_in(history)
         past = history.aftermath(at_s)
@@ -85,7 +85,7 @@ class Freezer:
         for line in self._judge.output:
             self._said.put(line)
 
-    def _take_in(self, history: History) -> None:
+    def _take_in(self, history: AccuracyHistory) -> None:
         while True:
             try:
                 history.judged(json.loads(self._said.get_nowait()))

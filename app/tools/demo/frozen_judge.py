@@ -24,7 +24,7 @@ _WAIT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class JudgeRequest:
     """What to judge."""
 
     drift: int
@@ -39,7 +39,7 @@ def main() -> None:
     quiet_tensorflow()
     from app.settings import load  # noqa: PLC0415 - slow to import, after TensorFlow is told to be quiet
 
-    orders: SimpleQueue[Order | None] = SimpleQueue()
+    orders: SimpleQueue[JudgeRequest | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(orders,), name="orders", daemon=True).start()
     settings = load(Path(sys.argv[1]), {}).settings
     from app.tools.demo.model_copies import Copy  # noqa: PLC0415 - loads TensorFlow, after it is told to be quiet
@@ -53,13 +53,13 @@ def main() -> None:
             _judge(order, copy, follower, orders)
 
 
-def _listen(orders: "SimpleQueue[Order | None]") -> None:
+def _listen(orders: "SimpleQueue[JudgeRequest | None]") -> None:
     for line in sys.stdin:
-        orders.put(Order(**json.loads(line)))
+        orders.put(JudgeRequest(**json.loads(line)))
     orders.put(None)
 
 
-def _judge(order: Order, copy: Any, follower: Any, orders: "SimpleQueue[Order | None]") -> None:
+def _judge(order: JudgeRequest, copy: Any, follower: Any, orders: "SimpleQueue[JudgeRequest | None]") -> None:
     """Follow the stream with one copy until the next order comes."""
     seconds = _Seconds(order.drift)
     while orders.empty():

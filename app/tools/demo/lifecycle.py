@@ -12,7 +12,7 @@ from typing import Any
 
 from app.tools.demo.demo import Demo, DemoOptions
 from app.tools.demo.screen import Screen
-from app.tools.demo.workspace import Home
+from app.tools.demo.workspace import Workspace
 
 FORCED = 1
 """The exit code of an end that was forced."""
@@ -22,7 +22,7 @@ class _Leaving(BaseException):
     """Somebody wants to leave; no error, and nothing that handles errors may take it for one."""
 
 
-def run(home: Home, screen: Screen, *, for_s: float | None, api_port: int | None) -> Mapping[str, Any]:
+def run(home: Workspace, screen: Screen, *, for_s: float | None, api_port: int | None) -> Mapping[str, Any]:
     """Run it, write the report, and give it."""
     demo = Demo(DemoOptions(home=home, for_s=for_s, api_port=api_port), screen)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.tools.demo.accuracy_history import GOOD, Aftermath, History
+from app.tools.demo.accuracy_history import GOOD, AccuracyHistory, Aftermath
 from app.tools.demo.drift_schedule import drifts_between
-from app.tools.demo.witness_check import Finding
+from app.tools.demo.witness_check import WitnessResult
 
 GOOD_WITHIN_S, RECOVERED_WITHIN_S = 60, 30
 MAJORITY_BELOW, FROZEN_BELOW = 0.6, 0.65
 
 
-def report_of(history: History, resumed: Finding | None, last: Finding | None) -> dict[str, Any]:
+def report_of(history: AccuracyHistory, resumed: WitnessResult | None, last: WitnessResult | None) -> dict[str, Any]:
     """All the figures."""
     first, now = history.began_s or 0.0, history.samples[-1] if history.samples else None
     figures = {

@@ -9,9 +9,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from app.tools.demo.accuracy_history import Sample
+from app.tools.demo.accuracy_history import AccuracySample
 from app.tools.demo.drift_schedule import drift, last_drift, next_drift
-from app.tools.demo.witness_check import Finding
+from app.tools.demo.witness_check import WitnessResult
 from app.tools.status.sparkline import sparkline
 from app.tools.status.status_view import headline
 
@@ -29,12 +29,12 @@ class View:
     pid: int
     page: str
     status: Mapping[str, Any]
-    samples: Sequence[Sample]
+    samples: Sequence[AccuracySample]
     """One a second."""
-    testimony: Finding | None
+    testimony: WitnessResult | None
 
     @property
-    def now(self) -> Sample:
+    def now(self) -> AccuracySample:
         """The newest."""
         return self.samples[-1]
 
@@ -98,7 +98,7 @@ def _lines(view: View) -> Table:
     return table
 
 
-def _marks(samples: Sequence[Sample]) -> str:
+def _marks(samples: Sequence[AccuracySample]) -> str:
     """Where on the lines a drift began."""
     shown = samples[-_WIDTH:]
     marks = [" "] * len(shown)
@@ -116,7 +116,7 @@ def _records(view: View) -> Text:
     return Text(f"{_learnt(status)} learnt, {aside:,} set aside: {balance}. {_checkpoint(status)}.")
 
 
-def _witness(testimony: Finding | None) -> Text:
+def _witness(testimony: WitnessResult | None) -> Text:
     if testimony is None:
         return Text("The witness speaks with the first checkpoint.", "dim")
     style = "green" if testimony.holds else "bold red"

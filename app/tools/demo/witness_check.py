@@ -22,7 +22,7 @@ _WRAP = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class WitnessResult:
     """What one checkpoint comes to."""
 
     checkpoint: int
@@ -58,12 +58,12 @@ class Witnesses:
         """The checkpoints that there are."""
         return self._shelf.numbers()
 
-    def newest(self) -> Finding | None:
+    def newest(self) -> WitnessResult | None:
         """Of the checkpoint that a start would go on from; None where there is none."""
         number = self._shelf.newest_number()
         return None if number is None else self.of(number)
 
-    def of(self, number: int) -> Finding | None:
+    def of(self, number: int) -> WitnessResult | None:
         """Of this checkpoint; None where it is gone by now."""
         try:
             statement = self._shelf.statement(number)
@@ -78,7 +78,7 @@ class Witnesses:
             lost, twice = lost + missing, twice + again
         learnt = sum(evidence.count for evidence in seen.values())
         aside = sum(sum(account.set_aside.values()) for account in statement.accounts.values())
-        return Finding(
+        return WitnessResult(
             checkpoint=number,
             offsets=statement.settled,
             learnt=learnt,

@@ -38,7 +38,7 @@ stop: {{grace: 10s}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class Workspace:
     """The folder, and what is where in it."""
 
     path: Path

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.tools.init.columns import ColumnLook, Kind
+from app.tools.init.columns import ColumnKind, ColumnLook
 from consumers.errors import ConfigError
 
 _LIKE_A_LABEL = re.compile(r"^(y|label|target|class|outcome|clicked|converted|churned|is_.*|has_.*)$", re.IGNORECASE)
 _MOST_CLASSES = 20
-_WEIGHS = (Kind.NUMBER, Kind.CATEGORY)
+_WEIGHS = (ColumnKind.NUMBER, ColumnKind.CATEGORY)
 
 
 class Task(StrEnum):
@@ -25,7 +25,7 @@ class Task(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ChosenRoles:
     """What the user has said; None where nothing."""
 
     label: str | None
@@ -54,7 +54,7 @@ def likely_labels(columns: Sequence[ColumnLook]) -> list[str]:
 
 def likely_times(columns: Sequence[ColumnLook]) -> list[str]:
     """What can be an event time."""
-    return [column.source for column in columns if column.kind is Kind.TIME]
+    return [column.source for column in columns if column.kind is ColumnKind.TIME]
 
 
 def likely_weights(columns: Sequence[ColumnLook]) -> list[str]:
@@ -62,7 +62,7 @@ def likely_weights(columns: Sequence[ColumnLook]) -> list[str]:
     return [column.source for column in columns if column.kind in _WEIGHS]
 
 
-def cast(columns: Sequence[ColumnLook], wanted: Wanted) -> Roles:
+def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
     """Give every column its part. ConfigError where what was asked for cannot be."""
     by_source = {column.source: column for column in columns}
     label = _named(by_source, "--label", wanted.label or "")
@@ -75,7 +75,7 @@ def cast(columns: Sequence[ColumnLook], wanted: Wanted) -> Roles:
     if weight is not None and weight.kind not in _WEIGHS:
         raise ConfigError(f"--weight: {weight.source!r} is no number; name another, or none")
     time = None if wanted.event_time is None else _named(by_source, "--event-time", wanted.event_time)
-    if time is not None and time.kind is not Kind.TIME:
+    if time is not None and time.kind is not ColumnKind.TIME:
         raise ConfigError(
             f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind.said}); name "
             "another, or none"
@@ -100,13 +100,13 @@ def cast(columns: Sequence[ColumnLook], wanted: Wanted) -> Roles:
 
 def _task(column: ColumnLook) -> Task | None:
     distinct = column.distinct
-    if column.kind is Kind.FLAG or (distinct and {*distinct} <= {0, 1}):
+    if column.kind is ColumnKind.FLAG or (distinct and {*distinct} <= {0, 1}):
         return Task.BINARY
-    if column.kind is Kind.TEXT:
+    if column.kind is ColumnKind.TEXT:
         return Task.NAMED_CLASSES if 2 <= len(distinct) <= _MOST_CLASSES else None
-    if column.kind is Kind.CATEGORY and distinct[0] >= 0 and distinct[-1] < _MOST_CLASSES:
+    if column.kind is ColumnKind.CATEGORY and distinct[0] >= 0 and distinct[-1] < _MOST_CLASSES:
         return Task.CLASSES
-    return Task.NUMBER if column.kind in {Kind.NUMBER, Kind.CATEGORY} else None
+    return Task.NUMBER if column.kind in {ColumnKind.NUMBER, ColumnKind.CATEGORY} else None
 
 
 def _feature(by_source: dict[str, ColumnLook], source: str, taken: set[str]) -> ColumnLook:

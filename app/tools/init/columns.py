@@ -24,7 +24,7 @@ _WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z
 """A date, or a date and a time, as ISO 8601 has them."""
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """What a column is good for."""
 
     NUMBER = "number"
@@ -51,19 +51,19 @@ class Kind(StrEnum):
     @property
     def varies(self) -> bool:
         """Whether it is a list that may be longer in one record than in another."""
-        return self in {Kind.VARYING_NUMBERS, Kind.TEXTS}
+        return self in {ColumnKind.VARYING_NUMBERS, ColumnKind.TEXTS}
 
 
 _SAID = {
-    Kind.NUMBER: "a number",
-    Kind.CATEGORY: "an integer of few values, taken for a category",
-    Kind.FLAG: "true or false",
-    Kind.TEXT: "text",
-    Kind.NUMBERS: "a list of numbers",
-    Kind.VARYING_NUMBERS: "a list of numbers, of varying length",
-    Kind.TEXTS: "a list of texts",
-    Kind.TIME: "milliseconds since 1970",
-    Kind.UNFIT: "not to be learnt from",
+    ColumnKind.NUMBER: "a number",
+    ColumnKind.CATEGORY: "an integer of few values, taken for a category",
+    ColumnKind.FLAG: "true or false",
+    ColumnKind.TEXT: "text",
+    ColumnKind.NUMBERS: "a list of numbers",
+    ColumnKind.VARYING_NUMBERS: "a list of numbers, of varying length",
+    ColumnKind.TEXTS: "a list of texts",
+    ColumnKind.TIME: "milliseconds since 1970",
+    ColumnKind.UNFIT: "not to be learnt from",
 }
 
 
@@ -72,7 +72,7 @@ class ColumnLook:
     """One column."""
 
     source: str
-    kind: Kind
+    kind: ColumnKind
     why: str = ""
     """Why it is not learnt from, where it is not."""
     absent: bool = False
@@ -87,7 +87,7 @@ class ColumnLook:
     @property
     def learnable(self) -> bool:
         """Whether it can be a feature."""
-        return self.kind not in {Kind.UNFIT, Kind.TIME}
+        return self.kind not in {ColumnKind.UNFIT, ColumnKind.TIME}
 
     @property
     def bound(self) -> int:
@@ -105,7 +105,7 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
     here = [value for value in values if value is not None]
     absent = len(here) < len(values)
     if here and all(isinstance(value, bool) for value in here):
-        return ColumnLook(source=source, kind=Kind.FLAG, absent=absent, distinct=(False, True))
+        return ColumnLook(source=source, kind=ColumnKind.FLAG, absent=absent, distinct=(False, True))
     if here and all(map(_is_number, here)):
         return _numbers(source, here, absent=absent)
     if here and all(isinstance(value, str) for value in here):
@@ -114,7 +114,7 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
         return _lists(source, here, absent=absent)
     an_object = any(isinstance(value, dict) for value in here)
     why = "an object; only fields at the top can be read" if an_object else "of several types"
-    return ColumnLook(source=source, kind=Kind.UNFIT, why=why if here else "always null")
+    return ColumnLook(source=source, kind=ColumnKind.UNFIT, why=why if here else "always null")
 
 
 def _is_number(value: object) -> bool:
@@ -127,7 +127,7 @@ def _numbers(source: str, here: Sequence[float], *, absent: bool) -> ColumnLook:
     whole = all(isinstance(value, int) for value in finite)
     look = ColumnLook(
         source=source,
-        kind=Kind.NUMBER,
+        kind=ColumnKind.NUMBER,
         absent=absent,
         mean=statistics.fmean(finite),
         spread=statistics.pstdev(finite) or 1.0,
@@ -136,11 +136,11 @@ def _numbers(source: str, here: Sequence[float], *, absent: bool) -> ColumnLook:
     if not whole:
         return look
     if all(_MS_FROM <= value <= _MS_TO for value in finite):
-        return _as(look, Kind.TIME, "milliseconds since 1970")
+        return _as(look, ColumnKind.TIME, "milliseconds since 1970")
     if len(distinct) == len(finite) >= _MANY_ROWS:
-        return _as(look, Kind.UNFIT, "another number in every record")
+        return _as(look, ColumnKind.UNFIT, "another number in every record")
     if len(distinct) <= _FEW and len(distinct) < len(finite):
-        return _as(look, Kind.CATEGORY, "")
+        return _as(look, ColumnKind.CATEGORY, "")
     return look
 
 
@@ -148,7 +148,7 @@ def _finite(numbers: Sequence[float]) -> Sequence[float]:
     return [number for number in numbers if -_GREATEST <= number <= _GREATEST] or [0.0]
 
 
-def _as(look: ColumnLook, kind: Kind, why: str) -> ColumnLook:
+def _as(look: ColumnLook, kind: ColumnKind, why: str) -> ColumnLook:
     return replace(look, kind=kind, why=why)
 
 
@@ -156,16 +156,18 @@ def _texts(source: str, here: Sequence[str], *, absent: bool) -> ColumnLook:
     distinct = {*here}
     if all(map(_WRITTEN_TIME.fullmatch, here)):
         why = "a time as text; an event time must be an integer, milliseconds since 1970"
-        return ColumnLook(source=source, kind=Kind.UNFIT, why=why)
+        return ColumnLook(source=source, kind=ColumnKind.UNFIT, why=why)
     if len(distinct) == len(here) >= _MANY_ROWS:
-        return ColumnLook(source=source, kind=Kind.UNFIT, why="another text in every record")
+        return ColumnLook(source=source, kind=ColumnKind.UNFIT, why="another text in every record")
     few = tuple(sorted(distinct)) if len(distinct) <= _FEW else ()
-    return ColumnLook(source=source, kind=Kind.TEXT, absent=absent, distinct=few)
+    return ColumnLook(source=source, kind=ColumnKind.TEXT, absent=absent, distinct=few)
 
 
 def _lists(source: str, here: Sequence[list[Any]], *, absent: bool) -> ColumnLook:
     elements = [element for value in here for element in value]
-    look = ColumnLook(source=source, kind=Kind.UNFIT, absent=absent, lengths=(min(map(len, here)), max(map(len, here))))
+    look = ColumnLook(
+        source=source, kind=ColumnKind.UNFIT, absent=absent, lengths=(min(map(len, here)), max(map(len, here)))
+    )
     if not elements:
         return replace(look, why="always an empty list")
     if any(element is None for element in elements):
@@ -176,14 +178,14 @@ def _lists(source: str, here: Sequence[list[Any]], *, absent: bool) -> ColumnLoo
         return replace(look, why="a list of something else than numbers or texts")
     if len({*elements}) == len(elements) >= _MANY_ROWS:
         return replace(look, why="another text in every place")
-    return replace(look, kind=Kind.TEXTS)
+    return replace(look, kind=ColumnKind.TEXTS)
 
 
 def _number_lists(look: ColumnLook, elements: Sequence[float]) -> ColumnLook:
     finite, (least, greatest) = _finite(elements), look.lengths
     return replace(
         look,
-        kind=Kind.NUMBERS if least == greatest else Kind.VARYING_NUMBERS,
+        kind=ColumnKind.NUMBERS if least == greatest else ColumnKind.VARYING_NUMBERS,
         mean=statistics.fmean(finite),
         spread=statistics.pstdev(finite) or 1.0,
     )

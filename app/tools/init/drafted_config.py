@@ -7,23 +7,23 @@ from typing import Any
 
 from app.settings.spelling import flow
 from app.tools.init.column_roles import Roles, Task
-from app.tools.init.columns import ColumnLook, Kind
+from app.tools.init.columns import ColumnKind, ColumnLook
 from app.tools.init.topic_sample import Look
 
 _DTYPES = {
-    Kind.NUMBER: "float32",
-    Kind.NUMBERS: "float32",
-    Kind.VARYING_NUMBERS: "float32",
-    Kind.TEXTS: "string",
-    Kind.CATEGORY: "int64",
-    Kind.FLAG: "bool",
-    Kind.TEXT: "string",
+    ColumnKind.NUMBER: "float32",
+    ColumnKind.NUMBERS: "float32",
+    ColumnKind.VARYING_NUMBERS: "float32",
+    ColumnKind.TEXTS: "string",
+    ColumnKind.CATEGORY: "int64",
+    ColumnKind.FLAG: "bool",
+    ColumnKind.TEXT: "string",
 }
 _MOST_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DraftTarget:
     """Where the records are, and what the config is called."""
 
     name: str
@@ -62,12 +62,12 @@ def rounded(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-def config_text(place: Place, look: Look, roles: Roles) -> str:
+def config_text(place: DraftTarget, look: Look, roles: Roles) -> str:
     """The whole file."""
     return "\n".join([*_head(place, look), *_records(look, roles), *_tail(place)]) + "\n"
 
 
-def _head(place: Place, look: Look) -> Iterator[str]:
+def _head(place: DraftTarget, look: Look) -> Iterator[str]:
     yield f"# Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:"
     yield "# `millrace validate -c` this file says whether a start would succeed, docs/configuration.md what there is."
     yield ""
@@ -121,12 +121,12 @@ def _said(column: ColumnLook) -> str:
 
 def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> Any:
     settings: dict[str, Any] = {"dtype": _DTYPES[column.kind]}
-    if column.kind is Kind.NUMBERS:
+    if column.kind is ColumnKind.NUMBERS:
         settings["shape"] = [column.lengths[0]]
     if column.kind.varies:
-        pad = "" if column.kind is Kind.TEXTS else 0.0
+        pad = "" if column.kind is ColumnKind.TEXTS else 0.0
         settings |= {"shape": [column.bound], "pad": pad, "length": length}
-    if column.absent or (look.format == "csv" and column.kind is Kind.TEXT):
+    if column.absent or (look.format == "csv" and column.kind is ColumnKind.TEXT):
         settings["missing"] = _missing(column)
     if name != column.source:
         settings["field"] = column.source
@@ -134,7 +134,7 @@ def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> A
 
 
 def _missing(column: ColumnLook) -> Any:
-    stand_ins = {Kind.CATEGORY: -1, Kind.FLAG: False, Kind.TEXT: "", Kind.TEXTS: ""}
+    stand_ins = {ColumnKind.CATEGORY: -1, ColumnKind.FLAG: False, ColumnKind.TEXT: "", ColumnKind.TEXTS: ""}
     return stand_ins.get(column.kind, rounded(column.mean))
 
 
@@ -142,7 +142,7 @@ def _label(roles: Roles) -> Any:
     label, task = roles.label, roles.task
     settings: dict[str, Any] = {"field": label.source, "dtype": "float32"}
     if task is Task.BINARY:
-        settings |= {"dtype": "bool"} if label.kind is Kind.FLAG else {"one_of": [0, 1]}
+        settings |= {"dtype": "bool"} if label.kind is ColumnKind.FLAG else {"one_of": [0, 1]}
     elif task is Task.CLASSES:
         settings |= {"dtype": "int32", "min": 0, "max": label.distinct[-1]}
     elif task is Task.NAMED_CLASSES:
@@ -150,7 +150,7 @@ def _label(roles: Roles) -> Any:
     return settings
 
 
-def _tail(place: Place) -> Iterator[str]:
+def _tail(place: DraftTarget) -> Iterator[str]:
     yield "model:"
     yield "  build: ./model.py:build_model"
     yield ""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 
 from app.tools.init.column_roles import Roles, Task
-from app.tools.init.columns import ColumnLook, Kind
+from app.tools.init.columns import ColumnKind, ColumnLook
 from app.tools.init.drafted_config import input_names, length_names, rounded
 
 _HEADS = {
@@ -46,18 +46,18 @@ def _head(topic: str, roles: Roles) -> Iterator[str]:
 def _tables(roles: Roles) -> Iterator[str]:
     names = input_names(roles.features)
 
-    def of(*kinds: Kind) -> list[ColumnLook]:
+    def of(*kinds: ColumnKind) -> list[ColumnLook]:
         return [column for column in roles.features if column.kind in kinds]
 
-    if numbers := of(Kind.NUMBER, Kind.NUMBERS):
+    if numbers := of(ColumnKind.NUMBER, ColumnKind.NUMBERS):
         yield "# Mean and spread of each number in the first records, and its shape; a stream has no first pass."
         yield "NUMBERS = {"
         for column in numbers:
-            shape = f"({column.lengths[0]},)" if column.kind is Kind.NUMBERS else "()"
+            shape = f"({column.lengths[0]},)" if column.kind is ColumnKind.NUMBERS else "()"
             yield f'    "{names[column.source]}": ({rounded(column.mean)}, {rounded(column.spread)}, {shape}),'
         yield "}"
     yield from _list_tables(roles)
-    for table, kind in (("FLAGS", Kind.FLAG), ("TEXTS", Kind.TEXT), ("CATEGORIES", Kind.CATEGORY)):
+    for table, kind in (("FLAGS", ColumnKind.FLAG), ("TEXTS", ColumnKind.TEXT), ("CATEGORIES", ColumnKind.CATEGORY)):
         if columns := of(kind):
             yield f"{table} = {json.dumps([names[column.source] for column in columns])}"
     if roles.task is Task.NAMED_CLASSES:
@@ -71,32 +71,32 @@ def _list_tables(roles: Roles) -> Iterator[str]:
     varying = [column for column in roles.features if column.kind.varies]
     if varying:
         yield "# Lists of varying length: mean and spread of numbers, then the bound, and the input that has the length"
-    for table, kind in (("NUMBER_LISTS", Kind.VARYING_NUMBERS), ("TEXT_LISTS", Kind.TEXTS)):
+    for table, kind in (("NUMBER_LISTS", ColumnKind.VARYING_NUMBERS), ("TEXT_LISTS", ColumnKind.TEXTS)):
         if columns := [column for column in varying if column.kind is kind]:
             yield f"{table} = {{"
             for column in columns:
-                scale = f"{rounded(column.mean)}, {rounded(column.spread)}, " * (kind is Kind.VARYING_NUMBERS)
+                scale = f"{rounded(column.mean)}, {rounded(column.spread)}, " * (kind is ColumnKind.VARYING_NUMBERS)
                 yield f'    "{names[column.source]}": ({scale}{column.bound}, "{lengths[column.source]}"),'
             yield "}"
 
 
 def _build(roles: Roles) -> Iterator[str]:
     kinds = {column.kind for column in roles.features}
-    hashed = {Kind.TEXT, Kind.CATEGORY, Kind.TEXTS} & kinds
+    hashed = {ColumnKind.TEXT, ColumnKind.CATEGORY, ColumnKind.TEXTS} & kinds
     buckets = "buckets: int = 10_000, " if hashed else ""
     yield f"def build_model({buckets}learning_rate: float = 0.003) -> keras.Model:"
     yield '    """Build and compile the model; its inputs bear the names of the features."""'
     yield "    inputs, parts = {}, []"
-    if {Kind.NUMBER, Kind.NUMBERS} & kinds:
+    if {ColumnKind.NUMBER, ColumnKind.NUMBERS} & kinds:
         yield "    for name, (mean, spread, shape) in NUMBERS.items():"
         yield '        inputs[name] = keras.Input(shape, name=name, dtype="float32")'
         yield "        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)"
         yield "        parts.append(keras.layers.Flatten()(scaled))"
-    if Kind.FLAG in kinds:
+    if ColumnKind.FLAG in kinds:
         yield "    for name in FLAGS:"
         yield '        inputs[name] = keras.Input((), name=name, dtype="bool")'
         yield '        parts.append(keras.layers.Reshape((1,))(keras.ops.cast(inputs[name], "float32")))'
-    for table, kind, dtype in (("TEXTS", Kind.TEXT, "string"), ("CATEGORIES", Kind.CATEGORY, "int64")):
+    for table, kind, dtype in (("TEXTS", ColumnKind.TEXT, "string"), ("CATEGORIES", ColumnKind.CATEGORY, "int64")):
         if kind in kinds:
             yield f"    for name in {table}:  # any value finds a bucket"
             yield f'        inputs[name] = keras.Input((), name=name, dtype="{dtype}")'
@@ -109,15 +109,15 @@ def _build(roles: Roles) -> Iterator[str]:
     yield from _output(roles)
 
 
-def _list_inputs(kinds: set[Kind]) -> Iterator[str]:
-    if Kind.VARYING_NUMBERS in kinds:
+def _list_inputs(kinds: set[ColumnKind]) -> Iterator[str]:
+    if ColumnKind.VARYING_NUMBERS in kinds:
         yield "    for name, (mean, spread, bound, length) in NUMBER_LISTS.items():"
         yield '        inputs[name] = keras.Input((bound,), name=name, dtype="float32")'
         yield '        inputs[length] = keras.Input((), name=length, dtype="int32")'
         yield "        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)"
         yield '        elements = keras.layers.Dense(16, activation="relu")(scaled[:, :, None])'
         yield "        parts += averaged(elements, inputs[length])"
-    if Kind.TEXTS in kinds:
+    if ColumnKind.TEXTS in kinds:
         yield "    for name, (bound, length) in TEXT_LISTS.items():  # any value finds a bucket"
         yield '        inputs[name] = keras.Input((bound,), name=name, dtype="string")'
         yield '        inputs[length] = keras.Input((), name=length, dtype="int32")'

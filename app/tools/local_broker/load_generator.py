@@ -22,7 +22,7 @@ _LATE_S = 1.0
 _WITHIN_S = 30.0
 
 
-class Flow:
+class LoadGenerator:
     """One topic, filled."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, values: Values, records_per_s: float) -> None:

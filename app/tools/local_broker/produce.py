@@ -29,7 +29,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ProduceRate:
     """How fast, and how many."""
 
     rate: float | None = None
@@ -55,14 +55,14 @@ class Report:
         return asdict(self)
 
 
-def produce_lines(bootstrap_servers: str, topic: str, source: Readable, pace: Pace) -> Report:
+def produce_lines(bootstrap_servers: str, topic: str, source: Readable, pace: ProduceRate) -> Report:
     """Write each line as one record, the partitions in turn."""
     partitions = partitions_of(bootstrap_servers, topic)
     if partitions == 0:
         raise TopicMissingError(f"topic {topic!r} does not exist on {bootstrap_servers}; create it with --create")
     started, written = time.monotonic(), 0
     with asyncio.Runner() as runner:
-        writer = _Writer(topic, partitions)
+        writer = _LineWriter(topic, partitions)
         try:
             runner.run(writer.open(bootstrap_servers))
             for lines in _slices(_lines(source), pace):
@@ -89,7 +89,7 @@ def _lines(source: Readable) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def _slices(reads: Iterator[list[bytes]], pace: Pace) -> Iterator[Sequence[bytes]]:
+def _slices(reads: Iterator[list[bytes]], pace: ProduceRate) -> Iterator[Sequence[bytes]]:
     """Cut what was read into the pieces that are written at once: small ones where the pace is slow."""
     size = _LARGEST_SLICE if pace.rate is None else max(1, min(_LARGEST_SLICE, int(pace.rate / _SLICES_PER_S)))
     left = pace.count
@@ -104,7 +104,7 @@ def _slices(reads: Iterator[list[bytes]], pace: Pace) -> Iterator[Sequence[bytes
                 return
 
 
-class _Writer:
+class _LineWriter:
     """A producer whose errors are ours."""
 
     def __init__(self, topic: str, partitions: int) -> None:

@@ -28,7 +28,7 @@ _TURN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ExpectedPosition:
     """Where a record is about to be."""
 
     partition: int
@@ -38,7 +38,7 @@ class Place:
 class Draws(Protocol):
     """What a stream is made of."""
 
-    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
         """One record for this place, and its verdict."""
         ...
 
@@ -124,7 +124,7 @@ class SingleWriter:
         account = self.verdicts[partition]
         batch, verdicts, first = self._producer.create_batch(), list[Verdict](), len(account)
         for offset in range(first, first + count):
-            value, verdict = draws.draw(Place(partition, offset), self._random)
+            value, verdict = draws.draw(ExpectedPosition(partition, offset), self._random)
             added: Any = batch.append(key=None, value=value, timestamp=None)
             assert added is not None, "the batch has room"
             verdicts.append(verdict)

@@ -12,8 +12,8 @@ from typing import Any
 
 from app.tools.prove.checkpoint_reader import Shelf, Statement
 from app.tools.prove.errors import UnprovenError
-from app.tools.prove.kills import SAVE_POINTS, AfterSave, Fault
-from app.tools.prove.trainer_process import Home, Run
+from app.tools.prove.kills import SAVE_POINTS, AfterSave, KillMethod
+from app.tools.prove.trainer_process import Run, TrainerFolder
 from consumers.records import Partition
 from training.ledger.offset_checksum import Evidence
 
@@ -83,7 +83,7 @@ def spread(found: Sequence[float]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class SaveSchedule:
     """How a trainer saves, which bounds what is read again."""
 
     every_s: float
@@ -101,11 +101,11 @@ class Campaign:
 
     def __init__(
         self,
-        home: Home,
+        home: TrainerFolder,
         shelf: Shelf,
-        pace: Pace,
+        pace: SaveSchedule,
         figures: Figures,
-        provoke: Callable[[Fault], None] = lambda _fault: None,
+        provoke: Callable[[KillMethod], None] = lambda _fault: None,
     ) -> None:
         """`provoke` does what a fault needs to be brought about, and that only who feeds the trainer can do."""
         self.figures = figures
@@ -114,7 +114,7 @@ class Campaign:
         self._settled = 0
         self._fruitless = 0
 
-    def wage(self, faults: Iterable[Fault], on_strike: Callable[[Fault], None] = lambda _fault: None) -> None:
+    def wage(self, faults: Iterable[KillMethod], on_strike: Callable[[KillMethod], None] = lambda _fault: None) -> None:
         """Strike with each of these; those that need a trainer that has saved come when it is time for one."""
         left = list(faults)
         while left:
@@ -122,7 +122,7 @@ class Campaign:
             self.strike(fault)
             on_strike(fault)
 
-    def _fruitful(self, left: list[Fault]) -> Fault:
+    def _fruitful(self, left: list[KillMethod]) -> KillMethod:
         """One that lets the trainer save first: one of these, or instead of one of these that strikes at any time."""
         at = next((at for at, fault in enumerate(left) if isinstance(fault, AfterSave)), None)
         if at is not None:
@@ -132,7 +132,7 @@ class Campaign:
             left.pop(at)
         return AfterSave(0.0)
 
-    def strike(self, fault: Fault) -> None:
+    def strike(self, fault: KillMethod) -> None:
         """Start the trainer, and kill it."""
         with Run(self._home, failpoints=fault.failpoints) as run:
             self._provoke(fault)

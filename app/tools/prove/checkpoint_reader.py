@@ -12,7 +12,7 @@ from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.parts import PartState
 from training.checkpoints.store import CheckpointStore
-from training.ledger.ledger import Ledger, PartitionStatistics
+from training.ledger.ledger import Ledger, PartitionAccount
 from training.ledger.offset_checksum import Evidence
 from training.ledger.skips import Skip
 
@@ -26,7 +26,7 @@ class Statement:
     manifest: Manifest
     testimonies: Mapping[Partition, Evidence]
     """The witness: what the weights have really seen."""
-    accounts: Mapping[Partition, PartitionStatistics]
+    accounts: Mapping[Partition, PartitionAccount]
     skips: tuple[Skip, ...]
     arrays: Mapping[str, Array]
     """Model and optimizer."""

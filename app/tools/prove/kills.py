@@ -26,7 +26,7 @@ _AT_POINTS = 2
 """Thirds of a plan that strike at a point of their own; the others are drawn."""
 
 
-class Fault(Protocol):
+class KillMethod(Protocol):
     """A way to die."""
 
     @property
@@ -138,7 +138,7 @@ def _at_save(random: Random) -> AtPoint:
     return AtPoint(random.choice(SAVE_POINTS), random.randrange(3))
 
 
-RANDOM_KINDS: Sequence[Callable[[Random], Fault]] = (
+RANDOM_KINDS: Sequence[Callable[[Random], KillMethod]] = (
     lambda random: AfterStart(random.uniform(0, _LONGEST_START_S)),
     lambda random: WhileLearning(random.uniform(0, 2)),
     _at_save,
@@ -152,11 +152,11 @@ _PASSED_ONCE = ("start.", "restore.", "rewind.", "fallback.", "careful.")
 """Points that a process passes once, or once for what leads there."""
 
 
-def plan(random: Random, rounds: int, points: Sequence[str] = tuple(NAMES)) -> Iterator[Fault]:
+def plan(random: Random, rounds: int, points: Sequence[str] = tuple(NAMES)) -> Iterator[KillMethod]:
     """So many faults of one history: the beginning's points, then other points and random times, shuffled."""
-    beginning: Sequence[Fault] = [AtPoint(point) for point in START_POINTS if point in points][: rounds // 3]
+    beginning: Sequence[KillMethod] = [AtPoint(point) for point in START_POINTS if point in points][: rounds // 3]
     left = rounds - len(beginning)
-    later = list[Fault](_at(point, random) for point in _mixed(points, random))[: _AT_POINTS * left // 3]
+    later = list[KillMethod](_at(point, random) for point in _mixed(points, random))[: _AT_POINTS * left // 3]
     kinds = itertools.islice(itertools.cycle(RANDOM_KINDS), left - len(later))
     later += [kind(random) for kind in kinds]
     random.shuffle(later)

@@ -17,10 +17,10 @@ from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.single_writer import SingleWriter
 from app.tools.local_broker.topic_reader import dead_letters
 from app.tools.local_broker.topics import create_topic
-from app.tools.prove.campaign import Campaign, Figures, Pace
+from app.tools.prove.campaign import Campaign, Figures, SaveSchedule
 from app.tools.prove.checkpoint_reader import Shelf
 from app.tools.prove.errors import UnprovenError, WaitedError
-from app.tools.prove.kills import Fault, plan
+from app.tools.prove.kills import KillMethod, plan
 from app.tools.prove.random_records import Generated
 from app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart
 from consumers.failpoints import NAMES
@@ -34,11 +34,11 @@ _BACKLOG = 500
 _WHERE_SOMETHING_RAISES = ("fallback.", "careful.")
 """Points that only a record leads to which makes the model raise; none is known of somebody's model."""
 POINTS = tuple(name for name in NAMES if not name.startswith(_WHERE_SOMETHING_RAISES))
-OnStrike = Callable[[Fault, Figures], None]
+OnStrike = Callable[[KillMethod, Figures], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
+class ProofResult:
     """What came of it."""
 
     name: str
@@ -51,7 +51,7 @@ class Proof:
         return self.figures.kept
 
 
-def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike) -> Proof:
+def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike) -> ProofResult:
     """Kill it so many times. UnprovenError where that shows nothing."""
     with (
         tempfile.TemporaryDirectory(prefix="millrace-prove-") as folder,
@@ -88,13 +88,13 @@ def _wage(
     settings: Settings,
     home: Apart,
     streams: list[SingleWriter],
-    faults: Iterator[Fault],
+    faults: Iterator[KillMethod],
     seed: int,
     on_strike: OnStrike,
-) -> Proof:
+) -> ProofResult:
     training = settings.training
     figures, shelf = Figures(seed=seed), Shelf(home.folder)
-    pace = Pace(every_s=EVERY_S, block_rows=training.batch_size * training.batches_per_call)
+    pace = SaveSchedule(every_s=EVERY_S, block_rows=training.batch_size * training.batches_per_call)
     campaign = Campaign(home, shelf, pace, figures)
     campaign.wage(faults, lambda fault: on_strike(fault, figures))
     for stream in streams:
@@ -118,7 +118,7 @@ def _wage(
     if not any(account.learnt for account in statement.accounts.values()):
         why = ", ".join(f"{count} {reason}" for reason, count in counted.items())
         raise UnprovenError(f"none of the {figures.records:,} records made up by the schema could be learnt: {why}")
-    return Proof(name=settings.name, figures=figures, set_aside=counted)
+    return ProofResult(name=settings.name, figures=figures, set_aside=counted)
 
 
 def _shortened(error: Exception) -> UnprovenError:

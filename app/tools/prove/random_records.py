@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from app.tools.local_broker.single_writer import Place, Verdict
+from app.tools.local_broker.single_writer import ExpectedPosition, Verdict
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import PLAIN_CSV
@@ -46,7 +46,7 @@ class Generated:
         columns = {field.source: _column(field, schema, numbers, label=field.source in labels) for field in fields}
         self._pool = [render(fields, {source: column[at] for source, column in columns.items()}) for at in range(_POOL)]
 
-    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:  # noqa: ARG002 - a stream's signature
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:  # noqa: ARG002 - a stream's signature
         """One record, and its verdict."""
         value = random.choice(self._pool)
         if random.random() >= _BAD:

@@ -33,7 +33,7 @@ _ANSWER_S = 90.0
 _TAIL = 25
 
 
-class Home(Protocol):
+class TrainerFolder(Protocol):
     """Where a trainer lives."""
 
     @property
@@ -60,7 +60,7 @@ class Home(Protocol):
 class Run:
     """One process. A context manager: whatever is left of it at the end is killed."""
 
-    def __init__(self, home: Home, *arguments: str, failpoints: str = "") -> None:
+    def __init__(self, home: TrainerFolder, *arguments: str, failpoints: str = "") -> None:
         self.first_call_s: float | None = None
         """Seconds from its start to its first call, where somebody waited for it."""
         self._home = home

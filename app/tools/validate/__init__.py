@@ -4,6 +4,6 @@ Each module holds the checks of one thing; every check is a function that gives 
 can mend. Importing `app.tools.validate.examination` loads TensorFlow.
 """
 
-from app.tools.validate.check import Check, Outcome, exit_code_of
+from app.tools.validate.check import CheckOutcome, CheckResult, exit_code_of
 
-__all__ = ["Check", "Outcome", "exit_code_of"]
+__all__ = ["CheckOutcome", "CheckResult", "exit_code_of"]

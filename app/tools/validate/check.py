@@ -7,7 +7,7 @@ from enum import StrEnum
 from consumers.errors import MillraceError
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """How a check came out."""
 
     OK = "ok"
@@ -20,38 +20,40 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckResult:
     """One line of the table."""
 
     name: str
     """What was looked at."""
-    outcome: Outcome
+    outcome: CheckOutcome
     detail: str
     """What was found; for a complaint, the way out as well."""
     exit_code: int = 0
     """What a start would end with; 0 unless it failed."""
 
 
-def ok(name: str, detail: str) -> Check:
+def ok(name: str, detail: str) -> CheckResult:
     """Nothing to complain of."""
-    return Check(name=name, outcome=Outcome.OK, detail=detail)
+    return CheckResult(name=name, outcome=CheckOutcome.OK, detail=detail)
 
 
-def warn(name: str, detail: str) -> Check:
+def warn(name: str, detail: str) -> CheckResult:
     """A complaint that keeps nobody from starting."""
-    return Check(name=name, outcome=Outcome.WARN, detail=detail)
+    return CheckResult(name=name, outcome=CheckOutcome.WARN, detail=detail)
 
 
-def fail(name: str, error: MillraceError) -> Check:
+def fail(name: str, error: MillraceError) -> CheckResult:
     """What a start would be refused with."""
-    return Check(name=name, outcome=Outcome.FAIL, detail=" ".join(str(error).split()), exit_code=error.exit_code)
+    return CheckResult(
+        name=name, outcome=CheckOutcome.FAIL, detail=" ".join(str(error).split()), exit_code=error.exit_code
+    )
 
 
-def skip(name: str, why: str) -> Check:
+def skip(name: str, why: str) -> CheckResult:
     """Not looked at."""
-    return Check(name=name, outcome=Outcome.SKIP, detail=f"not looked at: {why}")
+    return CheckResult(name=name, outcome=CheckOutcome.SKIP, detail=f"not looked at: {why}")
 
 
-def exit_code_of(checks: Iterable[Check]) -> int:
+def exit_code_of(checks: Iterable[CheckResult]) -> int:
     """The exit code of the worst; 0 when nothing failed."""
     return max((check.exit_code for check in checks), default=0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings
-from app.tools.validate.check import Check, Outcome, fail, ok, skip, warn
+from app.tools.validate.check import CheckOutcome, CheckResult, fail, ok, skip, warn
 from app.tools.validate.kafka_check import Bounds
 from consumers.errors import ConfigError, DataLossError, MillraceError
 from consumers.records import Partition
@@ -28,7 +28,7 @@ _COPIES = 3
 """How many states there must be room for: the newest, the one being written, and one to fall back to."""
 
 
-def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | None) -> Iterator[Check]:
+def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | None) -> Iterator[CheckResult]:
     """Look at the folder of this name."""
     folder = Folder(settings.checkpoints.path / settings.name)
     yield _writable(folder)
@@ -37,7 +37,7 @@ def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | 
     yield from _newest(settings, CheckpointStore(folder), learner, bounds)
 
 
-def checkpoint_check(settings: Settings, learner: Learner, number: int | None) -> Check:
+def checkpoint_check(settings: Settings, learner: Learner, number: int | None) -> CheckResult:
     """Whether learning could go on from one checkpoint, the newest where none is named.
 
     Whatever refuses it ends with 4: who deploys asks one question, and reads one code.
@@ -51,7 +51,7 @@ def checkpoint_check(settings: Settings, learner: Learner, number: int | None) -
         if manifest is None:
             return ok("checkpoint", "none yet: the first start begins a history")
         check = _of_this_model(settings, store, manifest, learner)
-    return replace(check, exit_code=DataLossError.exit_code) if check.outcome is Outcome.FAIL else check
+    return replace(check, exit_code=DataLossError.exit_code) if check.outcome is CheckOutcome.FAIL else check
 
 
 def _verified(store: CheckpointStore, number: int) -> Manifest:
@@ -61,7 +61,7 @@ def _verified(store: CheckpointStore, number: int) -> Manifest:
     return found.manifest
 
 
-def _writable(folder: Folder) -> Check:
+def _writable(folder: Folder) -> CheckResult:
     there = _nearest(folder.checkpoints)
     try:
         with tempfile.TemporaryFile(dir=there):
@@ -80,7 +80,7 @@ def _nearest(path: Path) -> Path:
     return next(there for there in (path, *path.parents) if there.exists())
 
 
-def _free(folder: Folder) -> Check:
+def _free(folder: Folder) -> CheckResult:
     holder = holder_of(folder)
     if holder is None:
         return ok("lock", "nobody holds the folder")
@@ -88,7 +88,7 @@ def _free(folder: Folder) -> Check:
     return fail("lock", FolderBusyError(text))
 
 
-def _space(folder: Folder, learner: Learner | None) -> Check:
+def _space(folder: Folder, learner: Learner | None) -> CheckResult:
     if learner is None:
         return skip("space", "the size of the model's state is not known")
     needed = _COPIES * learner.state_bytes
@@ -103,7 +103,7 @@ def _space(folder: Folder, learner: Learner | None) -> Check:
 
 def _newest(
     settings: Settings, store: CheckpointStore, learner: Learner | None, bounds: Bounds | None
-) -> Iterator[Check]:
+) -> Iterator[CheckResult]:
     name = "checkpoint"
     try:
         newest = store.newest()
@@ -118,7 +118,7 @@ def _newest(
         yield from _positions(settings, newest, bounds)
 
 
-def _first_start(settings: Settings, bounds: Bounds | None) -> Check:
+def _first_start(settings: Settings, bounds: Bounds | None) -> CheckResult:
     name, start = "checkpoint", settings.kafka.start
     if bounds is None:
         return ok(name, f"none yet: the first start begins at {start}")
@@ -128,7 +128,9 @@ def _first_start(settings: Settings, bounds: Bounds | None) -> Check:
     return ok(name, f"none yet: the first start begins at {start}, with {ahead:,} offsets to learn")
 
 
-def _of_this_model(settings: Settings, store: CheckpointStore, newest: Manifest, learner: Learner | None) -> Check:
+def _of_this_model(
+    settings: Settings, store: CheckpointStore, newest: Manifest, learner: Learner | None
+) -> CheckResult:
     name = "checkpoint"
     if learner is None:
         return skip(name, f"there is no model to compare checkpoint {newest.number} with")
@@ -150,7 +152,7 @@ def _of_this_model(settings: Settings, store: CheckpointStore, newest: Manifest,
     return ok(name, f"goes on from {newest.number} (step {newest.step:,}), which is of this model")
 
 
-def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator[Check]:
+def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator[CheckResult]:
     """Whether what comes next is still in the topic."""
     name, behind = "positions", 0
     for text, position in newest.positions.items():
@@ -162,7 +164,7 @@ def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator
     yield ok(name, f"{behind:,} offsets are to be learnt")
 
 
-def _complaint(settings: Settings, partition: Partition, position: int, bounds: Bounds) -> Check | None:
+def _complaint(settings: Settings, partition: Partition, position: int, bounds: Bounds) -> CheckResult | None:
     name, first, end = "positions", bounds.first.get(partition), bounds.end.get(partition)
     if first is None or end is None:
         text = f"{partition} is not there any more: was the topic made anew? Give the model a new name, or rewind"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.settings import Settings, load
 from app.settings.errors import SettingsError
-from app.tools.validate.check import Check, fail, ok, skip
+from app.tools.validate.check import CheckResult, fail, ok, skip
 from app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
 from app.tools.validate.kafka_check import kafka_checks
 from app.tools.validate.model_check import build_checks, model_checks
@@ -13,7 +13,7 @@ from app.tools.validate.token_check import tokens_check
 from consumers.errors import ConfigError
 
 
-def examine_file(path: Path) -> Iterator[Check]:
+def examine_file(path: Path) -> Iterator[CheckResult]:
     """Check a config file and all that it names, one thing after another."""
     settings = yield from _settings_checks(path)
     if settings is None:
@@ -24,7 +24,7 @@ def examine_file(path: Path) -> Iterator[Check]:
     yield from folder_checks(settings, learner, bounds)
 
 
-def examine_against(path: Path, number: int | None) -> Iterator[Check]:
+def examine_against(path: Path, number: int | None) -> Iterator[CheckResult]:
     """Check the model against a checkpoint, the newest where none is named. Kafka and the lock are not asked."""
     settings = yield from _settings_checks(path)
     if settings is None:
@@ -36,7 +36,7 @@ def examine_against(path: Path, number: int | None) -> Iterator[Check]:
         yield checkpoint_check(settings, learner, number)
 
 
-def _settings_checks(path: Path) -> Generator[Check, None, Settings | None]:
+def _settings_checks(path: Path) -> Generator[CheckResult, None, Settings | None]:
     try:
         settings = load(path).settings
     except SettingsError as error:

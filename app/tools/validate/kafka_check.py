@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from app.settings import Settings
 from app.settings.connection import kafka_options
-from app.tools.validate.check import Check, fail, ok, skip
+from app.tools.validate.check import CheckResult, fail, ok, skip
 from app.tools.validate.record_check import sample_check
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import ConfigError, MillraceError, TopicMissingError
@@ -32,7 +32,7 @@ class Bounds:
     """What `kafka.start` comes to, or why it comes to nothing."""
 
 
-def kafka_checks(settings: Settings) -> Generator[Check, None, Bounds | None]:
+def kafka_checks(settings: Settings) -> Generator[CheckResult, None, Bounds | None]:
     """Look at Kafka; gives back the topics' bounds where they are known."""
     try:
         options = kafka_options(settings.kafka)
@@ -54,7 +54,9 @@ def kafka_checks(settings: Settings) -> Generator[Check, None, Bounds | None]:
         source.stop(_STOP_S)
 
 
-def _look(settings: Settings, options: KafkaOptions, source: KafkaSource) -> Generator[Check, None, Bounds | None]:
+def _look(
+    settings: Settings, options: KafkaOptions, source: KafkaSource
+) -> Generator[CheckResult, None, Bounds | None]:
     yield ok("broker", f"{options.servers} answers; cluster {source.cluster_id()}")
     try:
         first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
@@ -78,7 +80,7 @@ def _start(source: KafkaSource, start: Start) -> Mapping[Partition, int] | Millr
         return error
 
 
-def _each_topic(options: KafkaOptions, known: TopicMissingError) -> Iterator[Check]:
+def _each_topic(options: KafkaOptions, known: TopicMissingError) -> Iterator[CheckResult]:
     """The client stops at the first topic that is missing, so they are asked for one by one."""
     if len(options.topics) == 1:
         yield fail("topics", known)
@@ -94,7 +96,7 @@ def _each_topic(options: KafkaOptions, known: TopicMissingError) -> Iterator[Che
             source.stop(_STOP_S)
 
 
-def _dead_letters(settings: Settings, options: KafkaOptions) -> Check:
+def _dead_letters(settings: Settings, options: KafkaOptions) -> CheckResult:
     name, topic = "dead letters", settings.records.dead_letters.topic
     if topic is None:
         return ok(name, "no topic is set: what cannot be learnt is counted by reason, and not kept")

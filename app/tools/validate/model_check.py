@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from app.service.model_setup import examine, make_learner, model_file, trace
 from app.settings import Settings
-from app.tools.validate.check import Check, fail, ok, skip, warn
+from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from consumers.errors import MillraceError
 from pipelines.schema import Field
 from training.errors import ModelError
@@ -29,7 +29,7 @@ _MANY_STEPS = 10_000_000
 _TOO_SLOW = 0.01
 
 
-def model_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
+def model_checks(settings: Settings) -> Generator[CheckResult, None, Learner | None]:
     """Look at the model; gives back the learner where there is one."""
     learner = yield from build_checks(settings)
     if learner is None:
@@ -40,7 +40,7 @@ def model_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
     return learner
 
 
-def build_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
+def build_checks(settings: Settings) -> Generator[CheckResult, None, Learner | None]:
     """Load and build the model, and no more; gives back the learner where there is one."""
     build = settings.model.build
     try:
@@ -61,7 +61,7 @@ def build_checks(settings: Settings) -> Generator[Check, None, Learner | None]:
     return learner
 
 
-def _file_complaints(path: Path) -> Iterator[Check]:
+def _file_complaints(path: Path) -> Iterator[CheckResult]:
     """What the file does that it should not, though it imports."""
     if ours := sorted(_imported(path) & _OURS):
         yield warn(
@@ -95,7 +95,7 @@ def _has_computed() -> bool:
     return False
 
 
-def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[Check]:
+def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[CheckResult]:
     try:
         trace(learner, settings)
     except MillraceError as error:
@@ -111,7 +111,7 @@ def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[Check]:
     yield from (_proven(finding, lenient=settings.training.proof == "warn") for finding in findings)
 
 
-def _proven(finding: Finding, *, lenient: bool) -> Check:
+def _proven(finding: Finding, *, lenient: bool) -> CheckResult:
     if finding.holds:
         return ok("proof", finding.claim)
     if finding.holds is None:
@@ -120,7 +120,7 @@ def _proven(finding: Finding, *, lenient: bool) -> Check:
     return warn("proof", text) if lenient else fail("proof", ModelError(text))
 
 
-def _advice(learner: Learner) -> Iterator[Check]:
+def _advice(learner: Learner) -> Iterator[CheckResult]:
     """What a start accepts and a stream will punish."""
     rate = getattr(learner.model.optimizer, "_learning_rate", None)
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):

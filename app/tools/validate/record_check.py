@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from app.service.sampling import Positions, read_between
 from app.settings import Settings, to_decoder
-from app.tools.validate.check import Check, fail, ok, warn
+from app.tools.validate.check import CheckResult, fail, ok, warn
 from consumers.errors import ConfigError, MillraceError
 from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
@@ -35,7 +35,7 @@ _WAY_OUT: Mapping[Reason, str] = {
 Verdict = tuple[Reason, str | None]
 
 
-def sample_check(settings: Settings, source: KafkaSource, first: Positions, end: Positions) -> Check:
+def sample_check(settings: Settings, source: KafkaSource, first: Positions, end: Positions) -> CheckResult:
     """Read a sample and decode it."""
     try:
         decoder = to_decoder(settings.records)
@@ -47,7 +47,7 @@ def sample_check(settings: Settings, source: KafkaSource, first: Positions, end:
     return judged(sum(map(len, chunks)), verdicts)
 
 
-def judged(looked_at: int, verdicts: Counter[Verdict]) -> Check:
+def judged(looked_at: int, verdicts: Counter[Verdict]) -> CheckResult:
     """What the verdicts on a sample come to."""
     refused = verdicts.total()
     if not looked_at:

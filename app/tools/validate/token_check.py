@@ -3,13 +3,13 @@
 from app.api.authorization import is_loopback
 from app.api.tokens import Tokens
 from app.settings import Settings
-from app.tools.validate.check import Check, fail, ok, warn
+from app.tools.validate.check import CheckResult, fail, ok, warn
 from consumers.errors import MillraceError
 
 _NAME = "tokens"
 
 
-def tokens_check(settings: Settings) -> Check:
+def tokens_check(settings: Settings) -> CheckResult:
     """Read the folder as a start does; without one, see who can reach the listener."""
     api = settings.api
     if api.tokens_dir is None:
@@ -21,7 +21,7 @@ def tokens_check(settings: Settings) -> Check:
     return ok(_NAME, f"{len(owners)} in {api.tokens_dir}; may order: {', '.join(owners)}")
 
 
-def _without(listen: str, *, loopback: bool) -> Check:
+def _without(listen: str, *, loopback: bool) -> CheckResult:
     if loopback:
         return ok(_NAME, f"none; {listen} takes orders from this machine alone")
     return warn(

@@ -13,7 +13,7 @@ from app.api.operations import CHECKED_WITHIN_S
 from app.api.rewind_requests import KAFKA_WITHIN_S
 from app.monitoring import command_models, event_models, lineage_models, models
 from tests.app.api_rig import Client
-from training.telemetry.events import Kind
+from training.telemetry.events import EventKind
 
 _DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
 _HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)
@@ -136,7 +136,7 @@ def test_every_kind_of_problem_stands_in_the_docs() -> None:
 
 
 def test_every_kind_of_event_stands_in_the_docs() -> None:
-    assert [kind for kind in Kind if f"`{kind}`" not in sections()["GET /events"]] == []
+    assert [kind for kind in EventKind if f"`{kind}`" not in sections()["GET /events"]] == []
 
 
 def test_the_problem_document_of_the_docs_is_one() -> None:

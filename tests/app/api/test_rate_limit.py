@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from app.api.problem_documents import ProblemError
-from app.api.rate_limit import MOST_WAITING, REFUSED_AFTER_S, UNPACED, Pace, PaceOptions
+from app.api.rate_limit import MOST_WAITING, REFUSED_AFTER_S, UNPACED, CpuBudget, PaceOptions
 
 
 class Thread:
@@ -13,7 +13,7 @@ class Thread:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.cpu = 0.0
-        self.pace = Pace(PaceOptions(share=0.1, burst_s=0.5), lambda: self.now, lambda: self.cpu)
+        self.pace = CpuBudget(PaceOptions(share=0.1, burst_s=0.5), lambda: self.now, lambda: self.cpu)
         monkeypatch.setattr(asyncio, "sleep", self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
@@ -92,7 +92,7 @@ def test_a_line_that_is_full_refuses_more_but_not_sooner_than_it_answers(monkeyp
             await asyncio.Event().wait()
 
     async def crowd() -> int:
-        pace = Pace(PaceOptions(burst_s=0.0), spent=lambda: 0.0)
+        pace = CpuBudget(PaceOptions(burst_s=0.0), spent=lambda: 0.0)
         line = [asyncio.create_task(pace.turn("/status")) for _ in range(MOST_WAITING)]
         await turn_of_the_loop(0)
         with pytest.raises(ProblemError) as refusal:

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from app.api import http_protocol, listener, rate_limit
-from app.api.rate_limit import UNPACED, Pace
+from app.api.rate_limit import UNPACED, CpuBudget
 from app.api.server import ApiServer
 from app.settings.sections.service import ApiSettings
 from tests.app.api_rig import Rig
 from tests.conftest import WaitFor
-from training.telemetry.events import Kind
+from training.telemetry.events import EventKind
 
 MOST = 5
 NARROW = 4096
@@ -51,10 +51,10 @@ def connections(server: ApiServer) -> set[Any]:
 def hold_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From now on nobody gets a turn but probes."""
 
-    async def wait_for_ever(_pace: Pace) -> None:
+    async def wait_for_ever(_pace: CpuBudget) -> None:
         await asyncio.Event().wait()
 
-    return lambda: monkeypatch.setattr(Pace, "_wait", wait_for_ever)
+    return lambda: monkeypatch.setattr(CpuBudget, "_wait", wait_for_ever)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_listener_that_never_reads_is_let_go_without_an_error(
 ) -> None:
     monkeypatch.setattr(http_protocol, "TAKEN_WITHIN_S", 0.3)
     for _ in range(200):
-        rig.service.events.tell(Kind.PAUSED, "Paused." * 100)
+        rig.service.events.tell(EventKind.PAUSED, "Paused." * 100)
     clients(asking("/events", more="accept: text/event-stream\r\n"))
     wait_for(lambda: connections(server))
     wait_for(lambda: not connections(server))

@@ -14,7 +14,7 @@ from app.cli.command_list import application
 from app.tools import rewind
 from consumers.errors import ConfigError, MillraceError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
-from training.checkpoints import Folder, Writer
+from training.checkpoints import Folder, FolderLease
 
 ROOT = Path(__file__).parents[3]
 SKIPS = ["--skip", "clicks:0:22-24", "--skip", "clicks:1:12-12"]
@@ -85,7 +85,7 @@ def test_a_name_without_checkpoints_has_none(tmp_path: Path) -> None:
 
 
 def test_looking_needs_no_rights_and_takes_none(config: str, folder: Folder) -> None:
-    writer = Writer.acquire(folder, "a trainer")
+    writer = FolderLease.acquire(folder, "a trainer")
     try:
         before = sorted(path.name for path in folder.root.rglob("*"))
         run("list", "-c", config)

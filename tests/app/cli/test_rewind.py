@@ -15,7 +15,7 @@ from app.tools import rewind
 from consumers.errors import MillraceError
 from consumers.records import Partition
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
-from training.checkpoints import CheckpointStore, Folder, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease
 from training.checkpoints.lock_holder import holder_of
 
 
@@ -152,7 +152,7 @@ def test_a_number_that_is_not_there_takes_no_folder(config: str, folder: Folder)
 
 
 def test_a_busy_folder_whose_trainer_does_not_answer_is_left_alone(config: str, folder: Folder) -> None:
-    writer = Writer.acquire(folder, "millrace run clicks")
+    writer = FolderLease.acquire(folder, "millrace run clicks")
     try:
         error = refused("-c", config, "--to", "1", MILLRACE_API__LISTEN="127.0.0.1:9")
         assert error.exit_code == 3
@@ -198,7 +198,7 @@ def trainer(folder: Folder, config: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     thread.start()
     monkeypatch.setenv("MILLRACE_API__LISTEN", f"127.0.0.1:{server.server_port}")
     monkeypatch.setattr(Answers, "orders", [])
-    writer = Writer.acquire(folder, "millrace run clicks")
+    writer = FolderLease.acquire(folder, "millrace run clicks")
     yield Answers
     writer.release()
     server.shutdown()

@@ -10,9 +10,9 @@ from app.monitoring.problem_events import Noticing
 from app.monitoring.snapshot import Snapshot, take
 from consumers.reasons import Reason
 from tests.app.api_rig import Rig
-from training.telemetry.events import Events, Kind, Severity
+from training.telemetry.events import EventKind, Events, Severity
 
-At = Callable[..., list[tuple[Kind, str]]]
+At = Callable[..., list[tuple[EventKind, str]]]
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def at(rig: Rig) -> At:
     began, events = seen[0].clock, Events()
     observer, noticing = Observer(lambda: seen[-1]), Noticing(events.tell)
 
-    def look(seconds: float, *, connected: bool = True, **reasons: int) -> list[tuple[Kind, str]]:
+    def look(seconds: float, *, connected: bool = True, **reasons: int) -> list[tuple[EventKind, str]]:
         snapshot: Snapshot = seen[0]
         assert snapshot.source is not None
         source = replace(snapshot.source, connected=connected)
@@ -39,30 +39,30 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_twice(at: At) -> None:
     at(1, connected=False)
     at(2, connected=False)
     assert at(9) == [
-        (Kind.PROBLEM, "Kafka does not answer at localhost:9092."),
-        (Kind.PROBLEM_OVER, "Kafka answers again."),
+        (EventKind.PROBLEM, "Kafka does not answer at localhost:9092."),
+        (EventKind.PROBLEM_OVER, "Kafka answers again."),
     ]
 
 
 def test_the_first_bad_records_are_told_at_once_and_a_flood_of_them_ever_less_often(at: At) -> None:
-    assert at(0, malformed=3) == [(Kind.SET_ASIDE, "3 records were set aside as malformed.")]
+    assert at(0, malformed=3) == [(EventKind.SET_ASIDE, "3 records were set aside as malformed.")]
     for second in range(1, 7200):
         at(second, malformed=3 + second)
     told = at(7200, malformed=3 + 7200)
     assert len(told) == 7, "after 1, 2, 4, 8, 16, 32, 60 min"
-    assert told[1] == (Kind.SET_ASIDE, "60 records were set aside as malformed.")
+    assert told[1] == (EventKind.SET_ASIDE, "60 records were set aside as malformed.")
 
 
 def test_a_single_bad_record_after_a_quiet_hour_is_told_at_once(at: At) -> None:
     for second in range(300):
         at(second, malformed=second)
     told = len(at(900, malformed=299))
-    assert at(9001, malformed=300)[told:] == [(Kind.SET_ASIDE, "1 record was set aside as malformed.")]
+    assert at(9001, malformed=300)[told:] == [(EventKind.SET_ASIDE, "1 record was set aside as malformed.")]
 
 
 def test_updates_that_were_not_finite_are_a_warning_of_their_own(rig: Rig, at: At) -> None:
     ((kind, text),) = at(0, update_not_finite=2)
-    assert kind is Kind.NOT_FINITE
+    assert kind is EventKind.NOT_FINITE
     assert text == (
         "2 records were set aside: the loss or a gradient was not finite with them. No such update was made."
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.monitoring.observer import Observer
-from app.monitoring.sample_history import COLUMNS, SPANS, History, Stretch, Tier
+from app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Stretch, Tier
 from app.monitoring.snapshot import take
 from tests.app.api_rig import P0, Rig
 
@@ -75,7 +75,7 @@ def test_a_look_becomes_a_row_and_a_metric_that_is_no_number_a_hole(rig: Rig) ->
     assert snapshot.posting is not None
     live = replace(snapshot.posting.live, values={"accuracy": NAN, "loss": 0.5})
     broken = replace(snapshot, posting=replace(snapshot.posting, live=live), clock=snapshot.clock + 1)
-    history = History()
+    history = SampleHistory()
     for one in (snapshot, broken):
         history.add(Observer(lambda one=one: one).look())  # type: ignore[misc]
     shown = history.stretch("10m", broken.clock)

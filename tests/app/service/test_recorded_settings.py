@@ -8,7 +8,7 @@ import pytest
 
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings, load
-from app.tools.validate import Outcome
+from app.tools.validate import CheckOutcome
 from app.tools.validate.checkpoint_check import folder_checks
 from tests.training.conftest import SCHEMA, mlp
 from tests.training.trainer_rig import Topic, running
@@ -82,14 +82,14 @@ def test_validate_says_which_hyperparameters_a_start_would_find_changed_and_whic
     with running(tmp_path / "checkpoints", topic, **then) as run:
         run.stop()
 
-    def checked(settings: Settings, rate: float) -> tuple[Outcome, str]:
+    def checked(settings: Settings, rate: float) -> tuple[CheckOutcome, str]:
         found = {check.name: check for check in folder_checks(settings, _learner(rate), None)}["checkpoint"]
         return found.outcome, found.detail
 
-    assert checked(settings, 0.5) == (Outcome.OK, "goes on from 0 (step 0), which is of this model")
+    assert checked(settings, 0.5) == (CheckOutcome.OK, "goes on from 0 (step 0), which is of this model")
     said = "optimizer.learning_rate: 0.5 in the checkpoint, 0.25 in model and settings; 0.25 is used"
-    assert checked(settings, 0.25) == (Outcome.WARN, f"goes on from 0 with other hyperparameters: {said}")
+    assert checked(settings, 0.25) == (CheckOutcome.WARN, f"goes on from 0 with other hyperparameters: {said}")
     strict = configure("training: {batch_size: 24, on_hyperparameter_change: checkpoint}")
     outcome, detail = checked(strict, 0.5)
-    assert outcome is Outcome.FAIL
+    assert outcome is CheckOutcome.FAIL
     assert "cannot hold training.batch_size, which is 12 in the checkpoint and 24 in the settings" in detail

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.bench import _lines
-from app.tools.bench import Trial, _Span, set_apart
+from app.tools.bench import Trial, _Interval, set_apart
 from tests.app.conftest import FIVE_LINES, LoadText
 from training.telemetry.meter import Meter, Meterings
 
@@ -28,7 +28,7 @@ def metered(calls: int, learnt: int) -> Meterings:
 
 
 def test_what_happens_while_it_settles_is_not_measured() -> None:
-    span = _Span(10.0)
+    span = _Interval(10.0)
     assert not span.see(metered(0, 0), 1.0)
     assert not span.see(metered(1, 1000), 5.0)
     assert not span.see(metered(3, 3000), 7.5)
@@ -38,14 +38,14 @@ def test_what_happens_while_it_settles_is_not_measured() -> None:
 
 
 def test_a_topic_that_is_soon_learnt_is_measured_from_its_first_call() -> None:
-    span = _Span(10.0)
+    span = _Interval(10.0)
     span.see(metered(1, 1000), 5.0)
     span.see(metered(2, 2500), 6.0)
     assert (span.first.learnt, span.last.learnt) == (1000, 2500)
 
 
 def test_calls_that_are_slow_to_return_are_not_waited_for_without_end() -> None:
-    span = _Span(10.0)
+    span = _Interval(10.0)
     span.see(metered(1, 1000), 5.0)
     assert not span.see(metered(1, 1000), 40.0)
     assert span.see(metered(1, 1000), 50.0)

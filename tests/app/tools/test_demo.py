@@ -17,7 +17,7 @@ from rich.console import Console
 
 from app.tools.demo import drifting_stream
 from app.tools.demo import workspace as homes
-from app.tools.demo.accuracy_history import History
+from app.tools.demo.accuracy_history import AccuracyHistory
 from app.tools.demo.child_processes import Child
 from app.tools.demo.demo import Demo, DemoOptions
 from app.tools.demo.drift_schedule import CYCLE_S, drift, last_drift, next_drift
@@ -25,14 +25,14 @@ from app.tools.demo.errors import DemoError
 from app.tools.demo.report import report_of, summary
 from app.tools.demo.screen import screen_for
 from app.tools.demo.screen_view import View, as_line, drawn
-from app.tools.demo.witness_check import Finding, Witnesses
-from app.tools.demo.workspace import Home
+from app.tools.demo.witness_check import Witnesses, WitnessResult
+from app.tools.demo.workspace import Workspace
 from app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
-from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest
 from training.ledger.ledger import Ledger
 from training.ledger.offset_checksum import Evidence
 
@@ -105,7 +105,7 @@ def _learnable(partition: int) -> list[int]:
     return [int(offset) for offset in offsets[~drifting_stream.is_bad(partition, offsets)]]
 
 
-def _testified(folder: Folder, seen: Callable[[int], list[int]]) -> Finding:
+def _testified(folder: Folder, seen: Callable[[int], list[int]]) -> WitnessResult:
     """What a checkpoint comes to whose weights have seen these offsets, and whose ledger says that all is well."""
     partitions = [Partition(drifting_stream.TOPIC, number) for number in range(drifting_stream.PARTITIONS)]
     ledger = Ledger()
@@ -136,9 +136,9 @@ def _testified(folder: Folder, seen: Callable[[int], list[int]]) -> Finding:
         "model": PartState(),
         "optimizer": PartState(),
     }
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     try:
-        order = SaveOrder(
+        order = SaveRequest(
             reason=SaveReason.START, parent=None, step=1, incarnation=1, positions=ledger.positions(), provenance={}
         )
         CheckpointStore(folder, writer).publish(order, parts)
@@ -188,9 +188,9 @@ def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def lived(recovers_after_s: float, frozen: float | None, majority: float = 0.52) -> History:
+def lived(recovers_after_s: float, frozen: float | None, majority: float = 0.52) -> AccuracyHistory:
     """Eighty seconds with a drift at forty."""
-    history = History()
+    history = AccuracyHistory()
     for tick in range(160):
         at_s = tick / 2
         good = at_s > 3 and not 40 <= at_s < 40 + recovers_after_s
@@ -202,11 +202,11 @@ def lived(recovers_after_s: float, frozen: float | None, majority: float = 0.52)
 
 
 @pytest.fixture
-def well() -> Finding:
-    return Finding(checkpoint=9, offsets=110, learnt=100, set_aside=10, lost=0, learnt_twice=0)
+def well() -> WitnessResult:
+    return WitnessResult(checkpoint=9, offsets=110, learnt=100, set_aside=10, lost=0, learnt_twice=0)
 
 
-def test_a_model_that_copes_is_reported_to(well: Finding) -> None:
+def test_a_model_that_copes_is_reported_to(well: WitnessResult) -> None:
     report = report_of(lived(12, frozen=0.5), None, well)
     assert report["broken"] == []
     (seen,) = report["drifts"]
@@ -215,7 +215,7 @@ def test_a_model_that_copes_is_reported_to(well: Finding) -> None:
     assert "lost 0, learnt twice 0" in "\n".join(summary(report))
 
 
-def test_a_drift_that_cost_nothing_is_not_said_to_be_recovered_from(well: Finding) -> None:
+def test_a_drift_that_cost_nothing_is_not_said_to_be_recovered_from(well: WitnessResult) -> None:
     said = "\n".join(summary(report_of(lived(0, frozen=0.5), None, well)))
     assert "live accuracy 0.920, at its lowest 0.920; a copy" in said
     said = "\n".join(summary(report_of(lived(12, frozen=0.5), None, well)))
@@ -231,13 +231,13 @@ def test_a_drift_that_cost_nothing_is_not_said_to_be_recovered_from(well: Findin
         (lived(12, frozen=0.5, majority=0.7), "the majority class scored 0.7"),
     ],
 )
-def test_what_is_not_as_claimed_is_said(history: History, complaint: str, well: Finding) -> None:
+def test_what_is_not_as_claimed_is_said(history: AccuracyHistory, complaint: str, well: WitnessResult) -> None:
     (said,) = report_of(history, None, well)["broken"]
     assert complaint in said
 
 
-def test_an_offset_that_was_lost_breaks_the_claim_at_a_restart_and_at_the_end(well: Finding) -> None:
-    lost = Finding(checkpoint=7, offsets=110, learnt=99, set_aside=10, lost=1, learnt_twice=0)
+def test_an_offset_that_was_lost_breaks_the_claim_at_a_restart_and_at_the_end(well: WitnessResult) -> None:
+    lost = WitnessResult(checkpoint=7, offsets=110, learnt=99, set_aside=10, lost=1, learnt_twice=0)
     for resumed, last in ((lost, well), (well, lost)):
         (said,) = report_of(lived(12, frozen=0.5), resumed, last)["broken"]
         assert said == "checkpoint 7: lost 1, learnt twice 0"
@@ -262,7 +262,7 @@ def test_an_order_to_a_judge_that_is_dying_does_not_end_the_demo_with_a_tracebac
 
 
 def test_a_judge_that_ended_ends_the_demo_for_nothing_is_compared_without_it(judge: Child, tmp_path: Path) -> None:
-    demo = Demo(DemoOptions(home=Home(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
+    demo = Demo(DemoOptions(home=Workspace(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
     demo._broker = cast("Any", SimpleNamespace(running=lambda: True))
     demo._flow = cast("Any", SimpleNamespace(error=None))
     demo._freezer = cast("Any", object())
@@ -272,8 +272,8 @@ def test_a_judge_that_ended_ends_the_demo_for_nothing_is_compared_without_it(jud
         demo.watch()
 
 
-def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: Finding) -> None:
-    history = History()
+def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: WitnessResult) -> None:
+    history = AccuracyHistory()
     for tick in range(100):
         history.see(status(60 + tick / 2, 0.92))
     (seen,) = report_of(history, None, well)["drifts"]
@@ -283,17 +283,17 @@ def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: Findin
 
 @pytest.mark.parametrize("heard_again_s", [46, 70, 130])
 def test_a_drift_during_which_nothing_was_heard_of_the_trainer_breaks_the_claim(
-    heard_again_s: int, well: Finding
+    heard_again_s: int, well: WitnessResult
 ) -> None:
-    history = History()
+    history = AccuracyHistory()
     for at_s in (*range(39), *range(heard_again_s, 150)):
         history.see(status(at_s, 0.92))
     said = [line for line in report_of(history, None, well)["broken"] if line.startswith("drift 1 (abrupt, at 40 s)")]
     assert said == ["drift 1 (abrupt, at 40 s): nothing was heard of the trainer when it came, so nothing is known"]
 
 
-def test_each_drift_is_judged_by_itself(well: Finding) -> None:
-    history = History()
+def test_each_drift_is_judged_by_itself(well: WitnessResult) -> None:
+    history = AccuracyHistory()
     for tick in range(550):
         at_s = tick / 2
         history.see(status(at_s, 0.7 if 40 <= at_s < 52 or at_s >= 240 else 0.92))
@@ -334,19 +334,19 @@ def test_where_no_port_is_free_each_has_its_own_way_out(taken: int, monkeypatch:
 
 def test_kafka_leaves_the_port_alone_that_the_page_was_asked_to_be_at(tmp_path: Path) -> None:
     wanted = homes.broker_port(besides=None)
-    demo = Demo(DemoOptions(home=Home(path=tmp_path), api_port=wanted), screen_for(Console(), plain=True))
+    demo = Demo(DemoOptions(home=Workspace(path=tmp_path), api_port=wanted), screen_for(Console(), plain=True))
     assert demo._broker.bootstrap_servers != f"127.0.0.1:{wanted}"
 
 
 def test_a_port_that_kafka_lost_a_moment_ago_is_not_the_one_that_can_be_chosen(taken: int, tmp_path: Path) -> None:
-    demo = Demo(DemoOptions(home=Home(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
+    demo = Demo(DemoOptions(home=Workspace(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
     demo._broker = LocalBroker(tmp_path / "broker", port=taken)
     with pytest.raises(PortTakenError, match=f"another program took 127.0.0.1:{taken}.*start the demo again"):
         demo._start_broker()
 
 
 def test_a_model_that_was_edited_stays_as_it_is(tmp_path: Path) -> None:
-    home = Home(path=tmp_path / "demo")
+    home = Workspace(path=tmp_path / "demo")
     home.create()
     home.write_config(broker="127.0.0.1:9092", api_port=8080)
     (home.path / "model.py").write_text("# mine")
@@ -358,14 +358,14 @@ def test_a_model_that_was_edited_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_folder_with_somebody_elses_work_is_left_as_it_is(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("# somebody else's\n")
     with pytest.raises(ConfigError, match=f"{name} is not the demo's own.*choose another --folder"):
-        Home(path=tmp_path).create()
+        Workspace(path=tmp_path).create()
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "# somebody else's\n"
 
 
 def test_a_start_that_was_cut_short_before_its_config_can_be_repeated(tmp_path: Path) -> None:
-    Home(path=tmp_path).create()
-    Home(path=tmp_path).create()
+    Workspace(path=tmp_path).create()
+    Workspace(path=tmp_path).create()
 
 
 @pytest.fixture
@@ -381,7 +381,7 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_second_demo_in_a_folder_ends_with_one_line_and_ends_nothing_of_the_first(
     sleeper: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    home = Home(path=tmp_path)
+    home = Workspace(path=tmp_path)
     first, screen = LocalBroker(home.broker), screen_for(Console(file=io.StringIO()), plain=True)
     first.claim()
     second = Demo(DemoOptions(home=home), screen)
@@ -394,7 +394,7 @@ def test_a_second_demo_in_a_folder_ends_with_one_line_and_ends_nothing_of_the_fi
 
 
 @pytest.fixture
-def view(well: Finding) -> View:
+def view(well: WitnessResult) -> View:
     history = lived(12, frozen=0.5)
     return View(
         pid=4711,

@@ -13,23 +13,23 @@ from app.cli.init import commands
 from app.cli.questions import asked_parts
 from app.settings import load, to_decoder
 from app.tools.init import topic_sample
-from app.tools.init.column_roles import Roles, Task, Wanted, cast, likely_labels, likely_times
-from app.tools.init.columns import Kind, columns_of
+from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast, likely_labels, likely_times
+from app.tools.init.columns import ColumnKind, columns_of
 from app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
-from app.tools.init.drafted_config import Place, config_text, input_names
+from app.tools.init.drafted_config import DraftTarget, config_text, input_names
 from app.tools.init.drafted_model import model_text
 from app.tools.init.topic_sample import Look, look_at
 from consumers.errors import ConfigError, UnreachableError
 from consumers.kafka.options import KafkaOptions
 
-PLACE = Place(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
+PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
 
 
 def json_look(*rows: dict[str, Any]) -> Look:
     return look_at([json.dumps(row).encode() for row in rows])
 
 
-def kinds(look: Look) -> dict[str, Kind]:
+def kinds(look: Look) -> dict[str, ColumnKind]:
     return {column.source: column.kind for column in columns_of(look.rows)}
 
 
@@ -61,26 +61,26 @@ def test_kinds_are_told_by_what_the_records_show() -> None:
         for number in range(100)
     ]
     assert kinds(json_look(*rows)) == {
-        "n": Kind.NUMBER,
-        "few": Kind.CATEGORY,
-        "id": Kind.UNFIT,
-        "text": Kind.TEXT,
-        "key": Kind.UNFIT,
-        "flag": Kind.FLAG,
-        "list": Kind.NUMBERS,
-        "varying": Kind.VARYING_NUMBERS,
-        "texts": Kind.TEXTS,
-        "same": Kind.TEXTS,
-        "empty": Kind.UNFIT,
-        "holed": Kind.UNFIT,
-        "keys": Kind.UNFIT,
-        "flags": Kind.UNFIT,
-        "at": Kind.TIME,
-        "written": Kind.UNFIT,
-        "day": Kind.UNFIT,
-        "object": Kind.UNFIT,
-        "mixed": Kind.UNFIT,
-        "nothing": Kind.UNFIT,
+        "n": ColumnKind.NUMBER,
+        "few": ColumnKind.CATEGORY,
+        "id": ColumnKind.UNFIT,
+        "text": ColumnKind.TEXT,
+        "key": ColumnKind.UNFIT,
+        "flag": ColumnKind.FLAG,
+        "list": ColumnKind.NUMBERS,
+        "varying": ColumnKind.VARYING_NUMBERS,
+        "texts": ColumnKind.TEXTS,
+        "same": ColumnKind.TEXTS,
+        "empty": ColumnKind.UNFIT,
+        "holed": ColumnKind.UNFIT,
+        "keys": ColumnKind.UNFIT,
+        "flags": ColumnKind.UNFIT,
+        "at": ColumnKind.TIME,
+        "written": ColumnKind.UNFIT,
+        "day": ColumnKind.UNFIT,
+        "object": ColumnKind.UNFIT,
+        "mixed": ColumnKind.UNFIT,
+        "nothing": ColumnKind.UNFIT,
     }
 
 
@@ -151,7 +151,7 @@ FEATURES = ("x", "a b", "f", "c", *LISTS)
 
 def roles_of(look: Look, label: str, **more: Any) -> Roles:
     features = tuple(source for source in FEATURES if source in look.rows[0])
-    return cast(columns_of(look.rows), Wanted(label=label, features=features, **more))
+    return cast(columns_of(look.rows), ChosenRoles(label=label, features=features, **more))
 
 
 @pytest.mark.tensorflow
@@ -179,7 +179,7 @@ def test_what_is_drafted_decodes_its_records_and_is_a_model_that_a_start_takes(
         values = [",".join(map(str, line)).encode() for line in lines]
     look = look_at(values)
     features = tuple(source for source in FEATURES if source in rows[0] and source != label)
-    wanted = Wanted(label=label, features=features, weight="w", event_time="time")
+    wanted = ChosenRoles(label=label, features=features, weight="w", event_time="time")
     roles = cast(columns_of(look.rows), wanted)
     assert roles.task is task
     write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
@@ -192,7 +192,7 @@ def test_what_is_drafted_decodes_its_records_and_is_a_model_that_a_start_takes(
 
 def drafted(rows: list[dict[str, Any]], features: tuple[str, ...]) -> str:
     look = json_look(*rows)
-    return config_text(PLACE, look, cast(columns_of(look.rows), Wanted(label="yes", features=features)))
+    return config_text(PLACE, look, cast(columns_of(look.rows), ChosenRoles(label="yes", features=features)))
 
 
 def test_a_list_that_varies_gets_a_bound_above_the_longest_that_was_seen() -> None:
@@ -213,7 +213,7 @@ def test_what_fills_a_list_up_changes_no_prediction_and_an_empty_one_has_one(tmp
 
     rows = [{"n": [2.5, 3.5, 4.5][: number % 4], "t": ["a"] * (number % 3), "yes": number % 2} for number in range(60)]
     look = json_look(*rows)
-    roles = cast(columns_of(look.rows), Wanted(label="yes"))
+    roles = cast(columns_of(look.rows), ChosenRoles(label="yes"))
     write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
     model = load_model(model_file(load(tmp_path / "millrace.yaml", {}).settings)).build()
     guesses = model(
@@ -244,12 +244,12 @@ def test_what_no_float_holds_does_not_spoil_the_mean_of_the_others() -> None:
 def test_a_label_a_weight_and_a_time_must_be_what_they_are_for() -> None:
     columns = columns_of(json_look(*ROWS).rows)
     for wanted, says in [
-        (Wanted(label="v"), "'v' cannot be predicted"),
-        (Wanted(label="no"), "the records have no field 'no'; they have x, a b"),
-        (Wanted(label="yes", weight="kind"), "'kind' is no number"),
-        (Wanted(label="yes", event_time="cost"), "holds no milliseconds"),
-        (Wanted(label="yes", features=("yes",)), "the label, weight or event time already"),
-        (Wanted(label="yes", features=("time",)), "'time' cannot be learnt from"),
+        (ChosenRoles(label="v"), "'v' cannot be predicted"),
+        (ChosenRoles(label="no"), "the records have no field 'no'; they have x, a b"),
+        (ChosenRoles(label="yes", weight="kind"), "'kind' is no number"),
+        (ChosenRoles(label="yes", event_time="cost"), "holds no milliseconds"),
+        (ChosenRoles(label="yes", features=("yes",)), "the label, weight or event time already"),
+        (ChosenRoles(label="yes", features=("time",)), "'time' cannot be learnt from"),
     ]:
         with pytest.raises(ConfigError, match=says):
             cast(columns, wanted)
@@ -257,23 +257,23 @@ def test_a_label_a_weight_and_a_time_must_be_what_they_are_for() -> None:
 
 def test_who_sits_at_the_terminal_is_asked_again_until_the_answer_can_be() -> None:
     asked = typer.Typer()
-    parts: list[Wanted] = []
+    parts: list[ChosenRoles] = []
     seen = columns_of(json_look(*ROWS).rows)
-    asked.command()(lambda: parts.append(asked_parts(seen, Wanted(label=None))))
+    asked.command()(lambda: parts.append(asked_parts(seen, ChosenRoles(label=None))))
     answers = ["nobody", "v", "yes", "cost", "-", "yes", "w"]
     result = CliRunner().invoke(asked, input="\n".join(answers) + "\n")
-    assert parts == [Wanted(label="yes", event_time=None, weight="w")]
+    assert parts == [ChosenRoles(label="yes", event_time=None, weight="w")]
     assert result.stdout.count("to be predicted?") == 3
     assert "'nobody' is none of class, x, " in result.output
 
 
 def test_what_the_records_do_not_have_is_not_asked_for() -> None:
     asked = typer.Typer()
-    parts: list[Wanted] = []
+    parts: list[ChosenRoles] = []
     seen = columns_of([{"text": "abc"[number % 3], "flag": number % 2 == 0} for number in range(60)])
-    asked.command()(lambda: parts.append(asked_parts(seen, Wanted(label=None))))
+    asked.command()(lambda: parts.append(asked_parts(seen, ChosenRoles(label=None))))
     CliRunner().invoke(asked, input="\n")
-    assert parts == [Wanted(label="text")]
+    assert parts == [ChosenRoles(label="text")]
 
 
 def test_ctrl_c_at_a_question_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_ctrl_c_at_a_question_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(typer, "prompt", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        asked_parts(columns_of(json_look(*ROWS).rows), Wanted(label=None))
+        asked_parts(columns_of(json_look(*ROWS).rows), ChosenRoles(label=None))
 
 
 def test_what_is_offered_first_is_the_likeliest() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from app.cli.prove import _facts, _lines
 from app.settings import load
-from app.tools.local_broker.single_writer import Place
-from app.tools.prove.campaign import Figures, Pace, compared, spread
+from app.tools.local_broker.single_writer import ExpectedPosition
+from app.tools.prove.campaign import Figures, SaveSchedule, compared, spread
 from app.tools.prove.kills import SAVE_POINTS, START_POINTS, AfterSave, AtPoint, plan
-from app.tools.prove.prove import POINTS, Proof
+from app.tools.prove.prove import POINTS, ProofResult
 from app.tools.prove.random_records import Generated
 from app.tools.prove.sandbox_config import set_apart
 from consumers.errors import ConfigError
@@ -42,7 +42,9 @@ def test_records_made_up_by_a_schema_decode_by_it_and_the_bad_ones_meet_their_ve
     features = tuple(field for field in FIELDS if form != "raw" or field.dtype != "string")
     schema = Schema(features=features, **ROLES)  # type: ignore[arg-type]
     stream, random = Generated(form, schema, seed=1), Random(1)
-    values, verdicts = zip(*(stream.draw(Place(0, offset), random) for offset in range(RECORDS)), strict=True)
+    values, verdicts = zip(
+        *(stream.draw(ExpectedPosition(0, offset), random) for offset in range(RECORDS)), strict=True
+    )
     decoded = make_decoder(form, schema).decode(values)
     assert {refusal.index: refusal.reason for refusal in decoded.refused} == {
         index: verdict for index, verdict in enumerate(verdicts) if verdict is not None
@@ -111,7 +113,7 @@ def test_one_lost_and_one_repeated_do_not_cancel_out() -> None:
 
 
 def test_more_read_again_than_lies_between_two_saves_and_in_a_block_is_beyond_the_bound() -> None:
-    pace = Pace(every_s=1.0, save_s=1.0, block_rows=256)
+    pace = SaveSchedule(every_s=1.0, save_s=1.0, block_rows=256)
     assert pace.bound(10_000, learning_s=10.0) == 256 + 2000
     assert pace.bound(500, learning_s=0.5) == 256 + 500, "before the first save all of it is read again"
 
@@ -124,9 +126,9 @@ def test_a_spread_of_few_values_does_not_flatter() -> None:
 @pytest.mark.parametrize("broken", ["lost", "learnt_twice", "unbalanced", "valid_rejected", "replay_beyond_bound"])
 def test_whatever_does_not_hold_is_said_and_counts(broken: str) -> None:
     figures = Figures(seed=1, kills=20, records=5000, restored_newest=15)
-    assert Proof(name="clicks", figures=figures, set_aside={}).kept
+    assert ProofResult(name="clicks", figures=figures, set_aside={}).kept
     setattr(figures, broken, 3)
-    proof = Proof(name="clicks", figures=figures, set_aside={})
+    proof = ProofResult(name="clicks", figures=figures, set_aside={})
     assert not proof.kept
     assert "3" in "\n".join(_lines(proof))
     assert json.loads(json.dumps(_facts(proof)))[broken] == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings, load
-from app.tools.validate import Check, Outcome, exit_code_of
+from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 from app.tools.validate.check import fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import folder_checks
 from app.tools.validate.kafka_check import Bounds
@@ -15,7 +15,7 @@ from app.tools.validate.token_check import tokens_check
 from consumers.errors import ConfigError, DataLossError, UnreachableError
 from consumers.reasons import Reason
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
-from training.checkpoints import Writer
+from training.checkpoints import FolderLease
 
 
 def test_the_exit_code_is_that_of_the_worst() -> None:
@@ -26,25 +26,25 @@ def test_the_exit_code_is_that_of_the_worst() -> None:
 
 
 def test_a_sample_that_decodes_is_fine() -> None:
-    assert judged(400, Counter()).outcome is Outcome.OK
+    assert judged(400, Counter()).outcome is CheckOutcome.OK
 
 
 def test_an_empty_topic_shows_nothing() -> None:
     check = judged(0, Counter())
-    assert check.outcome is Outcome.WARN
+    assert check.outcome is CheckOutcome.WARN
     assert "no record yet" in check.detail
 
 
 def test_a_sample_is_told_of_by_reason_and_field() -> None:
     check = judged(400, Counter({(Reason.MISSING, "price"): 3, (Reason.MALFORMED, None): 1}))
-    assert check.outcome is Outcome.WARN
+    assert check.outcome is CheckOutcome.WARN
     assert "396 of 400" in check.detail
     assert "3 missing (field 'price'), 1 malformed; give the field a `missing` value" in check.detail
 
 
 def test_a_sample_of_which_nothing_decodes_fails() -> None:
     check = judged(2, Counter({(Reason.WRONG_TYPE, "price"): 2}))
-    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 2)
+    assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 2)
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def bounds(first: int = 0, end: int = 100) -> Bounds:
     return Bounds(first={P0: first, P1: 0}, end={P0: end, P1: 100}, start={P0: 0, P1: 40})
 
 
-def examined(settings: Settings, seen: Bounds | None = None) -> dict[str, Check]:
+def examined(settings: Settings, seen: Bounds | None = None) -> dict[str, CheckResult]:
     return {check.name: check for check in folder_checks(settings, None, seen)}
 
 
 def test_a_folder_that_is_not_there_can_be_made_and_is_not(settings: Settings, tmp_path: Path) -> None:
     checks = examined(settings, bounds())
-    assert checks["folder"].outcome is Outcome.OK
+    assert checks["folder"].outcome is CheckOutcome.OK
     assert "160 offsets to learn" in checks["checkpoint"].detail
     assert not (tmp_path / "checkpoints").exists()
 
@@ -70,62 +70,65 @@ def test_a_folder_that_is_not_there_can_be_made_and_is_not(settings: Settings, t
 def test_a_file_where_the_folder_should_be_is_told_with_the_way_out(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     check = examined(settings)["folder"]
-    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 2)
+    assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 2)
     assert "Not a directory; make it a folder" in check.detail
 
 
 def test_who_holds_the_folder_is_named_and_keeps_it(settings: Settings, tmp_path: Path) -> None:
-    writer = Writer.acquire(folder_in(tmp_path), "millrace run clicks")
+    writer = FolderLease.acquire(folder_in(tmp_path), "millrace run clicks")
     try:
         check = examined(settings)["lock"]
-        assert (check.outcome, check.exit_code) == (Outcome.FAIL, 4)
+        assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 4)
         assert "held by millrace run clicks (process" in check.detail
         writer.check()
     finally:
         writer.release()
-    assert examined(settings)["lock"].outcome is Outcome.OK
+    assert examined(settings)["lock"].outcome is CheckOutcome.OK
 
 
 def test_what_a_start_would_go_on_from_is_compared_with_the_topic(settings: Settings, tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path), steps=3)  # clicks:0 stands at 30, clicks:1 at 15
     assert "155 offsets are to be learnt" in examined(settings, bounds())["positions"].detail
     gone = examined(settings, bounds(first=31))["positions"]
-    assert (gone.outcome, gone.exit_code) == (Outcome.FAIL, 4)
+    assert (gone.outcome, gone.exit_code) == (CheckOutcome.FAIL, 4)
     assert "offsets 30..30 of clicks:0 are gone by retention" in gone.detail
     anew = examined(settings, bounds(end=29))["positions"]
-    assert (anew.outcome, anew.exit_code) == (Outcome.FAIL, 4)
+    assert (anew.outcome, anew.exit_code) == (CheckOutcome.FAIL, 4)
     assert "clicks:0 ends at offset 29, yet 30 is the next" in anew.detail
 
 
 def test_a_gap_that_the_settings_accept_is_a_warning(tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path), steps=3)
     accepting = load(config_in(tmp_path), {"MILLRACE_KAFKA__OUT_OF_RANGE": "earliest"}).settings
-    assert examined(accepting, bounds(first=31))["positions"].outcome is Outcome.WARN
+    assert examined(accepting, bounds(first=31))["positions"].outcome is CheckOutcome.WARN
 
 
 def test_a_partition_that_is_gone_is_no_small_thing(settings: Settings, tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path), steps=1)
     check = examined(settings, Bounds(first={P0: 0}, end={P0: 99}, start={P0: 0}))["positions"]
-    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 4)
+    assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 4)
 
 
 def test_damaged_checkpoints_fail_as_they_would_a_start(settings: Settings, tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path), steps=0)
     (folder_in(tmp_path).checkpoint(0) / "model.safetensors").write_bytes(b"x")
     check = examined(settings)["checkpoint"]
-    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 4)
+    assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 4)
 
 
-def tokens_of(tmp_path: Path, **environ: str) -> Check:
+def tokens_of(tmp_path: Path, **environ: str) -> CheckResult:
     found = load(config_in(tmp_path), {f"MILLRACE_API__{name.upper()}": value for name, value in environ.items()})
     return tokens_check(found.settings)
 
 
 def test_without_tokens_this_machine_orders_or_nobody_does(tmp_path: Path) -> None:
     alone = tokens_of(tmp_path)
-    assert (alone.outcome, alone.detail) == (Outcome.OK, "none; 127.0.0.1:8080 takes orders from this machine alone")
+    assert (alone.outcome, alone.detail) == (
+        CheckOutcome.OK,
+        "none; 127.0.0.1:8080 takes orders from this machine alone",
+    )
     reached = tokens_of(tmp_path, listen="0.0.0.0:8080")
-    assert (reached.outcome, reached.exit_code) == (Outcome.WARN, 0)
+    assert (reached.outcome, reached.exit_code) == (CheckOutcome.WARN, 0)
     assert "nobody may pause, save or rewind: set api.tokens_dir to a folder" in reached.detail
 
 
@@ -136,7 +139,7 @@ def test_who_may_order_is_told_by_name_and_never_by_token(tmp_path: Path, listen
     for name in ("ops", "ci"):
         (folder / name).write_text("canary-4711-canary-4711")
     check = tokens_of(tmp_path, listen=listen, tokens_dir=str(folder))
-    assert (check.outcome, check.detail) == (Outcome.OK, f"2 in {folder}; may order: ci, ops")
+    assert (check.outcome, check.detail) == (CheckOutcome.OK, f"2 in {folder}; may order: ci, ops")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_a_folder_of_tokens_that_a_start_refuses_is_refused_here_in_the_same_lin
     if token is not None:
         (folder / "ops").write_text(token)
     check = tokens_of(tmp_path, tokens_dir=str(folder))
-    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 2)
+    assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 2)
     assert check.detail.startswith("api.tokens_dir: ")
     assert complaint in check.detail
     assert "canary" not in check.detail

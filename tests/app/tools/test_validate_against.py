@@ -9,10 +9,10 @@ import pytest
 from app.service.model_setup import make_learner, model_file
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings, load
-from app.tools.validate import Check, Outcome
+from app.tools.validate import CheckOutcome, CheckResult
 from app.tools.validate.examination import examine_against
 from tests.app.checkpoint_history import config_in, folder_in
-from training.checkpoints import CheckpointStore, SaveOrder, SaveReason, Writer
+from training.checkpoints import CheckpointStore, FolderLease, SaveReason, SaveRequest
 from training.model.hyperparameters import Hyperparameters
 from training.model.model_file import load as load_model
 
@@ -40,17 +40,17 @@ def publish(settings: Settings, folder: Path) -> None:
     """What a start publishes as number 0, as far as a model is in it."""
     learner = make_learner(load_model(model_file(settings)), settings)
     parts = [*learner.parts, Hyperparameters(learner.model, hyperparameter_options(settings))]
-    writer = Writer.acquire(folder_in(folder), "a test")
+    writer = FolderLease.acquire(folder_in(folder), "a test")
     try:
         CheckpointStore(folder_in(folder), writer).publish(
-            SaveOrder(reason=SaveReason.START, parent=None, step=0, incarnation=1, positions={}, provenance={}),
+            SaveRequest(reason=SaveReason.START, parent=None, step=0, incarnation=1, positions={}, provenance={}),
             {part.name: part.snapshot() for part in parts},
         )
     finally:
         writer.release()
 
 
-def last(path: Path, number: int | None = None) -> Check:
+def last(path: Path, number: int | None = None) -> CheckResult:
     *_, check = examine_against(path, number)
     return check
 
@@ -68,10 +68,10 @@ def test_where_nothing_was_learnt_yet_there_is_nothing_to_refuse(config: Path, t
 
 def test_the_same_model_goes_on_while_a_trainer_holds_the_folder(config: Path, tmp_path: Path) -> None:
     publish(load(config, {}).settings, tmp_path)
-    holder = Writer.acquire(folder_in(tmp_path), "millrace run clicks")
+    holder = FolderLease.acquire(folder_in(tmp_path), "millrace run clicks")
     try:
-        assert last(config).outcome is Outcome.OK
-        assert last(config, 0).outcome is Outcome.OK
+        assert last(config).outcome is CheckOutcome.OK
+        assert last(config, 0).outcome is CheckOutcome.OK
     finally:
         holder.release()
 
@@ -80,24 +80,26 @@ def test_another_rate_goes_on_and_is_said(config: Path, tmp_path: Path) -> None:
     publish(load(config, {}).settings, tmp_path)
     config.write_text(config.read_text().replace("build_model}", "build_model, args: {rate: 0.2}}"))
     check = last(config)
-    assert (check.outcome, check.exit_code) == (Outcome.WARN, 0)
+    assert (check.outcome, check.exit_code) == (CheckOutcome.WARN, 0)
     assert "rate" in check.detail
 
 
 def test_another_model_or_a_number_that_is_not_there_is_refused_with_4(config: Path, tmp_path: Path) -> None:
     publish(load(config, {}).settings, tmp_path)
     missing = last(config, 7)
-    assert (missing.outcome, missing.exit_code) == (Outcome.FAIL, 4)
+    assert (missing.outcome, missing.exit_code) == (CheckOutcome.FAIL, 4)
     config.write_text(config.read_text().replace("build_model}", "build_model, args: {units: 4}}"))
     check = last(config)
-    assert (check.outcome, check.exit_code) == (Outcome.FAIL, 4)
+    assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 4)
     assert "dense/bias is [4] here and [3] there" in check.detail
 
 
 def test_a_damaged_checkpoint_is_refused_with_4(config: Path, tmp_path: Path) -> None:
     publish(load(config, {}).settings, tmp_path)
     (folder_in(tmp_path).checkpoint(0) / "model.safetensors").write_bytes(b"x")
-    assert [(check.outcome, check.exit_code) for check in (last(config), last(config, 0))] == [(Outcome.FAIL, 4)] * 2
+    assert [(check.outcome, check.exit_code) for check in (last(config), last(config, 0))] == [
+        (CheckOutcome.FAIL, 4)
+    ] * 2
 
 
 def test_a_model_that_does_not_build_is_said_as_such(config: Path, tmp_path: Path) -> None:

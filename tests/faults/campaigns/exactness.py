@@ -16,7 +16,7 @@ import numpy as np
 
 from app.tools.prove.errors import UnprovenError
 from consumers.failpoints import NAMES
-from tests.faults.harness.faults import AfterStart, AtPoint, Fault
+from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
@@ -94,7 +94,7 @@ def _kill(project: Project, end: str, random: Random, kills: int, figures: Figur
         figures.points[fault.point or type(fault).__name__] += 1
 
 
-def _drawn(random: Random) -> Fault:
+def _drawn(random: Random) -> KillMethod:
     if random.random() < 0.2:
         return AfterStart(random.uniform(2, 9))
     return AtPoint(random.choice(_REPEATED), random.randrange(_MOST_CALLS))

@@ -24,12 +24,12 @@ from random import Random
 
 from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.topics import create_topic
-from app.tools.prove.campaign import Campaign, Figures, Pace
+from app.tools.prove.campaign import Campaign, Figures, SaveSchedule
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.faults.campaigns import exactness, terms
-from tests.faults.harness.faults import Fault, plan
+from tests.faults.harness.faults import KillMethod, plan
 from tests.faults.harness.kafka import Letter, committed, dead_letters
 from tests.faults.harness.project import Project
 from tests.faults.harness.records import Mixture
@@ -48,7 +48,7 @@ _AFTER_A_RAISE = ("fallback.", "careful.")
 _RECORDS_PER_S = 1600.0
 _BACKLOG = 2000
 _BATCH, _BATCHES = 64, 4
-OnStrike = Callable[[Fault, Figures], None]
+OnStrike = Callable[[KillMethod, Figures], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Aftermath:
     statement: Statement
     letters: Counter[Letter]
     committed: Mapping[int, int | None]
-    faults: tuple[Fault, ...]
+    faults: tuple[KillMethod, ...]
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def campaign(
     stream = Spiked(_POISON)
     stream.spike(Reason.STEP_RAISED)
 
-    def provoke(fault: Fault) -> None:
+    def provoke(fault: KillMethod) -> None:
         if (fault.point or "").startswith(_AFTER_A_RAISE):
             stream.spike(Reason.STEP_RAISED)
 
@@ -88,7 +88,7 @@ def campaign(
             training={"replicas": REPLICAS, "shuffle": 1024, "batch_size": _BATCH, "batches_per_call": _BATCHES},
         )
         figures, shelf = Figures(seed=seed), Shelf(project.folder)
-        kills = Campaign(project, shelf, Pace(every_s=1.0, block_rows=_BATCH * _BATCHES), figures, provoke)
+        kills = Campaign(project, shelf, SaveSchedule(every_s=1.0, block_rows=_BATCH * _BATCHES), figures, provoke)
         planned = tuple(plan(Random(seed), rounds))
         kills.wage(planned, lambda fault: on_strike(fault, figures))
         topic.still()
@@ -136,7 +136,7 @@ def broker(given: str | None, folder: Path) -> Iterator[str]:
         yield local.bootstrap_servers
 
 
-def say(fault: Fault, figures: Figures) -> None:
+def say(fault: KillMethod, figures: Figures) -> None:
     """A line for each kill, for whoever waits."""
     print(f"kill {figures.kills}: {fault}", file=sys.stderr, flush=True)  # noqa: T201 - a command
 

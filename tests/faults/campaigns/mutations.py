@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from consumers.records import Partition
-from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, StoreOptions, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest, StoreOptions
 from training.checkpoints.manifest import FILE_NAME
 from training.checkpoints.policies import KeepLast
 from training.errors import AllCorruptError, CorruptError, NewerFormatError
@@ -87,7 +87,7 @@ def _workshop() -> Iterator[Path]:
 
 @contextmanager
 def _writing(root: Path, keep: int) -> Iterator[CheckpointStore]:
-    writer = Writer.acquire(Folder(root), "the campaign")
+    writer = FolderLease.acquire(Folder(root), "the campaign")
     try:
         yield CheckpointStore(Folder(root), writer, StoreOptions(keep=KeepLast(keep)))
     finally:
@@ -140,9 +140,9 @@ def _same(saved: Parts, loaded: Mapping[str, PartState]) -> bool:
     return True
 
 
-def _order(random: Random, reason: SaveReason, parent: int | None, step: int) -> SaveOrder:
+def _order(random: Random, reason: SaveReason, parent: int | None, step: int) -> SaveRequest:
     partitions = [Partition("clicks", number) for number in range(random.randint(1, 4))]
-    return SaveOrder(
+    return SaveRequest(
         reason=reason,
         parent=parent,
         step=step,

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from tests.faults.harness.project import Project
-from tests.faults.harness.records import Mixture, Place, Verdict, good
+from tests.faults.harness.records import ExpectedPosition, Mixture, Verdict, good
 from tests.faults.harness.topics import Topic
 
 ABORTS, HANGS = -2.0, -1.5
@@ -21,10 +21,10 @@ _MODEL = Path(__file__).parent / "hazards.py"
 class Doom(Mixture):
     """Good records; that of one place bears a curse."""
 
-    place: Place
+    place: ExpectedPosition
     curse: float
 
-    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
         """It decodes, so nothing sets it aside."""
         return json.dumps(good(place, random, self.curse if place == self.place else 0.0)).encode(), None
 

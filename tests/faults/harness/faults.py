@@ -1,7 +1,7 @@
 """Faults: the ways in which a process is killed."""
 
-from app.tools.prove.kills import SAVE_POINTS, AfterSave, AfterStart, AtPoint, Fault, WhileLearning, plan
+from app.tools.prove.kills import SAVE_POINTS, AfterSave, AfterStart, AtPoint, KillMethod, WhileLearning, plan
 
 InSave = AtPoint
 
-__all__ = ["SAVE_POINTS", "AfterSave", "AfterStart", "AtPoint", "Fault", "InSave", "WhileLearning", "plan"]
+__all__ = ["SAVE_POINTS", "AfterSave", "AfterStart", "AtPoint", "InSave", "KillMethod", "WhileLearning", "plan"]

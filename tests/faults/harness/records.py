@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from app.tools.local_broker.single_writer import Place, Verdict
+from app.tools.local_broker.single_writer import ExpectedPosition, Verdict
 from consumers.reasons import Reason
 
-__all__ = ["POISON", "WIDTH", "Mixture", "Place", "Verdict", "good"]
+__all__ = ["POISON", "WIDTH", "ExpectedPosition", "Mixture", "Verdict", "good"]
 WIDTH = 4
 _OVERFLOWS = 1000.0
 """What the model raises e to: infinity in any float, so no update with this record is finite."""
@@ -20,7 +20,7 @@ NOWHERE = 7_654_321
 """A partition for which the model has no sums: adding to them raises."""
 
 
-def good(place: Place, random: Random, curse: float = 0.0) -> dict[str, object]:
+def good(place: ExpectedPosition, random: Random, curse: float = 0.0) -> dict[str, object]:
     """What a record holds that can be learnt."""
     x = [round(random.uniform(-1, 1), 3) for _ in range(WIDTH)]
     return {"x": x, "curse": curse, "id": place.offset, "partition": place.partition, "y": float(sum(x) > 0)}
@@ -30,22 +30,22 @@ def _rendered(record: Mapping[str, object]) -> bytes:
     return json.dumps(record).encode()
 
 
-def _with(name: str, value: object) -> Callable[[Place, Random], bytes]:
+def _with(name: str, value: object) -> Callable[[ExpectedPosition, Random], bytes]:
     return lambda place, random: _rendered({**good(place, random), name: value})
 
 
-def _half(place: Place, random: Random) -> bytes:
+def _half(place: ExpectedPosition, random: Random) -> bytes:
     text = _rendered(good(place, random))
     return text[: len(text) // 2]
 
 
-def _without_label(place: Place, random: Random) -> bytes:
+def _without_label(place: ExpectedPosition, random: Random) -> bytes:
     record = good(place, random)
     del record["y"]
     return _rendered(record)
 
 
-POISON: Mapping[Reason, Callable[[Place, Random], bytes | None]] = {
+POISON: Mapping[Reason, Callable[[ExpectedPosition, Random], bytes | None]] = {
     Reason.MALFORMED: _half,
     Reason.EMPTY: lambda _place, _random: None,
     Reason.MISSING: _without_label,
@@ -67,7 +67,7 @@ class Mixture:
     share: float = 0.0
     kinds: Sequence[Reason] = tuple(POISON)
 
-    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
         """One record for this place, and its verdict."""
         if random.random() >= self.share:
             return _rendered(good(place, random)), None

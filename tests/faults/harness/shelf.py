@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.tools.prove import checkpoint_reader
 from app.tools.prove.checkpoint_reader import Array, Contents
 from consumers.records import Partition
-from training.ledger.ledger import PartitionStatistics
+from training.ledger.ledger import PartitionAccount
 from training.ledger.offset_checksum import Evidence
 
 __all__ = ["Array", "Contents", "Shelf", "Statement"]
@@ -33,7 +33,7 @@ class Statement(checkpoint_reader.Statement):
         return {at.number: evidence for at, evidence in self.testimonies.items()}
 
     @property
-    def ledger(self) -> Mapping[int, PartitionStatistics]:
+    def ledger(self) -> Mapping[int, PartitionAccount]:
         """The accounts, by the number of the partition."""
         return {at.number: account for at, account in self.accounts.items()}
 

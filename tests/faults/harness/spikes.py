@@ -4,7 +4,7 @@ from collections import deque
 from random import Random
 
 from consumers.reasons import Reason
-from tests.faults.harness.records import POISON, Mixture, Place, Verdict
+from tests.faults.harness.records import POISON, ExpectedPosition, Mixture, Verdict
 
 QUIET = tuple(reason for reason in POISON if reason is not Reason.STEP_RAISED)
 """Every kind but the one that sends the trainer back to its newest checkpoint: that comes when it is wanted."""
@@ -21,7 +21,7 @@ class Spiked:
         """Have the next record be of this kind."""
         self._due.append(reason)
 
-    def draw(self, place: Place, random: Random) -> tuple[bytes | None, Verdict]:
+    def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
         """One record for this place, and its verdict."""
         if self._due:
             reason = self._due.popleft()

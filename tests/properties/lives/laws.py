@@ -8,9 +8,9 @@ from pipelines.record_balance import Balance
 from tests.properties.lives.history import LEARNT, History
 from tests.properties.lives.line import Line
 from tests.properties.lives.log import GAP, LOST, identity
-from training.ledger.account import PartitionStatistics
+from training.ledger.account import PartitionAccount
 
-Statistics = Mapping[Partition, PartitionStatistics]
+Statistics = Mapping[Partition, PartitionAccount]
 
 
 def agree(history: History, seen: Counter[int], found: Statistics) -> None:
@@ -52,7 +52,7 @@ def let_go(line: Line) -> None:
     assert gone == line.fetched.total()
 
 
-def _records(statistics: PartitionStatistics | None) -> int:
+def _records(statistics: PartitionAccount | None) -> int:
     if statistics is None:
         return 0
     return statistics.learnt + sum(statistics.set_aside.values()) + sum(statistics.skipped.values())

@@ -17,15 +17,15 @@ from consumers.records import Partition
 from tests.properties.lives.line import Line
 from tests.properties.lives.recorder import Recorder
 from tests.properties.lives.world import World
-from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, LeaseOptions, Manifest, Writer
-from training.checkpoints.manifest import SaveOrder
+from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, LeaseOptions, Manifest
+from training.checkpoints.manifest import SaveRequest
 from training.checkpoints.policies import EverySeconds, KeepLast
 from training.checkpoints.store import StoreOptions
 from training.commands import Commands
 from training.errors import CheckpointError
-from training.ledger.account import PartitionStatistics
+from training.ledger.account import PartitionAccount
 from training.ledger.ledger import Ledger
-from training.stream import StreamOrder
+from training.stream import StreamStart
 from training.telemetry.baseline import Baseline
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
@@ -88,11 +88,11 @@ class Life:
         self.disk.set()
         self.backlog = Backlog(BacklogOptions())
         self.line: Line | None = None
-        self.began: Mapping[Partition, PartitionStatistics] = {}
+        self.began: Mapping[Partition, PartitionAccount] = {}
         """How the ledger stood when the line began."""
         self.ledger, self.learner, self.commands = Ledger(), Recorder(world.log), Commands()
         self.phases = Phases()
-        self._right = Writer.acquire(Folder(world.root / "clicks"), "a life", options=_AT_ONCE)
+        self._right = FolderLease.acquire(Folder(world.root / "clicks"), "a life", options=_AT_ONCE)
         options = StoreOptions(keep=KeepLast(KEPT), before_manifest=self._before_manifest, on_durable=world.told.append)
         self.store = CheckpointStore(self._right.folder, self._right, options)
         self.writer = _Writer(self.store, self)
@@ -192,7 +192,7 @@ class Life:
             self.world.letters[letter.partition, letter.offset] = letter.reason
         self.backlog.settle(len(window))
 
-    def _before_manifest(self, _order: SaveOrder) -> None:
+    def _before_manifest(self, _order: SaveRequest) -> None:
         """The writer's thread waits for the disk; an order is carried out on the trainer's, which is the test's."""
         while threading.current_thread() is self.writer._thread and not self.disk.wait(0.0005):
             save = self.writer._current
@@ -210,7 +210,7 @@ class Life:
             return {}
         return {partition: first for partition, first in self.world.log.firsts.items() if partition not in known}
 
-    def _open(self, order: StreamOrder) -> Line:
+    def _open(self, order: StreamStart) -> Line:
         self.line = Line(self.world, order, self.put_letter)
         self.began = self.ledger.statistics().partitions
         return self.line

@@ -18,7 +18,7 @@ from pipelines.feed import Feed, FeedOptions, Tick, unless_skipped
 from tests.properties.lives.log import DECODER, SCHEMA
 from tests.properties.lives.world import World
 from training.model.compiled_call import Rows
-from training.stream import Delivery, StreamEnded, StreamOrder
+from training.stream import Delivery, StreamEnded, StreamStart
 
 PutLetter = Callable[[Partition, int, Reason], None]
 
@@ -38,7 +38,7 @@ class _AtOnce:
 class Line:
     """One incarnation's hand-off, decoding, assembly and feed, what was drawn ahead of the trainer, and the source."""
 
-    def __init__(self, world: World, order: StreamOrder, put_letter: PutLetter) -> None:
+    def __init__(self, world: World, order: StreamStart, put_letter: PutLetter) -> None:
         self._world, self.order, self._put_letter = world, order, put_letter
         clock = world.clock
         self.handoff = Handoff(capacity_bytes=world.room, partitions=max(1, len(order.positions)), clock=clock)

@@ -9,7 +9,7 @@ import pytest
 
 from consumers.failpoints import arm
 from consumers.records import Partition
-from training.checkpoints import CheckpointStore, Folder, LeaseOptions, PartState, SaveOrder, SaveReason, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease, LeaseOptions, PartState, SaveReason, SaveRequest
 
 QUICK = LeaseOptions(renew_every=0.1, stale_after=1.0, poll_every=0.02)
 PARTITION = Partition("clicks", 0)
@@ -18,7 +18,9 @@ PARTITION = Partition("clicks", 0)
 class MakeOrder(Protocol):
     """An order to save, with the parent and whatever else matters to a test."""
 
-    def __call__(self, parent: int | None, *, reason: SaveReason = ..., step: int = ..., **more: Any) -> SaveOrder: ...
+    def __call__(
+        self, parent: int | None, *, reason: SaveReason = ..., step: int = ..., **more: Any
+    ) -> SaveRequest: ...
 
 
 class MakeParts(Protocol):
@@ -47,15 +49,15 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.fixture
-def writer(folder: Folder) -> Iterator[Writer]:
+def writer(folder: Folder) -> Iterator[FolderLease]:
     """The right to write into it."""
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     yield writer
     writer.release()
 
 
 @pytest.fixture
-def store(folder: Folder, writer: Writer) -> CheckpointStore:
+def store(folder: Folder, writer: FolderLease) -> CheckpointStore:
     """A store that may publish."""
     return CheckpointStore(folder, writer)
 
@@ -64,8 +66,10 @@ def store(folder: Folder, writer: Writer) -> CheckpointStore:
 def order() -> MakeOrder:
     """Make orders."""
 
-    def make(parent: int | None, *, reason: SaveReason = SaveReason.INTERVAL, step: int = 0, **more: Any) -> SaveOrder:
-        return SaveOrder(
+    def make(
+        parent: int | None, *, reason: SaveReason = SaveReason.INTERVAL, step: int = 0, **more: Any
+    ) -> SaveRequest:
+        return SaveRequest(
             reason=reason, parent=parent, step=step, incarnation=1, positions={PARTITION: 10 * step}, **more
         )
 

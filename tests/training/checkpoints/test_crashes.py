@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from consumers.failpoints import NAMES, VARIABLE
-from training.checkpoints import CheckpointStore, Condition, Folder, LeaseOptions, Writer
+from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, LeaseOptions
 from training.errors import CorruptError, FolderBusyError
 
 ROOT = Path(__file__).parents[3]
@@ -95,7 +95,7 @@ def test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one(
         assert (loaded > durable) == (window in {"save.after_rename", "save.before_prune"})
         if newest is not None:
             assert CheckpointStore(folder).load(loaded)["ledger"].facts["position"] == newest.step
-        writer = Writer.acquire(folder, "the next", options=quick)
+        writer = FolderLease.acquire(folder, "the next", options=quick)
         store = CheckpointStore(folder, writer)
         assert {found.condition for found in store.listing(deep=True)} <= {Condition.GOOD}, "leftovers, or a part"
         writer.release()
@@ -108,10 +108,10 @@ def test_a_second_trainer_is_refused_and_the_first_is_named(folder: Folder, star
     with pytest.raises(
         FolderBusyError, match=rf"held by trainer \(process {first.pid} on .*, since 20.*\), term 1: stop"
     ):
-        Writer.acquire(folder, "second", options=quick)
+        FolderLease.acquire(folder, "second", options=quick)
     first.kill()
     first.wait(30)
-    writer = Writer.acquire(folder, "second", options=quick)
+    writer = FolderLease.acquire(folder, "second", options=quick)
     assert writer.term == 2
     writer.release()
 
@@ -122,7 +122,7 @@ def test_what_a_stopped_trainer_publishes_after_it_was_passed_is_never_loaded(
 ) -> None:
     zombie = start(5, "save.after_manifest=stop:after=2", renew_every=60.0)  # its lease does not end it first
     os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT)
-    writer = Writer.acquire(folder, "heir", options=quick)
+    writer = FolderLease.acquire(folder, "heir", options=quick)
     temporary = folder.saving(2, 1)
     kept = folder.root / "aside"
     temporary.rename(kept)  # the store would remove it: here the zombie is to get as far as it can
@@ -151,7 +151,7 @@ def test_a_stopped_trainer_that_was_passed_ends_by_itself(folder: Folder, start:
     wait_in_save(zombie)
     zombie.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT)
-    writer = Writer.acquire(folder, "heir", options=quick)
+    writer = FolderLease.acquire(folder, "heir", options=quick)
     assert writer.term == 2
     zombie.send_signal(signal.SIGCONT)
     assert zombie.wait(timeout=30) == 4

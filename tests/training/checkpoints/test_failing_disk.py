@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from training.checkpoints import CheckpointStore, Folder, StoreOptions, Writer, publication
+from training.checkpoints import CheckpointStore, Folder, FolderLease, StoreOptions, publication
 from training.checkpoints import store as store_module
 from training.checkpoints.files import sync_folder
 from training.checkpoints.manifest import Manifest
@@ -40,7 +40,7 @@ def syncs(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> FailsToSync:
 
 
 def test_a_rewind_whose_name_cannot_be_synced_is_not_what_a_restart_finds(
-    folder: Folder, writer: Writer, order: Any, parts: Any, syncs: FailsToSync
+    folder: Folder, writer: FolderLease, order: Any, parts: Any, syncs: FailsToSync
 ) -> None:
     told: list[Manifest] = []
     store = CheckpointStore(folder, writer, StoreOptions(on_durable=told.append))
@@ -57,7 +57,7 @@ def test_a_rewind_whose_name_cannot_be_synced_is_not_what_a_restart_finds(
 
 
 def test_what_another_writer_may_go_on_from_is_not_taken_back(
-    folder: Folder, writer: Writer, order: Any, parts: Any, syncs: FailsToSync, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, writer: FolderLease, order: Any, parts: Any, syncs: FailsToSync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(folder, writer)
     store.publish(order(None), parts(0))
@@ -75,7 +75,7 @@ def test_what_another_writer_may_go_on_from_is_not_taken_back(
 
 
 def test_where_the_disk_does_not_tell_who_writes_the_save_fails_and_takes_nothing_back(
-    folder: Folder, writer: Writer, order: Any, parts: Any, syncs: FailsToSync, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, writer: FolderLease, order: Any, parts: Any, syncs: FailsToSync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(folder, writer)
     store.publish(order(None), parts(0))
@@ -96,7 +96,7 @@ def test_where_the_disk_does_not_tell_who_writes_the_save_fails_and_takes_nothin
 
 
 def test_a_checkpoint_after_which_nothing_can_be_pruned_is_durable_all_the_same(
-    folder: Folder, writer: Writer, order: Any, parts: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, writer: FolderLease, order: Any, parts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(folder, writer, StoreOptions(keep=KeepLast(1)))
     store.publish(order(None), parts(0))
@@ -109,7 +109,7 @@ def test_a_checkpoint_after_which_nothing_can_be_pruned_is_durable_all_the_same(
 
 
 def test_a_folder_that_cannot_be_read_fails_the_save_and_nothing_else(
-    folder: Folder, writer: Writer, order: Any, parts: Any, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, writer: FolderLease, order: Any, parts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(folder, writer)
     store.publish(order(None), parts(0))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from consumers.failpoints import arm
-from training.checkpoints import CheckpointStore, Folder, PartState, StoreOptions, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, StoreOptions
 from training.checkpoints.manifest import Manifest
 from training.errors import CheckpointError
 
@@ -44,7 +44,7 @@ def big(size: int) -> dict[str, PartState]:
     "window", ["save.before_data", "save.after_data", "save.before_manifest", "save.after_manifest"]
 )
 def test_a_save_that_finds_the_disk_full_leaves_nothing_and_the_next_one_works(
-    folder: Folder, writer: Writer, order: Any, parts: Any, window: str
+    folder: Folder, writer: FolderLease, order: Any, parts: Any, window: str
 ) -> None:
     told: list[Manifest] = []
     store = CheckpointStore(folder, writer, StoreOptions(on_durable=told.append))
@@ -84,7 +84,7 @@ def test_too_little_space_is_named_before_a_byte_is_written(store: CheckpointSto
 
 def test_a_file_system_that_fills_up_is_survived(small_disk: Path, order: Any) -> None:
     folder = Folder(small_disk / "clicks")
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     store = CheckpointStore(folder, writer)
     half = TMPFS_BYTES // 2
     store.publish(order(None), big(half))

@@ -9,31 +9,31 @@ from typing import Any
 import pytest
 
 from consumers.errors import ConfigError
-from training.checkpoints import Folder, LeaseOptions, Writer
+from training.checkpoints import Folder, FolderLease, LeaseOptions
 from training.checkpoints.fencing import NOTHING, Terms, begin
 from training.errors import CorruptError, FolderBusyError, PassedError
 
 
 def test_a_released_folder_is_taken_at_once_with_the_next_term(folder: Folder) -> None:
-    first = Writer.acquire(folder, "first")
+    first = FolderLease.acquire(folder, "first")
     first.release()
-    second = Writer.acquire(folder, "second")
+    second = FolderLease.acquire(folder, "second")
     assert (first.term, second.term) == (1, 2)
     assert folder.locks() == [2]
     second.release()
 
 
 def test_a_held_folder_is_refused_within_the_same_process_too(folder: Folder, quick: LeaseOptions) -> None:
-    first = Writer.acquire(folder, "first", options=quick)
+    first = FolderLease.acquire(folder, "first", options=quick)
     with pytest.raises(FolderBusyError, match=rf"held by first \(process {os.getpid()} "):
-        Writer.acquire(folder, "second", options=quick)
+        FolderLease.acquire(folder, "second", options=quick)
     first.release()
 
 
 def test_of_many_that_start_at_once_one_gets_the_folder(folder: Folder, quick: LeaseOptions) -> None:
-    def attempt(name: str) -> Writer | None:
+    def attempt(name: str) -> FolderLease | None:
         try:
-            return Writer.acquire(folder, name, options=quick)
+            return FolderLease.acquire(folder, name, options=quick)
         except FolderBusyError:
             return None
 
@@ -55,8 +55,8 @@ def test_a_writer_that_shows_no_life_is_passed_and_told_once(folder: Folder, qui
         heard.set()
 
     idle = LeaseOptions(renew_every=3.0)
-    first = Writer.acquire(folder, "first", options=idle, on_passed=on_passed)
-    second = Writer.acquire(folder, "second", options=quick)
+    first = FolderLease.acquire(folder, "first", options=idle, on_passed=on_passed)
+    second = FolderLease.acquire(folder, "second", options=quick)
     with pytest.raises(PassedError, match=r"second \(process .* took over .* with term 2"):
         first.check()
     assert heard.wait(10)
@@ -70,13 +70,13 @@ def test_a_writer_that_shows_no_life_is_passed_and_told_once(folder: Folder, qui
 def test_a_path_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path, inside: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"checkpoints\.path: cannot write to") as caught:
-        Writer.acquire(Folder(tmp_path / inside), "a test")
+        FolderLease.acquire(Folder(tmp_path / inside), "a test")
     assert "\n" not in str(caught.value)
 
 
 def test_terms_that_published_nothing_are_forgotten_and_the_last_is_not(folder: Folder) -> None:
     for _ in range(5):
-        Writer.acquire(folder, "a crash loop").release()
+        FolderLease.acquire(folder, "a crash loop").release()
     terms = Terms.read(folder)
     assert [(record.term, record.began_after) for record in terms.records] == [(5, NOTHING)]
     assert folder.highest_term() == 5
@@ -121,12 +121,12 @@ def test_a_damaged_record_of_a_term_is_refused_with_a_way_out(folder: Folder, ha
     with pytest.raises(CorruptError, match="bring"):
         Terms.read(folder)
     with pytest.raises(CorruptError, match="bring"):
-        Writer.acquire(folder, "a test")
+        FolderLease.acquire(folder, "a test")
     assert set(threading.enumerate()) <= before
 
 
 def test_a_full_disk_does_not_cost_the_lease(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     before = folder.lock(1).stat().st_mtime_ns
 
     def full(*_args: Any, **_more: Any) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from consumers.errors import DataLossError
-from training.checkpoints import CheckpointStore, Condition, Folder, PartState, SaveReason, StoreOptions, Writer
+from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, PartState, SaveReason, StoreOptions
 from training.checkpoints.manifest import FILE_NAME, Manifest
 from training.checkpoints.policies import KeepAny, KeepLast, Pinned
 from training.checkpoints.sealed_json import seal, unseal
@@ -172,11 +172,11 @@ def test_all_corrupt_refuses_until_a_new_beginning_is_ordered(
 
 
 def test_checkpoints_that_have_vanished_are_not_silently_begun_anew(
-    folder: Folder, store: CheckpointStore, writer: Writer, publish_steps: Publish
+    folder: Folder, store: CheckpointStore, writer: FolderLease, publish_steps: Publish
 ) -> None:
     publish_steps(1)
     writer.release()
-    Writer.acquire(folder, "the next").release()
+    FolderLease.acquire(folder, "the next").release()
     folder.checkpoint(0).rename(folder.root / "elsewhere")
     with pytest.raises(AllCorruptError, match="holds no checkpoint, though number 0 was published"):
         CheckpointStore(folder).newest()
@@ -218,7 +218,7 @@ def test_numbers_grow_past_whatever_is_there(
 
 
 def test_pruning_keeps_what_the_policy_says_and_what_nobody_may_judge(
-    folder: Folder, writer: Writer, order: Any, parts: Any
+    folder: Folder, writer: FolderLease, order: Any, parts: Any
 ) -> None:
     store = CheckpointStore(folder, writer, StoreOptions(keep=KeepAny([KeepLast(2), Pinned(frozenset({3}))])))
     (folder.checkpoints / "notes.txt").write_text("mine")
@@ -235,7 +235,7 @@ def test_pruning_keeps_what_the_policy_says_and_what_nobody_may_judge(
 
 
 def test_an_ancestor_to_fall_back_to_outlives_any_policy(
-    folder: Folder, writer: Writer, order: Any, parts: Any
+    folder: Folder, writer: FolderLease, order: Any, parts: Any
 ) -> None:
     store = CheckpointStore(folder, writer, StoreOptions(keep=KeepLast(1)))
     store.publish(order(None), parts(0))
@@ -246,7 +246,7 @@ def test_an_ancestor_to_fall_back_to_outlives_any_policy(
 
 
 def test_a_later_writer_is_told_and_the_dead_letters_are_waited_for(
-    folder: Folder, writer: Writer, order: Any, parts: Any
+    folder: Folder, writer: FolderLease, order: Any, parts: Any
 ) -> None:
     told: list[Manifest] = []
     waiting = ["letter"]
@@ -268,7 +268,7 @@ def test_a_later_writer_is_told_and_the_dead_letters_are_waited_for(
     assert manifest.created_at == "2026-01-02T00:00:00.000+00:00"
 
 
-def test_a_listener_that_fails_does_not_unpublish(folder: Folder, writer: Writer, order: Any, parts: Any) -> None:
+def test_a_listener_that_fails_does_not_unpublish(folder: Folder, writer: FolderLease, order: Any, parts: Any) -> None:
     def fail(_manifest: Manifest) -> None:
         raise RuntimeError("the commit failed")
 
@@ -313,7 +313,7 @@ def test_a_reader_cannot_publish(folder: Folder, store: CheckpointStore, order: 
 
 
 def test_leftovers_of_dead_writers_are_removed_and_the_unknown_is_left_alone(
-    folder: Folder, store: CheckpointStore, writer: Writer
+    folder: Folder, store: CheckpointStore, writer: FolderLease
 ) -> None:
     for name in (".saving-0000000003-0000000001", ".removing-0000000001", ".saving-mine", "kept"):
         (folder.checkpoints / name).mkdir()

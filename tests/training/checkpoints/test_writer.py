@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from consumers.failpoints import FailpointError, arm
-from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, StoreOptions, Writer
+from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, StoreOptions
 from training.errors import CheckpointError, PassedError
 
 WAIT_S = 30.0
@@ -33,7 +33,7 @@ def letters() -> Letters:
 
 
 @pytest.fixture
-def saving(folder: Folder, writer: Writer, letters: Letters) -> Iterator[CheckpointWriter]:
+def saving(folder: Folder, writer: FolderLease, letters: Letters) -> Iterator[CheckpointWriter]:
     saving = CheckpointWriter(CheckpointStore(folder, writer, StoreOptions(before_manifest=letters.wait)))
     yield saving
     letters.acknowledged.set()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.app.checkpoint_history import P0, PROVENANCE, folder_in
-from training.checkpoints import CheckpointStore, Folder, PartState, SaveOrder, SaveReason, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest
 from training.errors import CorruptError, MissingCheckpointError
 from training.history import comparison
 from training.history.comparison import Comparison, VariableDifference, compare
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def publish(folder: Folder, *models: Mapping[str, Any], **differing: Any) -> CheckpointStore:
     """A checkpoint for each model; what `differing` has is the last one's alone."""
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     try:
         store, ledger, parent = CheckpointStore(folder, writer), Ledger(), None
         ledger.join(P0, 0)
@@ -40,7 +40,7 @@ def publish(folder: Folder, *models: Mapping[str, Any], **differing: Any) -> Che
                 "optimizer": PartState(arrays={"adam/iterations": np.array(index), **last.get("optimizer", {})}),
                 "hyperparameters": PartState(facts={"training.batch_size": 64, **last.get("hyperparameters", {})}),
             }
-            order = SaveOrder(
+            order = SaveRequest(
                 reason=SaveReason.START if parent is None else SaveReason.INTERVAL,
                 parent=parent,
                 step=index,

@@ -7,12 +7,12 @@ import pytest
 
 from consumers.records import Partition
 from tests.app.checkpoint_history import BEGAN_MS, P0, PROVENANCE, STEP_MS, folder_in, publish_history
-from training.checkpoints import CheckpointStore, Condition, Folder, Writer
+from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease
 from training.commands import Rewind
 from training.history.lineage import CheckpointLineage, lineage_of
 from training.history.rewind import present_on_disk, publish_rewind
 from training.ledger.event_span import EventSpan
-from training.ledger.skip_orders import Orders
+from training.ledger.skip_orders import Interventions
 from training.ledger.skips import Skip
 
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Folder:
 
 @pytest.fixture
 def store(folder: Folder) -> Iterator[CheckpointStore]:
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     yield CheckpointStore(folder, writer)
     writer.release()
 
@@ -52,7 +52,7 @@ def test_a_checkpoint_of_an_older_version_loads_and_leaves_unknown_what_it_does_
     store = CheckpointStore(folder_in(tmp_path / "old"))
     found = of(store, 2)
     assert found.partitions[P0].learnt == 18
-    assert found.orders == Orders()
+    assert found.orders == Interventions()
     assert not found.event_span.known
     assert not found.event_span.widened(1, 2).known, "what came before is still not known"
     assert of(store, 0).event_span == EventSpan(), "nothing was learnt, so there is nothing not to know"
@@ -96,9 +96,9 @@ def test_a_ledger_whose_bytes_have_changed_is_told_of_as_damaged(store: Checkpoi
 def test_overlapping_orders_stay_on_record_as_they_were_given() -> None:
     first = Skip(order="a", partition=P0, start=10, end=20, reason="")
     second = Skip(order="b", partition=P0, start=15, end=25, reason="")
-    orders = Orders(skips=(first, second))
+    orders = Interventions(skips=(first, second))
     assert [(one.order, one.start, one.end) for one in orders.standing] == [("a", 10, 20), ("b", 20, 25)]
     assert [(one.order, one.start, one.end) for one in orders.without(["a"], 9).standing] == [("b", 15, 25)]
     assert orders.without(["a"], 9).since(orders) == orders.without(["a"], 9)
     other = Skip(order="c", partition=Partition("clicks", 1), start=0, end=1, reason="")
-    assert orders.since(Orders(skips=(other,))).skips == (other, first, second)
+    assert orders.since(Interventions(skips=(other,))).skips == (other, first, second)

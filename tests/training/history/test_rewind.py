@@ -10,12 +10,12 @@ from consumers.errors import ConfigError, DataLossError
 from consumers.failpoints import FailpointError, arm
 from consumers.records import Partition
 from tests.app.checkpoint_history import P0, P1, PER_STEP, PROVENANCE, folder_in, publish_history
-from training.checkpoints import CheckpointStore, Folder, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease
 from training.commands import Rewind
 from training.errors import AllCorruptError, CorruptError, MissingCheckpointError
 from training.history.rewind import Present, RewindPlan, check_rewind, plan_rewind, present_on_disk, publish_rewind
 from training.ledger.ledger import Ledger, Skip
-from training.ledger.skip_orders import Orders, Rewound
+from training.ledger.skip_orders import Interventions, Rewound
 
 STEPS = 3
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Folder:
 
 @pytest.fixture
 def store(folder: Folder) -> Iterator[CheckpointStore]:
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     yield CheckpointStore(folder, writer)
     writer.release()
 
@@ -50,7 +50,7 @@ def plan(store: CheckpointStore, command: Rewind) -> RewindPlan:
 
 
 def test_the_next_start_is_on_the_rewound_timeline(store: CheckpointStore, folder: Folder) -> None:
-    manifest = publish_rewind(store, Rewind(to=1, note="why", by="somebody"), orders=Orders(), incarnation=7)
+    manifest = publish_rewind(store, Rewind(to=1, note="why", by="somebody"), orders=Interventions(), incarnation=7)
     newest = CheckpointStore(folder).newest()
     assert newest is not None
     assert (newest.number, newest.parent, newest.step) == (STEPS + 1, 1, 1)
@@ -59,11 +59,11 @@ def test_the_next_start_is_on_the_rewound_timeline(store: CheckpointStore, folde
 
 
 def test_a_kill_right_after_the_order_changes_nothing_about_it(folder: Folder) -> None:
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     arm("save.before_prune=raise")
     try:
         with pytest.raises(FailpointError):
-            publish_rewind(CheckpointStore(folder, writer), Rewind(to=1), orders=Orders(), incarnation=1)
+            publish_rewind(CheckpointStore(folder, writer), Rewind(to=1), orders=Interventions(), incarnation=1)
     finally:
         arm("")
         writer.release()
@@ -71,21 +71,21 @@ def test_a_kill_right_after_the_order_changes_nothing_about_it(folder: Folder) -
 
 
 def test_the_other_parts_are_the_targets_own(store: CheckpointStore) -> None:
-    manifest = publish_rewind(store, Rewind(to=2, skips=[skip(P0, 20, 25)]), orders=Orders(), incarnation=1)
+    manifest = publish_rewind(store, Rewind(to=2, skips=[skip(P0, 20, 25)]), orders=Interventions(), incarnation=1)
     ordered, target = store.load(manifest.number), store.load(2)
     assert ordered["progress"].facts == target["progress"].facts
     assert (ordered["model"].arrays["w"] == target["model"].arrays["w"]).all()
 
 
 def test_an_order_says_where_its_state_comes_from(store: CheckpointStore) -> None:
-    assert publish_rewind(store, Rewind(to=1), orders=Orders(), incarnation=1).provenance == PROVENANCE
-    assert publish_rewind(store, Rewind(to=1), orders=Orders(), incarnation=1, provenance={"a": 1}).provenance == {
-        "a": 1
-    }
+    assert publish_rewind(store, Rewind(to=1), orders=Interventions(), incarnation=1).provenance == PROVENANCE
+    assert publish_rewind(
+        store, Rewind(to=1), orders=Interventions(), incarnation=1, provenance={"a": 1}
+    ).provenance == {"a": 1}
 
 
 def test_the_incarnation_never_goes_back(store: CheckpointStore, folder: Folder) -> None:
-    publish_rewind(store, Rewind(to=0), orders=Orders(), incarnation=41)
+    publish_rewind(store, Rewind(to=0), orders=Interventions(), incarnation=41)
     assert ledger_of_newest(folder).incarnation == 41
 
 
@@ -100,23 +100,23 @@ def test_a_plan_counts_what_is_read_again_and_what_is_not(store: CheckpointStore
 
 def test_what_is_learnt_cannot_be_skipped_from_there(store: CheckpointStore) -> None:
     with pytest.raises(DataLossError, match=r"settled up to 20"):
-        check_rewind(store, Rewind(to=2, skips=[skip(P0, 19, 25)]), Orders())
+        check_rewind(store, Rewind(to=2, skips=[skip(P0, 19, 25)]), Interventions())
 
 
 def test_a_range_of_a_strange_partition_is_refused(store: CheckpointStore) -> None:
     with pytest.raises(ConfigError, match=r"clicks:9 is no partition of checkpoint 2; it has clicks:0, clicks:1"):
-        check_rewind(store, Rewind(to=2, skips=[skip(Partition("clicks", 9), 0, 5)]), Orders())
+        check_rewind(store, Rewind(to=2, skips=[skip(Partition("clicks", 9), 0, 5)]), Interventions())
 
 
 def test_a_number_that_is_not_there_is_refused(store: CheckpointStore) -> None:
     with pytest.raises(MissingCheckpointError, match=r"no checkpoint has the number 9"):
-        publish_rewind(store, Rewind(to=9), orders=Orders(), incarnation=1)
+        publish_rewind(store, Rewind(to=9), orders=Interventions(), incarnation=1)
 
 
 def test_a_damaged_target_is_refused(store: CheckpointStore, folder: Folder) -> None:
     (folder.checkpoint(1) / "model.safetensors").write_bytes(b"x")
     with pytest.raises(CorruptError, match=r"checkpoint 1 is corrupt: model.safetensors holds 1 bytes"):
-        check_rewind(store, Rewind(to=1), Orders())
+        check_rewind(store, Rewind(to=1), Interventions())
 
 
 def test_a_rewind_is_the_way_out_where_nothing_newer_verifies(store: CheckpointStore, folder: Folder) -> None:
@@ -128,7 +128,7 @@ def test_a_rewind_is_the_way_out_where_nothing_newer_verifies(store: CheckpointS
     with pytest.raises(AllCorruptError):
         CheckpointStore(folder).newest()
     assert plan(store, Rewind(to=1)).partitions[P0].back_to == 10
-    publish_rewind(store, Rewind(to=1), orders=Orders(), incarnation=1)
+    publish_rewind(store, Rewind(to=1), orders=Interventions(), incarnation=1)
     assert ledger_of_newest(folder).positions() == PER_STEP
 
 

@@ -9,7 +9,7 @@ import pytest
 from consumers.errors import ConfigError
 from consumers.records import Partition
 from tests.app.checkpoint_history import BEGAN_MS, P0, STEP_MS, folder_in, publish_history
-from training.checkpoints import CheckpointStore, Folder, Writer
+from training.checkpoints import CheckpointStore, Folder, FolderLease
 from training.commands import Rewind
 from training.errors import MissingCheckpointError
 from training.history.rewind import present_on_disk, publish_rewind
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Folder:
 
 @pytest.fixture
 def store(folder: Folder) -> Iterator[CheckpointStore]:
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     yield CheckpointStore(folder, writer)
     writer.release()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import load
-from app.tools.validate import Check, Outcome
+from app.tools.validate import CheckOutcome, CheckResult
 from app.tools.validate.model_check import model_checks
 
 pytestmark = pytest.mark.tensorflow
@@ -54,14 +54,14 @@ def build_model():
     model.compile(optimizer="adam", loss="mse")
     return model
 """
-Examine = Callable[..., list[Check]]
+Examine = Callable[..., list[CheckResult]]
 
 
 @pytest.fixture
 def examine(tmp_path: Path) -> Examine:
     """Check a model file of this text."""
 
-    def run(model: str, proof: str = "enforce") -> list[Check]:
+    def run(model: str, proof: str = "enforce") -> list[CheckResult]:
         (tmp_path / "model.py").write_text(model)
         (tmp_path / "clicks.yaml").write_text(CONFIG.replace("PROOF", proof))
         checks = model_checks(load(tmp_path / "clicks.yaml", {}).settings)
@@ -71,12 +71,14 @@ def examine(tmp_path: Path) -> Examine:
     return run
 
 
-def complaints(checks: list[Check]) -> list[tuple[str, str]]:
-    return [(check.outcome, check.name) for check in checks if check.outcome not in (Outcome.OK, Outcome.SKIP)]
+def complaints(checks: list[CheckResult]) -> list[tuple[str, str]]:
+    return [
+        (check.outcome, check.name) for check in checks if check.outcome not in (CheckOutcome.OK, CheckOutcome.SKIP)
+    ]
 
 
-def text_of(checks: list[Check]) -> str:
-    return " | ".join(check.detail for check in checks if check.outcome in (Outcome.FAIL, Outcome.WARN))
+def text_of(checks: list[CheckResult]) -> str:
+    return " | ".join(check.detail for check in checks if check.outcome in (CheckOutcome.FAIL, CheckOutcome.WARN))
 
 
 def test_a_model_that_keeps_the_contract_has_no_complaint(examine: Examine) -> None:
@@ -236,6 +238,6 @@ def test_what_a_start_accepts_and_a_stream_punishes_is_warned_of(examine: Examin
 
 def test_a_proof_that_is_only_to_warn_fails_nobody(examine: Examine) -> None:
     model, *_ = PROOF["normalises over the batch"]
-    (failed,) = [check for check in examine(model) if check.outcome is Outcome.FAIL]
-    (warned,) = [check for check in examine(model, proof="warn") if check.outcome is not Outcome.OK]
-    assert (warned.outcome, warned.name) == (Outcome.WARN, failed.name)
+    (failed,) = [check for check in examine(model) if check.outcome is CheckOutcome.FAIL]
+    (warned,) = [check for check in examine(model, proof="warn") if check.outcome is not CheckOutcome.OK]
+    assert (warned.outcome, warned.name) == (CheckOutcome.WARN, failed.name)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.training.conftest import MakeLearner, largest_difference, mlp, state_of
-from training.model.proof import Finding, Proof
+from training.model.proof import Finding, ModelProof
 
 pytestmark = pytest.mark.tensorflow
 
@@ -39,7 +39,7 @@ class Sum(keras.metrics.Metric):
 
 
 def _findings(learner_of: MakeLearner, build: Any, **kwargs: Any) -> list[Finding]:
-    return Proof(learner_of(build, **kwargs)).findings()
+    return ModelProof(learner_of(build, **kwargs)).findings()
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
@@ -88,6 +88,6 @@ def test_a_metric_that_counts_absent_rows_is_named(learner_of: MakeLearner) -> N
 def test_the_proof_leaves_the_model_as_it_was(learner_of: MakeLearner) -> None:
     learner = learner_of(lambda: mlp(keras.layers.Dropout(0.5)), replicas=2)
     before = state_of(learner)
-    Proof(learner).findings()
+    ModelProof(learner).findings()
     assert largest_difference(before, state_of(learner)) == 0
     assert learner.witness.testimonies() == {}

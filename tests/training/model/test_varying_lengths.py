@@ -13,7 +13,7 @@ from training.errors import ModelError
 from training.ledger.ledger import Ledger
 from training.model.compiled_call import as_the_model_takes_it
 from training.model.learner import Learner, LearnerOptions
-from training.model.proof import Proof
+from training.model.proof import ModelProof
 from training.model.strategy import DeviceOptions
 
 SCHEMA = Schema(
@@ -43,7 +43,7 @@ def test_a_model_of_ragged_and_padded_lists_weighs_each_record_the_same(replicas
     devices = DeviceOptions(replicas=replicas, deterministic=False, threads=None)
     learner = Learner(build, None, LearnerOptions(schema=SCHEMA, batch_size=8, devices=devices, seed=1))
     learner.trace(learner.rows_of(learner.probe()), deterministic=False)
-    assert [finding.holds for finding in Proof(learner).findings()] == [True] * (1 + replicas)
+    assert [finding.holds for finding in ModelProof(learner).findings()] == [True] * (1 + replicas)
 
 
 def test_lengths_travel_with_their_rows_and_what_is_cut_is_counted_once() -> None:

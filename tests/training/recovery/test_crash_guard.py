@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from tests.training.checkpoints.test_in_flight import P0, P1, block, die
-from training.checkpoints import Folder, Writer
+from training.checkpoints import Folder, FolderLease
 from training.checkpoints.in_flight import Death, Range
 from training.recovery.crash_guard import Brake, crash_loop
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def _started(folder: Folder, number: int, after: int | None = AFTER) -> Brake:
     """A start that goes on from this checkpoint; its process ends without a word."""
-    writer = Writer.acquire(folder, "a test")
+    writer = FolderLease.acquire(folder, "a test")
     try:
         return Brake.of(writer, number, after)
     finally:

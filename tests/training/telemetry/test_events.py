@@ -11,18 +11,18 @@ from tests.training.trainer_rig import P0, P1, SHARE, Run, Topic, running
 from training.commands import Pause, Resume, Rewind, Save
 from training.errors import CheckpointError
 from training.ledger.skips import Skip
-from training.telemetry.events import MOST_KEPT, Event, Events, Kind, Severity
+from training.telemetry.events import MOST_KEPT, Event, EventKind, Events, Severity
 
 
-def texts(run: Run, kind: Kind) -> list[str]:
+def texts(run: Run, kind: EventKind) -> list[str]:
     return [event.text for event in run.events.since() if event.kind is kind]
 
 
 def test_a_flood_of_small_events_is_bounded_and_pushes_no_grave_one_out() -> None:
     events = Events()
-    events.tell(Kind.FAILED, "Failed.", Severity.ERROR)
+    events.tell(EventKind.FAILED, "Failed.", Severity.ERROR)
     for number in range(10_000):
-        events.tell(Kind.CHECKPOINT, f"Checkpoint {number}.")
+        events.tell(EventKind.CHECKPOINT, f"Checkpoint {number}.")
     kept = events.since()
     assert kept[0].text == "Failed."
     assert kept[-1].text == "Checkpoint 9999."
@@ -33,7 +33,7 @@ def test_whoever_asks_since_the_last_id_gets_each_event_once_and_in_order() -> N
     events, seen = Events(), list[Event]()
     grave = {3, 4, 7}
     for number in range(9):
-        events.tell(Kind.PROBLEM, str(number), Severity.ERROR if number in grave else Severity.INFO)
+        events.tell(EventKind.PROBLEM, str(number), Severity.ERROR if number in grave else Severity.INFO)
         if number % 2:
             seen += events.since(seen[-1].id if seen else 0)
     seen += events.since(seen[-1].id)
@@ -44,14 +44,14 @@ def test_whoever_asks_since_the_last_id_gets_each_event_once_and_in_order() -> N
 def test_the_ids_of_a_later_process_are_greater_though_it_has_told_less() -> None:
     before, after = Events(wall=lambda: 1000.0), Events(wall=lambda: 1060.0)
     for _ in range(50):
-        before.tell(Kind.CHECKPOINT, "x")
-    after.tell(Kind.STARTED, "y")
+        before.tell(EventKind.CHECKPOINT, "x")
+    after.tell(EventKind.STARTED, "y")
     assert [event.text for event in after.since(before.newest)] == ["y"]
 
 
 def test_an_id_of_a_process_whose_clock_was_ahead_hides_nothing() -> None:
     events = Events(wall=lambda: 1000.0)
-    events.tell(Kind.STARTED, "y")
+    events.tell(EventKind.STARTED, "y")
     assert [event.text for event in events.since(5_000_000)] == ["y"]
 
 
@@ -60,7 +60,7 @@ def test_threads_that_tell_at_once_get_ids_of_their_own() -> None:
 
     def tell() -> None:
         for _ in range(50):
-            events.tell(Kind.CHECKPOINT, "x")
+            events.tell(EventKind.CHECKPOINT, "x")
 
     tellers = [threading.Thread(target=tell) for _ in range(4)]
     for teller in tellers:
@@ -84,14 +84,14 @@ def test_a_life_is_told_in_the_order_in_which_it_was_lived(tmp_path: Path) -> No
         run.reaches(2 * SHARE)
     told = [(event.kind, event.text) for event in run.events.since()]
     assert told == [
-        (Kind.CHECKPOINT, "Checkpoint 1 is durable, asked for by Ada: before the sale."),
-        (Kind.PAUSED, "Paused: asked to by Ada."),
-        (Kind.RESUMED, "Resumed: asked to by Ada."),
+        (EventKind.CHECKPOINT, "Checkpoint 1 is durable, asked for by Ada: before the sale."),
+        (EventKind.PAUSED, "Paused: asked to by Ada."),
+        (EventKind.RESUMED, "Resumed: asked to by Ada."),
         (
-            Kind.REWOUND,
+            EventKind.REWOUND,
             "Rewound to checkpoint 0, ordered by Ada as checkpoint 2: bad import. It passes over clicks:0:5-7.",
         ),
-        (Kind.CHECKPOINT, "Checkpoint 3 is durable."),
+        (EventKind.CHECKPOINT, "Checkpoint 3 is durable."),
     ]
     rewound = run.events.since()[3]
     assert rewound.facts == {"number": 2, "to": 0, "by": "Ada", "reason": "bad import", "skip": ["clicks:0:5-7"]}
@@ -106,7 +106,7 @@ def test_a_save_that_fails_is_told_as_an_error(tmp_path: Path) -> None:
     with running(tmp_path, Topic(P0), before_manifest=before_manifest) as run:
         with pytest.raises(CheckpointError):
             run.ask(Save())
-        run.sees(lambda: texts(run, Kind.SAVE_FAILED))
+        run.sees(lambda: texts(run, EventKind.SAVE_FAILED))
         (event,) = run.events.since()
         assert (event.text, event.severity) == ("A save failed: no room", Severity.ERROR)
 
@@ -118,7 +118,7 @@ def test_a_step_that_raises_is_told_with_what_was_set_aside(tmp_path: Path) -> N
     with running(tmp_path, topic, build=lambda: mlp(model=Fragile)) as run:
         topic.produce(SHARE)
         run.reaches(SHARE)
-        (fell_back,), (set_aside,) = texts(run, Kind.FELL_BACK), texts(run, Kind.SET_ASIDE)
+        (fell_back,), (set_aside,) = texts(run, EventKind.FELL_BACK), texts(run, EventKind.SET_ASIDE)
         assert "going back to checkpoint 0" in fell_back
         assert set_aside.startswith("clicks:0 offset 3 is set aside: ")
         assert "1000" not in fell_back + set_aside, "a record's value stays home"
@@ -130,7 +130,7 @@ def test_a_partition_that_joins_is_told_whether_it_came_before_or_while_it_ran(t
     with running(tmp_path, topic, newcomers={P1: 7}) as run:
         topic.produce(SHARE, partition := type(P0)("clicks", 2))
         run.reaches(SHARE, partition)
-        assert texts(run, Kind.PARTITION_ADDED) == [
+        assert texts(run, EventKind.PARTITION_ADDED) == [
             "Partition clicks:1 has joined at offset 7.",
             "Partition clicks:2 has joined at offset 0.",
         ]
