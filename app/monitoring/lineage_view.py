@@ -10,7 +10,7 @@ from consumers.records import Partition
 from training.history.lineage import CheckpointLineage
 from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
-from training.ledger.skip_orders import Interventions
+from training.ledger.interventions import Interventions
 
 
 def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:

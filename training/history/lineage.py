@@ -16,8 +16,8 @@ from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError, MissingCheckpointError
 from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
+from training.ledger.interventions import Interventions
 from training.ledger.ledger import NAME, Ledger
-from training.ledger.skip_orders import Interventions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

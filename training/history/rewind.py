@@ -23,8 +23,8 @@ from training.errors import AllCorruptError, CorruptError
 from training.history.lineage import ledger_of
 from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
+from training.ledger.interventions import Interventions, Rewound
 from training.ledger.ledger import NAME, Ledger
-from training.ledger.skip_orders import Interventions, Rewound
 from training.ledger.skips import Skip
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from training.checkpoints.parts import PartState
 from training.errors import CorruptError
 from training.ledger.account import Account, PartitionAccount
 from training.ledger.event_span import EventSpan
-from training.ledger.skip_orders import Interventions
+from training.ledger.interventions import Interventions
 from training.ledger.skips import Skip, uncovered
 from training.ledger.totals import ProcessTotals
 

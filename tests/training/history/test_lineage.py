@@ -12,7 +12,7 @@ from training.commands import Rewind
 from training.history.lineage import CheckpointLineage, lineage_of
 from training.history.rewind import present_on_disk, publish_rewind
 from training.ledger.event_span import EventSpan
-from training.ledger.skip_orders import Interventions
+from training.ledger.interventions import Interventions
 from training.ledger.skips import Skip
 
 

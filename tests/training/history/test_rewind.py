@@ -14,8 +14,8 @@ from training.checkpoints import CheckpointStore, Folder, FolderLease
 from training.commands import Rewind
 from training.errors import AllCorruptError, CorruptError, MissingCheckpointError
 from training.history.rewind import Present, RewindPlan, check_rewind, plan_rewind, present_on_disk, publish_rewind
+from training.ledger.interventions import Interventions, Rewound
 from training.ledger.ledger import Ledger, Skip
-from training.ledger.skip_orders import Interventions, Rewound
 
 STEPS = 3
 
