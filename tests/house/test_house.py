@@ -20,7 +20,7 @@ COMMANDS = (ROOT / "app" / "cli" / "command_list.py").read_text()
 MOST_LINES = 400
 MOST_LINES_IN_A_FUNCTION = 60
 MOST_PARAMETERS = 7
-READS_THE_ENVIRONMENT = re.compile(r"^app/(settings|local_broker)(/|\.py$)|/failpoints\.py$")
+READS_THE_ENVIRONMENT = re.compile(r"^app/(settings|tools/local_broker)(/|\.py$)|/failpoints\.py$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

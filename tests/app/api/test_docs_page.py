@@ -129,7 +129,7 @@ def test_the_docs_say_for_how_long_a_rewind_waits_before_it_is_ordered() -> None
 
 
 def test_every_kind_of_problem_stands_in_the_docs() -> None:
-    source = (Path(__file__).parents[3] / "app" / "api" / "problems.py").read_text("utf-8")
+    source = (Path(__file__).parents[3] / "app" / "monitoring" / "problems.py").read_text("utf-8")
     kinds = set(re.findall(r'kind="(\w+)"', source))
     assert len(kinds) > 5
     assert [kind for kind in sorted(kinds) if f"`{kind}`" not in _DOCS] == []

@@ -163,7 +163,7 @@ def test_lag_is_told_by_partition_and_as_lag_tells_it(api: Client, rig: Rig) -> 
 
 
 def test_the_problems_are_those_of_the_status(api: Client, rig: Rig) -> None:
-    source = (ROOT / "app" / "api" / "problems.py").read_text("utf-8")
+    source = (ROOT / "app" / "monitoring" / "problems.py").read_text("utf-8")
     assert set(KINDS) == set(re.findall(r'kind="(\w+)"', source))
     rig.source.meter.unanswered("no answer within 10 s")
     found = scrape(api)
