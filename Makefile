@@ -56,6 +56,7 @@ layers: $(READY)
 	$(BIN)/lint-imports --no-logo
 
 house: $(READY)
+	$(BIN)/python -m tests.house.structure --out build/house.json
 	$(BIN)/python -m pytest -q tests/house
 
 # In two processes with a Kafka of its own each, beside each other: most of the time goes into starts of real processes,
