@@ -4,8 +4,8 @@ Owns everything that speaks to Kafka. The names here cost nothing to import; `co
 `consumers.dead_letters.producer` load the client library.
 """
 
-from consumers.handoff import Handoff, HandoffStatistics
+from consumers.handoff import Handoff, HandoffStatistics, ReceiveEnd, SendEnd
 from consumers.reasons import Reason
 from consumers.records import Chunk, Partition
 
-__all__ = ["Chunk", "Handoff", "HandoffStatistics", "Partition", "Reason"]
+__all__ = ["Chunk", "Handoff", "HandoffStatistics", "Partition", "Reason", "ReceiveEnd", "SendEnd"]

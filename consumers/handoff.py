@@ -1,11 +1,11 @@
-"""The hand-off: the thread-safe queue between the consumer's loop and the decoders, the end of `consumers`.
+"""The hand-off: the thread-safe queue between the consumer's loop and the decoders, the right edge of `consumers`.
 
-Owns the chunks that were fetched and not yet taken, one FIFO queue a partition under one lock. It has no thread of
-its own: the sending end never blocks and may be used from an event loop, the receiving end waits in its own thread.
-Full, it refuses a chunk (`offer` is False) and says so when room appears (`on_room`). Each partition has an equal
-share of the bytes, so that a full one never keeps another from being filled: a receiver may wait for one given
-partition. It ends in one of three ways, by the sender (`end`, `fail`) or by the receiver (`close`); what is dropped
-is counted, so that always: offered = received + queued + discarded.
+Owns the chunks that were fetched and not yet received, one FIFO queue per partition under one lock. It has two ends and
+no thread of its own: `SendEnd` never blocks and may be used from an event loop, `ReceiveEnd` waits in the receiver's
+thread. When a partition's queue is full, `offer` returns False, and `on_room` calls back once there is room. Each
+partition has an equal share of the bytes, so a full queue never keeps another from being filled, and a receiver may
+wait for one given partition. The sender ends it by `end` or `fail`, the receiver by `close`. Chunks that an ending
+drops are counted, so that this law always holds: offered = received + queued + discarded.
 """
 
 import enum
@@ -15,15 +15,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded, MillraceError
 from consumers.joining import JOINED_BYTES, JOINED_RECORDS, follows, together
 from consumers.records import Chunk, Partition
 
 Pick = Callable[[Mapping[Partition, Chunk]], Partition | None]
-"""Given the first chunk of each partition that has one: which partition to take from, None to wait for more.
+"""Chooses the partition to receive from, given the first chunk of each partition that has one. None waits for more.
 
-It is called under the hand-off's lock: quick, and without calling the hand-off."""
+The hand-off calls it under its lock: it must be quick and must not call the hand-off."""
 
 
 class _State(enum.Enum):
@@ -57,7 +58,7 @@ class ChunkTotals:
 
     @classmethod
     def of(cls, chunk: Chunk) -> "ChunkTotals":
-        """One chunk."""
+        """Return the totals of one chunk."""
         return cls(chunks=1, records=len(chunk), nbytes=chunk.nbytes)
 
 
@@ -66,19 +67,19 @@ class HandoffStatistics:
     """What a hand-off holds and has done. offered = received + queued + discarded."""
 
     queued: ChunkTotals
-    """What waits to be received."""
+    """Chunks that wait to be received."""
     capacity_bytes: int
-    """The bound of `queued`; only a chunk that is larger than its partition's share passes it, alone in its queue."""
+    """The bound of `queued`. Only a chunk larger than its partition's share exceeds it, alone in its queue."""
     peak_bytes: int
-    """The most that was ever queued."""
+    """The most bytes that were ever queued."""
     partitions: int
-    """Among how many the capacity is shared."""
+    """The number of partitions that share the capacity."""
     offered: ChunkTotals
-    """What was ever taken from the sender."""
+    """Chunks that the sender offered and the hand-off accepted."""
     received: ChunkTotals
-    """What the receiver has got."""
+    """Chunks that the receiver took."""
     discarded: ChunkTotals
-    """What was dropped by an ending while it was queued."""
+    """Chunks that an ending dropped while they were queued."""
     state: str
     """open, ended, broken or closed."""
     as_of: float
@@ -104,8 +105,49 @@ class _Queue:
         return chunk
 
 
+class SendEnd(Protocol):
+    """The end that the source uses. Any thread may call it, an event loop included: no method blocks."""
+
+    def offer(self, chunk: Chunk) -> bool:
+        """Accept the chunk, or return False when its partition is full. Raises HandoffClosed after `close`."""
+
+    def has_room(self, partition: Partition) -> bool:
+        """Return whether the partition's queue is below its share. If it is not, `on_room` calls back later."""
+
+    def set_partitions(self, count: int) -> None:
+        """Divide the capacity among `count` partitions from now on."""
+
+    def on_room(self, callback: Callable[[], None]) -> None:
+        """Set what is called when a partition that was refused has room, or the receiver has closed."""
+
+    def end(self) -> None:
+        """End normally: the receiver drains what is queued, then gets HandoffEnded."""
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error: what is queued is dropped, and the receiver gets HandoffBroken."""
+
+
+class ReceiveEnd(Protocol):
+    """The end that the feed uses. One thread receives; any thread may wake, close or read statistics."""
+
+    def receive(self, timeout: float | None, pick: Pick | None = None) -> Chunk:
+        """Wait up to `timeout` seconds (None: without limit) for a chunk and take it."""
+
+    def take_behind(self, chunk: Chunk) -> list[Chunk]:
+        """Take the queued chunks that directly follow a received one, while all together stay small."""
+
+    def wake(self) -> None:
+        """Make the waiting `receive`, or the next one that would wait, raise HandoffEmpty at once."""
+
+    def close(self) -> None:
+        """Drop and count what is queued. Both ends get HandoffClosed from now on."""
+
+    def statistics(self) -> HandoffStatistics:
+        """Return what the hand-off holds and has done."""
+
+
 class Handoff:
-    """A queue of chunks with two ends, bounded in bytes."""
+    """A queue of chunks, bounded in bytes: one object that is both a SendEnd and a ReceiveEnd."""
 
     def __init__(
         self, *, capacity_bytes: int, partitions: int = 1, clock: Callable[[], float] = time.monotonic
@@ -127,12 +169,12 @@ class Handoff:
         self._offered = self._received = self._discarded = ChunkTotals()
         self._peak_bytes = 0
 
-    # The sending end: any thread, never blocks.
+    # SendEnd: any thread, never blocks.
 
     def offer(self, chunk: Chunk) -> bool:
-        """Take the chunk, or say False when its partition is full. Raises HandoffClosed when the receiver has left.
+        """Accept the chunk, or return False when its partition is full. Raises HandoffClosed after `close`.
 
-        A chunk that is larger than its partition's share is taken when that partition's queue is empty.
+        A chunk that is larger than its partition's share is accepted when that partition's queue is empty.
         """
         with self._arrived:
             self._check_open()
@@ -150,7 +192,7 @@ class Handoff:
             return True
 
     def has_room(self, partition: Partition) -> bool:
-        """Whether the partition's queue is below its share. If not, `on_room` tells when to ask again."""
+        """Return whether the partition's queue is below its share. If it is not, `on_room` calls back later."""
         with self._arrived:
             self._check_open()
             queue = self._queues.get(partition)
@@ -160,28 +202,29 @@ class Handoff:
             return False
 
     def set_partitions(self, count: int) -> None:
-        """Share the capacity among so many partitions from now on. What is queued stays."""
+        """Divide the capacity among `count` partitions from now on. Chunks that are queued stay queued."""
         if count < 1:
             raise ValueError(f"partitions={count} must be at least 1")
         with self._arrived:
             self._partitions = count
-            callback = self._forget_refusals()
+            callback = self._on_room if self._refused else None
+            self._refused.clear()
         _call(callback)
 
     def on_room(self, callback: Callable[[], None]) -> None:
-        """Call back, outside of the lock, when a partition that was refused has room, or the receiver has left."""
+        """Set what is called, outside the lock, when a refused partition has room or the receiver has closed."""
         with self._arrived:
             self._on_room = callback
 
     def end(self) -> None:
-        """All was sent: the receiver drains what is queued, then gets HandoffEnded."""
+        """End normally: the receiver drains what is queued, then gets HandoffEnded."""
         with self._arrived:
             if self._state is _State.OPEN:
                 self._state = _State.ENDED
                 self._arrived.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """The sender broke: what is queued is dropped, and the receiver gets HandoffBroken from the error."""
+        """End with an error: what is queued is dropped, and the receiver gets HandoffBroken with the error's text."""
         with self._arrived:
             if self._state is _State.OPEN:
                 self._state = _State.BROKEN
@@ -189,25 +232,25 @@ class Handoff:
                 self._discard()
                 self._arrived.notify_all()
 
-    # The receiving end.
+    # ReceiveEnd: one thread receives.
 
     def receive(self, timeout: float | None, pick: Pick | None = None) -> Chunk:
-        """Wait for a chunk and take it, the oldest first, or as `pick` says.
+        """Wait for a chunk and take it: the oldest, or the first of the partition that `pick` chooses.
 
-        Raises HandoffEmpty after `timeout` seconds (None: never) or a `wake`, HandoffBroken, HandoffClosed, and
-        HandoffEnded once all was sent and `pick` would take nothing of what is left: a receive without `pick` then
-        drains the rest.
+        Raises HandoffEmpty after `timeout` seconds (None: never) or after a `wake`, HandoffBroken after `fail`,
+        HandoffClosed after `close`. After `end` it raises HandoffEnded once `pick` chooses none of the chunks that are
+        left; a `receive` without `pick` drains them.
         """
         deadline = None if timeout is None else self._clock() + timeout
         with self._arrived:
             while (chunk := self._take(pick)) is None:
                 self._wait(deadline)
-            callback = self._room_made(chunk.partition)
+            callback = self._callback_for_room(chunk.partition)
         _call(callback)
         return chunk
 
     def take_behind(self, chunk: Chunk) -> list[Chunk]:
-        """Take what is queued right behind a chunk that was received, as far as all together stay small."""
+        """Take the queued chunks that directly follow a received one, while all together stay small."""
         behind = [chunk]
         with self._arrived:
             records, nbytes = len(chunk), chunk.nbytes
@@ -216,18 +259,18 @@ class Handoff:
                 if records > JOINED_RECORDS or nbytes > JOINED_BYTES or not together(chunk, head):
                     break
                 behind.append(self._pop(chunk.partition))
-            callback = self._room_made(chunk.partition) if len(behind) > 1 else None
+            callback = self._callback_for_room(chunk.partition) if len(behind) > 1 else None
         _call(callback)
         return behind[1:]
 
     def wake(self) -> None:
-        """Make the receive that waits, or else the next that would wait, raise HandoffEmpty at once."""
+        """Make the waiting `receive`, or the next one that would wait, raise HandoffEmpty at once."""
         with self._arrived:
             self._woken = True
             self._arrived.notify_all()
 
     def close(self) -> None:
-        """Leave: what is queued is dropped and counted, and both ends get HandoffClosed from now on."""
+        """Drop and count what is queued. Both ends get HandoffClosed from now on."""
         with self._arrived:
             if self._state is _State.CLOSED:
                 return
@@ -238,7 +281,7 @@ class Handoff:
         _call(callback)
 
     def statistics(self) -> HandoffStatistics:
-        """What it holds and has done."""
+        """Return what the hand-off holds and has done, as of now."""
         with self._arrived:
             return HandoffStatistics(
                 queued=self._queued,
@@ -252,7 +295,7 @@ class Handoff:
                 as_of=self._clock(),
             )
 
-    # Under the lock.
+    # The methods below are called under the lock.
 
     @property
     def _share(self) -> int:
@@ -269,7 +312,7 @@ class Handoff:
             raise RuntimeError(f"the hand-off has {self._state.name.lower()}; nothing can be sent after that")
 
     def _take(self, pick: Pick | None) -> Chunk | None:
-        """The chunk to receive now, None to wait."""
+        """Pop the chunk to receive now, or return None to wait."""
         if self._state is _State.CLOSED:
             raise HandoffClosed("the hand-off is closed")
         if self._state is _State.BROKEN:
@@ -300,21 +343,18 @@ class Handoff:
     def _wait(self, deadline: float | None) -> None:
         remaining = None if deadline is None else deadline - self._clock()
         if remaining is not None and remaining <= 0:
-            raise HandoffEmpty("nothing arrived in time")  # it does not wait: a wake is for one that would
+            raise HandoffEmpty("nothing arrived in time")  # checked first: a `wake` is for a receive that would wait
         if self._woken:
             self._woken = False
             raise HandoffEmpty("woken")
         self._arrived.wait(remaining)
 
-    def _room_made(self, partition: Partition) -> Callable[[], None] | None:
+    def _callback_for_room(self, partition: Partition) -> Callable[[], None] | None:
+        """Return the callback to call after the lock is released, or None when nothing of the partition was refused."""
         if partition not in self._refused:
             return None
         self._refused.discard(partition)
         return self._on_room
-
-    def _forget_refusals(self) -> Callable[[], None] | None:
-        refused, self._refused = self._refused, set()
-        return self._on_room if refused else None
 
     def _discard(self) -> None:
         self._discarded += self._queued

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consumers.errors import HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
-from consumers.handoff import Handoff, Pick
+from consumers.handoff import Pick, ReceiveEnd
 from consumers.joining import joined
 from consumers.records import Chunk, Partition
 from pipelines.assemble import Assembler
@@ -80,7 +80,7 @@ class Feed:
 
     def __init__(
         self,
-        handoff: Handoff,
+        handoff: ReceiveEnd,
         pool: DecodePool,
         assembler: Assembler,
         options: FeedOptions,

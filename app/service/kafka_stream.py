@@ -12,7 +12,7 @@ from typing import Any
 from app.settings import Settings, to_decoder, to_schema
 from consumers.dead_letters.letter import DeadLetter, DeadLetters
 from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
-from consumers.handoff import Handoff, HandoffStatistics
+from consumers.handoff import Handoff, HandoffStatistics, ReceiveEnd
 from consumers.kafka.positions import Earliest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
@@ -71,7 +71,7 @@ class KafkaStream:
     def __init__(
         self,
         feed: Feed,
-        handoff: Handoff,
+        handoff: ReceiveEnd,
         pool: DecodePool,
         elements: dataset.ElementStream,
         raw: dataset.RawRows,

@@ -6,7 +6,7 @@ Blocks the caller, who has started the source and stops it.
 from collections.abc import Iterator, Mapping
 
 from consumers.errors import HandoffEmpty, HandoffEnded
-from consumers.handoff import Handoff
+from consumers.handoff import Handoff, ReceiveEnd
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
 
@@ -19,13 +19,14 @@ def read_between(source: KafkaSource, incarnation: int, start: Positions, until:
     """The records between two positions, as far as they come in time."""
     handoff = Handoff(capacity_bytes=_HELD_BYTES, partitions=max(1, len(start)))
     source.begin(incarnation, start, handoff, until)
+    receiving: ReceiveEnd = handoff
     try:
         while True:
-            chunk = handoff.receive(_READ_S)
+            chunk = receiving.receive(_READ_S)
             if len(chunk):
                 yield chunk
     except (HandoffEnded, HandoffEmpty):
         return
     finally:
         source.pause()
-        handoff.close()
+        receiving.close()

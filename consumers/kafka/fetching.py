@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from consumers.errors import DataLossError, HandoffClosed, MillraceError, SourceError, UnreachableError
 from consumers.fingerprints import Fingerprint
-from consumers.handoff import Handoff
+from consumers.handoff import SendEnd
 from consumers.kafka.admission import Admission
 from consumers.kafka.chunking import FetchedRecord, chunk_of, empty_chunk, records_between
 from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
@@ -44,7 +44,7 @@ class Incarnation:
     fingerprints: Mapping[Partition, Fingerprint | None]
     """By what the partitions are known of which something is settled; None where no record is on file."""
     until: Mapping[Partition, int] | None
-    handoff: Handoff
+    handoff: SendEnd
 
 
 class Fetching:

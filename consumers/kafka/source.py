@@ -15,7 +15,7 @@ from concurrent.futures import Future
 
 from consumers.errors import MillraceError
 from consumers.fingerprints import Fingerprint
-from consumers.handoff import Handoff
+from consumers.handoff import SendEnd
 from consumers.kafka.client import GroupCommits, KafkaClient
 from consumers.kafka.commits import Committing
 from consumers.kafka.fetching import Fetching, Incarnation
@@ -79,7 +79,7 @@ class KafkaSource:
         self,
         incarnation: int,
         positions: Mapping[Partition, int],
-        handoff: Handoff,
+        handoff: SendEnd,
         until: Mapping[Partition, int] | None = None,
         fingerprints: Mapping[Partition, Fingerprint | None] | None = None,
     ) -> None:

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from consumers.errors import DataLossError, HandoffBroken, HandoffClosed, HandoffEmpty, HandoffEnded
-from consumers.handoff import Handoff
+from consumers.handoff import Handoff, ReceiveEnd, SendEnd
 from consumers.records import Chunk, Partition
 
 A, B = Partition("clicks", 0), Partition("clicks", 1)
@@ -238,3 +239,22 @@ def test_two_threads_pass_everything_on_in_order_through_a_small_handoff() -> No
 def test_a_handoff_without_capacity_cannot_be(capacity: int, partitions: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Handoff(capacity_bytes=capacity, partitions=partitions)
+
+
+def _public(of: type) -> set[str]:
+    return {name for name in vars(of) if not name.startswith("_")}
+
+
+def test_the_two_ends_share_no_method_and_together_are_the_whole_handoff() -> None:
+    assert not _public(SendEnd) & _public(ReceiveEnd)
+    assert _public(SendEnd) | _public(ReceiveEnd) == _public(Handoff)
+
+
+if TYPE_CHECKING:
+
+    def misuse_of_an_end_does_not_type_check(send_end: SendEnd, receive_end: ReceiveEnd) -> None:
+        """Hold mypy to it: it reports an ignore that is not needed."""
+        send_end.receive(None)  # type: ignore[attr-defined]
+        send_end.close()  # type: ignore[attr-defined]
+        receive_end.offer(chunk())  # type: ignore[attr-defined]
+        receive_end.end()  # type: ignore[attr-defined]
