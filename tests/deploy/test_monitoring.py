@@ -24,7 +24,7 @@ FOLDER = ROOT / "k8s" / "components" / "monitoring"
 RULES = YAML(typ="safe", pure=True).load(FOLDER / "rules.yaml")["spec"]
 BOARD = json.loads((FOLDER / "board.json").read_text())
 ALERTS: Mapping[str, Mapping[str, Any]] = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
-OPERATING = (ROOT / "docs" / "operating.md").read_text()
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 _NAME = re.compile(r"\bmillrace_\w+")
 
 
@@ -105,8 +105,8 @@ def test_every_alert_says_what_it_is_and_where_to_read_on(alert: str) -> None:
     rule = ALERTS[alert]
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
-    assert rule["annotations"]["runbook"] == f"docs/operating.md#{alert.lower()}"
-    (section,) = re.findall(rf"^### {alert}\n(.*?)(?=^##)", OPERATING, re.MULTILINE | re.DOTALL)
+    assert rule["annotations"]["runbook"] == f"docs/runbook.md#{alert.lower()}"
+    (section,) = re.findall(rf"^### {alert}\n(.*?)(?=^##)", RUNBOOK, re.MULTILINE | re.DOTALL)
     parts = (f"**Means** ({rule['labels']['severity']}) that", "**Look at**", "**Do**")
     assert [part in section for part in parts] == [True] * 3
 
@@ -120,11 +120,11 @@ def test_the_lines_of_the_docs_make_each_place_to_read_on_a_link(tmp_path: Path)
     (group,) = only(rendered(tmp_path / "own"), "PrometheusRule")["spec"]["groups"]
     links = {rule["alert"]: rule["annotations"]["runbook"] for rule in group["rules"]}
     repository = "https://git.example/ml/millrace/blob/main"
-    assert links == {alert: f"{repository}/docs/operating.md#{alert.lower()}" for alert in ALERTS}
+    assert links == {alert: f"{repository}/docs/runbook.md#{alert.lower()}" for alert in ALERTS}
 
 
 def test_every_alert_of_the_page_is_one() -> None:
-    assert set(re.findall(r"^### (Millrace\w+)$", OPERATING, re.MULTILINE)) == set(ALERTS)
+    assert set(re.findall(r"^### (Millrace\w+)$", RUNBOOK, re.MULTILINE)) == set(ALERTS)
 
 
 @dataclass(frozen=True)
