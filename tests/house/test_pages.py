@@ -10,6 +10,7 @@ import pytest
 from tests.house.pages import PAGES, ROOT, anchors, blocks_to_type, links, spans_to_type
 from tests.typed import understood, verbs
 
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 
@@ -76,3 +77,18 @@ def figure(page: str, name: str) -> str:
     found = re.search(rf"^\| `{name}` \|.*?\*\*(.+?)\*\*", page, re.MULTILINE)
     assert found is not None, name
     return found[1]
+
+
+def test_every_file_and_module_that_the_architecture_names_is_there() -> None:
+    spans = re.findall(r"`((?:consumers|pipelines|training|app|tests)[./][\w./]+)`", ARCHITECTURE.read_text())
+    assert len(spans) > 30
+    missing = [span for span in spans if not _is_there(span)]
+    assert missing == []
+
+
+def _is_there(span: str) -> bool:
+    """Return whether a path, or a dotted module, is in the tree."""
+    if "/" in span:
+        return (ROOT / span).exists()
+    path = ROOT.joinpath(*span.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
