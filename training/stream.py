@@ -4,7 +4,7 @@ The service implements it with Kafka, hand-off, feed and dataset; the trainer kn
 incarnation: it begins at positions and ends for good.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -82,4 +82,13 @@ class BlockStream(Protocol):
         ...
 
 
-OpenStream = Callable[[StreamStart], BlockStream]
+class StreamSource(Protocol):
+    """What opens streams, one an incarnation."""
+
+    def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
+        """Return the partitions that are not among those known, each with the offset where it begins."""
+        ...
+
+    def open(self, order: StreamStart) -> BlockStream:
+        """Begin to feed a stream from these positions."""
+        ...

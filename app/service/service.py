@@ -46,16 +46,17 @@ from training.errors import CheckpointError, PassedError
 from training.ledger.ledger import Ledger
 from training.model.cores import usable_cores
 from training.model.learner import Learner
-from training.recovery.crash_guard import Brake
-from training.recovery.step_errors import OnStepError, RaisingOptions
+from training.recovery.crash_guard import CrashGuard
+from training.recovery.step_errors import OnStepError, StepErrorOptions
 from training.telemetry.baseline import Baseline
 from training.telemetry.events import EventKind, Events, Severity
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
 from training.trainer.board import Board
+from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from training.trainer.saving import Saving, SavingOptions
-from training.trainer.trainer import Collaborators, Trainer
+from training.trainer.trainer import Trainer
 
 log = logging.getLogger(__name__)
 _CONNECT_S = 15.0
@@ -84,7 +85,7 @@ class Parts:
     source: KafkaSource | None = None
     learner: Learner | None = None
     dead_letters: DeadLetters = field(default_factory=CountedOnly)
-    brake: Brake = field(default_factory=Brake)
+    brake: CrashGuard = field(default_factory=CrashGuard)
     store: CheckpointStore | None = None
     saving: Saving | None = None
     live: LiveMetrics | None = None
@@ -219,12 +220,11 @@ class Service:
         learner, source = parts.learner, parts.source
         assert learner is not None
         assert source is not None
-        task = Baseline.of(learner.model.loss)
         parts.live = LiveMetrics(
             window_s=settings.training.live_metrics.window,
             scored="inference_pass" if learner.call.options.second_pass else "before_update",
             results=learner.call.metrics.results,
-            kind=task,
+            task=Baseline.of(learner.model.loss),
             clock=time.monotonic,
             names=tuple(learner.call.metrics.metrics),
         )
@@ -237,29 +237,34 @@ class Service:
             preprocess=learner.preprocess,
         )
         parts.streams = StreamFactory(source, parts.dead_letters, options)
-        collaborators = Collaborators(
-            learner=learner,
-            ledger=self.ledger,
-            live=parts.live,
-            saving=saving,
-            open_stream=parts.streams.open,
-            newcomers=parts.streams.newcomers,
-            phases=self.phases,
-            meter=self.meter,
-            commands=self.commands,
-            on_refused=self._refused,
-            held_up=lambda: parts.dead_letters.full,
-            clock=time.monotonic,
-            wall=time.time,
-            board=self.board,
-            in_flight=parts.brake.in_flight,
-            batches_per_call=settings.training.batches_per_call,
-            raising=RaisingOptions(
-                policy=OnStepError(settings.training.on_step_error), exact=settings.training.deterministic
+        parts.trainer = Trainer(
+            TrainerParts(
+                learner=learner,
+                ledger=self.ledger,
+                saving=saving,
+                streams=parts.streams,
+                commands=self.commands,
+                in_flight=parts.brake.in_flight,
+                blocked=lambda: parts.dead_letters.full,
             ),
-            tell=self.events.tell,
+            TrainerReports(
+                phases=self.phases,
+                meter=self.meter,
+                live=parts.live,
+                on_refused=self._refused,
+                board=self.board,
+                tell=self.events.tell,
+            ),
+            TrainerOptions(
+                clock=time.monotonic,
+                wall=time.time,
+                paused=self._paused_because(),
+                batches_per_call=settings.training.batches_per_call,
+                step_errors=StepErrorOptions(
+                    policy=OnStepError(settings.training.on_step_error), exact=settings.training.deterministic
+                ),
+            ),
         )
-        parts.trainer = Trainer(collaborators, task=task, paused=self._paused_because())
         return parts.trainer
 
     def _open_store(self, learner: Learner) -> Saving:
@@ -297,7 +302,7 @@ class Service:
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
         tell_started(self.events.tell, manifest, saving.provenance)
-        parts.brake = Brake.of(parts.writer, manifest.number, settings.training.pause_after_crashes)
+        parts.brake = CrashGuard.of(parts.writer, manifest.number, settings.training.pause_after_crashes)
         return saving
 
     def _paused_because(self) -> str | None:

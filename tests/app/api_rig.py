@@ -105,7 +105,7 @@ class Rig:
             window_s=60.0,
             scored="before_update",
             results=lambda _states: {"accuracy": 0.75},
-            kind=Baseline.BINARY,
+            task=Baseline.BINARY,
             clock=time.monotonic,
         )
         self.last: Manifest | None = None

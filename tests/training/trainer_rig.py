@@ -5,7 +5,7 @@ The topic is the log: every run, and every incarnation of it, reads the same rec
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +27,8 @@ from training.model.compiled_call import Rows
 from training.model.hyperparameters import HyperparameterOptions
 from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
-from training.recovery.crash_guard import InFlight, untold
-from training.recovery.step_errors import RaisingOptions
+from training.recovery.crash_guard import InFlight, leave_no_record
+from training.recovery.step_errors import StepErrorOptions
 from training.stream import Delivery, StreamEnded, StreamStart
 from training.telemetry.baseline import Baseline
 from training.telemetry.events import Events
@@ -36,8 +36,9 @@ from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
 from training.trainer.board import Board
+from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from training.trainer.saving import Saving, SavingOptions
-from training.trainer.trainer import Collaborators, Trainer
+from training.trainer.trainer import Trainer
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 SHARE = 2 * BATCH
@@ -213,9 +214,9 @@ class RigOptions:
     newcomers: Mapping[Partition, int] = field(default_factory=dict)
     start_over: bool = False
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
-    raising: RaisingOptions = field(default_factory=RaisingOptions)
-    in_flight: InFlight = untold
-    held_up: Callable[[], bool] = lambda: False
+    step_errors: StepErrorOptions = field(default_factory=StepErrorOptions)
+    in_flight: InFlight = leave_no_record
+    blocked: Callable[[], bool] = lambda: False
 
 
 class Run:
@@ -242,7 +243,7 @@ class Run:
             window_s=3600.0,
             scored="before_update",
             results=self.learner.call.metrics.results,
-            kind=options.task,
+            task=options.task,
             clock=options.clock,
         )
         self.saving = Saving(
@@ -267,27 +268,30 @@ class Run:
         self.begun_at = self.saving.begin_or_restore(
             lambda: dict.fromkeys(self.topic.ends, 0), start_over=self.options.start_over
         )
-        collaborators = Collaborators(
+        parts = TrainerParts(
             learner=self.learner,
             ledger=self.ledger,
-            live=self.live,
             saving=self.saving,
-            open_stream=self._open,
-            newcomers=lambda known: {p: o for p, o in self.options.newcomers.items() if p not in known},
+            streams=self,
+            commands=self.commands,
+            in_flight=self.options.in_flight,
+            blocked=self.options.blocked,
+        )
+        reports = TrainerReports(
             phases=self.phases,
             meter=Meter(self.options.clock),
-            commands=self.commands,
+            live=self.live,
             on_refused=lambda *refused: self.refused.append(refused),
-            clock=self.options.clock,
-            wall=time.time,
             board=self.board,
-            raising=self.options.raising,
-            in_flight=self.options.in_flight,
-            held_up=self.options.held_up,
             tell=self.events.tell,
         )
-        paused = "started with --paused" if self.options.paused else None
-        self.trainer = Trainer(collaborators, task=self.options.task, paused=paused)
+        options = TrainerOptions(
+            clock=self.options.clock,
+            wall=time.time,
+            paused="started with --paused" if self.options.paused else None,
+            step_errors=self.options.step_errors,
+        )
+        self.trainer = Trainer(parts, reports, options)
         self._thread.start()
         self.sees(lambda: self.streams)
         return self
@@ -328,7 +332,10 @@ class Run:
             assert time.monotonic() < end, f"in vain for {_SOON_S} s"
             time.sleep(0.005)
 
-    def _open(self, order: StreamStart) -> TopicStream:
+    def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
+        return {partition: first for partition, first in self.options.newcomers.items() if partition not in known}
+
+    def open(self, order: StreamStart) -> TopicStream:
         stream = TopicStream(self.topic, order)
         stream.delivered_first, self.delivered_first = self.delivered_first, []
         self.streams.append(stream)

@@ -25,7 +25,7 @@ _UNRELATED = 3
 """How many times as many deaths it takes where they have no offset in common."""
 
 
-def untold(_facts: BlockFacts) -> AbstractContextManager[None]:
+def leave_no_record(_facts: BlockFacts) -> AbstractContextManager[None]:
     """Nothing is left behind."""
     return nullcontext()
 
@@ -73,7 +73,7 @@ def _common(one: Mapping[Partition, Range], other: Mapping[Partition, Range]) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brake:
+class CrashGuard:
     """The brake of one start; without a record it neither holds nor remembers anything."""
 
     loop: CrashLoop | None = None
@@ -82,7 +82,7 @@ class Brake:
     record: StartRecord | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, writer: FolderLease, number: int, after: int | None) -> "Brake":
+    def of(cls, writer: FolderLease, number: int, after: int | None) -> "CrashGuard":
         """For a start that goes on from this checkpoint; None for `after` is no brake at all."""
         if after is None:
             return cls()
@@ -98,7 +98,7 @@ class Brake:
     @property
     def in_flight(self) -> InFlight:
         """What goes around a call."""
-        return untold if self.record is None else self.record.in_flight
+        return leave_no_record if self.record is None else self.record.in_flight
 
     def close(self, *, well: bool) -> None:
         """The process ends by itself. Where it ends well, as it was ordered to, the deaths before it are forgotten."""

@@ -36,7 +36,7 @@ from training.recovery.isolation import (
     most_culprits,
 )
 from training.stream import BlockStream, Delivery
-from training.telemetry.events import EventKind, Severity, Tell, unheard
+from training.telemetry.events import EventKind, Severity, Tell, ignore_event
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class OnStepError(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RaisingOptions:
+class StepErrorOptions:
     """What is done when a call raises."""
 
     policy: OnStepError = OnStepError.SET_ASIDE
@@ -99,16 +99,17 @@ class Learnt:
         return {Reason.UPDATE_NOT_FINITE: Culprits(tuple(not_finite)), Reason.STEP_RAISED: self.raised}
 
 
-class Raising:
+class StepRecovery:
     """Learns blocks, and remembers what raised."""
 
     def __init__(
         self,
         learner: Learner,
-        options: RaisingOptions,
+        options: StepErrorOptions,
+        *,
         progress: Callable[[], None],
         newest: Callable[[], int],
-        tell: Tell = unheard,
+        tell: Tell = ignore_event,
     ) -> None:
         self._learner, self._options, self._progress, self._say = learner, options, progress, tell
         self._newest = newest

@@ -77,7 +77,7 @@ class Tell(Protocol):
         """Take note; never waits."""
 
 
-def unheard(kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
+def ignore_event(kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
     """Nobody listens."""
 
 

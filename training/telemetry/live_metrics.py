@@ -83,14 +83,14 @@ class LiveMetrics:
         window_s: float,
         scored: str,
         results: Results,
-        kind: Baseline,
+        task: Baseline,
         clock: Callable[[], float],
         names: Sequence[str] = (),
     ) -> None:
         self._window_s = window_s
         self._scored = scored
         self._results = results
-        self._kind = kind
+        self.task = task
         self._clock = clock
         self._names = list(names)
         self._bucket_s = max(1.0, window_s / _BUCKETS)
@@ -119,7 +119,7 @@ class LiveMetrics:
             window_s=self._window_s,
             records=window.records,
             values=self._values(window),
-            baseline=guess_the_base_rate(self._kind, window.labels),
+            baseline=guess_the_base_rate(self.task, window.labels),
             cumulative=self._values(self._total),
             cumulative_records=self._total.records,
         )

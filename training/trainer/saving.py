@@ -25,7 +25,7 @@ from training.history.rewind import check_rewind, publish_rewind
 from training.ledger.ledger import Ledger
 from training.model.hyperparameters import Change, HyperparameterOptions
 from training.model.learner import Learner
-from training.telemetry.events import Tell, unheard
+from training.telemetry.events import Tell, ignore_event
 from training.telemetry.live_metrics import LiveMetrics
 from training.trainer import announcements
 from training.trainer.state import TrainerState, release
@@ -44,7 +44,7 @@ class SavingOptions:
     """How long the last checkpoint may take."""
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
     clock: Callable[[], float]
-    tell: Tell = unheard
+    tell: Tell = ignore_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

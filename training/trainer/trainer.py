@@ -1,15 +1,23 @@
-"""The trainer: one thread that learns block after block and keeps model and position one state.
+"""The trainer: one thread that learns block after block and keeps the model and the positions one state.
 
-Owns the learner, the ledger and the parts of a checkpoint while it runs, on the thread "trainer". Between two calls it
-obeys commands and saves; inside a call nobody sees anything. It never waits longer than a tick of the stream, so a
-command is obeyed soon on an idle topic too. It ends when the stream ends or it is told to stop, with a last checkpoint;
-or by an error, with none. What a call that raised has left behind is never used: the trainer goes back to the newest
-durable checkpoint and on from there, with care.
+Owns the learner, the ledger and the parts of a checkpoint while it runs, on the thread "trainer". One iteration:
+
+1. Obey the commands that wait. A stop ends the iteration here, so that no further block is begun.
+2. Begin a save if one is due: between two calls, weights and ledger agree on what was learnt.
+3. Post the figures to the board, at most once a second.
+4. Rest instead of learning while the trainer is paused, or blocked by dead letters that wait to be sent.
+5. Take the next block; wait for one no longer than a tick of the stream, so that commands are obeyed on an idle topic.
+6. Learn the block in one call, all or nothing. No other thread sees a state inside of a call.
+7. Settle the block in the ledger. Only now its records count as learnt or set aside.
+8. Report to the meter.
+
+The trainer ends with a last checkpoint when the stream ends or it is asked to stop, and without one by an error. Where
+(5) or (6) raises because of a block, the state in memory is not used again: the trainer restores the newest durable
+checkpoint and isolates the culprits (`training/recovery/step_errors.py`).
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import assert_never
 
 from consumers.errors import MillraceError
@@ -18,84 +26,55 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from training.checkpoints.manifest import SaveReason
-from training.commands import Command, Commands, Pause, Profile, Resume, Rewind, Save, Stop
-from training.ledger.ledger import Ledger
+from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
 from training.model.culprit_search import Culprits
-from training.model.learner import Learner
 from training.model.profiling import Profiling
-from training.recovery.crash_guard import InFlight, untold
-from training.recovery.scoring import sums_of
-from training.recovery.step_errors import BlockRaised, Raising, RaisingOptions
-from training.stream import BlockStream, Delivery, OpenStream, StreamEnded, StreamStart, TopicsRecreated
-from training.telemetry.baseline import Baseline
-from training.telemetry.events import Tell, unheard
-from training.telemetry.live_metrics import LiveMetrics
-from training.telemetry.meter import Meter
-from training.telemetry.phases import Phase, Phases
+from training.recovery.step_errors import BlockRaised, StepRecovery
+from training.stream import BlockStream, Delivery, StreamEnded, StreamStart, TopicsRecreated
+from training.telemetry.phases import Phase
 from training.trainer import announcements
-from training.trainer.board import Board, ModelFacts, Posting
+from training.trainer.board import ModelFacts, Posting
 from training.trainer.call_size import CallSize
-from training.trainer.saving import Saving
+from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
+from training.trainer.scoring import sums_of
 
 log = logging.getLogger(__name__)
 
-Newcomers = Callable[[Collection[Partition]], Mapping[Partition, int]]
-OnRefused = Callable[[Partition, int, Reason], None]
 _IDLE_WAIT_S = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collaborators:
-    """All that the trainer works with."""
-
-    learner: Learner
-    ledger: Ledger
-    live: LiveMetrics
-    saving: Saving
-    open_stream: OpenStream
-    newcomers: Newcomers
-    """Partitions that are not among these, and where they begin."""
-    phases: Phases
-    meter: Meter
-    commands: Commands
-    on_refused: OnRefused
-    clock: Callable[[], float]
-    wall: Callable[[], float]
-    board: Board = field(default_factory=Board)
-    held_up: Callable[[], bool] = lambda: False
-    """Whether so many letters of refused records wait that there should be no more."""
-    in_flight: InFlight = untold
-    batches_per_call: int = 16
-    """Of a call, at most."""
-    raising: RaisingOptions = field(default_factory=RaisingOptions)
-    tell: Tell = unheard
 
 
 class Trainer:
     """The state of the trainer's thread."""
 
-    def __init__(self, with_: Collaborators, *, task: Baseline, paused: str | None = None) -> None:
-        self._with = with_
-        self._task = task
-        self._paused = paused
-        """Why nothing is learnt, where nothing is."""
+    def __init__(self, parts: TrainerParts, reports: TrainerReports, options: TrainerOptions) -> None:
+        self._parts, self._reports, self._options = parts, reports, options
+        self._learner, self._ledger, self._saving = parts.learner, parts.ledger, parts.saving
+        self._phases, self._clock = reports.phases, options.clock
+        self._paused = options.paused
+        """Why the trainer is paused; None while it trains."""
         self._stream: BlockStream | None = None
         self._stopping: list[Stop] = []
-        self._profiling = Profiling(with_.clock)
-        self._sizes = CallSize(with_.batches_per_call)
+        self._profiling = Profiling(options.clock)
+        self._sizes = CallSize(options.batches_per_call)
         self._learnt = 0
         self._learnt_to_ms: int | None = None
-        learner = with_.learner
-        progress: Callable[[], None] = lambda: with_.phases.enter(Phase.TRAINING)  # noqa: E731 - said where it is used
-        self._raising = Raising(learner, with_.raising, progress, lambda: with_.saving.newest_number, with_.tell)
-        self._facts = ModelFacts(parameters=learner.parameters, replicas=learner.replicas, devices=learner.devices)
+        self._steps = StepRecovery(
+            parts.learner,
+            options.step_errors,
+            progress=self._show_progress,
+            newest=lambda: parts.saving.newest_number,
+            tell=reports.tell,
+        )
+        self._facts = ModelFacts(
+            parameters=parts.learner.parameters, replicas=parts.learner.replicas, devices=parts.learner.devices
+        )
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Learn until the stream ends or a stop is asked for."""
+        """Iterate until the stream ends or a stop is asked for, then save; keep the error that ended it, if any."""
         try:
             self._open()
-            while not self._stopping and self._turn():
+            while not self._stopping and self._iterate():
                 pass
             self._finish()
         except BaseException as error:
@@ -105,91 +84,90 @@ class Trainer:
                 raise
         finally:
             self._profiling.end()
-            self._with.commands.refuse_all(MillraceError("the trainer has ended; start it again"))
+            self._parts.commands.refuse_all(MillraceError("the trainer has ended; start it again"))
 
-    def _turn(self) -> bool:
-        """Commands, a save that is due, one block. False when there is nothing more to learn."""
-        w = self._with
-        while (command := w.commands.next()) is not None:
+    def _iterate(self) -> bool:
+        """Run one iteration, numbered as above; return False when there is nothing more to learn."""
+        while (command := self._parts.commands.next()) is not None:  # (1)
             self._obey(command)
         if self._stopping:
             return False
         self._profiling.look()
-        if (reason := w.saving.due()) is not None:
+        if (reason := self._saving.due()) is not None:  # (2)
             self._save(reason)
-        self._post()
-        resting = Phase.PAUSED if self._paused is not None else Phase.IDLE if w.held_up() else None
-        if resting is not None:
-            return self._rest(resting)
+        self._post()  # (3)
+        if self._paused is not None or self._parts.blocked():  # (4)
+            self._rest()
+            return True
         try:
-            self._draw()
+            self._learn_next_block()  # (5) to (8)
         except StreamEnded:
             return False
         except TopicsRecreated as recreated:
-            self._begin_anew(recreated.beginnings)
+            self._restart_recreated(recreated.beginnings)
             return True
         except BlockRaised as error:
-            raised = error  # looked at outside, as what is raised from here on is not about the record's values
+            raised = error
         else:
             return True
+        # Outside of the handler: an error in here would otherwise have the step's error, which may quote a record's
+        # values, as its context, and a log of it would show them.
         self._fall_back(raised)
         return True
 
-    def _draw(self) -> None:
-        """What the stream has next, if anything."""
-        w = self._with
-        began = w.clock()
-        delivery = self._raising.take(self._need_stream())
-        w.meter.waited(w.clock() - began)
+    def _learn_next_block(self) -> None:
+        """Take the next block, if the stream has one, and learn it: steps (5) to (8)."""
+        began = self._clock()
+        delivery = self._steps.take(self._need_stream())  # (5)
+        self._reports.meter.waited(self._clock() - began)
         if delivery is None:
-            w.phases.enter(Phase.IDLE)
-        elif delivery.facts.incarnation == w.ledger.incarnation:
-            w.phases.enter(Phase.TRAINING)
+            self._phases.enter(Phase.IDLE)
+        elif delivery.facts.incarnation == self._ledger.incarnation:
+            self._phases.enter(Phase.TRAINING)
             self._learn(delivery)
         else:
-            w.ledger.settle(delivery.facts)  # drops and counts it
+            self._ledger.settle(delivery.facts)  # a late block of a closed stream: the ledger drops and counts it
 
     def _learn(self, delivery: Delivery) -> None:
-        """One call, all or nothing; its records are settled when it has returned."""
-        w, facts = self._with, delivery.facts
-        began = w.clock()
+        """Learn one block in one call, all or nothing, and settle its records once the call has returned."""
+        facts = delivery.facts
+        began = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
-        for span in facts.spans:
-            if w.ledger.join_if_new(span.partition, span.start):
-                announcements.joined(w.tell, span.partition, span.start)
-            w.learner.witness.know(span.partition, span.index)
+        for span in facts.spans:  # (6)
+            if self._ledger.join_if_new(span.partition, span.start):
+                announcements.joined(self._reports.tell, span.partition, span.start)
+            self._learner.witness.know(span.partition, span.index)
         failpoint("call.before")
-        if facts.batches:
-            with self._profiling.call(), w.in_flight(facts):
+        if facts.batches:  # none where every record of the block was skipped or set aside before
+            with self._profiling.call(), self._parts.in_flight(facts):
                 self._need_stream().draw_ahead()
-                learnt = self._raising.learn(delivery)
+                learnt = self._steps.learn(delivery)
             self._size(facts, began)
             refused = self._set_aside(facts, learnt.culprits())
             for piece in learnt.pieces:
-                w.live.add(sums_of(piece, self._task, w.learner.options.batch_size))
+                self._reports.live.add(sums_of(piece, self._reports.live.task, self._learner.options.batch_size))
         failpoint("call.after")
-        w.ledger.settle(facts, refused)
-        w.saving.settled(facts)
+        self._ledger.settle(facts, refused)  # (7)
+        self._saving.settled(facts)
         failpoint("call.settled")
-        rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
+        rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())  # (8)
         self._learnt += rows
         self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms
-        freshness = w.wall() - facts.oldest_ms / 1000 if facts.rows else None
-        w.meter.called(w.clock() - began, rows, facts.batches, freshness)
+        freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
+        self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
 
     def _size(self, facts: BlockFacts, began: float) -> None:
         """Have the calls to come no longer than they should be."""
-        if self._sizes.called(facts.batches, self._with.clock() - began):
+        if self._sizes.called(facts.batches, self._clock() - began):
             self._need_stream().aim(self._sizes.batches)
 
     def _post(self) -> None:
-        """Tell how it stands, where that is due; working the live values out takes a moment."""
-        w = self._with
-        now, saving = w.clock(), w.saving
-        if w.board.wants(now, saving.last):
+        """Post the figures if the board wants them; computing the live values takes a moment."""
+        now, saving = self._clock(), self._saving
+        if self._reports.board.wants(now, saving.last):
             posting = Posting(
-                live=w.live.look(),
-                learning_rate=w.learner.learning_rate,
+                live=self._reports.live.look(),
+                learning_rate=self._learner.learning_rate,
                 step=saving.step,
                 model=self._facts,
                 last_save=saving.last,
@@ -199,14 +177,14 @@ class Trainer:
                 learnt_to_ms=self._learnt_to_ms,
                 changes=saving.changes,
             )
-            w.board.post(posting, now)
+            self._reports.board.post(posting, now)
 
     def _set_aside(self, facts: BlockFacts, found: Mapping[Reason, Culprits]) -> dict[Partition, dict[Reason, int]]:
         partitions = {span.index: span.partition for span in facts.spans}
         refused: dict[Partition, dict[Reason, int]] = {}
         for reason, culprits in found.items():
             for index, offset in culprits.offsets:
-                self._with.on_refused(partitions[index], offset, reason)
+                self._reports.on_refused(partitions[index], offset, reason)
             for index, count in culprits.by_partition().items():
                 refused.setdefault(partitions[index], {})[reason] = count
         return refused
@@ -228,13 +206,13 @@ class Trainer:
                 self._rewind(command)
             case Pause():
                 self._paused = command.reason
-                self._with.phases.enter(Phase.PAUSED, command.reason)
-                announcements.paused(self._with.tell, command)
+                self._phases.enter(Phase.PAUSED, command.reason)
+                announcements.paused(self._reports.tell, command)
                 command.answer.set_result(None)
             case Resume():
                 self._paused = None
-                self._with.phases.enter(Phase.IDLE)
-                announcements.resumed(self._with.tell, command)
+                self._phases.enter(Phase.IDLE)
+                announcements.resumed(self._reports.tell, command)
                 command.answer.set_result(None)
             case Profile():
                 self._profiling.begin(command)
@@ -244,86 +222,85 @@ class Trainer:
                 assert_never(command)
 
     def _save(self, reason: SaveReason, command: Save | None = None) -> None:
-        w = self._with
-        w.phases.enter(Phase.SAVING)
-        began = w.clock()
-        w.saving.begin(reason, command)
-        w.meter.saved(w.clock() - began)
+        self._phases.enter(Phase.SAVING)
+        began = self._clock()
+        self._saving.begin(reason, command)
+        self._reports.meter.saved(self._clock() - began)
 
     def _rewind(self, command: Rewind) -> None:
         """Another history from here on: stop what feeds, publish the order, go to its state, begin anew."""
-        w = self._with
-        w.phases.enter(Phase.RESTORING)
+        self._phases.enter(Phase.RESTORING)
         try:
-            w.saving.check(command)
+            self._saving.check(command)
         except MillraceError as error:
             command.answer.set_exception(error)
             return
         self._close_stream()
         try:
-            manifest = w.saving.order_rewind(command)
+            manifest = self._saving.order_rewind(command)
         except MillraceError as error:
             command.answer.set_exception(error)
         else:
-            w.saving.go_to(manifest)
+            self._saving.go_to(manifest)
             self._learnt_to_ms = None
-            announcements.rewound(w.tell, command, manifest)
+            announcements.rewound(self._reports.tell, command, manifest)
             command.answer.set_result(manifest)
         self._open()
 
     def _fall_back(self, raised: BlockRaised) -> None:
         """Do as a crash does, without one: go back to what is durable, and on from there knowing what is suspect."""
-        w = self._with
-        w.phases.enter(Phase.RESTORING)
+        self._phases.enter(Phase.RESTORING)
         self._close_stream()
-        newest = w.saving.newest()
-        self._raising.remember(raised, newest)
-        learnt = sum(w.ledger.learnt().values())
-        w.saving.fall_back(newest)
-        self._learnt -= learnt - sum(w.ledger.learnt().values())
+        newest = self._saving.newest()
+        self._steps.remember(raised, newest)
+        learnt = sum(self._ledger.learnt().values())
+        self._saving.fall_back(newest)
+        self._learnt -= learnt - sum(self._ledger.learnt().values())
         self._learnt_to_ms = None
         self._open()
 
-    def _begin_anew(self, beginnings: Mapping[Partition, int]) -> None:
+    def _restart_recreated(self, beginnings: Mapping[Partition, int]) -> None:
         """Go on with other topics under the names of those that were learnt, whose histories end here."""
-        w = self._with
-        w.phases.enter(Phase.RESTORING)
+        self._phases.enter(Phase.RESTORING)
         self._close_stream()
-        w.saving.settle()
+        self._saving.settle()
         for partition, beginning in beginnings.items():
-            w.ledger.begin_anew(partition, beginning)
-            announcements.recreated(w.tell, partition, beginning)
+            self._ledger.begin_anew(partition, beginning)
+            announcements.recreated(self._reports.tell, partition, beginning)
         self._save(SaveReason.RECREATED)
         self._open()
 
-    def _rest(self, phase: Phase) -> bool:
-        self._with.phases.enter(phase, self._paused)
-        if (command := self._with.commands.next(_IDLE_WAIT_S)) is not None:
+    def _rest(self) -> None:
+        """Wait a moment for the next command, which may be to resume."""
+        self._phases.enter(Phase.IDLE if self._paused is None else Phase.PAUSED, self._paused)
+        if (command := self._parts.commands.next(_IDLE_WAIT_S)) is not None:
             self._obey(command)
-        return True
 
     def _open(self) -> None:
         """Begin an incarnation at the ledger's positions."""
-        w = self._with
-        for partition, beginning in w.newcomers(w.ledger.positions()).items():
-            if w.ledger.join_if_new(partition, beginning):
-                announcements.joined(w.tell, partition, beginning)
-            w.saving.joined()
-        incarnation = w.ledger.begin_incarnation()
+        for partition, beginning in self._parts.streams.newcomers(self._ledger.positions()).items():
+            if self._ledger.join_if_new(partition, beginning):
+                announcements.joined(self._reports.tell, partition, beginning)
+            self._saving.joined()
+        incarnation = self._ledger.begin_incarnation()
         order = StreamStart(
             incarnation=incarnation,
-            positions=w.ledger.positions(),
-            skips=w.ledger.skips,
-            fingerprints=w.ledger.fingerprints(),
-            turn=w.saving.turn,
+            positions=self._ledger.positions(),
+            skips=self._ledger.skips,
+            fingerprints=self._ledger.fingerprints(),
+            turn=self._saving.turn,
             learnt=self._learnt,
-            settled=w.ledger.tally.records,
-            suspects=self._raising.suspects,
+            settled=self._ledger.tally.records,
+            suspects=self._steps.suspects,
         )
-        w.learner.witness.lay(order.positions)
+        self._learner.witness.lay(order.positions)
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(order.positions)})
-        self._stream = w.open_stream(order)
+        self._stream = self._parts.streams.open(order)
         self._stream.aim(self._sizes.batches)
+
+    def _show_progress(self) -> None:
+        """Enter the phase again: a search for culprits may take longer than a phase may without progress."""
+        self._phases.enter(Phase.TRAINING)
 
     def _need_stream(self) -> BlockStream:
         assert self._stream is not None, "a stream is open while the trainer runs"
@@ -336,19 +313,18 @@ class Trainer:
 
     def _finish(self) -> None:
         """The ordered end: stop what feeds, the last checkpoint, wait until it is durable."""
-        w = self._with
-        w.phases.enter(Phase.STOPPING)
+        self._phases.enter(Phase.STOPPING)
         self._close_stream()
-        w.saving.finish()
-        w.phases.enter(Phase.ENDED)
+        self._saving.finish()
+        self._phases.enter(Phase.ENDED)
         for stop in self._stopping:
             stop.answer.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
         """End without a checkpoint: the newest durable one is where a restart goes on."""
-        self._with.phases.enter(Phase.FAILED, str(error))
+        self._phases.enter(Phase.FAILED, str(error))
         log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
-        for clean in (self._close_stream, lambda: self._with.saving.abandon(error)):
+        for clean in (self._close_stream, lambda: self._saving.abandon(error)):
             try:
                 clean()
             except Exception:

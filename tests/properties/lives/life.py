@@ -30,8 +30,9 @@ from training.telemetry.baseline import Baseline
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
+from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from training.trainer.saving import Saving, SavingOptions
-from training.trainer.trainer import Collaborators, Trainer
+from training.trainer.trainer import Trainer
 
 KEPT = 3
 DEATHS = (
@@ -100,7 +101,7 @@ class Life:
 
     def _made(self) -> tuple[Saving, Trainer]:
         clock, learner = self.world.clock, self.learner
-        live = LiveMetrics(window_s=60.0, scored="before_update", results=lambda _: {}, kind=Baseline.NONE, clock=clock)
+        live = LiveMetrics(window_s=60.0, scored="before_update", results=lambda _: {}, task=Baseline.NONE, clock=clock)
         saving = Saving(
             self.store,
             self.writer,
@@ -109,21 +110,15 @@ class Life:
             live,
             SavingOptions(policy=EverySeconds(10.0), provenance={}, stop_timeout_s=_SOON_S, clock=clock),
         )
-        collaborators = Collaborators(
+        parts = TrainerParts(
             learner=learner,  # type: ignore[arg-type]
             ledger=self.ledger,
-            live=live,
             saving=saving,
-            open_stream=self._open,
-            newcomers=self._newcomers,
-            phases=self.phases,
-            meter=Meter(clock),
+            streams=self,
             commands=self.commands,
-            on_refused=self.put_letter,
-            clock=clock,
-            wall=clock,
         )
-        return saving, Trainer(collaborators, task=Baseline.NONE)
+        reports = TrainerReports(phases=self.phases, meter=Meter(clock), live=live, on_refused=self.put_letter)
+        return saving, Trainer(parts, reports, TrainerOptions(clock=clock, wall=clock))
 
     def start(self) -> Manifest:
         """As a service does: the newest checkpoint, or number 0; then the first incarnation."""
@@ -135,7 +130,7 @@ class Life:
 
     def turn(self) -> bool:
         """One turn of the trainer's loop."""
-        return self.trainer._turn()
+        return self.trainer._iterate()
 
     def stop(self) -> None:
         """The ordered end."""
@@ -205,12 +200,12 @@ class Life:
         if not self.backlog.wait_acknowledged(self.backlog.sequence(), 0.0):
             raise CheckpointError("the dead letters are not acknowledged")
 
-    def _newcomers(self, known: Any) -> dict[Partition, int]:
+    def newcomers(self, known: Any) -> dict[Partition, int]:
         if self.world.rotation is not None:
             return {}
         return {partition: first for partition, first in self.world.log.firsts.items() if partition not in known}
 
-    def _open(self, order: StreamStart) -> Line:
+    def open(self, order: StreamStart) -> Line:
         self.line = Line(self.world, order, self.put_letter)
         self.began = self.ledger.statistics().partitions
         return self.line

@@ -13,7 +13,7 @@ from pipelines.blocks import BlockFacts
 from tests.training.checkpoints.test_in_flight import P0, P1, block, die
 from training.checkpoints import Folder, FolderLease
 from training.checkpoints.in_flight import Death, Range
-from training.recovery.crash_guard import Brake, crash_loop
+from training.recovery.crash_guard import CrashGuard, crash_loop
 
 AFTER = 3
 
@@ -25,11 +25,11 @@ def folder(tmp_path: Path) -> Folder:
     return folder
 
 
-def _started(folder: Folder, number: int, after: int | None = AFTER) -> Brake:
+def _started(folder: Folder, number: int, after: int | None = AFTER) -> CrashGuard:
     """A start that goes on from this checkpoint; its process ends without a word."""
     writer = FolderLease.acquire(folder, "a test")
     try:
-        return Brake.of(writer, number, after)
+        return CrashGuard.of(writer, number, after)
     finally:
         writer.release()
 

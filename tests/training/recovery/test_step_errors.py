@@ -21,7 +21,7 @@ from training.errors import StepError
 from training.ledger.offset_checksum import Evidence
 from training.model.compiled_call import Rows
 from training.recovery import isolation
-from training.recovery.step_errors import BlockRaised, Raising, RaisingOptions
+from training.recovery.step_errors import BlockRaised, StepErrorOptions, StepRecovery
 from training.stream import Delivery
 from training.telemetry.phases import Phase
 
@@ -138,7 +138,7 @@ def test_records_that_raise_one_by_one_with_none_learnt_between_end_the_training
 ) -> None:
     topic.poison = {(P0, offset): RAISES for offset in range(isolation.FEW + 1)}
     learner = learner_of(fragile)
-    raising = Raising(learner, RaisingOptions(), lambda: None, lambda: 3)
+    raising = StepRecovery(learner, StepErrorOptions(), progress=lambda: None, newest=lambda: 3)
     for offset in range(isolation.FEW):
         assert raising.learn(_single(topic, offset)).raised.offsets == ((0, offset),)
     with pytest.raises(StepError, match=r"33 records in a row raise.* --to 3 --skip clicks:0:32-32$"):
@@ -236,7 +236,7 @@ def test_what_makes_preprocess_raise_is_set_aside_and_all_others_are_learnt(
     tmp_path: Path, topic: Topic, exact: bool
 ) -> None:
     topic.poison = {(P0, SHARE + 5): RAISES, (P0, 2 * SHARE): RAISES}
-    with running(tmp_path, topic, raising=RaisingOptions(exact=exact)) as run:
+    with running(tmp_path, topic, step_errors=StepErrorOptions(exact=exact)) as run:
         topic.produce(4 * SHARE)
         run.reaches(4 * SHARE)
         assert set(run.refused) == {(P0, offset, Reason.STEP_RAISED) for offset in (SHARE + 5, 2 * SHARE)}
@@ -318,8 +318,8 @@ def _facts(tens: int) -> BlockFacts:
     )
 
 
-def _raising(*, exact: bool = False) -> Raising:
-    return Raising(NOBODY, RaisingOptions(exact=exact), lambda: None, lambda: 8)
+def _raising(*, exact: bool = False) -> StepRecovery:
+    return StepRecovery(NOBODY, StepErrorOptions(exact=exact), progress=lambda: None, newest=lambda: 8)
 
 
 def _raised(tens: int) -> BlockRaised:

@@ -21,7 +21,7 @@ def _share(states: Any) -> dict[str, float]:
 
 
 def _live(clock: Clock, results: Results = _share, kind: Baseline = Baseline.BINARY) -> LiveMetrics:
-    return LiveMetrics(window_s=60.0, scored="before_update", results=results, kind=kind, clock=clock)
+    return LiveMetrics(window_s=60.0, scored="before_update", results=results, task=kind, clock=clock)
 
 
 def _sums(right: float, records: int, *, loss: float = 0.5, label: int = 0) -> Sums:
@@ -194,7 +194,7 @@ def test_a_metric_that_was_swapped_for_another_of_the_same_shape_begins_anew() -
             window_s=60.0,
             scored="before_update",
             results=lambda states: {"value": float(states[0])} if states else {},
-            kind=Baseline.NONE,
+            task=Baseline.NONE,
             clock=lambda: 0.0,
             names=names,
         )

@@ -23,11 +23,11 @@ from training.commands import Command, Pause, Resume, Rewind, Save, Stop
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError, StepError
 from training.ledger.offset_checksum import Evidence
 from training.ledger.skips import Skip
-from training.recovery.step_errors import OnStepError, RaisingOptions
+from training.recovery.step_errors import OnStepError, StepErrorOptions
 from training.telemetry.phases import Phase
 
 pytestmark = pytest.mark.tensorflow
-HALT = RaisingOptions(policy=OnStepError.HALT)
+HALT = StepErrorOptions(policy=OnStepError.HALT)
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_while_letters_of_refused_records_find_no_room_nothing_is_learnt_and_ord
 ) -> None:
     full = threading.Event()
     full.set()
-    with running(tmp_path, topic, held_up=full.is_set) as run:
+    with running(tmp_path, topic, blocked=full.is_set) as run:
         topic.produce(SHARE)
         assert run.ask(Save()).number == 1
         assert run.settled(0)
@@ -425,7 +425,7 @@ def test_where_that_is_ordered_a_call_that_raises_ends_the_training_without_a_ch
     tmp_path: Path, topic: Topic
 ) -> None:
     topic.poison = {(P0, SHARE): 1000.0}
-    with running(tmp_path, topic, build=lambda: mlp(model=Fragile), raising=HALT) as run:
+    with running(tmp_path, topic, build=lambda: mlp(model=Fragile), step_errors=HALT) as run:
         topic.produce(SHARE)
         run.reaches(SHARE)
         topic.produce(SHARE)
@@ -458,7 +458,7 @@ def test_who_waits_for_a_save_is_answered_though_the_training_fails_and_its_stre
             assert released.wait(20)
 
     build = lambda: mlp(model=Fragile)  # noqa: E731 - said once
-    with running(tmp_path, topic, build=build, raising=HALT, before_manifest=before_manifest) as run:
+    with running(tmp_path, topic, build=build, step_errors=HALT, before_manifest=before_manifest) as run:
         written, waiting = run.commands.send(Save()), run.commands.send(Save())
         assert writing.wait(20)
         topic.produce(SHARE)

@@ -1,0 +1,67 @@
+"""What the trainer works with, by role: the parts that it drives, what it reports to, and its options."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from consumers.reasons import Reason
+from consumers.records import Partition
+from training.commands import Commands
+from training.ledger.ledger import Ledger
+from training.model.learner import Learner
+from training.recovery.crash_guard import InFlight, leave_no_record
+from training.recovery.step_errors import StepErrorOptions
+from training.stream import StreamSource
+from training.telemetry.events import Tell, ignore_event
+from training.telemetry.live_metrics import LiveMetrics
+from training.telemetry.meter import Meter
+from training.telemetry.phases import Phases
+from training.trainer.board import Board
+from training.trainer.saving import Saving
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerParts:
+    """The parts that the trainer drives, all on its own thread."""
+
+    learner: Learner
+    ledger: Ledger
+    saving: Saving
+    streams: StreamSource
+    commands: Commands
+    """The queue of commands that the trainer obeys between calls."""
+    in_flight: InFlight = leave_no_record
+    """Surrounds each call, so that the death of the process in a call can be traced to its block."""
+    blocked: Callable[[], bool] = _never
+    """Whether too many dead letters of refused records wait: until they are sent, no block is learnt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerReports:
+    """What the trainer reports to; other threads read from these."""
+
+    phases: Phases
+    meter: Meter
+    live: LiveMetrics
+    on_refused: Callable[[Partition, int, Reason], None]
+    """Called for each record that decodes and still cannot be learnt; never waits."""
+    board: Board = field(default_factory=Board)
+    tell: Tell = ignore_event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerOptions:
+    """How the trainer works."""
+
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+    paused: str | None = None
+    """Why the trainer starts paused; None to start learning."""
+    batches_per_call: int = 16
+    """The most batches of a call."""
+    step_errors: StepErrorOptions = field(default_factory=StepErrorOptions)
