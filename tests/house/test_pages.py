@@ -82,7 +82,8 @@ def figure(page: str, name: str) -> str:
 def test_every_file_and_module_that_the_architecture_names_is_there() -> None:
     spans = re.findall(r"`((?:consumers|pipelines|training|app|tests)[./][\w./]+)`", ARCHITECTURE.read_text())
     assert len(spans) > 30
-    missing = [span for span in spans if not _is_there(span)]
+    settings = {span for span in spans if span.startswith("training.") and span.count(".") == 1}
+    missing = [span for span in spans if span not in settings and not _is_there(span)]
     assert missing == []
 
 
