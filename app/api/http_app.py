@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Security
 from fastapi.security import HTTPBearer
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.api import problem_documents
 from app.api.audit import Audit
 from app.api.authorization import Door
 from app.api.checkpoint_reads import CheckpointShelf
-from app.api.docs_page import HEADERS, docs_page
 from app.api.middleware import Guard
-from app.api.offload import Kept
 from app.api.openapi import TAGS, Application
 from app.api.operations import Operations
 from app.api.rate_limit import CpuBudget
 from app.api.routes.commands import CommandRoutes
+from app.api.routes.docs import DocsRoutes
 from app.api.routes.events import Chronicle
 from app.api.routes.metrics import metrics_router
-from app.api.routes.page import PageFiles
+from app.api.routes.page import PageRoutes
 from app.api.routes.probes import Probes
 from app.api.routes.reads import Looks
 from app.monitoring.envelope import stamp_now
@@ -69,25 +67,10 @@ def make_application(service: "Service", door: Door) -> FastAPI:
     orders = CommandRoutes(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
     app.include_router(chronicle.router())
-    app.include_router(PageFiles().router())
+    app.include_router(PageRoutes().router())
+    app.include_router(DocsRoutes(app.openapi).router())
     app.state.let_go = chronicle.streams.close
-    _describe(app, service.settings.name)
     return app
-
-
-def _describe(app: FastAPI, name: str) -> None:
-    """For programs and for people: made at the first look, on a thread, since it takes a while; then kept."""
-    program = Kept(lambda: bytes(JSONResponse(app.openapi()).body))
-    people = Kept(lambda: docs_page(app.openapi(), name).encode())
-
-    async def openapi() -> Response:
-        return Response(await program.get(), media_type="application/json")
-
-    async def docs() -> Response:
-        return HTMLResponse(await people.get(), headers=HEADERS)
-
-    app.add_api_route("/openapi.json", openapi, include_in_schema=False)
-    app.add_api_route("/docs", docs, include_in_schema=False)
 
 
 @contextlib.asynccontextmanager

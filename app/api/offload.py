@@ -49,8 +49,8 @@ async def on_a_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, cha
             charge(sum(spent))
 
 
-class Kept(Generic[T]):
-    """What is made once, at the first look, on a thread, and then the same for everybody."""
+class MadeOnce(Generic[T]):
+    """A value that is made on a thread when it is first needed, and then kept."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -58,7 +58,7 @@ class Kept(Generic[T]):
         self._made: T | None = None
 
     async def get(self) -> T:
-        """Make it, or wait for whoever does, or have it."""
+        """Return the value; make it first if nothing has, or wait while it is being made."""
         if self._made is None:
             return await on_a_thread(self._once, self._limiter)
         return self._made

@@ -9,28 +9,29 @@ from typing import Any
 import anyio
 import pytest
 
-from app.api import checkpoint_reads, http_app
+from app.api import checkpoint_reads
 from app.api.checkpoint_reads import CheckpointShelf
 from app.api.offload import on_a_thread, uncharged
 from app.api.problem_documents import ProblemError
+from app.api.routes import docs
 from app.api.verification import MOST_AT_ONCE, Verifying
 from tests.app.api_rig import Client, Rig
 from training.checkpoints.inspection import inspect
 from training.errors import MissingCheckpointError
 
 
-@pytest.mark.parametrize(("path", "made_by"), [("/docs", "docs_page"), ("/openapi.json", "JSONResponse")])
+@pytest.mark.parametrize(("path", "made_by"), [("/docs", "StaticFiles"), ("/openapi.json", "JSONResponse")])
 def test_a_description_is_made_once_however_often_it_is_asked_for(
     api: Client, monkeypatch: pytest.MonkeyPatch, path: str, made_by: str
 ) -> None:
     made: list[Any] = []
-    make: Callable[..., Any] = getattr(http_app, made_by)
+    make: Callable[..., Any] = getattr(docs, made_by)
 
     def counted(*given: Any) -> Any:
         made.append(given)
         return make(*given)
 
-    monkeypatch.setattr(http_app, made_by, counted)
+    monkeypatch.setattr(docs, made_by, counted)
     assert len({api.get(path).text for _ in range(3)}) == 1
     assert len(made) == 1
 

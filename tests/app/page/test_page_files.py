@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.api.routes.page import POLICY
+from app.api.static_files import POLICY
 from tests.app.api_rig import Client, is_problem
 
 ROOT = Path(__file__).parents[3]
@@ -82,5 +82,6 @@ def test_the_wheel_holds_the_page_and_its_build_warns_of_nothing(tmp_path: Path)
         [sys.executable, "-c", build], cwd=tree, capture_output=True, text=True, check=True, timeout=120
     )
     wheel = zipfile.ZipFile(tree / "dist" / done.stdout.split()[-1])
-    assert {f"app/page/static/{name}" for name in NAMES} <= set(wheel.namelist())
+    docs = {f"app/page/docs/{path.name}" for path in (STATIC.parent / "docs").iterdir()}
+    assert {f"app/page/static/{name}" for name in NAMES} | docs <= set(wheel.namelist())
     assert "importable" not in done.stdout + done.stderr, "the folder of the files is taken for a package"

@@ -1,0 +1,40 @@
+"""/docs in a real browser: Swagger UI, under the strict policy, without any other origin."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.app.api_rig import Rig, serving
+from tests.browsing import chromium, is_complaint
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_swagger_ui_lists_all_operations_and_asks_no_other_origin(browser: Browser, rig: Rig, width: int) -> None:
+    complaints: list[str] = []
+    hosts: set[str] = set()
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.on("console", lambda said: complaints.append(said.text) if is_complaint(said) else None)
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    with serving(rig) as server:
+        page.goto(f"http://127.0.0.1:{server.port}/docs")
+        shown = page.locator(".opblock-summary-path")
+        paths = httpx.get(f"http://127.0.0.1:{server.port}/openapi.json").json()["paths"]
+        expect(shown).to_have_count(sum(len(methods) for methods in paths.values()))
+        assert {path.replace("\u200b", "") for path in shown.all_inner_texts()} == set(paths)
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+        page.locator("#operations-Probes-livez_livez_get .opblock-summary-control").click()
+        page.get_by_role("button", name="Try it out").click()
+        page.get_by_role("button", name="Execute").click()
+        expect(page.locator(".live-responses-table .response-col_status").last).to_contain_text("200")
+        assert hosts == {f"127.0.0.1:{server.port}"}
+    page.close()
+    assert complaints == []
