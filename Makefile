@@ -59,12 +59,20 @@ house: $(READY)
 	$(BIN)/python -m tests.house.structure --out build/house.json
 	$(BIN)/python -m pytest -q tests/house
 
-# In two processes with a Kafka of its own each, beside each other: most of the time goes into starts of real processes,
-# and a start keeps one core busy. A file stays in one lane, with what its tests share. LANES=0 is one process.
+# In two processes beside each other: most of the time goes into starts of real processes, and a start keeps one core
+# busy. LANES=0 is one process. `make test-all` runs `make test` first, then the rest: together they are everything,
+# and build/rows.json holds the outcomes of both. `make test test-all` runs nothing twice.
+.PHONY: test-all test-rest
 LANES ?= 2
-test: $(READY) ## All tests, with Kafkas of their own; what became of the matrix of faults goes to build/rows.json
-	$(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 \
-		-p tests.faults.matrix.rows --rows build/rows.json
+PYTEST := $(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 \
+	-p tests.faults.matrix.rows --rows build/rows.json
+test: $(READY) ## Before each push: all in process, and each row of the matrix of faults by its fastest real process
+	$(PYTEST) -m "not slow or fastest"
+
+test-rest: $(READY) ## What `make test` leaves out: real processes that are killed, broken and restarted in every way
+	$(PYTEST) -m "slow and not fastest" --keep-rows
+
+test-all: test test-rest ## All tests, with Kafkas of their own; the outcomes of the rows go to build/rows.json
 
 .PHONY: tools
 tools: $(READY) ## What some tests need besides Python's packages: a browser and promtool (Debian's, as root), kustomize
@@ -87,7 +95,7 @@ kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learn
 chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 6 exact ones, 10 SIGTERMs (within 25 minutes)
 	$(BIN)/python -m tests.faults.campaigns.chaos
 
-chaos-short: $(READY) ## The same out of what the last `make test` has found: build/chaos.json, and what is broken
+chaos-short: $(READY) ## The same from the outcomes of the last `make test-all`: build/chaos.json, and what is broken
 	$(BIN)/python -m tests.faults.campaigns.chaos --short --rows build/rows.json
 
 proof: $(READY) ## The whole proof: 200 kills, 20 exact ones, 50 SIGTERMs, half an hour of soak (within 2 hours)

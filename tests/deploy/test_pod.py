@@ -33,6 +33,7 @@ from tests.deploy.sandbox import inner_process, may_shut_in
 
 pytestmark = [
     pytest.mark.broker,
+    pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not may_shut_in(), reason="only root may shut a process in, and only where it may mount"),
 ]

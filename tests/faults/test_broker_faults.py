@@ -19,7 +19,7 @@ from tests.faults.harness.station import Station
 from tests.faults.harness.topics import Topic
 from tests.faults.harness.vitals import Vitals
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
 
 BACKLOG = 15_000
 AWAY_S = float(os.environ.get("MILLRACE_TEST_AWAY_S", "8"))
@@ -74,6 +74,7 @@ def test_a_broker_that_goes_and_comes_back_while_it_is_read_ends_nothing_and_cos
 
 @pytest.mark.row(6)
 @pytest.mark.row(7)
+@pytest.mark.fastest
 def test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used(
     station: Station, straight: SharedTrainer, record_property: Callable[[str, object], None]
 ) -> None:

@@ -9,10 +9,11 @@ from tests.faults.harness.kafka import committed
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(2)]
 PARTITIONS = 2
 
 
+@pytest.mark.fastest
 def test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint_and_the_next_start_catches_up(
     stream: MakeStream, project: MakeProject
 ) -> None:

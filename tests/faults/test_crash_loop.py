@@ -19,7 +19,7 @@ from tests.faults.harness.records import ExpectedPosition
 from tests.faults.harness.shelf import Shelf
 from training.ledger.offset_checksum import Evidence
 
-pytestmark = [pytest.mark.row(21), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.row(21), pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
 PARTITIONS, RECORDS = 2, 600
 DEADLY = ExpectedPosition(1, 300)
 STARTS = 3
@@ -45,6 +45,7 @@ def _carry_out(fix: str, made: Project) -> dict[int, range]:
     return {int(partition): range(int(first), int(last) + 1) for partition, first, last in skips}
 
 
+@pytest.mark.fastest
 def test_a_record_that_kills_the_process_is_named_by_a_paused_start_and_passed_over_by_order(
     stream: MakeStream, project: MakeProject
 ) -> None:

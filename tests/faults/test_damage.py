@@ -8,7 +8,7 @@ from tests.faults.harness.project import Project
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
 PARTITIONS = 2
 DATA_LOSS = 4
 
@@ -34,6 +34,7 @@ def _all_learnt_once(project: Project, topic: Topic) -> Statement:
 
 
 @pytest.mark.row(17)
+@pytest.mark.fastest
 def test_a_start_on_a_damaged_checkpoint_goes_on_from_its_parent_and_learns_the_rest_again(
     stream: MakeStream, project: MakeProject
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_start_on_a_damaged_checkpoint_goes_on_from_its_parent_and_learns_the_
 
 
 @pytest.mark.row(18)
+@pytest.mark.fastest
 def test_a_start_on_damaged_checkpoints_alone_is_refused_until_a_new_beginning_is_ordered(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from tests.faults.campaigns.exactness import compare
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(1)]
 KILLS = 3
 
 
+@pytest.mark.fastest
 def test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -7,11 +7,12 @@ from tests.faults.harness.kafka import committed
 from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(16)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(16)]
 PARTITIONS = 2
 FULL = "save.after_data"
 
 
+@pytest.mark.fastest
 def test_training_goes_on_over_a_full_disk_and_nothing_is_committed_until_a_save_works(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from consumers.reasons import Reason
 from tests.faults.campaigns.kills import CI_ROUNDS, PARTITIONS, Aftermath, campaign
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(1200), pytest.mark.row(1)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(1200), pytest.mark.row(1)]
 
 RecordProperty = Callable[[str, object], None]
 SEED: int | None = None

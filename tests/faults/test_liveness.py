@@ -14,7 +14,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.records import ExpectedPosition
 from training.checkpoints.in_flight import deaths
 
-pytestmark = [pytest.mark.row(22), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.row(22), pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 TRACE_S, CALL_S = 3.0, 5.0
 RECORDS = 50
 
@@ -38,6 +38,7 @@ def _fails_past_its_limit(run: Run, phase: str, limit_s: float) -> dict[str, Any
     return answers[-1]
 
 
+@pytest.mark.fastest
 def test_a_build_or_a_step_that_blocks_is_no_life_past_its_own_limit_and_alive_again_when_it_goes_on(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -16,7 +16,7 @@ from tests.faults.harness.shared import SharedTrainer
 from tests.faults.harness.station import Station
 from tests.faults.harness.waiting import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(8)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(8)]
 
 SEED: int | None = None
 """Draws the resets; None for another one each time, which is printed."""
@@ -48,6 +48,7 @@ def test_a_network_that_resets_and_cuts_connections_loses_nothing(station: Stati
     assert livez.answers.keys() == {200}, livez.answers
 
 
+@pytest.mark.fastest
 def test_connections_that_are_open_at_our_end_only_are_given_up_and_nothing_is_lost(
     station: Station, proxied: SharedTrainer
 ) -> None:

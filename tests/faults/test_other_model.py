@@ -14,7 +14,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.shelf import Shelf, Statement
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(19)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(19)]
 RECORDS = 300
 RATE = "optimizer/optimizer/learning_rate"
 
@@ -46,6 +46,7 @@ def _newest(shelf: Shelf) -> Statement:
     return newest
 
 
+@pytest.mark.fastest
 def test_another_model_is_refused_untouched_and_a_changed_rate_is_decided_by_policy_and_never_silent(
     stream: MakeStream, project: MakeProject
 ) -> None:

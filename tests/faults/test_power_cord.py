@@ -7,8 +7,6 @@ import pytest
 
 from tests.faults.power_cord import SAVES, Event, complaints, recorded, traced, usable_strace, within
 
-pytestmark = pytest.mark.faults
-
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:

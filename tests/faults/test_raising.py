@@ -20,7 +20,7 @@ from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(20)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(20)]
 RAISING = Mixture(share=1.0, kinds=(Reason.STEP_RAISED,))
 EXACT = {"deterministic": True, "max_wait": None, "replicas": 1, "shuffle": 512}
 KILLS = ("careful.culprit", "fallback.before_restore", "fallback.after_restore")
@@ -65,6 +65,7 @@ def _all_is_as_it_should_be(made: Project, topic: Topic) -> None:
         assert newest.ids[partition] == (len(ids), sum(ids), sum(i * i for i in ids)), "no half of an update stayed"
 
 
+@pytest.mark.fastest
 def test_what_raises_is_set_aside_while_the_process_lives_and_a_restart_does_not_stumble_over_it(
     stream: MakeStream, project: MakeProject
 ) -> None:

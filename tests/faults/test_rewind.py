@@ -10,7 +10,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf, Statement
 from training.ledger.offset_checksum import Evidence
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(4)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(4)]
 PARTITIONS = 2
 FIRST, SKIPPED = 400, range(450, 500)
 
@@ -39,6 +39,7 @@ def _rewind(run: Run, to: int, skip: str) -> None:
     assert run.exit_code() == -signal.SIGKILL, run.tail()
 
 
+@pytest.mark.fastest
 def test_a_kill_around_a_rewind_restarts_on_the_timeline_that_was_last_published(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -20,7 +20,7 @@ from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
 from training.ledger.offset_checksum import Evidence
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 PARTITIONS, EACH = 2, 400
 SKIPPED = range(450, 500)
 

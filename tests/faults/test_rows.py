@@ -73,3 +73,12 @@ def test_what_a_lane_has_not_come_to_is_told_as_not_run(tmp_path: Path) -> None:
     rows.pytest_sessionfinish()
     (told,) = json.loads((tmp_path / "rows.json").read_text())["tests"].values()
     assert (told["rows"], told["outcome"]) == ([3], "not run")
+
+
+def test_outcomes_of_other_tests_stay_in_the_file_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    for name, keep in (("former", False), ("first", False), ("second", True)):
+        rows = Rows(path, keep=keep)
+        rows.pytest_testnodedown(SimpleNamespace(workeroutput={"rows": {name: [3]}}))
+        rows.pytest_sessionfinish()
+    assert json.loads(path.read_text())["tests"].keys() == {"first", "second"}

@@ -22,7 +22,7 @@ from tests.faults.harness.records import Mixture, good
 from tests.faults.harness.topics import Topic
 from tests.typed import understood, verbs
 
-pytestmark = [pytest.mark.row(28), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.row(28), pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 PASSWORD, WRONG_PASSWORD = "canary-password-1f6e", "canary-wrong-password-77a0"
 TOKEN, WRONG_TOKEN = "canary-token-8d2b90c4", "canary-wrong-token-53be"
 TEXT = "canary-in-a-record-c41d"
@@ -195,6 +195,7 @@ def test_every_verb_is_listened_to_or_named_with_a_reason_why_not() -> None:
     assert asked | UNASKED.keys() == verbs().keys()
 
 
+@pytest.mark.fastest
 def test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has_gone_wrong(
     topic: tuple[Topic, str], tmp_path: Path
 ) -> None:

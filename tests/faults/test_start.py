@@ -14,7 +14,7 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.shelf import Shelf
 from training.ledger.offset_checksum import Evidence
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(3)]
 PARTITIONS = 2
 BEGINNING = (AtPoint("start.before_zero"), AtPoint("start.after_zero"))
 RESTORES = (AtPoint("restore.before"), AtPoint("restore.after"))
@@ -23,6 +23,7 @@ SOON, ONCE_TAKEN = 12, 3
 LONGEST_S = 3.0
 
 
+@pytest.mark.fastest
 def test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before_any_save(
     stream: MakeStream, project: MakeProject
 ) -> None:

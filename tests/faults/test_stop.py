@@ -17,7 +17,7 @@ from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.spikes import QUIET
 from training.checkpoints.manifest import SaveReason
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(5)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(5)]
 PARTITIONS = 2
 MOMENTS = 5
 """Kinds of them that `terms` knows."""
@@ -33,6 +33,7 @@ def build_model():
 """
 
 
+@pytest.mark.fastest
 def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again(
     stream: MakeStream, project: MakeProject
 ) -> None:
@@ -114,6 +115,8 @@ def test_sigterm_while_the_model_is_built_ends_well_and_publishes_nothing(
     assert Shelf(made.folder).numbers() == []
 
 
+@pytest.mark.row(23)
+@pytest.mark.fastest
 def test_sigterm_on_an_idle_topic_ends_soon(stream: MakeStream, project: MakeProject) -> None:
     made = project(stream(PARTITIONS))
     with Run(made) as run:

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.campaigns.fuzz import fuzz
 from tests.faults.harness.guarded import Guarded, guarded
 
-pytestmark = [pytest.mark.row(27), pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.row(27), pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 CLIENTS = Path(__file__).parents[2] / "bench" / "cases" / "clients.py"
 CASES = 300
 HALF_OPEN, FLOODING = 1000, 50
@@ -39,6 +39,7 @@ def said(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return dict(json.loads(printed))
 
 
+@pytest.mark.fastest
 def test_probes_are_answered_through_a_siege_and_the_learning_goes_on(target: Guarded) -> None:
     learnt = target.run.settled() or 0
     siege = [

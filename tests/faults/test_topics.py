@@ -27,7 +27,7 @@ from tests.faults.harness.shifting import ShiftingTopic
 from training.checkpoints.manifest import SaveReason
 from training.ledger.offset_checksum import Evidence
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
 
 MakeShifting = Callable[..., ShiftingTopic]
 REFUSED = 4
@@ -79,6 +79,7 @@ def refused(run: Run, text: str) -> None:
 
 
 @pytest.mark.row(12)
+@pytest.mark.fastest
 def test_a_quiet_partition_and_one_that_joins_are_learnt_beside_a_hot_one_and_an_empty_one(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_quiet_partition_and_one_that_joins_are_learnt_beside_a_hot_one_and_an
 
 
 @pytest.mark.row(13)
+@pytest.mark.fastest
 def test_a_topic_created_again_while_we_were_away_is_refused_or_begun_anew_and_never_mixed_up(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
@@ -240,6 +242,7 @@ def test_records_removed_before_they_were_read_end_it_with_the_way_out_running_a
 
 
 @pytest.mark.row(14)
+@pytest.mark.fastest
 def test_records_removed_before_they_were_read_are_counted_as_lost_where_that_is_wanted_and_for_ever(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
@@ -322,6 +325,7 @@ async def _left(bootstrap: str, topic: str) -> list[int]:
 
 
 @pytest.mark.row(15)
+@pytest.mark.fastest
 def test_what_compaction_and_transactions_leave_out_is_passed_and_nothing_aborted_is_learnt(
     broker: str, topic: MakeTopic, wait_for: WaitFor, shifting: MakeShifting, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.faults.harness.strangers import StrangerInGroup, ZombieTrainer
 from tests.faults.harness.topics import Topic
 from training.errors import FolderBusyError, PassedError
 
-pytestmark = [pytest.mark.faults, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
 
 VISITS = 3
 ZOMBIE_S = 20.0
@@ -27,6 +27,7 @@ def _refused(run: Run) -> int:
 
 
 @pytest.mark.row(9)
+@pytest.mark.fastest
 def test_a_stranger_who_joins_and_leaves_our_group_touches_neither_the_learning_nor_what_is_learnt(
     station: Station, straight: SharedTrainer
 ) -> None:

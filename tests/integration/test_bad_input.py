@@ -14,6 +14,7 @@ import pytest
 from app.tools.local_broker.broker import free_port
 from tests.conftest import MakeTopic, Produce
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
 MODEL = """\

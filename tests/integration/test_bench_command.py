@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import MakeTopic, Produce
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 _ROOT = Path(__file__).parents[2]
 _CONFIG = """\
 name: trial

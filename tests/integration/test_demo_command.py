@@ -52,6 +52,7 @@ def watched(process: subprocess.Popen[bytes], said: Path) -> bool:
     return "  Checkpoint 2, " in said.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_demo_goes_on_where_it_was_with_nothing_lost_and_nothing_learnt_twice(
     tmp_path: Path, wait_for: WaitFor

@@ -57,6 +57,7 @@ def test_the_same_seed_draws_the_same_digits_and_no_two_are_alike(producer: dict
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
 def test_it_learns_to_read_digits_that_it_has_never_seen(
     producer: dict[str, Any], broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from tests.conftest import MakeTopic, Produce
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 COUNT = 20_000
 LOOKED_AT = 3 * 400

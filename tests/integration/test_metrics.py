@@ -26,7 +26,7 @@ from tests.faults.harness.records import WIDTH, ExpectedPosition, Mixture, Verdi
 from tests.faults.harness.topics import Topic
 from tests.integration.consumer_groups import describe
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(300)]
 PARTITIONS = 2
 LONG_EACH = 10
 """Of so many records one has a longer list than its feature holds."""

@@ -25,7 +25,7 @@ from app.tools.local_broker.topics import create_topic
 from app.tools.prove.trainer_process import Run
 from tests.browsing import SOON_MS, chromium, grave, is_complaint
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 _MODEL = """\
 import keras
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 _ROOT = Path(__file__).parents[2]
 _NOBODY = "127.0.0.1:1"
 _CONFIG = f"""\

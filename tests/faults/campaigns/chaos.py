@@ -2,7 +2,7 @@
 
     python -m tests.faults.campaigns.chaos --out build/chaos.json            about 20 minutes
     python -m tests.faults.campaigns.chaos --full                         within 2 hours, with the soak beside the tests
-    python -m tests.faults.campaigns.chaos --short --rows build/rows.json    at once, out of what `make test` has left
+    python -m tests.faults.campaigns.chaos --short --rows build/rows.json    at once, from what `make test-all` has left
     python -m tests.faults.campaigns.chaos --rows build/rows.json --campaigns build/chaos.json
                                                                    the same campaigns, beside other tests
 
@@ -165,7 +165,7 @@ def again(before: Mapping[str, Any], rows: Path) -> dict[str, Any]:
 
 def _tests(rows: Path) -> Mapping[str, Any]:
     if not rows.exists():
-        raise SystemExit(f"{rows} is not there; `make test` writes it")
+        raise SystemExit(f"{rows} is not there; `make test-all` writes it")
     tests: Mapping[str, Any] = json.loads(rows.read_text())["tests"]
     return tests
 

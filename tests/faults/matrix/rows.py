@@ -1,10 +1,11 @@
-"""A pytest plugin: what became of each test that stands for a row of the matrix, and the figures that tests hand over.
+"""A pytest plugin that writes the outcome of each test that stands for a row of the matrix, with its figures.
 
     python -m pytest -p tests.faults.matrix.rows --rows build/rows.json
+    python -m pytest -p tests.faults.matrix.rows --rows build/rows.json --keep-rows    beside what the file holds
 
-A test says which row it stands for by the marker `row(number)`, and hands figures over by `record_property`. Where
-tests run in lanes (pytest-xdist), each lane knows which of them stand for a row, and whoever has started the lanes
-hears how they come out.
+A test says which row it stands for by the marker `row(number)`, and passes figures on by `record_property`. Where
+tests run in lanes (pytest-xdist), each lane reports at its end which of its tests stand for a row; the process that
+started the lanes receives their outcomes.
 """
 
 import json
@@ -23,7 +24,7 @@ _RANK = {"passed": 0, "skipped": 1, "failed": 2}
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """How one test came out."""
+    """The outcome of one test."""
 
     outcome: str = "not run"
     why: str = ""
@@ -32,7 +33,7 @@ class Outcome:
     properties: dict[str, Any] = field(default_factory=dict)
 
     def take(self, report: pytest.TestReport) -> None:
-        """The worst of setup, call and teardown."""
+        """Add a report of setup, call or teardown; the worst of the three counts."""
         self.seconds = round(self.seconds + report.duration, 2)
         self.properties.update(report.user_properties)
         if self.outcome == "not run" or _RANK[report.outcome] > _RANK[self.outcome]:
@@ -41,62 +42,66 @@ class Outcome:
 
 
 def rows_of(items: Sequence[pytest.Item]) -> dict[str, list[int]]:
-    """Which rows each test stands for, of those that stand for one."""
-    found = {
+    """Return the rows of each test that stands for one."""
+    rows = {
         item.nodeid: sorted({int(row) for marker in item.iter_markers("row") for row in marker.args}) for item in items
     }
-    return {name: rows for name, rows in found.items() if rows}
+    return {name: numbers for name, numbers in rows.items() if numbers}
 
 
 class Rows:
-    """Watches a session."""
+    """Collects the outcomes of a session and writes them; `keep` leaves the other tests of the file there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keep: bool = False) -> None:
         self._path = path
+        self._keep = keep
         self._rows: dict[str, list[int]] = {}
         self._outcomes: defaultdict[str, Outcome] = defaultdict(Outcome)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Which tests stand for a row."""
+        """Note which tests stand for a row."""
         self._rows |= rows_of(session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """The same, of a lane that is at its end; one that has died told nothing, and another takes its place."""
+        """Note the same of a lane that has ended; one that died reported nothing, and another takes its place."""
         self._rows |= getattr(node, "workeroutput", {}).get(_NAME, {})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """How it came out."""
+        """Note the outcome."""
         self._outcomes[report.nodeid].take(report)
 
     def pytest_sessionfinish(self) -> None:
-        """Write it down."""
-        tests = {name: {"rows": rows, **asdict(self._outcomes[name])} for name, rows in self._rows.items()}
-        told = {"as_of": datetime.now(UTC).isoformat(timespec="seconds"), "tests": tests}
+        """Write the file."""
+        tests = json.loads(self._path.read_text())["tests"] if self._keep and self._path.exists() else {}
+        tests |= {name: {"rows": rows, **asdict(self._outcomes[name])} for name, rows in self._rows.items()}
+        written = {"as_of": datetime.now(UTC).isoformat(timespec="seconds"), "tests": tests}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(told, indent=1))
+        self._path.write_text(json.dumps(written, indent=1))
 
 
 class Lane:
-    """Hands over which tests stand for a row, when the lane is at its end."""
+    """Reports which tests stand for a row, when the lane ends."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        self._told = told
+    def __init__(self, output: dict[str, Any]) -> None:
+        self._output = output
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Hand it over."""
-        self._told[_NAME] = rows_of(session.items)
+        """Report them."""
+        self._output[_NAME] = rows_of(session.items)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rows`."""
-    parser.addoption("--rows", type=Path, help="where to write what became of the rows of the matrix of faults")
+    """Add `--rows` and `--keep-rows`."""
+    parser.addoption("--rows", type=Path, help="where to write the outcomes of the rows of the matrix of faults")
+    parser.addoption("--keep-rows", action="store_true", help="keep the outcomes of other tests that the file holds")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch where somebody wants to know."""
+    """Collect the rows where a file for them is named."""
     path = config.getoption("--rows")
     if path is None:
         return
-    told: dict[str, Any] | None = getattr(config, "workeroutput", None)
-    config.pluginmanager.register(Rows(path) if told is None else Lane(told), _NAME)
+    output: dict[str, Any] | None = getattr(config, "workeroutput", None)
+    keep = config.getoption("--keep-rows")
+    config.pluginmanager.register(Rows(path, keep=keep) if output is None else Lane(output), _NAME)
