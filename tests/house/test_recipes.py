@@ -48,7 +48,7 @@ TESTS = dict(_tests())
 
 
 def _selects(expression: Expression, marks: set[str]) -> bool:
-    return expression.evaluate(lambda name, **_options: name in marks)
+    return expression.evaluate(lambda name, /, **_options: name in marks)
 
 
 def test_every_test_is_run_by_exactly_one_of_the_two_recipes() -> None:
