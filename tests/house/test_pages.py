@@ -69,11 +69,11 @@ def test_the_figures_of_the_readme_are_those_of_the_pages_that_it_links() -> Non
     )
     kills, lost, twice = (figure(proof, name) for name in ("kills", "lost", "learnt_twice"))
     assert f"[{kills} kills, {lost} lost, {twice} twice]" in readme
-    assert f"JSON is learnt {float(figure(speed, 'json_over_naive')):.0f} times as fast" in readme
+    assert f"JSON trains {float(figure(speed, 'json_over_naive')):.0f} times faster" in readme
 
 
 def figure(page: str, name: str) -> str:
-    """The one in bold in the row of that name."""
+    """Return the bold value in the row of that name."""
     found = re.search(rf"^\| `{name}` \|.*?\*\*(.+?)\*\*", page, re.MULTILINE)
     assert found is not None, name
     return found[1]
