@@ -15,7 +15,6 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -65,7 +64,6 @@ class _Action:
 
 _armed: dict[str, _Action] = {}
 _lock = threading.Lock()
-_fired: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
@@ -82,12 +80,6 @@ def arm(text: str) -> None:
         _armed.update(faults)
 
 
-def fired() -> Mapping[str, int]:
-    """How often each point has acted in this process."""
-    with _lock:
-        return dict(_fired)
-
-
 def _pass(name: str) -> None:
     with _lock:
         fault = _armed.get(name)
@@ -97,7 +89,6 @@ def _pass(name: str) -> None:
         if fault.hits <= fault.after:
             return
         fault.spent = fault.once
-        _fired[name] += 1
     os.write(2, f"failpoint {name}: {fault.action}\n".encode())
     _act(name, fault)
 

@@ -20,7 +20,7 @@ from training.errors import AllCorruptError, NewerFormatError
 
 log = logging.getLogger(__name__)
 Look = Callable[[int], Inspection]
-_ORDERS = frozenset({SaveReason.REWIND, SaveReason.SKIP, SaveReason.JOIN})
+_ORDERS = frozenset({SaveReason.REWIND, SaveReason.SKIP})
 
 
 def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None:

@@ -38,12 +38,8 @@ class SaveReason(StrEnum):
     """An order to go on from an older checkpoint."""
     SKIP = "skip"
     """An order to cut a range out of history."""
-    JOIN = "join"
-    """An order to take partitions in."""
     RECREATED = "recreated"
     """Another topic stands under the name of one that was learnt, and is learnt from its first record."""
-    FORK = "fork"
-    """The beginning of a model that comes from another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +59,6 @@ class SaveRequest:
     """Hashes of config and model, versions, cluster id: whatever JSON can hold, and no secret."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Live metrics of that moment, for keeping the best; finite ones only."""
-    variables: Mapping[str, Any] | None = None
-    """A table of the variables (shapes, dtypes), for people and for comparing models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +84,7 @@ class Manifest:
     provenance: Mapping[str, Any]
     metrics: Mapping[str, float]
     variables: Mapping[str, Any] | None
+    """None so far: no version has filled it, but every reader of format 1 requires the field."""
 
     @property
     def size(self) -> int:

@@ -140,7 +140,7 @@ def _write_manifest(
         positions={str(partition): position for partition, position in sorted(order.positions.items())},
         provenance=dict(order.provenance),
         metrics={name: float(value) for name, value in order.metrics.items() if isfinite(value)},
-        variables=None if order.variables is None else dict(order.variables),
+        variables=None,
     )
     write_durably(temporary / FILE_NAME, [manifest.render()])
     sync_folder(temporary)

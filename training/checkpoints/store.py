@@ -286,5 +286,4 @@ def _inherit(order: SaveRequest, target: Manifest) -> SaveRequest:
         parent=target.number,
         provenance=order.provenance or target.provenance,
         metrics=order.metrics or target.metrics,
-        variables=target.variables if order.variables is None else order.variables,
     )
