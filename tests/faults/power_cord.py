@@ -60,7 +60,7 @@ def say(text):
     os.write(2, f'["say", "{text}"]\\n'.encode())
 
 folder = Folder(Path(sys.argv[1]))
-writer = Writer.acquire(folder, "a trainer")
+writer = FolderLease.acquire(folder, "a trainer")
 store = CheckpointStore(folder, writer, StoreOptions(
     keep=KeepLast(2),
     before_manifest=lambda order: say("letters"),
@@ -69,7 +69,7 @@ store = CheckpointStore(folder, writer, StoreOptions(
 
 def order(reason, parent, step):
     positions = {Partition("clicks", 0): 10 * step}
-    return SaveOrder(reason=reason, parent=parent, step=step, incarnation=1, positions=positions)
+    return SaveRequest(reason=reason, parent=parent, step=step, incarnation=1, positions=positions)
 
 def parts(step):
     return {"model": PartState(arrays={"w": np.full(1000, step)}), "ledger": PartState(facts={"position": 10 * step})}

@@ -26,12 +26,12 @@ from training.errors import PassedError
 
 folder = Folder(Path(sys.argv[1]))
 lease = LeaseOptions(renew_every=float(sys.argv[3]), stale_after=1.0, poll_every=0.02)
-writer = Writer.acquire(folder, "trainer", options=lease, on_passed=lambda error: os._exit(4))
+writer = FolderLease.acquire(folder, "trainer", options=lease, on_passed=lambda error: os._exit(4))
 store = CheckpointStore(folder, writer)
 newest = store.newest()
 parent, step = (None, 0) if newest is None else (newest.number, newest.step + 1)
 for step in range(step, step + int(sys.argv[2])):
-    order = SaveOrder(
+    order = SaveRequest(
         reason=SaveReason.INTERVAL, parent=parent, step=step, incarnation=1, positions={Partition("clicks", 0): step}
     )
     parts = {"model": PartState(arrays={"w": np.full(1000, step)}), "ledger": PartState(facts={"position": step})}
