@@ -4,45 +4,34 @@ Owns the shared types between assemble, dataset and training; runs anywhere; Ten
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from consumers.fingerprints import Fingerprint
-from consumers.reasons import Reason
 from consumers.records import Int64s, Partition
+from pipelines.offset_counts import OffsetCounts
 from pipelines.schema import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The one contiguous range of offsets of a partition that a block covers. All of its counts add up to it."""
+class Span(OffsetCounts):
+    """The one contiguous range of offsets of a partition that a block covers; `learnt` counts the block's rows."""
 
     partition: Partition
     index: int
     """The partition's place in the incarnation's table: what the block's `partitions` column holds."""
     start: int
     end: int
-    learnt: int
-    """Rows of the block."""
-    set_aside: Mapping[Reason, int] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    """Offsets cut out of history, by the order that said so."""
-    gaps: int = 0
-    """Offsets at which Kafka holds no record: compacted, aborted, control records."""
-    lost: int = 0
-    """Offsets that retention removed before they were read."""
     fingerprint: Fingerprint | None = None
     """Of the last chunk that ends in it; None where none does."""
-    truncated: Mapping[str, int] = field(default_factory=dict)
-    """Of its rows, those of which a list was cut to its bound, by feature. They are learnt all the same."""
 
+    @property
     def balanced(self) -> bool:
         """Whether every offset of the span is accounted for exactly once."""
-        parts = self.learnt + sum(self.set_aside.values()) + sum(self.skipped.values()) + self.gaps + self.lost
-        return parts == self.end - self.start
+        return self.offsets == self.end - self.start
 
 
 class Turn(NamedTuple):

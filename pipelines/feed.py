@@ -308,8 +308,7 @@ class Feed:
 
     def _move_spans(self, facts: BlockFacts, source: Stage, target: Stage) -> None:
         for span in facts.spans:
-            records = span.learnt + sum(span.set_aside.values()) + sum(span.skipped.values())
-            self._balances.move(span.partition, records, source, target)
+            self._balances.move(span.partition, span.records, source, target)
 
     def _discard(self) -> None:
         self._pool.discard()

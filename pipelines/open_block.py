@@ -5,7 +5,6 @@ Pure; the assembler calls it on the feed's thread.
 """
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -13,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from consumers.fingerprints import Fingerprint
-from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import Block, BlockFacts, BlockRows, Span, Turn
+from pipelines.offset_counts import OffsetCounts
 from pipelines.schema import Column, Schema
 from pipelines.slices import Slice
 
@@ -27,13 +26,8 @@ class _OpenSpan:
     index: int
     start: int
     end: int
-    learnt: int = 0
     first_row: int | None = None
-    set_aside: Counter[Reason] = field(default_factory=Counter)
-    truncated: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
-    gaps: int = 0
-    lost: int = 0
+    counts: OffsetCounts = field(default_factory=OffsetCounts)
     fingerprint: Fingerprint | None = None
 
     def add(self, piece: Slice) -> None:
@@ -42,12 +36,7 @@ class _OpenSpan:
         if piece.rows and self.first_row is None:
             self.first_row = int(piece.decoded.offsets[piece.first])
         self.end = piece.end
-        self.learnt += piece.rows
-        self.set_aside.update(piece.set_aside)
-        self.truncated.update(piece.truncated)
-        self.skipped.update(piece.skipped)
-        self.gaps += piece.gaps
-        self.lost += piece.lost
+        self.counts += piece
         self.fingerprint = piece.fingerprint or self.fingerprint
 
     def span(self, partition: Partition) -> Span:
@@ -56,13 +45,8 @@ class _OpenSpan:
             index=self.index,
             start=self.start,
             end=self.end,
-            learnt=self.learnt,
-            set_aside=dict(self.set_aside),
-            truncated=dict(+self.truncated),
-            skipped=dict(self.skipped),
-            gaps=self.gaps,
-            lost=self.lost,
             fingerprint=self.fingerprint,
+            **self.counts.fields(),
         )
 
 
@@ -154,7 +138,7 @@ class OpenBlock:
 
     def _seed(self, seed: int) -> int:
         """Of the first row's offset by partition, so the same rows shuffle alike however they were cut from chunks."""
-        firsts = [f"{at} {tally.first_row}" for at, tally in self._tallies.items() if tally.learnt]
+        firsts = [f"{at} {tally.first_row}" for at, tally in self._tallies.items() if tally.first_row is not None]
         text = "\n".join([str(seed), *sorted(firsts)])
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 

@@ -5,7 +5,7 @@ anywhere.
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from consumers.fingerprints import Fingerprint
-from consumers.reasons import Reason
 from consumers.records import Int64s, Partition
 from pipelines.decode import Decoded
+from pipelines.offset_counts import OffsetCounts
 
 T = TypeVar("T", bound=str)
 
@@ -50,7 +50,7 @@ def within(skips: Sequence[SkipRange], partition: Partition, offsets: Int64s) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(OffsetCounts):
     """Rows [first, last) of a decoded chunk, and the offsets [start, end) that they settle."""
 
     decoded: Decoded
@@ -58,21 +58,11 @@ class Slice:
     last: int
     start: int
     end: int
-    set_aside: Mapping[Reason, int]
-    skipped: Mapping[str, int]
-    gaps: int
-    lost: int
 
     @property
     def rows(self) -> int:
         """How many rows it holds."""
         return self.last - self.first
-
-    @property
-    def truncated(self) -> Counter[str]:
-        """How many of its rows were cut, by feature."""
-        masks = self.decoded.truncated.items()
-        return Counter({name: int(rows[self.first : self.last].sum()) for name, rows in masks})
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -116,16 +106,19 @@ class Remainder:
         skipped = _count_below(self._skipped, end)
         empty = end - self.start - rows - set_aside.total() - skipped.total()
         lost = min(self._lost, empty)
+        masks = self.decoded.truncated.items()
         piece = Slice(
             decoded=self.decoded,
             first=first,
             last=last,
             start=self.start,
             end=end,
+            learnt=rows,
             set_aside=set_aside,
             skipped=skipped,
             gaps=empty - lost,
             lost=lost,
+            truncated={name: cut for name, mask in masks if (cut := int(mask[first:last].sum()))},
         )
         self._first, self.start, self._lost = last, end, self._lost - lost
         return piece

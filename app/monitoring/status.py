@@ -1,7 +1,6 @@
 """The status: everything at a glance, out of one observation. Pure; runs anywhere."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 
 from app.monitoring.envelope import stamp
@@ -28,6 +27,7 @@ from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, staleness_of, throughput_of
 from app.monitoring.verdict import headline, mood_of, verdict_of
 from app.settings.units import format_duration
+from pipelines.offset_counts import OffsetCounts
 from training.model.hyperparameters import Change
 
 
@@ -88,20 +88,11 @@ def records_of(snapshot: Snapshot) -> RecordsView:
     """What became of the records: of this history by the ledger, of this incarnation by what is on its way."""
     partitions = snapshot.ledger.partitions.values()
     histories = [history for partition in partitions for history in partition.histories]
-    set_aside, skipped, truncated = Counter[str](), Counter[str](), Counter[str]()
-    for history in histories:
-        set_aside.update({reason.value: count for reason, count in history.set_aside.items()})
-        skipped.update(history.skipped)
-        truncated.update(history.truncated)
+    counts = sum(histories, OffsetCounts())
     flow = flow_of(snapshot)
     return RecordsView(
-        offsets=sum(history.position - history.start for history in histories),
-        learnt=sum(history.learnt for history in histories),
-        set_aside=dict(set_aside),
-        skipped=dict(skipped),
-        gaps=sum(history.gaps for history in histories),
-        lost=sum(history.lost for history in histories),
-        truncated=dict(truncated) or None,
+        offsets=sum(history.settled for history in histories),
+        **counts.to_json(),
         begun_anew=len(histories) - len(partitions) or None,
         fetched=flow.fetched if flow else None,
         handed=flow.handed if flow else None,

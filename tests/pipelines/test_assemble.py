@@ -145,7 +145,7 @@ def test_every_offset_is_accounted_for_once_whatever_the_chunks(
     for block in blocks:
         assert block.facts.rows == sum(span.learnt for span in block.facts.spans) == len(present(block))
         for span in block.facts.spans:
-            assert span.balanced()
+            assert span.balanced
             assert span.start == ends[span.partition] < span.end
             ends[span.partition] = span.end
             counts.update({(span.partition, order): number for order, number in span.skipped.items()})
@@ -214,7 +214,7 @@ def test_a_block_of_records_set_aside_alone_has_no_batch() -> None:
     block = feed(make(), [decoded(P0, [REFUSED] * 3)])[0]
     assert (block.facts.batches, block.facts.rows, block.facts.oldest_ms) == (0, 0, 0)
     assert block.rows.features["pair"].shape == (0, 4, 2)
-    assert block.facts.spans[0].balanced()
+    assert block.facts.spans[0].balanced
 
 
 def test_offsets_that_retention_removed_are_lost_and_not_gaps() -> None:

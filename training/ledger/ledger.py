@@ -18,13 +18,13 @@ from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
+from pipelines.offset_counts import OffsetCounts
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
-from training.ledger.account import Account, PartitionAccount
+from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
 from training.ledger.interventions import Interventions
 from training.ledger.skips import Skip, uncovered
-from training.ledger.totals import ProcessTotals
 
 __all__ = ["NAME", "Ledger", "LedgerStatistics", "PartitionAccount", "Skip"]
 
@@ -46,7 +46,7 @@ class LedgerStatistics:
     """Whether the law holds; False is a defect."""
     orders: Interventions
     """What was ordered, ever."""
-    tally: ProcessTotals
+    tally: OffsetCounts
     """What this process has settled; it never goes back."""
     event_span: EventSpan
     """The event times of what was learnt."""
@@ -61,14 +61,14 @@ class Ledger:
         self.name = NAME
         self._clock = clock
         self._lock = threading.Lock()
-        self._accounts: dict[Partition, Account] = {}
+        self._accounts: dict[Partition, PartitionAccount] = {}
         self._orders = Interventions()
         self._skips: tuple[Skip, ...] = ()
         self._event_span = EventSpan()
         self._incarnation = 0
         self._settled_blocks = 0
         self._dropped_blocks = 0
-        self._tally = ProcessTotals()
+        self._tally = OffsetCounts()
 
     @property
     def incarnation(self) -> int:
@@ -81,7 +81,7 @@ class Ledger:
         return self._skips
 
     @property
-    def tally(self) -> ProcessTotals:
+    def tally(self) -> OffsetCounts:
         """What this process has settled; it never goes back."""
         return self._tally
 
@@ -106,14 +106,14 @@ class Ledger:
         with self._lock:
             if partition in self._accounts:
                 raise DataLossError(f"{partition} is in the ledger already; it cannot begin anew at {start}")
-            self._accounts[partition] = Account(start=start, position=start)
+            self._accounts[partition] = PartitionAccount(start=start, position=start)
 
     def join_if_new(self, partition: Partition, start: int) -> bool:
         """Take a partition in unless the ledger has it. True when it was new."""
         with self._lock:
             new = partition not in self._accounts
             if new:
-                self._accounts[partition] = Account(start=start, position=start)
+                self._accounts[partition] = PartitionAccount(start=start, position=start)
             return new
 
     def begin_anew(self, partition: Partition, start: int) -> None:
@@ -122,7 +122,7 @@ class Ledger:
         What was ordered to be skipped of the topic before says nothing of this one.
         """
         with self._lock:
-            self._accounts[partition] = self._accounts[partition].begun_anew(start)
+            self._accounts[partition] = self._accounts[partition].restarted(start)
             self._skips = self._holding()
 
     def follow(self, orders: Interventions) -> None:
@@ -160,11 +160,13 @@ class Ledger:
                 return False
             self._check(facts, refused)
             for span in facts.spans:
-                self._accounts[span.partition].settle(span, refused.get(span.partition, {}))
+                counts = span.refusing(refused[span.partition]) if span.partition in refused else span
+                account = self._accounts[span.partition]
+                self._accounts[span.partition] = account.moved_to(span.end, counts, span.fingerprint)
+                self._tally += counts
             if facts.rows:
                 self._event_span = self._event_span.widened(facts.oldest_ms, facts.newest_ms)
             self._settled_blocks += 1
-            self._tally = self._tally.plus(facts.spans, refused)
             return True
 
     def positions(self) -> dict[Partition, int]:
@@ -192,7 +194,7 @@ class Ledger:
     def statistics(self) -> LedgerStatistics:
         """What became of everything so far."""
         with self._lock:
-            partitions = {partition: account.statistics() for partition, account in sorted(self._accounts.items())}
+            partitions = dict(sorted(self._accounts.items()))
             return LedgerStatistics(
                 incarnation=self._incarnation,
                 partitions=partitions,
@@ -211,7 +213,9 @@ class Ledger:
             return PartState(
                 facts={
                     "incarnation": self._incarnation,
-                    "partitions": {str(partition): account.facts() for partition, account in self._accounts.items()},
+                    "partitions": {
+                        str(partition): account.all_facts() for partition, account in self._accounts.items()
+                    },
                     "event_span": self._event_span.facts(),
                     **self._orders.facts(),
                 }
@@ -221,7 +225,8 @@ class Ledger:
         """Be as it was then, counters included. The incarnation never goes back. CorruptError leaves it as it is."""
         try:
             accounts = {
-                Partition.parse(text): Account.of_facts(facts) for text, facts in state.facts["partitions"].items()
+                Partition.parse(text): PartitionAccount.of_facts(facts)
+                for text, facts in state.facts["partitions"].items()
             }
             orders = Interventions.of_facts(state.facts)
             learnt = sum(account.learnt for account in accounts.values())
@@ -231,7 +236,7 @@ class Ledger:
             raise CorruptError(
                 f"the checkpoint's ledger cannot be read: {error}; restore another checkpoint"
             ) from error
-        unbalanced = [partition for partition, account in accounts.items() if not account.statistics().balanced]
+        unbalanced = [partition for partition, account in accounts.items() if not account.balanced]
         if unbalanced:
             raise CorruptError(
                 f"the checkpoint's ledger does not add up for {unbalanced[0]}; restore another checkpoint"
@@ -272,9 +277,10 @@ class Ledger:
             "does not begin at the partition's position": account is not None and span.start != account.position,
             "ends before it begins": span.end < span.start,
             "counts less than nothing": min(counts) < 0,
-            "does not add up": not span.balanced(),
+            "does not add up": not span.balanced,
             "refuses more rows than it has": sum(refused.values()) > span.learnt,
-            "holds records that an order has cut out": _records(span) > span.end - span.start - sum(cut.values()),
+            "holds records that an order has cut out": span.records - sum(span.skipped.values())
+            > span.end - span.start - sum(cut.values()),
             "skips more than was ordered": any(count > cut.get(order, 0) for order, count in span.skipped.items()),
         }
         return next((text for text, applies in complaints.items() if applies), None)
@@ -291,7 +297,3 @@ class Ledger:
             if skip.partition == span.partition:
                 cut[skip.order] = cut.get(skip.order, 0) + skip.overlap(span.start, span.end)
         return cut
-
-
-def _records(span: Span) -> int:
-    return span.learnt + sum(span.set_aside.values())

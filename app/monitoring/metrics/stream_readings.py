@@ -1,6 +1,5 @@
 """Readings of the stream: what came from Kafka, what became of it, how far behind the learning is. Pure."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 from app.monitoring.lag_view import retention_s_left
@@ -10,6 +9,7 @@ from app.monitoring.record_flow import balanced, process_flow_of
 from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import catch_up_s, queue_of
 from consumers.reasons import Reason
+from pipelines.offset_counts import OffsetCounts
 from training.telemetry.meter import FRESHNESS_BOUNDS_S, Meterings
 
 
@@ -32,7 +32,7 @@ def _records(snapshot: Snapshot) -> Iterator[Reading]:
     yield Reading("records_learnt_total", tally.learnt)
     for reason in Reason:
         yield Reading("records_set_aside_total", tally.set_aside.get(reason, 0), (reason.value,))
-    yield Reading("records_skipped_total", tally.skipped)
+    yield Reading("records_skipped_total", sum(tally.skipped.values()))
     cut = [name for name, field in snapshot.settings.records.features.items() if field.varies]
     yield from by_label("records_truncated_total", {name: tally.truncated.get(name, 0) for name in cut})
     yield Reading("records_held", flow.held)
@@ -47,19 +47,19 @@ def _records(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 def _history(snapshot: Snapshot) -> Iterator[Reading]:
-    outcomes, settled, anew = Counter[str](), 0, 0
-    for partition in snapshot.ledger.partitions.values():
-        anew += len(partition.former)
-        for history in partition.histories:
-            settled += history.position - history.start
-            outcomes["learnt"] += history.learnt
-            outcomes["set_aside"] += sum(history.set_aside.values())
-            outcomes["skipped"] += sum(history.skipped.values())
-            outcomes["empty"] += history.gaps
-            outcomes["lost"] += history.lost
+    partitions = snapshot.ledger.partitions.values()
+    histories = [history for partition in partitions for history in partition.histories]
+    counts = sum(histories, OffsetCounts())
+    outcomes = {
+        "learnt": counts.learnt,
+        "set_aside": sum(counts.set_aside.values()),
+        "skipped": sum(counts.skipped.values()),
+        "empty": counts.gaps,
+        "lost": counts.lost,
+    }
     yield from by_label("history_offsets", outcomes)
-    yield Reading("history_settled_offsets", settled)
-    yield Reading("partitions_begun_anew", anew)
+    yield Reading("history_settled_offsets", sum(history.settled for history in histories))
+    yield Reading("partitions_begun_anew", len(histories) - len(partitions))
 
 
 def _rates(observation: Observation) -> Iterator[Reading]:

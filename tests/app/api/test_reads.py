@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -310,7 +311,8 @@ def test_partitions_that_may_not_join_are_a_problem(api: Client, rig: Rig) -> No
 
 
 def test_a_ledger_that_does_not_add_up_is_a_problem(api: Client, rig: Rig) -> None:
-    rig.service.ledger._accounts[P0].learnt += 1
+    accounts = rig.service.ledger._accounts
+    accounts[P0] = replace(accounts[P0], learnt=accounts[P0].learnt + 1)
     status = api.seen("/status")
     assert status["records"]["balanced"] is False
     assert [problem["problem"] for problem in status["problems"]] == ["unbalanced"]
