@@ -1,104 +1,82 @@
-"""HTTP/1.1 for clients of any kind: who says nothing, or takes nothing, is let go, and no crowd keeps a probe out.
+"""HTTP/1.1 with limits for slow and silent clients.
 
-Owns one connection each, on the HTTP side's loop. Uvicorn alone would hold half-open connections for ever, and those
-whose client does not read; with a plain limit on connections it would turn probes away. Here a request's head must come
-within a time, and an answer be taken within one. Beyond a number of connections the one goes that has been silent, or
-has waited for its answer, for longest. Probes, orders that were let in and listeners are not chosen while they take
-what they are sent: they are answered at once, or bounded elsewhere. So another one is there, and a probe gets in.
+Each instance owns one connection, on the event loop of its listener. Uvicorn alone keeps half-open connections, and
+connections whose client does not read, for ever. Here a client has a limited time to send the head of a request, and to
+read an answer. A listener keeps a limited number of connections, and closes the oldest to let a new one in. If it
+refused the new one instead, silent clients could keep a liveness probe out, and the trainer would be killed for that.
 """
 
 import asyncio
 import resource
-from typing import Any
-from weakref import WeakKeyDictionary
+from operator import attrgetter
+from typing import cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from app.api.middleware import ORDERED_BY
-from app.api.rate_limit import UNPACED
-
-HEAD_WITHIN_S = 10.0
-TAKEN_WITHIN_S = 20.0
-"""How long a client may leave an answer lying that the network has no more room for."""
-MOST_CONNECTIONS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
-"""Of a listener, and there may be two: so many that a thousand silent ones crowd nobody out, and so few that files can
-still be opened."""
-_crowds: "WeakKeyDictionary[Any, dict[PatientProtocol, None]]" = WeakKeyDictionary()
-"""Of each server, its connections; first the one that has been silent, or has waited for its answer, for longest."""
+HEAD_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 20.0
+"""How long an answer may wait for a client that does not read it."""
+MAX_CONNECTIONS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+"""Per listener, and there may be two. The rest of the process's open files is for checkpoints and Kafka."""
 
 
-class PatientProtocol(H11Protocol):
-    """One connection, whose patience ends."""
+class LimitedProtocol(H11Protocol):
+    """One connection with its timeouts."""
 
-    _silent: asyncio.TimerHandle | None = None
-    _untaken: asyncio.TimerHandle | None = None
+    opened_at = 0.0
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base has it
-        """A client has come."""
+        """Begin to wait for a head; close the oldest connection if there are too many."""
         super().connection_made(transport)
-        self._watch()
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._crowd_out()
+        self.opened_at = self.loop.time()
+        self._watch_head()
+        if len(self.connections) > MAX_CONNECTIONS:
+            cast("LimitedProtocol", min(self.connections, key=attrgetter("opened_at"))).close_now()
 
     def data_received(self, data: bytes) -> None:
-        """A client says something."""
+        """Stop waiting for a head if this completes one."""
         super().data_received(data)
-        self._watch()
+        self._watch_head()
 
     def on_response_complete(self) -> None:
-        """A client has been answered."""
+        """Begin to wait for the next head."""
         super().on_response_complete()
-        self._watch()
+        self._watch_head()
 
     def pause_writing(self) -> None:
-        """A client does not take what it is sent."""
+        """Begin to wait for the client to read."""
         super().pause_writing()
-        self._untaken = self.loop.call_later(TAKEN_WITHIN_S, self.leave)
+        self._write_timer = self.loop.call_later(WRITE_TIMEOUT_S, self.close_now)
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
+        """Stop waiting: the client has read most of it."""
         super().resume_writing()
-        _cancel(self._untaken)
+        _cancel(self._write_timer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A client has left."""
-        self._unwatch()
+        """Stop all timers."""
+        _cancel(self._head_timer, self._write_timer)
         super().connection_lost(exc)
 
-    def leave(self) -> None:
-        """Be closed at once, and be nobody's choice any more: of many that come in one turn each crowds another out."""
-        self._unwatch()
+    def close_now(self) -> None:
+        """Abort the connection.
+
+        It leaves the set of connections at once: `connection_lost` comes one iteration of the loop later, and until
+        then each further new connection would choose the same one as the oldest.
+        """
+        _cancel(self._head_timer, self._write_timer)
+        self.connections.discard(self)
         self.transport.abort()
 
-    @property
-    def _crowd(self) -> "dict[PatientProtocol, None]":
-        return _crowds.setdefault(self.server_state, {})
-
-    @property
-    def stays(self) -> bool:
-        """Whether it is a probe, an order that was let in or a listener, has said all and takes what it is sent."""
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused:
-            return False
-        return cycle.response_started or cycle.scope["path"] in UNPACED or ORDERED_BY in cycle.scope["state"]
-
-    def _crowd_out(self) -> None:
-        others = (one for one in self._crowd if one is not self and not one.stays)
-        next(others, next(iter(self._crowd))).leave()
-
-    def _watch(self) -> None:
-        """Where it has turned from silent to waiting for an answer, or back, it is the last of the crowd again."""
-        silent = self.cycle is None or self.cycle.response_complete
-        if silent == (self._silent is not None):
+    def _watch_head(self) -> None:
+        """Run the head timer exactly while no request is being answered."""
+        waiting = self.cycle is None or self.cycle.response_complete
+        if waiting == (self._head_timer is not None):
             return
-        _cancel(self._silent)
-        self._silent = self.loop.call_later(HEAD_WITHIN_S, self.leave) if silent else None
-        self._crowd.pop(self, None)
-        self._crowd[self] = None
-
-    def _unwatch(self) -> None:
-        _cancel(self._silent, self._untaken)
-        self._crowd.pop(self, None)
+        _cancel(self._head_timer)
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.close_now) if waiting else None
 
 
 def _cancel(*timers: asyncio.TimerHandle | None) -> None:

@@ -15,14 +15,16 @@ from typing import Literal
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.api.http_protocol import PatientProtocol
+from app.api.http_protocol import LimitedProtocol
 from app.settings.sections.service import host_and_port
 from consumers.errors import ConfigError
 
 _BACKLOG = 1024
-"""Connections that wait to be taken: a thousand that come at once must not make a probe try again after a second."""
+"""Connections that the kernel holds until they are accepted. With fewer, a thousand that come at once would make a probe
+try again after a second."""
 _AT_ONCE = 32
-"""Connections that are taken in one turn of the loop: so few that none of them is crowded out before it could speak."""
+"""Connections that are accepted in one iteration of the loop: far fewer than the most that are kept, so that a new one
+is served before others of the same burst could make it the oldest."""
 _MOST_HEAD_BYTES = 16 * 1024
 _ANSWER_WITHIN_S = 3
 
@@ -101,7 +103,7 @@ def _config(app: ASGIApp, lifespan: Literal["on", "off"]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=PatientProtocol,
+        http=LimitedProtocol,
         ws="none",
         lifespan=lifespan,
         log_config=None,

@@ -109,7 +109,7 @@ def test_a_listener_on_all_addresses_only_reads(rig: Rig) -> None:
 def test_a_client_that_never_finishes_its_head_is_let_go(
     rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_WITHIN_S", 0.2)
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.2)
     for beginning in (b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nhost: x\r\n"):
         with connected(server) as client:
             client.sendall(beginning)
@@ -119,7 +119,7 @@ def test_a_client_that_never_finishes_its_head_is_let_go(
 def test_a_second_head_that_never_ends_is_let_go_too(
     rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_WITHIN_S", 0.3)
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.3)
     with connected(server) as client:
         client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         assert client.recv(9) == b"HTTP/1.1 "
@@ -161,7 +161,7 @@ def test_a_body_in_chunks_that_is_too_large_is_answered_by_413(server: ApiServer
 
 
 def test_silent_clients_make_room_for_a_probe(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 5)
     silent = [connected(server) for _ in range(12)]
     try:
         for _ in range(5):
@@ -173,10 +173,10 @@ def test_silent_clients_make_room_for_a_probe(rig: Rig, server: ApiServer, monke
 
 
 @pytest.mark.row(27)
-def test_many_that_come_at_once_crowd_each_other_out_one_by_one(
+def test_beyond_the_most_connections_the_oldest_is_closed_for_each_new_one(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
-    monkeypatch.setattr(http_protocol, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", 5)
     silent = [connected(server) for _ in range(60)]
     try:
         wait_for(lambda: sum(_is_open(client) for client in silent) <= 5)

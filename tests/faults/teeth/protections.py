@@ -481,11 +481,11 @@ TEETH = (
     ),
     Tooth(
         row=27,
-        missing="Silent connections are never crowded out by those that ask.",
+        missing="Nothing bounds how many connections a listener keeps.",
         file="app/api/http_protocol.py",
-        text="        next(others, next(iter(self._crowd))).leave()",
-        instead="        del others",
-        test=f"{_SERVER}::test_many_that_come_at_once_crowd_each_other_out_one_by_one",
+        text='            cast("LimitedProtocol", min(self.connections, key=attrgetter("opened_at"))).close_now()',
+        instead="            pass",
+        test=f"{_SERVER}::test_beyond_the_most_connections_the_oldest_is_closed_for_each_new_one",
     ),
     Tooth(
         row=28,
