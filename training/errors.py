@@ -8,6 +8,8 @@ MillraceError
 ├── StepError (exit 1)           the model or preprocess raises, and setting records aside would not mend it
 ├── ProfileError (exit 1)        no profile was taken; training goes on
 │   └── ProfileBusyError         one is being taken already
+├── DataLossError (exit 4)
+│   └── LossyRewindError     a rewind would read again what Kafka has no more
 ├── CorruptError (exit 4)        what is on disk is not what was written
 │   └── AllCorruptError          no checkpoint that may be loaded verifies; nothing starts afresh unasked
 ├── NewerFormatError (exit 4)    a later version wrote it; this one neither reads nor deletes it
@@ -19,7 +21,7 @@ MillraceError
 
 import re
 
-from consumers.errors import ConfigError, MillraceError
+from consumers.errors import ConfigError, DataLossError, MillraceError
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _KERAS_WRAPPING = ("Exception encountered when calling", "Arguments received by")
@@ -59,6 +61,10 @@ class ProfileError(MillraceError, RuntimeError):
 
 class ProfileBusyError(ProfileError):
     """One is being taken already."""
+
+
+class LossyRewindError(DataLossError):
+    """A rewind would read again what Kafka has no more, and the settings do not allow to lose it."""
 
 
 class CorruptError(MillraceError, ValueError):

@@ -5,7 +5,7 @@ one request wait for each other, but for none that verifies, nor for an order th
 charged to the pace.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,15 @@ import anyio
 from app.api.offload import Charge, on_a_thread
 from app.api.verification import Verifying
 from app.monitoring.models import Checkpoint, CheckpointInFull, OtherFolder
-from consumers.records import Partition
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
-from training.commands import Rewind
 from training.errors import MissingCheckpointError
 from training.history.lineage import CheckpointLineage, lineage_of
 from training.history.rewind import Present, RewindPlan, plan_rewind
-from training.history.rewind_target import Destination, find
+from training.history.rewind_request import RewindRequest
 
 T = TypeVar("T")
 
@@ -65,14 +63,9 @@ class CheckpointShelf:
         found = await self._verifying.run(lambda: self._look(number, deep=True))
         return await self._off_the_loop(lambda: lineage_of(self._store, found))
 
-    async def find(self, destination: Destination) -> int:
-        """The number of the checkpoint that a destination comes to; raises where there is none."""
-        return await on_a_thread(lambda: find(self._store, destination), self._plans, self._charge)
-
-    async def plan(self, order: Rewind, present: Present, earliest: Mapping[Partition, int] | None) -> RewindPlan:
-        """What a rewind would do; raises where it cannot be carried out."""
-        plan = partial(plan_rewind, self._store, order, present, earliest)
-        return await on_a_thread(plan, self._plans, self._charge)
+    async def plan(self, request: RewindRequest, present: Present) -> RewindPlan:
+        """Find out what a rewind would do; raises where it cannot be carried out."""
+        return await on_a_thread(partial(plan_rewind, self._store, request, present), self._plans, self._charge)
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
         return await on_a_thread(read, self._looks, self._charge)

@@ -22,6 +22,7 @@ from consumers.errors import ConfigError, DataLossError, MillraceError
 from training.errors import (
     CheckpointError,
     CorruptError,
+    LossyRewindError,
     MissingCheckpointError,
     NewerFormatError,
     ProfileBusyError,
@@ -45,6 +46,7 @@ _MILLRACE: tuple[tuple[type[MillraceError], int, str], ...] = (
     (MissingCheckpointError, 404, "GET /checkpoints lists those that there are."),
     (NewerFormatError, 409, "Choose another checkpoint, or run the version that wrote it."),
     (CorruptError, 409, "Choose another checkpoint: GET /checkpoints says which are good."),
+    (LossyRewindError, 409, "Ask with dry_run what a newer checkpoint comes to."),
     (DataLossError, 409, "Go back to a checkpoint before the range."),
     (ConfigError, 422, "Send what docs/api.md describes for this path."),
     (ProfileBusyError, 409, "The learning goes on. Ask again."),

@@ -1,24 +1,23 @@
-"""What a rewind would do, in the API's words, and when it is refused for what Kafka has no more.
+"""What a rewind would do, in the API's words. Pure, but for the one question to Kafka.
 
-For the HTTP side and for an order that is given while no trainer runs, which loads no TensorFlow. Pure, but for the
-one question to Kafka.
+For the HTTP side and for a rewind while no trainer runs, which loads no TensorFlow.
 """
 
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from app.monitoring.command_models import PartitionPlan
 from app.monitoring.lineage_view import skips_of
 from app.monitoring.models import SkipView, event_moment
 from consumers.errors import MillraceError
+from consumers.kafka.options import OutOfRange
 from consumers.kafka.positions import Earliest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from training.history.rewind import UNPUBLISHED, RewindPlan
-
-Policy = Literal["fail", "earliest"]
+from training.history.rewind import RewindPlan
+from training.ledger.skips import UNPUBLISHED
 
 
 def beginnings_of(source: KafkaSource | None) -> Mapping[Partition, int] | None:
@@ -29,7 +28,7 @@ def beginnings_of(source: KafkaSource | None) -> Mapping[Partition, int] | None:
         return None
 
 
-def plan_fields(plan: RewindPlan, *, policy: Policy, per_s: float | None) -> dict[str, Any]:
+def plan_fields(plan: RewindPlan, *, policy: OutOfRange, per_s: float | None) -> dict[str, Any]:
     """The plan, as `RewindPlanAnswer` has it."""
     learnt_to = plan.event_span.newest_ms
     return {
@@ -41,7 +40,7 @@ def plan_fields(plan: RewindPlan, *, policy: Policy, per_s: float | None) -> dic
         "skipped": plan.skipped,
         "gone": plan.gone,
         "takes_s": round(plan.replayed / per_s, 1) if per_s else None,
-        "advice": advice_on(plan, policy),
+        "advice": plan.advice(policy),
         "skips": [skip for skip in skips_of(plan.orders, plan.history) or () if _is_earlier(skip)] or None,
         "partitions": {str(partition): PartitionPlan(**asdict(one)) for partition, one in plan.partitions.items()},
     }
@@ -50,21 +49,3 @@ def plan_fields(plan: RewindPlan, *, policy: Policy, per_s: float | None) -> dic
 def _is_earlier(skip: SkipView) -> bool:
     """Whether it holds, and is none of the order that is planned, which has no number yet."""
     return skip.lifted_by is None and skip.number != UNPUBLISHED
-
-
-def advice_on(plan: RewindPlan, policy: Policy) -> str | None:
-    """What to do where Kafka has removed some of what would be read again; None where it has all of it."""
-    gone = [
-        f"{replay.back_to}..{replay.back_to + replay.gone - 1} of {partition}"
-        for partition, replay in plan.partitions.items()
-        if replay.gone
-    ]
-    if not gone:
-        return None
-    what = f"offsets {', '.join(gone)} are gone by retention"
-    if policy == "earliest":
-        return f"{what}, and would count as lost; a newer checkpoint would lose fewer"
-    return (
-        f"{what}, so the learning would end there: go back to a newer checkpoint, or set kafka.out_of_range: earliest "
-        "to go on without them and count them as lost"
-    )

@@ -12,22 +12,21 @@ from typing import Any
 
 from app.api.checkpoint_reads import just_published
 from app.monitoring.command_models import RewindPlanAnswer
-from app.monitoring.rewind_plan import advice_on, beginnings_of, plan_fields
+from app.monitoring.rewind_plan import beginnings_of, plan_fields
 from app.service.retention import keep_policy
 from app.settings import Settings
 from app.settings.connection import kafka_options
 from app.tools.service_client import Remote, url_of
-from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
+from consumers.errors import ConfigError, MillraceError, UnreachableError
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.lock_holder import holder_of
 from training.checkpoints.store import CheckpointStore, StoreOptions
-from training.commands import Rewind
-from training.history.rewind import last_ordered, plan_rewind, present_on_disk, publish_rewind
-from training.history.rewind_target import Destination, Numbered, find, parse_destination
-from training.ledger.skip_syntax import parse_skips
+from training.errors import FolderBusyError
+from training.history.rewind import plan_rewind, present_on_disk, publish_rewind
+from training.history.rewind_request import Destination, Numbered, RewindRequest, parse_destination, parse_skips
 
 _WAIT_S = 600
 CONNECT_S = 5.0
@@ -65,39 +64,29 @@ def order_rewind(settings: Settings, order: TypedRewind, token: str | None = Non
     skips = parse_skips(order.skip, order.reason)
     if (holder := holder_of(folder)) is not None:
         return _by_its_trainer(settings, holder, token, order.body(destination))
-    store = CheckpointStore(folder)
-    command = Rewind(
-        to=find(store, destination),
-        skips=skips,
-        unskip=order.unskip,
-        by="command line",
-        note=order.reason,
-    )
-    plan = plan_rewind(store, command, present_on_disk(store), _beginnings(settings))
+    request = RewindRequest(to=destination, skips=skips, unskip=order.unskip, by="command line", note=order.reason)
+    store, numbers = CheckpointStore(folder), folder.numbers()
+    present = present_on_disk(store)
+    plan = plan_rewind(store, request, present).with_earliest(_beginnings(settings))
     policy = settings.kafka.out_of_range
     if order.dry_run:
         return _as_json(plan_fields(plan, policy=policy, per_s=None))
-    if plan.gone and policy == "fail":
-        raise DataLossError(f"this would lose records: {advice_on(plan, policy)}")
-    return _carried_out(settings, folder, command)
+    plan.refuse_loss(policy)
+    lease = FolderLease.acquire(folder, f"millrace rewind {settings.name}")
+    try:
+        if folder.numbers() != numbers:  # the plan would drop what another rewind has ordered meanwhile
+            raise FolderBusyError(f"{folder.root} got another checkpoint while this was planned: run the command again")
+        store = CheckpointStore(folder, lease, StoreOptions(keep=keep_policy(settings)))
+        manifest = publish_rewind(store, plan.prepared, incarnation=present.incarnation)
+    finally:
+        lease.release()
+    return {"checkpoint": just_published(manifest).model_dump(exclude_none=True)}
 
 
 def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """As the answer of `POST /rewind` would hold them, but for its stamp."""
+    """Return the plan as the answer of `POST /rewind` holds it, but for its stamp."""
     answer = RewindPlanAnswer(as_of="", name="", version="", **fields)
     return answer.model_dump(exclude_none=True, exclude={"as_of", "name", "version"})
-
-
-def _carried_out(settings: Settings, folder: Folder, command: Rewind) -> dict[str, Any]:
-    writer = FolderLease.acquire(folder, f"millrace rewind {settings.name}")
-    try:
-        store = CheckpointStore(folder, writer, StoreOptions(keep=keep_policy(settings)))
-        last, present = last_ordered(store), present_on_disk(store)
-        incarnation = 0 if last is None else last.incarnation
-        manifest = publish_rewind(store, command, incarnation=incarnation, orders=present.orders)
-    finally:
-        writer.release()
-    return {"checkpoint": just_published(manifest).model_dump(exclude_none=True)}
 
 
 def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:

@@ -33,9 +33,9 @@ from pipelines.decode import DecodePool
 from pipelines.decoders.raw import RawDecoder
 from pipelines.feed import Feed, FeedOptions
 from pipelines.schema import Field, Schema
+from tests.app.checkpoint_history import rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
-from training.history.rewind import publish_rewind
 from training.telemetry.baseline import Baseline, LabelSums
 from training.telemetry.live_metrics import LiveMetrics, Sums
 from training.telemetry.phases import Phase, PhaseLimits, Phases
@@ -274,7 +274,7 @@ class Rig:
 
     def _rewind(self, command: Rewind) -> Manifest:
         ledger = self.service.ledger
-        self.last = publish_rewind(self.store, command, incarnation=ledger.incarnation, orders=ledger.orders)
+        self.last = rewind(self.store, command, incarnation=ledger.incarnation, orders=ledger.orders)
         ledger.restore(self.store.load(self.last.number)[ledger.name])
         return self.last
 

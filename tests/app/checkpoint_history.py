@@ -2,14 +2,28 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
-from training.checkpoints import CheckpointStore, Folder, FolderLease, PartState, SaveReason, SaveRequest, StoreOptions
+from training.checkpoints import (
+    CheckpointStore,
+    Folder,
+    FolderLease,
+    Manifest,
+    PartState,
+    SaveReason,
+    SaveRequest,
+    StoreOptions,
+)
 from training.checkpoints.policies import KeepLast
+from training.commands import Rewind
+from training.history.rewind import prepare_rewind, present_on_disk, publish_rewind
+from training.history.rewind_target import verified_target
+from training.ledger.interventions import Interventions
 from training.ledger.ledger import Ledger
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
@@ -78,6 +92,20 @@ def publish_history(
             parent = store.publish(_order(parent, step, ledger), parts).number
     finally:
         writer.release()
+
+
+def rewind(
+    store: CheckpointStore,
+    command: Rewind,
+    *,
+    orders: Interventions | None = None,
+    incarnation: int = 1,
+    provenance: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Publish a rewind, under the interventions on disk unless others are given."""
+    orders = present_on_disk(store).orders if orders is None else orders
+    prepared = prepare_rewind(verified_target(store, command.to), command, orders)
+    return publish_rewind(store, prepared, incarnation=incarnation, provenance=provenance)
 
 
 def _order(parent: int | None, step: int, ledger: Ledger) -> SaveRequest:

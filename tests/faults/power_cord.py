@@ -77,7 +77,8 @@ def parts(step):
 parent = store.publish(order(SaveReason.START, None, 0), parts(0)).number
 for step in range(1, 5):
     parent = store.publish(order(SaveReason.INTERVAL, parent, step), parts(step)).number
-parent = store.publish_linked(3, {"ledger": parts(3)["ledger"]}, order(SaveReason.REWIND, 3, 3)).number
+target = store.load_verified(3)
+parent = store.publish_linked(target, {"ledger": parts(3)["ledger"]}, order(SaveReason.REWIND, 3, 3)).number
 store.publish(order(SaveReason.STOP, parent, 4), parts(4))
 writer.release()
 """

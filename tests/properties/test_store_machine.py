@@ -145,7 +145,9 @@ class StoreMachine(RuleBasedStateMachine):
     def rewind(self, data: st.DataObject, ahead: int, width: int) -> None:
         target = self._sound_target(data)
         if target is not None:
-            self._published(self.store.publish_linked(target, *self._rewound(target, ahead, width)))
+            self._published(
+                self.store.publish_linked(self.store.load_verified(target), *self._rewound(target, ahead, width))
+            )
 
     @rule(data=st.data(), window=st.sampled_from(BEFORE_RENAME + AFTER_RENAME))
     def crash_in_a_rewind(self, data: st.DataObject, window: str) -> None:
@@ -153,7 +155,9 @@ class StoreMachine(RuleBasedStateMachine):
         if target is not None:
             replaced, order = self._rewound(target, 1, 2)
             arm(f"{window}=raise:once")
-            self._crash(window, lambda: self.store.publish_linked(target, replaced, order), target)
+            self._crash(
+                window, lambda: self.store.publish_linked(self.store.load_verified(target), replaced, order), target
+            )
 
     # What befalls it.
 

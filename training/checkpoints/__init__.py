@@ -4,6 +4,7 @@ from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.lease import FolderLease, LeaseOptions
 from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.parts import Part, PartState
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.checkpoints.writer import CheckpointWriter
@@ -22,4 +23,5 @@ __all__ = [
     "SaveReason",
     "SaveRequest",
     "StoreOptions",
+    "VerifiedCheckpoint",
 ]

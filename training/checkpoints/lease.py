@@ -48,8 +48,8 @@ class LeaseOptions:
     pause: Callable[[float], None] = time.sleep
 
 
-def _nobody(_error: PassedError) -> None:
-    """Nobody wants to know."""
+def _ignore(_error: PassedError) -> None:
+    """Do nothing about a lease that was passed."""
 
 
 class FolderLease:
@@ -69,7 +69,7 @@ class FolderLease:
         holder: str,
         *,
         options: LeaseOptions | None = None,
-        on_passed: Callable[[PassedError], None] = _nobody,
+        on_passed: Callable[[PassedError], None] = _ignore,
     ) -> "FolderLease":
         """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
 

@@ -5,19 +5,29 @@ Owns the translation between a PartState and its files; runs on the checkpoint w
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from training.checkpoints.files import FileFacts, read_verified, require_space, write_durably
+from training.checkpoints.files import FileFacts, complaint, read_verified, require_space, write_durably
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.parts import Array, PartState, checked_name
 from training.checkpoints.publication import FileSource
 from training.checkpoints.tensors import decode, encode
-from training.errors import UncapturedStateError
+from training.errors import CorruptError, UncapturedStateError
 
 _ARRAYS = "safetensors"
 _FACTS = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedCheckpoint:
+    """A checkpoint of which every file was read and hashed, once."""
+
+    manifest: Manifest
+    parts: Mapping[str, PartState]
+    """Those that were asked for, out of the very bytes that were hashed."""
 
 
 def part_sources(parts: Mapping[str, PartState]) -> dict[str, FileSource]:
@@ -35,6 +45,21 @@ def part_sources(parts: Mapping[str, PartState]) -> dict[str, FileSource]:
 def read_parts(folder: Path, manifest: Manifest, only: Collection[str] | None = None) -> dict[str, PartState]:
     """The parts of a checkpoint, all or some, out of bytes that were verified after they were read."""
     return {name: _read_part(folder, manifest, name) for name in manifest.parts if only is None or name in only}
+
+
+def read_checkpoint(folder: Path, manifest: Manifest, keep: Collection[str] | None) -> VerifiedCheckpoint:
+    """Read and hash all files of a checkpoint, and keep the parts named in `keep`, or all of them.
+
+    Raises CorruptError for the first file that is not what was written. The files of the other parts are hashed piece
+    by piece and take no memory.
+    """
+    parts = read_parts(folder, manifest, keep)
+    for name, facts in sorted(manifest.files.items()):
+        if name.partition(".")[0] not in parts:
+            problem = complaint(folder / name, facts, deep=True)
+            if problem is not None:
+                raise CorruptError(problem)
+    return VerifiedCheckpoint(manifest=manifest, parts=parts)
 
 
 def _read_part(folder: Path, manifest: Manifest, name: str) -> PartState:

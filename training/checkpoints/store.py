@@ -24,7 +24,7 @@ from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import Manifest, SaveRequest, read_manifest
-from training.checkpoints.part_files import part_sources, read_parts
+from training.checkpoints.part_files import VerifiedCheckpoint, part_sources, read_checkpoint, read_parts
 from training.checkpoints.parts import PartState
 from training.checkpoints.policies import KeepLast, KeepPolicy
 from training.checkpoints.publication import FileSource, UnpublishedCheckpoint, publish_draft, wall_clock
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 Replaced = Mapping[str, PartState] | Callable[[int], Mapping[str, PartState]]
 
 
-def _acknowledged(_order: SaveRequest) -> None:
-    """Nothing is waited for."""
+def _wait_for_nothing(_order: SaveRequest) -> None:
+    """Return at once: there are no dead letters to wait for."""
 
 
-def _untold(_manifest: Manifest) -> None:
-    """Nobody is told."""
+def _ignore(_manifest: Manifest) -> None:
+    """Do nothing about a durable checkpoint."""
 
 
-def _open() -> None:
-    """Nothing cancels."""
+def _never_cancel() -> None:
+    """Let the save pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class StoreOptions:
     """What the store is told by those who wire it."""
 
     keep: KeepPolicy = field(default_factory=lambda: KeepLast(5))
-    before_manifest: Callable[[SaveRequest], None] = _acknowledged
+    before_manifest: Callable[[SaveRequest], None] = _wait_for_nothing
     """Returns when the dead letters before the order's positions are acknowledged; CheckpointError fails the save."""
-    on_durable: Callable[[Manifest], None] = _untold
+    on_durable: Callable[[Manifest], None] = _ignore
     """Told of each checkpoint that is durable: its positions may be committed."""
     now: Callable[[], datetime] = wall_clock
 
@@ -76,7 +76,7 @@ class CheckpointStore:
         parts: Mapping[str, PartState],
         *,
         start_over: bool = False,
-        gate: Callable[[], None] = _open,
+        gate: Callable[[], None] = _never_cancel,
     ) -> Manifest:
         """Write a checkpoint, and return when it is durable.
 
@@ -90,28 +90,31 @@ class CheckpointStore:
 
     def publish_linked(
         self,
-        target: int,
+        target: VerifiedCheckpoint,
         replaced: Replaced,
         order: SaveRequest,
         *,
-        gate: Callable[[], None] = _open,
+        gate: Callable[[], None] = _never_cancel,
     ) -> Manifest:
-        """Publish an older checkpoint again as a child of itself, some parts replaced, the others linked.
+        """Publish an older checkpoint again as a child of itself: some parts replaced, the others linked.
 
-        The target is verified first. This is how a rewind or a skip is ordered. `replaced` may be what gives the parts
-        when it is told the number that they are published as.
+        This is how a rewind or a skip is published. `replaced` may be a function that returns the parts, given the
+        number that they are published as. The bytes of the target are not read again: its manifest and the sizes of
+        its files are, so that a target which was pruned, fenced or cut short since it was verified is refused.
         """
         with self._publishing:
-            found = self.verify(target)
-            if found.manifest is None or not found.verified:
-                raise CorruptError(f"checkpoint {target} is {found.condition}: {'; '.join(found.problems)}")
+            number = target.manifest.number
+            if self._loadable(number) != target.manifest:
+                raise CorruptError(f"checkpoint {number} has changed since it was verified: give the command again")
+            self._verified[number] = target.manifest  # pruning need not read it once more
             parts = replaced(self._next_number()) if callable(replaced) else replaced
-            linked = {
-                name: facts for name, facts in found.manifest.files.items() if name.partition(".")[0] not in parts
+            folder = self.folder.checkpoint(number)
+            links = {
+                name: partial(link_durably, folder / name, facts)
+                for name, facts in target.manifest.files.items()
+                if name.partition(".")[0] not in parts
             }
-            source = self.folder.checkpoint(target)
-            links = {name: partial(link_durably, source / name, facts) for name, facts in linked.items()}
-            return self._publish(_inherit(order, found.manifest), {**links, **part_sources(parts)}, gate)
+            return self._publish(_inherit(order, target.manifest), {**links, **part_sources(parts)}, gate)
 
     def newest(self) -> Manifest | None:
         """The checkpoint to go on from, all of its bytes verified; None where nothing was ever published.
@@ -140,17 +143,26 @@ class CheckpointStore:
         return read_manifest(self.folder.checkpoint(number), number)
 
     def load(self, number: int, only: Collection[str] | None = None) -> dict[str, PartState]:
-        """The parts of one checkpoint, all or some, out of the very bytes that were verified.
+        """Return the parts of one checkpoint, all or some, out of the very bytes that were verified.
 
-        Never of a fenced checkpoint, or of one that is damaged as far as was looked at.
+        Raises for a fenced checkpoint, and for one that is damaged as far as it was read.
         """
-        self._require(number)
-        found = inspect(self.folder, number, Terms.read(self.folder), deep=False)
-        if found.condition is Condition.NEWER:
-            raise NewerFormatError(found.problems[0])
-        if found.manifest is None or found.condition is not Condition.GOOD:
-            raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}")
-        return read_parts(self.folder.checkpoint(number), found.manifest, only)
+        return read_parts(self.folder.checkpoint(number), self._loadable(number), only)
+
+    def load_verified(self, number: int, keep: Collection[str] | None = None) -> VerifiedCheckpoint:
+        """Read and hash every file of one checkpoint once, and return the parts named in `keep`, or all of them.
+
+        The parts come out of the very bytes that were hashed. Raises where the checkpoint may not be loaded.
+        """
+        manifest = self._loadable(number)
+        try:
+            checkpoint = read_checkpoint(self.folder.checkpoint(number), manifest, keep)
+        except CorruptError as error:
+            self._verified.pop(number, None)
+            self._require(number)  # a checkpoint that was pruned while it was read is not corrupt, it is gone
+            raise CorruptError(f"checkpoint {number} is {Condition.CORRUPT}: {error}") from error
+        self._verified[number] = manifest
+        return checkpoint
 
     def listing(self, *, deep: bool = False) -> list[Inspection]:
         """Everything in the folder, the greatest number first, then what is half written, half removed, or not ours.
@@ -258,6 +270,16 @@ class CheckpointStore:
         present = set(self.folder.numbers())
         known = self._verified.get(parent) or self.manifest(parent)
         return (parent, *(number for number in known.ancestors if number in present))
+
+    def _loadable(self, number: int) -> Manifest:
+        """Return the manifest of a checkpoint that may be loaded, as far as its manifest and file sizes tell."""
+        self._require(number)
+        found = inspect(self.folder, number, Terms.read(self.folder), deep=False)
+        if found.condition is Condition.NEWER:
+            raise NewerFormatError(found.problems[0])
+        if found.manifest is None or found.condition is not Condition.GOOD:
+            raise CorruptError(f"checkpoint {number} is {found.condition}: {'; '.join(found.problems)}")
+        return found.manifest
 
     def _require_empty(self) -> None:
         terms = Terms.read(self.folder)

@@ -1,43 +1,49 @@
-"""Rewinding: an order to go on from an older checkpoint, published as a checkpoint of its own.
+"""Rewinding: resuming from an older checkpoint, published as a checkpoint of its own.
 
-Owns what the order changes, which is the ledger alone: the target's, under all orders that were given since and with
-the ranges that are to be skipped added, and an incarnation that never goes back. The other parts are the target's,
-linked. Runs on the trainer's thread, or in a process that holds the Writer while no trainer runs; TensorFlow is not
-needed for it.
+Owns all rules of a rewind: what it would do (`plan_rewind`), when it is refused (`prepare_rewind`,
+`RewindPlan.refuse_loss`), and what it publishes (`publish_rewind`). A rewind changes the ledger alone: it is the
+target's, under all interventions up to now, with the new ranges to skip added, and with an incarnation that never goes
+back. The other parts are the target's, linked.
+
+The target is read and hashed once; what was verified is handed on. Runs on the trainer's thread, on a thread of the
+HTTP side for planning, or in a process that holds the folder's lease while no trainer runs. TensorFlow is not needed.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consumers.errors import ConfigError
+from consumers.kafka.options import OutOfRange
 from consumers.records import Partition
 from training.checkpoints.inspection import Condition
 from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.parts import PartState
 from training.checkpoints.store import CheckpointStore
 from training.commands import Rewind
-from training.errors import AllCorruptError, CorruptError
+from training.errors import AllCorruptError, CorruptError, LossyRewindError
 from training.history.lineage import ledger_of
+from training.history.rewind_request import RewindRequest
+from training.history.rewind_target import find
 from training.ledger.account import PartitionAccount
 from training.ledger.event_span import EventSpan
 from training.ledger.interventions import Interventions, Rewound
 from training.ledger.ledger import NAME, Ledger
-from training.ledger.skips import Skip
+from training.ledger.skips import UNPUBLISHED
 
 log = logging.getLogger(__name__)
-UNPUBLISHED = 0
-"""Stands for the number of an order that is only looked at: number 0 is always a beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """How it stands before the rewind."""
+    """The state of the history before the rewind."""
 
     positions: Mapping[Partition, int] = field(default_factory=dict)
     orders: Interventions = field(default_factory=Interventions)
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,27 +55,48 @@ class Replay:
     back_to: int
     """The next offset afterwards."""
     replayed: int
-    """Offsets on the way back to the present position that are read again."""
+    """Offsets between the two that are read again."""
     skipped: int
-    """Offsets on that way that an order cuts out."""
+    """Offsets between the two that are skipped."""
     earliest: int | None = None
     """The first offset that Kafka still has; None where it was not asked."""
     gone: int | None = None
-    """Offsets on that way that Kafka has no more, skipped or not."""
+    """Offsets between the two that Kafka has no more, skipped or not."""
+
+    def with_earliest(self, earliest: int | None) -> "Replay":
+        """Return the same replay, given the first offset that Kafka still has, where that is known."""
+        if earliest is None:
+            return self
+        return replace(self, earliest=earliest, gone=max(0, min(earliest, self.position) - self.back_to))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRewind:
+    """A rewind that can be carried out. It is published at most once."""
+
+    command: Rewind
+    target: VerifiedCheckpoint
+    ledger: Ledger
+    """The one that the rewind leads to, under the number UNPUBLISHED until the rewind is published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindPlan:
     """What a rewind would do."""
 
-    to: Manifest
+    prepared: PreparedRewind
     partitions: Mapping[Partition, Replay]
     history: Mapping[Partition, PartitionAccount]
-    """What the target has learnt, set aside and passed over."""
+    """What the target has learnt, set aside and skipped."""
     orders: Interventions
-    """All that would have been ordered then."""
+    """All interventions, this rewind included."""
     event_span: EventSpan
     """The event times of what the target has learnt."""
+
+    @property
+    def to(self) -> Manifest:
+        """The target."""
+        return self.prepared.target.manifest
 
     @property
     def replayed(self) -> int:
@@ -78,7 +105,7 @@ class RewindPlan:
 
     @property
     def skipped(self) -> int:
-        """Offsets on the way that would not be."""
+        """Offsets on the way that would be skipped."""
         return sum(replay.skipped for replay in self.partitions.values())
 
     @property
@@ -87,113 +114,68 @@ class RewindPlan:
         counts = [replay.gone for replay in self.partitions.values() if replay.gone is not None]
         return sum(counts) if len(counts) == len(self.partitions) else None
 
+    def with_earliest(self, earliest: Mapping[Partition, int] | None) -> "RewindPlan":
+        """Return the same plan, given the first offsets that Kafka still has; None where it did not answer."""
+        first = earliest or {}
+        partitions = {
+            partition: replay.with_earliest(first.get(partition)) for partition, replay in self.partitions.items()
+        }
+        return replace(self, partitions=partitions)
 
-def check_rewind(store: CheckpointStore, command: Rewind, orders: Interventions) -> Ledger:
-    """The ledger that the rewind comes to; raises where it cannot be carried out, and changes nothing.
-
-    `orders` are all that were given up to now.
-    """
-    found = store.verify(command.to)
-    if not found.verified:
-        raise CorruptError(
-            f"checkpoint {command.to} is {found.condition}: {'; '.join(found.problems)}; choose another one, "
-            "`millrace checkpoints verify` says which are good"
+    def advice(self, policy: OutOfRange) -> str | None:
+        """Say what to do where Kafka has removed some of what would be read again; None where it has all of it."""
+        gone = [
+            f"{replay.back_to}..{replay.back_to + replay.gone - 1} of {partition}"
+            for partition, replay in self.partitions.items()
+            if replay.gone
+        ]
+        if not gone:
+            return None
+        what = f"offsets {', '.join(gone)} are gone by retention"
+        if policy == "earliest":
+            return f"{what}, and would count as lost; a newer checkpoint would lose fewer"
+        return (
+            f"{what}, so the learning would end there: go back to a newer checkpoint, or set kafka.out_of_range: "
+            "earliest to go on without them and count them as lost"
         )
-    return _ledger_after(store, command, orders, UNPUBLISHED)
+
+    def refuse_loss(self, policy: OutOfRange) -> None:
+        """Raise LossyRewindError where the rewind would lose records and `kafka.out_of_range` does not allow it."""
+        if self.gone and policy == "fail":
+            raise LossyRewindError(f"this would lose records: {self.advice(policy)}")
 
 
-def publish_rewind(
-    store: CheckpointStore,
-    command: Rewind,
-    *,
-    incarnation: int,
-    orders: Interventions,
-    provenance: Mapping[str, Any] | None = None,
-) -> Manifest:
-    """Publish the order; whoever starts afterwards, or restores what is published, is on the ordered timeline.
+def plan_rewind(store: CheckpointStore, request: RewindRequest, present: Present) -> RewindPlan:
+    """Find out what a rewind would do, without changing anything. Raises where it cannot be carried out.
 
-    Without a provenance the target's stands: nothing has been learnt since by anybody else.
+    Kafka is not asked: `RewindPlan.with_earliest` takes what it answers.
     """
-    ledger = check_rewind(store, command, orders)
-    ledger.raise_incarnation(incarnation)
-
-    def under_its_number(number: int) -> dict[str, PartState]:
-        after = _ledger_after(store, command, orders, number)
-        after.raise_incarnation(incarnation)
-        return {NAME: after.snapshot()}
-
-    order = SaveRequest(
-        reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
-        parent=command.to,
-        step=store.manifest(command.to).step,
-        incarnation=ledger.incarnation,
-        positions=ledger.positions(),
-        ordered_by=command.by,
-        note=command.note,
-        provenance=provenance or {},
-    )
-    manifest = store.publish_linked(command.to, under_its_number, order)
-    facts = {"to": command.to, "number": manifest.number, "by": command.by, "reason": command.note}
-    log.info("rewound to checkpoint %d", command.to, extra=facts)
-    return manifest
-
-
-def plan_rewind(
-    store: CheckpointStore, command: Rewind, present: Present, earliest: Mapping[Partition, int] | None = None
-) -> RewindPlan:
-    """What the rewind would do. Raises where it cannot be carried out."""
-    ledger = check_rewind(store, command, present.orders)
-    statistics = ledger.statistics()
+    target = find(store, request.to)
+    prepared = prepare_rewind(target, request.command(target.manifest.number), present.orders)
+    statistics, skips = prepared.ledger.statistics(), prepared.ledger.skips
+    partitions = {}
+    for partition, back_to in prepared.ledger.positions().items():
+        position = present.positions.get(partition, back_to)
+        skipped = sum(skip.overlap(back_to, position) for skip in skips if skip.partition == partition)
+        replayed = max(0, position - back_to) - skipped
+        partitions[partition] = Replay(position=position, back_to=back_to, replayed=replayed, skipped=skipped)
     return RewindPlan(
-        to=store.manifest(command.to),
-        partitions={
-            partition: _replay(
-                partition,
-                back_to,
-                present.positions.get(partition, back_to),
-                ledger.skips,
-                None if earliest is None else earliest.get(partition),
-            )
-            for partition, back_to in ledger.positions().items()
-        },
+        prepared=prepared,
+        partitions=partitions,
         history=statistics.partitions,
         orders=statistics.orders,
         event_span=statistics.event_span,
     )
 
 
-def present_on_disk(store: CheckpointStore) -> Present:
-    """How it stands by what was last ordered; for an order that is given while no trainer runs."""
-    last = last_ordered(store)
-    positions = {} if last is None else {Partition.parse(name): offset for name, offset in last.positions.items()}
-    return Present(positions=positions, orders=_orders_on_disk(store))
+def prepare_rewind(target: VerifiedCheckpoint, command: Rewind, orders: Interventions) -> PreparedRewind:
+    """Make the ledger that a rewind leads to: the target's under all interventions, this one included.
 
-
-def last_ordered(store: CheckpointStore) -> Manifest | None:
-    """The checkpoint that a start would go on from; where none verifies, the newest whose manifest does.
-
-    A rewind is the way out of a folder whose newest checkpoints are damaged, so damage is no obstacle here.
+    `orders` are all interventions up to now. Raises where the rewind cannot be carried out; changes nothing on disk.
     """
-    try:
-        return store.newest()
-    except AllCorruptError:
-        looks = (found for found in store.listing() if found.condition is not Condition.FENCED)
-        return next((found.manifest for found in looks if found.manifest is not None), None)
-
-
-def _orders_on_disk(store: CheckpointStore) -> Interventions:
-    """Those that the newest ledger knows which can be read: it knows all that were given before it."""
-    for found in store.listing():
-        if found.number is not None and found.condition is not Condition.FENCED:
-            with suppress(CorruptError):
-                return ledger_of(store, found.number).orders
-    return Interventions()
-
-
-def _ledger_after(store: CheckpointStore, command: Rewind, orders: Interventions, number: int) -> Ledger:
-    """The target's ledger under all orders, this one included as what it is published as."""
-    ledger = ledger_of(store, command.to)
-    ledger.follow(orders.since(ledger.orders).without(command.unskip, number))
+    ledger = Ledger()
+    ledger.restore(target.parts[NAME])
+    ledger.follow(orders.since(ledger.orders).without(command.unskip, UNPUBLISHED))
     known = ledger.positions()
     for skip in command.skips:
         if skip.partition not in known:
@@ -201,19 +183,67 @@ def _ledger_after(store: CheckpointStore, command: Rewind, orders: Interventions
                 f"skip: {skip.partition} is no partition of checkpoint {command.to}; it has "
                 f"{', '.join(map(str, known)) or 'none'}"
             )
-        ledger.skip(replace(skip, order=f"rewind-{number}", number=number, by=command.by))
-    rewound = Rewound(number=number, to=command.to, by=command.by, why=command.note)
+        ledger.skip(replace(skip, order=f"rewind-{UNPUBLISHED}", number=UNPUBLISHED, by=command.by))
+    rewound = Rewound(number=UNPUBLISHED, to=command.to, by=command.by, why=command.note)
     ledger.follow(replace(ledger.orders, rewound=rewound))
-    return ledger
+    return PreparedRewind(command=command, target=target, ledger=ledger)
 
 
-def _replay(partition: Partition, back_to: int, position: int, skips: Sequence[Skip], earliest: int | None) -> Replay:
-    skipped = sum(skip.overlap(back_to, position) for skip in skips if skip.partition == partition)
-    return Replay(
-        position=position,
-        back_to=back_to,
-        replayed=max(0, position - back_to) - skipped,
-        skipped=skipped,
-        earliest=earliest,
-        gone=None if earliest is None else max(0, min(earliest, position) - back_to),
+def publish_rewind(
+    store: CheckpointStore,
+    prepared: PreparedRewind,
+    *,
+    incarnation: int,
+    provenance: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Publish a rewind: a process that starts afterwards, or restores the checkpoint, is on the new timeline.
+
+    Without a provenance the target's stands, because nothing else has been learnt since.
+    """
+    command, target, ledger = prepared.command, prepared.target, prepared.ledger
+    ledger.raise_incarnation(incarnation)
+
+    def under_its_number(number: int) -> dict[str, PartState]:
+        ledger.follow(ledger.orders.published_as(number))
+        return {NAME: ledger.snapshot()}
+
+    order = SaveRequest(
+        reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
+        parent=command.to,
+        step=target.manifest.step,
+        incarnation=ledger.incarnation,
+        positions=ledger.positions(),
+        ordered_by=command.by,
+        note=command.note,
+        provenance=provenance or {},
     )
+    manifest = store.publish_linked(target, under_its_number, order)
+    facts = {"to": command.to, "number": manifest.number, "by": command.by, "reason": command.note}
+    log.info("rewound to checkpoint %d", command.to, extra=facts)
+    return manifest
+
+
+def present_on_disk(store: CheckpointStore) -> Present:
+    """Read the present state from the folder, for a rewind while no trainer runs.
+
+    The newest checkpoint that verifies counts, as for a start. Where none verifies, the newest whose manifest can be
+    read does: a rewind is the way out of a folder whose newest checkpoints are damaged.
+    """
+    try:
+        last = store.newest()
+    except AllCorruptError:
+        looks = (look for look in store.listing() if look.condition is not Condition.FENCED)
+        last = next((look.manifest for look in looks if look.manifest is not None), None)
+    if last is None:
+        return Present(orders=_orders_on_disk(store))
+    positions = {Partition.parse(name): offset for name, offset in last.positions.items()}
+    return Present(positions=positions, orders=_orders_on_disk(store), incarnation=last.incarnation)
+
+
+def _orders_on_disk(store: CheckpointStore) -> Interventions:
+    """Return the interventions in the newest ledger that can be read: it holds all that were given before it."""
+    for look in store.listing():
+        if look.number is not None and look.condition is not Condition.FENCED:
+            with suppress(CorruptError):
+                return ledger_of(store, look.number).orders
+    return Interventions()

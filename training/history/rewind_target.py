@@ -1,133 +1,87 @@
-"""Destinations: where a rewind may go back to, as people write it, and which checkpoint that comes to.
+"""Which checkpoint a destination is, read and hashed once.
 
-Owns the words and the choice; reads the store, changes nothing. The choice is made on the present timeline alone: what
-was last ordered, its parent, and so on. It takes the newest that fits and verifies, so that least is read again.
+Reads the store, changes nothing. A number names a checkpoint on any timeline. A time or an offset is looked for on the
+present timeline alone: the newest command's checkpoint, its parent, and so on. The newest that fits and verifies is
+taken, so that the least is read again.
 
-A time means event time: nothing that the checkpoint has learnt is from then or later. Where its history does not know
-event times (an older version began it), the time at which it was written decides. An offset means that the partition's
-position there is at most that; a checkpoint from before the partition came counts as such.
+A time means event time: the checkpoint has learnt nothing from then or later. Where its history holds no event times
+(an older version began it), the time at which it was written decides. An offset means that the partition's position
+there is at most that; a checkpoint from before the partition joined fits as well.
 """
 
 import logging
-import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterator
 
 from consumers.errors import ConfigError
-from consumers.kafka.positions import Ago, At, Start, parse_start
-from consumers.records import Partition
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
+from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.store import CheckpointStore
-from training.errors import CorruptError, MissingCheckpointError
+from training.errors import CorruptError, MissingCheckpointError, NewerFormatError
 from training.history.lineage import ledger_of
+from training.history.rewind_request import Before, Destination, NotPast, Numbered
+from training.ledger.ledger import NAME
 
 log = logging.getLogger(__name__)
-_OFFSET = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)
-_WAYS = "write a checkpoint's number, a time as in 2026-11-21T03:00:00Z, an age as in -2h, or topic:partition:offset"
+LEDGER_ALONE = frozenset({NAME})
 
 
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    """The checkpoint of this number, on whatever timeline."""
+def find(store: CheckpointStore, destination: Destination) -> VerifiedCheckpoint:
+    """Find and verify the checkpoint of a destination, and return it with its ledger.
 
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """The newest that has learnt nothing from this time on, milliseconds since 1970."""
-
-    time_ms: int
-
-    def __str__(self) -> str:
-        return f"has learnt only what is from before {At(self.time_ms)}"
-
-
-@dataclass(frozen=True, slots=True)
-class NotPast:
-    """The newest that has not gone past this offset."""
-
-    partition: Partition
-    offset: int
-
-    def __str__(self) -> str:
-        return f"stands at offset {self.offset} of {self.partition} or before it"
-
-
-Destination = Numbered | Before | NotPast
-
-
-def parse_destination(text: str, *, now_s: float) -> Destination:
-    """What `to` says."""
-    text = text.strip()
-    if text.isascii() and text.isdecimal():
-        return Numbered(int(text))
-    match _time(text):
-        case Ago(seconds):
-            return Before(max(0, round((now_s - seconds) * 1000)))
-        case At(timestamp_ms):
-            return Before(timestamp_ms)
-    if (found := _OFFSET.fullmatch(text)) is not None:
-        return NotPast(Partition.parse(found["partition"]), int(found["offset"]))
-    raise ConfigError(f"to: {text[:60]!r} is no place to go back to; {_WAYS}")
-
-
-def _time(text: str) -> Start | None:
-    """A time or an age, or another word of `kafka.start`; ConfigError for a time that says too little."""
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        with suppress(ConfigError):
-            return parse_start(text)
-        return None
-    return parse_start(text)
-
-
-def find(store: CheckpointStore, destination: Destination) -> int:
-    """The number of the checkpoint. MissingCheckpointError where none on the timeline will do."""
+    Raises MissingCheckpointError where none on the timeline fits.
+    """
     if isinstance(destination, Numbered):
-        return destination.number
+        return verified_target(store, destination.number, LEDGER_ALONE)
     fits = _criterion(store, destination)
-    way: list[int] = []
-    for found in timeline(store):
-        if found.number is None or found.manifest is None or found.condition is not Condition.GOOD:
+    tried: list[int] = []
+    for look in timeline(store):
+        if look.number is None or look.manifest is None or look.condition is not Condition.GOOD:
             continue
-        way.append(found.number)
+        tried.append(look.number)
         try:
-            if fits(found.manifest) and store.verify(found.number).verified:
-                return found.number
-        except (CorruptError, MissingCheckpointError) as error:  # damaged, or pruned meanwhile
-            log.warning("checkpoint %s is passed over: %s", found.name, error)
+            if fits(look.manifest):
+                return store.load_verified(look.number, LEDGER_ALONE)
+        except (CorruptError, NewerFormatError, MissingCheckpointError) as error:  # damaged, or pruned meanwhile
+            log.warning("checkpoint %s is skipped: %s", look.name, error)
     raise MissingCheckpointError(
-        f"no checkpoint on the present timeline {destination}; there are {', '.join(map(str, way)) or 'none'}: "
+        f"no checkpoint on the present timeline {destination}; there are {', '.join(map(str, tried)) or 'none'}: "
         "`millrace checkpoints show` tells what is in them, and `--to` takes a number"
     )
 
 
+def verified_target(store: CheckpointStore, number: int, keep: Collection[str] | None = None) -> VerifiedCheckpoint:
+    """Read and hash the checkpoint to go back to, and return it with the parts named in `keep`, or all of them."""
+    try:
+        return store.load_verified(number, keep)
+    except CorruptError as error:
+        raise CorruptError(f"{error}; choose another one, `millrace checkpoints verify` says which are good") from error
+
+
 def timeline(store: CheckpointStore) -> Iterator[Inspection]:
-    """What was last ordered, and before it its parents as far as they are on disk, damaged ones included."""
-    looks = {one.number: one for one in store.listing() if one.number is not None}
-    unfenced = [number for number, one in looks.items() if one.condition is not Condition.FENCED]
-    found = looks[max(unfenced)] if unfenced else None
-    while found is not None:
-        yield found
-        if found.manifest is not None:
-            yield from (looks[number] for number in found.manifest.ancestors if number in looks)
+    """Yield the newest checkpoint, then its ancestors as far as they are on disk, damaged ones included."""
+    looks = {look.number: look for look in store.listing() if look.number is not None}
+    unfenced = [number for number, look in looks.items() if look.condition is not Condition.FENCED]
+    look = looks[max(unfenced)] if unfenced else None
+    while look is not None:
+        yield look
+        if look.manifest is not None:
+            yield from (looks[number] for number in look.manifest.ancestors if number in looks)
             return
-        parent = None if found.lineage is None else found.lineage.parent
-        found = looks.get(parent) if parent is not None else None
+        parent = None if look.lineage is None else look.lineage.parent
+        look = looks.get(parent) if parent is not None else None
 
 
 def _criterion(store: CheckpointStore, destination: Before | NotPast) -> Callable[[Manifest], bool]:
     if isinstance(destination, Before):
         return lambda manifest: _learnt_before(store, manifest, destination.time_ms)
-    wanted, known = str(destination.partition), _partitions(store)
-    if wanted not in known:
-        raise ConfigError(f"to: {wanted} is no partition of this timeline; it has {', '.join(sorted(known)) or 'none'}")
-    return lambda manifest: manifest.positions.get(wanted, 0) <= destination.offset
+    partition = str(destination.partition)
+    known = {name for look in timeline(store) if look.manifest is not None for name in look.manifest.positions}
+    if partition not in known:
+        raise ConfigError(
+            f"to: {partition} is no partition of this timeline; it has {', '.join(sorted(known)) or 'none'}"
+        )
+    return lambda manifest: manifest.positions.get(partition, 0) <= destination.offset
 
 
 def _learnt_before(store: CheckpointStore, manifest: Manifest, time_ms: int) -> bool:
@@ -135,7 +89,3 @@ def _learnt_before(store: CheckpointStore, manifest: Manifest, time_ms: int) -> 
     if not span.known:
         return manifest.created.timestamp() * 1000 < time_ms
     return span.newest_ms is None or span.newest_ms < time_ms
-
-
-def _partitions(store: CheckpointStore) -> set[str]:
-    return {name for one in timeline(store) if one.manifest is not None for name in one.manifest.positions}

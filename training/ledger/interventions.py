@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from consumers.errors import ConfigError
-from training.ledger.skips import Skip, uncovered
+from training.ledger.skips import UNPUBLISHED, Skip, uncovered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,13 @@ class Interventions:
         """These, and what an older checkpoint knows besides, which is nothing but where a beginning lies between."""
         known = {skip.order for skip in self.skips}
         return replace(self, skips=(*(skip for skip in older.skips if skip.order not in known), *self.skips))
+
+    def published_as(self, number: int) -> "Interventions":
+        """Return the same interventions, with this number wherever UNPUBLISHED stood."""
+        rewound = self.rewound
+        if rewound is not None and rewound.number == UNPUBLISHED:
+            rewound = replace(rewound, number=number)
+        return replace(self, skips=tuple(skip.published_as(number) for skip in self.skips), rewound=rewound)
 
     def facts(self) -> dict[str, Any]:
         """As JSON holds them."""

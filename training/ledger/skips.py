@@ -9,6 +9,9 @@ from typing import Any
 
 from consumers.records import Partition
 
+UNPUBLISHED = 0
+"""Stands for the number of an intervention that is not published yet: number 0 is always a beginning."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
@@ -37,6 +40,13 @@ class Skip:
     def overlap(self, start: int, end: int) -> int:
         """How many offsets of [start, end) it cuts out."""
         return max(0, min(self.end, end) - max(self.start, start))
+
+    def published_as(self, number: int) -> "Skip":
+        """Return the same range, with this number wherever UNPUBLISHED stood."""
+        skip = self
+        if skip.number == UNPUBLISHED:
+            skip = replace(skip, order=f"rewind-{number}", number=number)
+        return replace(skip, lifted_by=number) if skip.lifted_by == UNPUBLISHED else skip
 
     def facts(self) -> dict[str, Any]:
         """As JSON holds it."""

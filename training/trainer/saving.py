@@ -16,12 +16,15 @@ from consumers.failpoints import failpoint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
 from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from training.checkpoints.part_files import VerifiedCheckpoint
+from training.checkpoints.parts import PartState
 from training.checkpoints.policies import SaveContext, SavePolicy
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Rewind, Save
 from training.errors import CheckpointError
-from training.history.rewind import check_rewind, publish_rewind
+from training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
+from training.history.rewind_target import verified_target
 from training.ledger.ledger import Ledger
 from training.model.hyperparameters import Change, HyperparameterOptions
 from training.model.learner import Learner
@@ -128,7 +131,7 @@ class Saving:
         newest = None if start_over else self._store.newest()
         if newest is not None:
             failpoint("restore.before")
-            self._restore(newest.number)
+            self._restore(newest, self._store.load(newest.number))
             failpoint("restore.after")
             announcements.changed(self._options.tell, self.changes, newest.number)
             return newest
@@ -176,31 +179,39 @@ class Saving:
         self._settled_since, self._saved_step = False, self.step
         self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
 
-    def check(self, command: Rewind) -> None:
-        """Refuse a rewind that cannot be carried out, to another model say, before anything is stopped."""
-        check_rewind(self._store, command, self._ledger.orders)
-        self._state.fitting(command.to, self._store.load(command.to))
+    def prepare_rewind(self, command: Rewind) -> PreparedRewind:
+        """Read and hash the target, once, and refuse a rewind that cannot be carried out before anything is stopped.
 
-    def order_rewind(self, command: Rewind) -> Manifest:
-        """Publish the order as a checkpoint of its own: from here on a restart finds it."""
+        What is verified here is what is linked and restored afterwards.
+        """
+        target = verified_target(self._store, command.to)
+        prepared = prepare_rewind(target, command, self._ledger.orders)
+        self._state.fitting(command.to, target.parts)
+        return prepared
+
+    def publish_rewind(self, prepared: PreparedRewind) -> Manifest:
+        """Publish the rewind as a checkpoint of its own: from here on a restart finds it."""
         self.settle()
         self._see_to_who_waits()
         failpoint("rewind.before_order")
         manifest = publish_rewind(
             self._store,
-            command,
+            prepared,
             incarnation=self._ledger.incarnation,
-            orders=self._ledger.orders,
             provenance=self._options.provenance,
         )
         failpoint("rewind.after_order")
         return manifest
 
-    def go_to(self, ordered: Manifest) -> None:
-        """Be in the state that was ordered. Where this raises, nothing in memory may be used any more."""
-        self._restore(ordered.number)
+    def go_to(self, rewound: Manifest, target: VerifiedCheckpoint) -> None:
+        """Restore the state of a published rewind: the target's parts, already verified, under the published ledger.
+
+        Where this raises, nothing in memory may be used any more.
+        """
+        ledger = self._store.load(rewound.number, only={self._ledger.name})
+        self._restore(rewound, {**target.parts, **ledger})
         self._settled_since = False
-        announcements.changed(self._options.tell, self.changes, ordered.number)
+        announcements.changed(self._options.tell, self.changes, rewound.number)
         failpoint("rewind.after_restore")
 
     @property
@@ -218,7 +229,7 @@ class Saving:
 
     def fall_back(self, newest: Manifest) -> None:
         """Be in that state. Where this raises, nothing in memory may be used any more."""
-        self._restore(newest.number)
+        self._restore(newest, self._store.load(newest.number))
         self._settled_since = False
         failpoint("fallback.after_restore")
 
@@ -264,9 +275,9 @@ class Saving:
             if not command.answer.done():
                 command.answer.set_exception(CheckpointError(f"nothing was saved, as training has ended: {error}"))
 
-    def _restore(self, number: int) -> None:
-        self._state.restore(self._state.fitting(number, self._store.load(number)))
-        self._remember(self._store.manifest(number), self._options.clock())
+    def _restore(self, manifest: Manifest, parts: Mapping[str, PartState]) -> None:
+        self._state.restore(self._state.fitting(manifest.number, parts))
+        self._remember(manifest, self._options.clock())
 
     def _order(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveRequest:
         return SaveRequest(

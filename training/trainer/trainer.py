@@ -231,17 +231,17 @@ class Trainer:
         """Another history from here on: stop what feeds, publish the order, go to its state, begin anew."""
         self._phases.enter(Phase.RESTORING)
         try:
-            self._saving.check(command)
+            prepared = self._saving.prepare_rewind(command)
         except MillraceError as error:
             command.answer.set_exception(error)
             return
         self._close_stream()
         try:
-            manifest = self._saving.order_rewind(command)
+            manifest = self._saving.publish_rewind(prepared)
         except MillraceError as error:
             command.answer.set_exception(error)
         else:
-            self._saving.go_to(manifest)
+            self._saving.go_to(manifest, prepared.target)
             self._learnt_to_ms = None
             announcements.rewound(self._reports.tell, command, manifest)
             command.answer.set_result(manifest)

@@ -18,7 +18,7 @@ from app.api.checkpoint_reads import CheckpointShelf, just_published
 from app.api.middleware import ORDERED_BY
 from app.api.operations import Operation, Operations, new_id
 from app.api.problem_documents import ProblemError
-from app.api.rewind_requests import Beginnings, Planner, RewindRequest
+from app.api.rewind_requests import Beginnings, Planner
 from app.api.routes.reads import Number
 from app.monitoring.command_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
 from app.monitoring.envelope import stamp
@@ -35,8 +35,7 @@ from app.monitoring.snapshot import OVER, Snapshot
 from app.settings.units import parse_duration
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Save
-from training.history.rewind_target import parse_destination
-from training.ledger.skip_syntax import parse_skips
+from training.history.rewind_request import RewindRequest, parse_destination, parse_skips
 
 LONGEST_WAIT_S = 600.0
 _SOON_S = 5.0

@@ -106,7 +106,9 @@ def _published(root: Path, count: int, random: Random) -> Iterator[bool]:
             there = [number for number in saved if number in store.folder.numbers()]
             if there and random.random() < 0.15:
                 target, replaced = random.choice(there), {"ledger": _ledger(random)}
-                parent = store.publish_linked(target, replaced, _order(random, SaveReason.REWIND, target, step)).number
+                parent = store.publish_linked(
+                    store.load_verified(target), replaced, _order(random, SaveReason.REWIND, target, step)
+                ).number
                 saved[parent] = {**saved[target], **replaced}
             else:
                 parts = _parts(random)
@@ -199,7 +201,7 @@ class _Victims:
                 reason = SaveReason.INTERVAL if step else SaveReason.START
                 store.publish(_order(random, reason, step - 1 if step else None, step), _parts(random))
             rewound = _order(random, SaveReason.REWIND, 1, 1)
-            parent = store.publish_linked(1, {"ledger": _ledger(random)}, rewound).number
+            parent = store.publish_linked(store.load_verified(1), {"ledger": _ledger(random)}, rewound).number
             store.publish(_order(random, SaveReason.INTERVAL, parent, 9), _parts(random))
         self._sound = folder / "sound"
         _copy(self.folder.checkpoints, self._sound)

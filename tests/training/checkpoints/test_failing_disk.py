@@ -48,7 +48,7 @@ def test_a_rewind_whose_name_cannot_be_synced_is_not_what_a_restart_finds(
     newest = store.publish(order(0, step=1), parts(1))
     syncs.fails = True
     with pytest.raises(CheckpointError, match="nothing of it is kept"):
-        store.publish_linked(0, {}, order(None))
+        store.publish_linked(store.load_verified(0), {}, order(None))
     syncs.fails = False
     assert CheckpointStore(folder, writer).newest() == newest
     assert told[-1] == newest

@@ -20,7 +20,9 @@ def published(folder: Folder, store: CheckpointStore, order: Any, parts: Any) ->
     """0, 1, 2, then a rewind to 1 as 3, and 4 after it."""
     for step in range(3):
         store.publish(order(step - 1 if step else None, step=step), parts(step))
-    store.publish_linked(1, {"ledger": parts(1)["ledger"]}, order(None, reason=SaveReason.REWIND, step=1))
+    store.publish_linked(
+        store.load_verified(1), {"ledger": parts(1)["ledger"]}, order(None, reason=SaveReason.REWIND, step=1)
+    )
     store.publish(order(3, step=4, note="the newest"), parts(4))
     return CheckpointStore(folder)
 

@@ -66,7 +66,7 @@ def test_a_lost_order_is_named_when_falling_back(
 ) -> None:
     publish_steps(2)
     fresh = {"ledger": PartState(facts={"position": 0})}
-    store.publish_linked(0, fresh, order(None, reason=SaveReason.REWIND))
+    store.publish_linked(store.load_verified(0), fresh, order(None, reason=SaveReason.REWIND))
     damage(folder.checkpoint(2) / "ledger.json")
     newest = store.newest()
     assert newest is not None
@@ -84,7 +84,7 @@ def test_a_rewind_survives_a_restart(
 ) -> None:
     publish_steps(4)
     replaced = {"ledger": PartState(facts={"position": 10, "skips": [3]})}
-    rewound = store.publish_linked(1, replaced, order(None, reason=SaveReason.REWIND, step=1))
+    rewound = store.publish_linked(store.load_verified(1), replaced, order(None, reason=SaveReason.REWIND, step=1))
     assert (rewound.number, rewound.parent, rewound.ancestors) == (4, 1, (1, 0))
     again = CheckpointStore(folder)
     assert again.newest() == rewound
@@ -100,7 +100,7 @@ def test_a_rewound_checkpoint_is_copied_where_links_are_not_possible(
 
     publish_steps(2)
     monkeypatch.setattr(os, "link", no_links)
-    store.publish_linked(0, {}, order(None, reason=SaveReason.REWIND))
+    store.publish_linked(store.load_verified(0), {}, order(None, reason=SaveReason.REWIND))
     assert store.verify(2).verified
     assert (folder.checkpoint(2) / "model.safetensors").stat().st_nlink == 1
 
@@ -111,7 +111,7 @@ def test_a_damaged_target_is_not_published_again(
     publish_steps(3)
     damage(folder.checkpoint(1) / "model.safetensors")
     with pytest.raises(CorruptError, match="SHA-256"):
-        store.publish_linked(1, {}, order(None, reason=SaveReason.REWIND))
+        store.publish_linked(store.load_verified(1), {}, order(None, reason=SaveReason.REWIND))
     assert folder.numbers() == [0, 1, 2]
 
 
@@ -122,7 +122,7 @@ def test_a_torn_rewind_falls_back_to_its_target_and_not_to_the_abandoned_timelin
 ) -> None:
     publish_steps(4)
     fresh = {"ledger": PartState(facts={"position": 10})}
-    store.publish_linked(1, fresh, order(None, reason=SaveReason.REWIND, step=1))
+    store.publish_linked(store.load_verified(1), fresh, order(None, reason=SaveReason.REWIND, step=1))
     path = folder.checkpoint(4)
     damage(path / ("ledger.json" if harm == "data" else FILE_NAME))
     if harm == "manifest gone":
@@ -241,7 +241,7 @@ def test_an_ancestor_to_fall_back_to_outlives_any_policy(
     store.publish(order(None), parts(0))
     store.publish(order(0, step=1), parts(1))
     store.publish(order(1, step=2), parts(2))
-    store.publish_linked(1, {}, order(None, reason=SaveReason.REWIND, step=1))
+    store.publish_linked(store.load_verified(1), {}, order(None, reason=SaveReason.REWIND, step=1))
     assert folder.numbers() == [0, 1, 3]
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from consumers.records import Partition
 from tests.app.checkpoint_history import BEGAN_MS, P0, PROVENANCE, STEP_MS, folder_in, publish_history
+from tests.app.checkpoint_history import rewind as publish
 from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease
 from training.commands import Rewind
 from training.history.lineage import CheckpointLineage, lineage_of
-from training.history.rewind import present_on_disk, publish_rewind
 from training.ledger.event_span import EventSpan
 from training.ledger.interventions import Interventions
 from training.ledger.skips import Skip
@@ -35,7 +35,7 @@ def of(store: CheckpointStore, number: int) -> CheckpointLineage:
 
 def rewind(store: CheckpointStore, to: int, *skips: Skip) -> int:
     command = Rewind(to=to, skips=skips, by="somebody", note="why")
-    return publish_rewind(store, command, incarnation=1, orders=present_on_disk(store).orders).number
+    return publish(store, command).number
 
 
 def test_the_event_times_are_those_of_the_whole_history(store: CheckpointStore) -> None:

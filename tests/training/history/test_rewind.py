@@ -1,5 +1,6 @@
 """A rewind is a checkpoint: what is ordered is what the next start finds."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import pytest
 from consumers.errors import ConfigError, DataLossError
 from consumers.failpoints import FailpointError, arm
 from consumers.records import Partition
-from tests.app.checkpoint_history import P0, P1, PER_STEP, PROVENANCE, folder_in, publish_history
+from tests.app.checkpoint_history import P0, P1, PER_STEP, PROVENANCE, folder_in, publish_history, rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease
 from training.commands import Rewind
 from training.errors import AllCorruptError, CorruptError, MissingCheckpointError
-from training.history.rewind import Present, RewindPlan, check_rewind, plan_rewind, present_on_disk, publish_rewind
+from training.history.rewind import Present, RewindPlan, plan_rewind, prepare_rewind, present_on_disk, publish_rewind
+from training.history.rewind_request import Numbered, RewindRequest
+from training.history.rewind_target import verified_target
 from training.ledger.interventions import Interventions, Rewound
 from training.ledger.ledger import Ledger, Skip
 
@@ -45,12 +48,16 @@ def ledger_of_newest(folder: Folder) -> Ledger:
     return ledger
 
 
-def plan(store: CheckpointStore, command: Rewind) -> RewindPlan:
-    return plan_rewind(store, command, present_on_disk(store))
+def plan(store: CheckpointStore, to: int, *skips: Skip) -> RewindPlan:
+    return plan_rewind(store, RewindRequest(to=Numbered(to), skips=skips), present_on_disk(store))
+
+
+def refuse(store: CheckpointStore, command: Rewind) -> None:
+    prepare_rewind(verified_target(store, command.to), command, Interventions())
 
 
 def test_the_next_start_is_on_the_rewound_timeline(store: CheckpointStore, folder: Folder) -> None:
-    manifest = publish_rewind(store, Rewind(to=1, note="why", by="somebody"), orders=Interventions(), incarnation=7)
+    manifest = rewind(store, Rewind(to=1, note="why", by="somebody"), orders=Interventions(), incarnation=7)
     newest = CheckpointStore(folder).newest()
     assert newest is not None
     assert (newest.number, newest.parent, newest.step) == (STEPS + 1, 1, 1)
@@ -63,7 +70,7 @@ def test_a_kill_right_after_the_order_changes_nothing_about_it(folder: Folder) -
     arm("save.before_prune=raise")
     try:
         with pytest.raises(FailpointError):
-            publish_rewind(CheckpointStore(folder, writer), Rewind(to=1), orders=Interventions(), incarnation=1)
+            rewind(CheckpointStore(folder, writer), Rewind(to=1))
     finally:
         arm("")
         writer.release()
@@ -71,27 +78,25 @@ def test_a_kill_right_after_the_order_changes_nothing_about_it(folder: Folder) -
 
 
 def test_the_other_parts_are_the_targets_own(store: CheckpointStore) -> None:
-    manifest = publish_rewind(store, Rewind(to=2, skips=[skip(P0, 20, 25)]), orders=Interventions(), incarnation=1)
+    manifest = rewind(store, Rewind(to=2, skips=[skip(P0, 20, 25)]), orders=Interventions())
     ordered, target = store.load(manifest.number), store.load(2)
     assert ordered["progress"].facts == target["progress"].facts
     assert (ordered["model"].arrays["w"] == target["model"].arrays["w"]).all()
 
 
 def test_an_order_says_where_its_state_comes_from(store: CheckpointStore) -> None:
-    assert publish_rewind(store, Rewind(to=1), orders=Interventions(), incarnation=1).provenance == PROVENANCE
-    assert publish_rewind(
-        store, Rewind(to=1), orders=Interventions(), incarnation=1, provenance={"a": 1}
-    ).provenance == {"a": 1}
+    assert rewind(store, Rewind(to=1), orders=Interventions()).provenance == PROVENANCE
+    assert rewind(store, Rewind(to=1), orders=Interventions(), provenance={"a": 1}).provenance == {"a": 1}
 
 
 def test_the_incarnation_never_goes_back(store: CheckpointStore, folder: Folder) -> None:
-    publish_rewind(store, Rewind(to=0), orders=Interventions(), incarnation=41)
+    rewind(store, Rewind(to=0), orders=Interventions(), incarnation=41)
     assert ledger_of_newest(folder).incarnation == 41
 
 
 def test_a_plan_counts_what_is_read_again_and_what_is_not(store: CheckpointStore, folder: Folder) -> None:
     before = folder.numbers()
-    found = plan(store, Rewind(to=1, skips=[skip(P0, 12, 15), skip(P0, 28, 99)])).partitions
+    found = plan(store, 1, skip(P0, 12, 15), skip(P0, 28, 99)).partitions
     assert (found[P0].position, found[P0].back_to) == (30, 10)
     assert (found[P0].replayed, found[P0].skipped) == (15, 5)
     assert (found[P1].replayed, found[P1].skipped) == (10, 0)
@@ -100,23 +105,23 @@ def test_a_plan_counts_what_is_read_again_and_what_is_not(store: CheckpointStore
 
 def test_what_is_learnt_cannot_be_skipped_from_there(store: CheckpointStore) -> None:
     with pytest.raises(DataLossError, match=r"settled up to 20"):
-        check_rewind(store, Rewind(to=2, skips=[skip(P0, 19, 25)]), Interventions())
+        refuse(store, Rewind(to=2, skips=[skip(P0, 19, 25)]))
 
 
 def test_a_range_of_a_strange_partition_is_refused(store: CheckpointStore) -> None:
     with pytest.raises(ConfigError, match=r"clicks:9 is no partition of checkpoint 2; it has clicks:0, clicks:1"):
-        check_rewind(store, Rewind(to=2, skips=[skip(Partition("clicks", 9), 0, 5)]), Interventions())
+        refuse(store, Rewind(to=2, skips=[skip(Partition("clicks", 9), 0, 5)]))
 
 
 def test_a_number_that_is_not_there_is_refused(store: CheckpointStore) -> None:
     with pytest.raises(MissingCheckpointError, match=r"no checkpoint has the number 9"):
-        publish_rewind(store, Rewind(to=9), orders=Interventions(), incarnation=1)
+        rewind(store, Rewind(to=9), orders=Interventions())
 
 
 def test_a_damaged_target_is_refused(store: CheckpointStore, folder: Folder) -> None:
     (folder.checkpoint(1) / "model.safetensors").write_bytes(b"x")
     with pytest.raises(CorruptError, match=r"checkpoint 1 is corrupt: model.safetensors holds 1 bytes"):
-        check_rewind(store, Rewind(to=1), Interventions())
+        refuse(store, Rewind(to=1))
 
 
 def test_a_rewind_is_the_way_out_where_nothing_newer_verifies(store: CheckpointStore, folder: Folder) -> None:
@@ -127,9 +132,27 @@ def test_a_rewind_is_the_way_out_where_nothing_newer_verifies(store: CheckpointS
             name.unlink()
     with pytest.raises(AllCorruptError):
         CheckpointStore(folder).newest()
-    assert plan(store, Rewind(to=1)).partitions[P0].back_to == 10
-    publish_rewind(store, Rewind(to=1), orders=Interventions(), incarnation=1)
+    assert plan(store, 1).partitions[P0].back_to == 10
+    rewind(store, Rewind(to=1), orders=Interventions())
     assert ledger_of_newest(folder).positions() == PER_STEP
+
+
+def test_a_target_that_was_damaged_after_the_planning_is_found(store: CheckpointStore, folder: Folder) -> None:
+    command = plan(store, 1).prepared.command
+    path = folder.checkpoint(1) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptError, match=r"model.safetensors is not what was written"):
+        refuse(store, command)
+
+
+def test_a_target_that_was_pruned_since_it_was_verified_is_not_published(
+    store: CheckpointStore, folder: Folder
+) -> None:
+    prepared = plan(store, 1).prepared
+    shutil.rmtree(folder.checkpoint(1))
+    with pytest.raises(MissingCheckpointError):
+        publish_rewind(store, prepared, incarnation=1)
+    assert folder.numbers() == [0, 2, 3]
 
 
 # What was ordered holds on every later replay.
@@ -138,7 +161,7 @@ def test_a_rewind_is_the_way_out_where_nothing_newer_verifies(store: CheckpointS
 def carried_out(store: CheckpointStore, **order: Any) -> int:
     """Order a rewind as a process without a trainer does; its number."""
     command = Rewind(by="somebody", note="why", **order)
-    return publish_rewind(store, command, incarnation=1, orders=present_on_disk(store).orders).number
+    return rewind(store, command).number
 
 
 def test_a_skip_holds_after_a_rewind_to_before_it_was_ordered(store: CheckpointStore, folder: Folder) -> None:
@@ -200,16 +223,17 @@ def test_orders_outlive_the_damage_of_the_checkpoint_that_they_were_published_as
 
 
 def test_a_plan_knows_what_kafka_has_no_more(store: CheckpointStore) -> None:
-    found = plan_rewind(store, Rewind(to=1), present_on_disk(store), {P0: 17, P1: 0})
+    found = plan(store, 1).with_earliest({P0: 17, P1: 0})
     assert (found.partitions[P0].gone, found.partitions[P1].gone, found.gone) == (7, 0, 7)
-    beyond = plan_rewind(store, Rewind(to=1), present_on_disk(store), {P0: 99, P1: 0})
+    beyond = plan(store, 1).with_earliest({P0: 99, P1: 0})
     assert beyond.partitions[P0].gone == 20, "what is ahead of the present position is lost in any case"
-    assert plan_rewind(store, Rewind(to=1), present_on_disk(store), {P0: 17}).gone is None
-    assert plan_rewind(store, Rewind(to=1), present_on_disk(store)).gone is None
+    assert plan(store, 1).with_earliest({P0: 17}).gone is None
+    assert plan(store, 1).with_earliest(None).gone is None
 
 
 def test_a_plan_counts_what_earlier_orders_skip(store: CheckpointStore) -> None:
     carried_out(store, to=2, skips=[skip(P0, 22, 25)])
     orders = present_on_disk(store).orders
-    found = plan_rewind(store, Rewind(to=1), Present(positions={P0: 30, P1: 15}, orders=orders)).partitions
+    present = Present(positions={P0: 30, P1: 15}, orders=orders)
+    found = plan_rewind(store, RewindRequest(to=Numbered(1)), present).partitions
     assert (found[P0].replayed, found[P0].skipped) == (17, 3)

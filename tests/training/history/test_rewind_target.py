@@ -8,12 +8,12 @@ import pytest
 
 from consumers.errors import ConfigError
 from consumers.records import Partition
-from tests.app.checkpoint_history import BEGAN_MS, P0, STEP_MS, folder_in, publish_history
+from tests.app.checkpoint_history import BEGAN_MS, P0, STEP_MS, folder_in, publish_history, rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease
 from training.commands import Rewind
 from training.errors import MissingCheckpointError
-from training.history.rewind import present_on_disk, publish_rewind
-from training.history.rewind_target import Before, Destination, NotPast, Numbered, find, parse_destination, timeline
+from training.history.rewind_request import Before, Destination, NotPast, Numbered, parse_destination
+from training.history.rewind_target import find, timeline
 
 STEPS = 4
 NOW_S = 1_763_694_000.0
@@ -32,8 +32,9 @@ def store(folder: Folder) -> Iterator[CheckpointStore]:
     writer.release()
 
 
-def rewind(store: CheckpointStore, to: int) -> int:
-    return publish_rewind(store, Rewind(to=to), incarnation=1, orders=present_on_disk(store).orders).number
+def found(store: CheckpointStore, destination: Destination) -> int:
+    """The number of the checkpoint that a destination comes to."""
+    return find(store, destination).manifest.number
 
 
 @pytest.mark.parametrize(
@@ -73,15 +74,15 @@ def test_a_time_without_a_zone_is_refused_rather_than_guessed(text: str) -> None
 def test_a_time_comes_to_the_newest_that_has_learnt_nothing_from_then_on(
     store: CheckpointStore, after_ms: int, number: int
 ) -> None:
-    assert find(store, Before(BEGAN_MS + after_ms)) == number
+    assert found(store, Before(BEGAN_MS + after_ms)) == number
 
 
 def test_a_history_that_knows_no_event_times_goes_by_when_it_was_written(tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path / "old"), STEPS, without={"event_span"})
     store = CheckpointStore(folder_in(tmp_path / "old"))
     written = [store.manifest(number).created.timestamp() * 1000 for number in range(STEPS + 1)]
-    assert find(store, Before(round(written[-1]) + 10_000)) == STEPS
-    assert find(store, Before(1)) == 0, "what has learnt nothing has learnt nothing from then on"
+    assert found(store, Before(round(written[-1]) + 10_000)) == STEPS
+    assert found(store, Before(1)) == 0, "what has learnt nothing has learnt nothing from then on"
 
 
 def test_where_none_will_do_those_there_are_named(store: CheckpointStore, folder: Folder) -> None:
@@ -95,28 +96,28 @@ def test_where_none_will_do_those_there_are_named(store: CheckpointStore, folder
 def test_an_offset_comes_to_the_newest_that_has_not_gone_past_it(
     store: CheckpointStore, offset: int, number: int
 ) -> None:
-    assert find(store, NotPast(P0, offset)) == number
+    assert found(store, NotPast(P0, offset)) == number
 
 
 def test_only_the_present_timeline_is_looked_at(store: CheckpointStore) -> None:
-    back = rewind(store, 1)
-    assert [found.number for found in timeline(store)] == [back, 1, 0]
-    assert find(store, NotPast(P0, 10**9)) == back
-    assert find(store, Before(BEGAN_MS + 99 * STEP_MS)) == back
-    again = rewind(store, 0)
-    assert find(store, Before(BEGAN_MS + STEP_MS)) == again, "it is newer than 1, which was abandoned"
+    back = rewind(store, Rewind(to=1)).number
+    assert [look.number for look in timeline(store)] == [back, 1, 0]
+    assert found(store, NotPast(P0, 10**9)) == back
+    assert found(store, Before(BEGAN_MS + 99 * STEP_MS)) == back
+    again = rewind(store, Rewind(to=0)).number
+    assert found(store, Before(BEGAN_MS + STEP_MS)) == again, "it is newer than 1, which was abandoned"
 
 
 def test_a_damaged_one_is_passed_over_for_the_next_older(store: CheckpointStore, folder: Folder) -> None:
     path = folder.checkpoint(3) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     (folder.checkpoint(2) / "model.safetensors").unlink()
-    assert find(store, NotPast(P0, 39)) == 1
+    assert found(store, NotPast(P0, 39)) == 1
 
 
 def test_the_way_leads_past_a_newest_one_that_cannot_be_read(store: CheckpointStore, folder: Folder) -> None:
     (folder.checkpoint(STEPS) / "manifest.json").write_bytes(b"x")
-    assert find(store, NotPast(P0, 10**9)) == STEPS - 1
+    assert found(store, NotPast(P0, 10**9)) == STEPS - 1
 
 
 def test_a_partition_that_nobody_knows_is_named_with_those_there_are(store: CheckpointStore) -> None:
