@@ -106,9 +106,13 @@ def _published(root: Path, count: int, random: Random) -> Iterator[bool]:
             there = [number for number in saved if number in store.folder.numbers()]
             if there and random.random() < 0.15:
                 target, replaced = random.choice(there), {"ledger": _ledger(random)}
-                parent = store.publish_linked(
-                    store.load_verified(target), replaced, _order(random, SaveReason.REWIND, target, step)
-                ).number
+                order = _order(random, SaveReason.REWIND, target, step)
+                try:
+                    verified = store.load_verified(target)
+                except CorruptError:
+                    yield False
+                    continue
+                parent = store.publish_linked(verified, replaced, order).number
                 saved[parent] = {**saved[target], **replaced}
             else:
                 parts = _parts(random)
