@@ -1,10 +1,23 @@
-"""One incarnation's fetching: from given positions into a given hand-off, until told otherwise.
+"""Fetching one incarnation: from given positions into a given hand-off, until it ends or is cancelled.
 
-Owns the positions of its incarnation and at most one chunk a partition that the hand-off has refused. It is one task
-on the consumer's loop; a turn takes what one poll returned, some milliseconds. Full, it polls only the partitions that
-have room, and when none has, it waits for room and nobody polls. Which may be read at all, `admission` knows. It ends
-by reaching `until` (`Handoff.end`), by an error that it may not live with (`Handoff.fail`), by the receiver's leaving,
-or by being cancelled.
+Owns the positions of its incarnation and at most one chunk per partition that the hand-off has refused. It is one task
+on the consumer's loop. One iteration handles one poll, some milliseconds of work:
+
+1. Admission checks the partitions that are doubted. When this changes which partitions may be read, they are assigned
+   again, each at its position.
+2. New partitions join at their beginnings, or are only reported where they may not join.
+3. Chunks that the hand-off refused are offered again.
+4. The partitions to poll are chosen: admitted, not finished, no chunk held, room in the hand-off. When there are none,
+   the task waits for room and does not poll.
+5. The chosen partitions are polled. A failure moves no position except past offsets that are counted as lost.
+6. What was polled is dropped if a doubt was raised meanwhile, as it may come from another topic of the same name. The
+   positions have not moved, so step 1 seeks back to them.
+7. Each partition's records become one chunk that begins exactly at the position. The position moves to the chunk's end
+   before the chunk is offered. A chunk that is refused is held, and nothing more of its partition is polled.
+8. Offsets at the end of a partition that hold no record are passed by empty chunks.
+
+The task ends at `until` (`SendEnd.end`), at an error that does not pass (`SendEnd.fail`), when the receiver has closed
+the hand-off, or when it is cancelled.
 """
 
 import asyncio
@@ -27,28 +40,29 @@ log = logging.getLogger(__name__)
 
 _POLL_MS = 100
 _POLL_BESIDE_FULL_MS = 10
-"""A poll cannot be woken by room that appears elsewhere, so it is short while some partition waits for room."""
+"""Used while some partition waits for room: room that appears in the hand-off cannot interrupt a poll."""
 _LOOK_EVERY_S = 0.5
 _SWEEP_EVERY_S = 0.1
 _RETRY_S = 0.5
 _RETRIES = 20
-"""Failed polls in a row before a passing trouble counts as a lasting one."""
+"""After this many failed polls in a row, fetching ends with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incarnation:
-    """What is to be fetched."""
+    """What to fetch, from where, and where to send it."""
 
     number: int
     positions: Mapping[Partition, int]
     fingerprints: Mapping[Partition, Fingerprint | None]
-    """By what the partitions are known of which something is settled; None where no record is on file."""
+    """The fingerprint of each partition's last settled record; None where none was recorded."""
     until: Mapping[Partition, int] | None
+    """The offset to stop at, by partition, itself not read; None for an incarnation without an end."""
     handoff: SendEnd
 
 
 class Fetching:
-    """Fetches one incarnation."""
+    """The task that fetches one incarnation."""
 
     def __init__(
         self,
@@ -75,11 +89,11 @@ class Fetching:
         self._failures = 0
 
     async def run(self) -> None:
-        """The task's body. Whatever goes wrong reaches the receiver."""
+        """Iterate until the end. Every error reaches the receiver through the hand-off."""
         try:
             self._meter.begin(self._number, self._positions)
-            while not self._reached():
-                await self._turn()
+            while not self._at_end():
+                await self._iterate()
             self._handoff.end()
         except HandoffClosed:
             log.debug("The receiver of incarnation %d has left", self._number)
@@ -93,50 +107,52 @@ class Fetching:
         finally:
             self._meter.stopped()
 
-    async def _turn(self) -> None:
-        if await self._admission.look(self._positions):
-            self._share_out()
-        await self._look_at_partitions()
-        self._offer_held()
-        unfinished = [p for p in self._positions if self._admission.admits(p) and not self._finished(p)]
+    async def _iterate(self) -> None:
+        """Do the steps 1 to 8 of the module's docstring once."""
+        if await self._admission.look(self._positions):  # (1)
+            self._assign_all()
+        await self._look_for_new_partitions()  # (2)
+        for chunk in list(self._held.values()):  # (3)
+            self._offer(chunk)
+        unfinished = [p for p in self._positions if self._admission.admits(p) and not self._finished(p)]  # (4)
         ready = [p for p in unfinished if p not in self._held and self._handoff.has_room(p)]
         if not ready:
             await self._wait_for_room()
             return
         try:
-            found = await self._client.poll(ready, _POLL_MS if len(ready) == len(unfinished) else _POLL_BESIDE_FULL_MS)
+            timeout_ms = _POLL_MS if len(ready) == len(unfinished) else _POLL_BESIDE_FULL_MS
+            polled = await self._client.poll(ready, timeout_ms)  # (5)
         except OffsetGoneError as gone:
-            await self._out_of_range(gone)
+            await self._handle_gone_offset(gone)
+            return
         except PollError as error:
             await self._seek_again(error)
-        else:
-            if self._client.doubted:  # what was found may be of another topic: it is found again if it is not
-                return
-            if found:
-                self._failures = 0
-            await self._take_all(found)
-            await self._sweep(ready, idle=not found)
-            await asyncio.sleep(0)  # a poll that finds records at hand never lets the loop turn by itself
+            return
+        if self._client.doubted:  # (6)
+            return
+        if polled:
+            self._failures = 0
+        await self._send_records(polled)  # (7)
+        await self._pass_empty_ends(ready, idle=not polled)  # (8)
+        await asyncio.sleep(0)  # a poll that finds records buffered does not yield to the loop by itself
 
-    async def _take_all(self, found: Mapping[Partition, Sequence[FetchedRecord]]) -> None:
+    async def _send_records(self, polled: Mapping[Partition, Sequence[FetchedRecord]]) -> None:
         fetched_at = time.monotonic()
-        for partition, records in found.items():
+        for partition, records in polled.items():
             start = self._positions[partition]
+            # The client's position is past control records as well, which the poll does not return.
             reached = max(await self._client.position(partition), start)
-            end, until = self._cut(partition, reached)
+            end, until = self._limited(partition, reached)
             wanted = records_between(records, start, until)
             if records[0].offset < start:
                 self._meter.stale(sum(record.offset < start for record in records))
             if wanted:
-                chunk = chunk_of(wanted, partition, self._number, start=start, end=end, fetched_at=fetched_at)
+                self._send(chunk_of(wanted, partition, self._number, start=start, end=end, fetched_at=fetched_at))
             elif end > start:
-                chunk = empty_chunk(partition, self._number, start=start, end=end, fetched_at=fetched_at)
-            else:
-                continue
-            self._send(chunk)
+                self._send(empty_chunk(partition, self._number, start=start, end=end, fetched_at=fetched_at))
 
-    async def _sweep(self, partitions: Sequence[Partition], *, idle: bool) -> None:
-        """Pass the offsets at the end of a partition that hold no record: the client moves over them in silence."""
+    async def _pass_empty_ends(self, partitions: Sequence[Partition], *, idle: bool) -> None:
+        """Send empty chunks for the offsets without a record that the client has passed without returning anything."""
         now = time.monotonic()
         if not idle and now < self._sweep_due:
             return
@@ -145,23 +161,23 @@ class Fetching:
             start = self._positions[partition]
             if partition in self._held or self._finished(partition):
                 continue
-            end, _ = self._cut(partition, await self._client.position(partition))
+            end, _ = self._limited(partition, await self._client.position(partition))
             if end > start:
                 self._send(empty_chunk(partition, self._number, start=start, end=end, fetched_at=now))
 
     def _send(self, chunk: Chunk) -> None:
+        # The position moves even if the chunk is refused: the chunk is held then, and will not be fetched again.
         self._positions[chunk.partition] = chunk.end
         self._admission.fetched(chunk)
+        self._offer(chunk)
+
+    def _offer(self, chunk: Chunk) -> None:
+        """Offer the chunk, and hold it if the hand-off refuses it."""
         if self._handoff.offer(chunk):
+            self._held.pop(chunk.partition, None)
             self._meter.fetched(chunk)
         else:
             self._held[chunk.partition] = chunk
-
-    def _offer_held(self) -> None:
-        for partition, chunk in list(self._held.items()):
-            if self._handoff.offer(chunk):
-                self._meter.fetched(chunk)
-                del self._held[partition]
 
     async def _wait_for_room(self) -> None:
         try:
@@ -171,24 +187,24 @@ class Fetching:
             return
         self._room.clear()
 
-    # Ends.
+    # The end of a run that has one.
 
-    def _cut(self, partition: Partition, end: int) -> tuple[int, int | None]:
-        """Where a chunk may end at most, and the offset to stop at."""
+    def _limited(self, partition: Partition, end: int) -> tuple[int, int | None]:
+        """Return how far a chunk that would reach `end` may reach, and the offset to stop at (None: no end)."""
         until = None if self._until is None else self._until.get(partition)
         return (end if until is None else min(end, max(until, self._positions[partition]))), until
 
     def _finished(self, partition: Partition) -> bool:
         return self._until is not None and self._positions[partition] >= self._until.get(partition, 0)
 
-    def _reached(self) -> bool:
+    def _at_end(self) -> bool:
         drained = self._until is not None and not self._held and self._admission.complete
         return drained and all(map(self._finished, self._positions))
 
-    # Trouble.
+    # Failed polls.
 
     async def _seek_again(self, error: PollError) -> None:
-        """After a failed poll the client may stand past records that it never handed out."""
+        """Seek every partition back to its position: a failed poll may have passed records without returning them."""
         self._failures += 1
         if self._failures >= _RETRIES:
             raise SourceError(f"fetching fails again and again: {error}; is the log of the broker sound?")
@@ -198,7 +214,8 @@ class Fetching:
                 self._client.seek(partition, position)
         await asyncio.sleep(_RETRY_S)
 
-    async def _out_of_range(self, gone: OffsetGoneError) -> None:
+    async def _handle_gone_offset(self, gone: OffsetGoneError) -> None:
+        """Pass offsets that retention removed, or doubt a partition that ends before its position."""
         partition = gone.partition
         position = self._positions[partition]
         try:
@@ -217,20 +234,21 @@ class Fetching:
             await self._seek_again(PollError(str(gone)))
 
     def _pass_lost(self, partition: Partition, first: int) -> None:
+        """Send the offsets before `first` as lost, or raise DataLossError where the settings ask to fail."""
         position = self._positions[partition]
         if self._options.out_of_range == "fail":
             raise DataLossError(
                 f"offsets {position}..{first - 1} of {partition} are gone by retention: set kafka.out_of_range: "
                 "earliest to go on and count the gap, or rewind to an offset that Kafka still has"
             )
-        end, _ = self._cut(partition, first)
+        end, _ = self._limited(partition, first)
         log.warning("Offsets %d to %d of %s are gone by retention and count as lost", position, end - 1, partition)
         now = time.monotonic()
         self._send(empty_chunk(partition, self._number, start=position, end=end, fetched_at=now, lost=end - position))
 
-    # Partitions that come and go.
+    # New partitions.
 
-    async def _look_at_partitions(self) -> None:
+    async def _look_for_new_partitions(self) -> None:
         now = time.monotonic()
         if now < self._look_due:
             return
@@ -251,9 +269,10 @@ class Fetching:
         log.info("New partitions join: %s", ", ".join(f"{p} at {beginnings[p]}" for p in sorted(beginnings)))
         self._positions |= beginnings
         self._meter.joined(beginnings)
-        self._share_out()
+        self._assign_all()
 
-    def _share_out(self) -> None:
-        """Assigning anew drops all positions of the client: seek them all."""
+    def _assign_all(self) -> None:
+        """Share the hand-off among all partitions, and assign those that are admitted at their positions."""
         self._handoff.set_partitions(max(1, len(self._positions)))
+        # An assignment drops the client's buffers and positions of all partitions, so every one is sought again.
         self._client.assign({p: at for p, at in self._positions.items() if self._admission.admits(p)})
