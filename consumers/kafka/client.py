@@ -1,17 +1,15 @@
-"""The door to aiokafka's consumer: our partitions in, its records out, and its errors as ours.
+"""The only module that uses aiokafka's consumer: it translates our partitions, its records and its errors.
 
 Owns the connections. Everything runs on the consumer's loop, and nothing here waits longer than a request may take.
-Two clients, so that trouble in the group (strangers, a coordinator that moves) cannot touch the fetching:
-`KafkaClient` reads without a group, `GroupCommits` holds the group's commits and never fetches.
+There are two clients, so that trouble in the group (other members, a coordinator that moves) cannot disturb fetching:
+`KafkaClient` reads without a group, `GroupCommits` commits for the group and never fetches.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -31,21 +29,29 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from consumers.errors import ConfigError, SourceError, TopicMissingError, UnreachableError
 from consumers.kafka.chunking import FetchedRecord
-from consumers.kafka.client_buffers import buffered_bytes
+from consumers.kafka.client_internals import (
+    MetadataDoubt,
+    buffered_bytes,
+    lengthen_lookups,
+    metadata_client,
+    stop_and_close,
+)
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
 
 _RETRY_S = 0.25
 _SPARE_MS = 1000
+"""How much later than a request the call that waits for it times out; see `_translated_errors`."""
 _LOGIN_ERRORS = (AuthenticationFailedError, AuthenticationMethodNotSupported, UnsupportedSaslMechanismError)
 _MISSING, _UNAUTHORIZED = 3, 29
 """Kafka's error codes for a topic in a metadata response."""
-_A_TOPIC, _KEPT = 2, ("cleanup.policy", "retention.ms")
-"""Kafka's code for a topic among what has settings, and those settings of it that say how long it keeps records."""
+_RESOURCE_TYPE_TOPIC = 2
+"""Kafka's code for a topic in a request for settings."""
+_RETENTION_SETTINGS = ("cleanup.policy", "retention.ms")
 
 
 class OffsetGoneError(Exception):
-    """Kafka has no such offset in the partition, before its first or past its last."""
+    """The offset to read lies before the first offset of the partition, or past its end."""
 
     def __init__(self, partition: Partition, offset: int) -> None:
         super().__init__(f"{partition} has no offset {offset}")
@@ -54,11 +60,11 @@ class OffsetGoneError(Exception):
 
 
 class PollError(Exception):
-    """A poll failed in a way that may pass. What it had begun to read is lost: seek again before the next poll."""
+    """A poll failed and may be repeated. It may have dropped records, so seek again before the next poll."""
 
 
 class KafkaClient:
-    """Reads the partitions of the topics, at positions that are always given, never Kafka's own choice."""
+    """Reads the partitions of the topics from positions that the caller gives. Kafka never chooses a position."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
@@ -72,13 +78,17 @@ class KafkaClient:
             fetch_max_bytes=options.fetch_total_bytes,
             max_partition_fetch_bytes=options.fetch_bytes,
         )
-        self._client: AIOKafkaClient = self._consumer._client  # noqa: SLF001 - metadata has no public way
-        self._consumer._request_timeout_ms += _SPARE_MS  # noqa: SLF001 - see _answers
-        self._doubt = _Doubt(self._client)
+        lengthen_lookups(self._consumer, by_ms=_SPARE_MS)
+        self._client = metadata_client(self._consumer)
+        self._doubt = MetadataDoubt(self._client)
         self.cluster_id: str | None = None
 
     async def connect(self, deadline_s: float) -> None:
-        """Connect, and see that the topics are there and the leaders of their partitions answer."""
+        """Connect, and check that the topics exist and the leaders of their partitions answer.
+
+        Raises UnreachableError, TopicMissingError, SourceError where reading is not permitted, and ConfigError for a
+        login that is refused.
+        """
         step = "the bootstrap servers"
         try:
             async with asyncio.timeout(deadline_s):
@@ -94,85 +104,96 @@ class KafkaClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        await _stop(self._consumer)
+        await stop_and_close(self._consumer)
 
     @property
     def buffered_bytes(self) -> int:
-        """What it has fetched and nobody has taken yet. Any thread."""
+        """Bytes that were fetched and not yet returned by a poll. Any thread."""
         return buffered_bytes(self._consumer)
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics that Kafka last told us of."""
+        """Return every partition of the topics, as of the last metadata from Kafka."""
         numbers = {topic: self._client.cluster.partitions_for_topic(topic) or () for topic in self._options.topics}
         return tuple(sorted(Partition(topic, number) for topic in numbers for number in numbers[topic]))
 
     def led(self) -> frozenset[Partition]:
-        """Those of them that have a leader, so that they can be read."""
+        """Return the partitions that have a leader, so that they can be read."""
         leader = self._client.cluster.leader_for_partition
         return frozenset(p for p in self.partitions() if leader(TopicPartition(*p)) not in {None, -1})
 
     @property
     def doubted(self) -> bool:
-        """Whether since `take_doubt` an answer did not fit, or a connection broke: a topic may be another by now."""
+        """Whether, since `take_doubt`, a connection broke or a broker did not know a partition.
+
+        A topic may have been deleted and created again since then.
+        """
         return self._doubt.raised
 
     def take_doubt(self) -> bool:
-        """Whether it is doubted; from now on it is not."""
+        """Return whether there is a doubt, and clear it."""
         doubted, self._doubt.raised = self._doubt.raised, False
         return doubted
 
     async def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset that each partition still has."""
-        async with _answers(self._options):
-            found = await self._consumer.beginning_offsets(_theirs(partitions))
-        return _ours(found)
+        """Return the first offset that each partition still has."""
+        async with _translated_errors(self._options):
+            return _ours(await self._consumer.beginning_offsets(_theirs(partitions)))
 
     async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Where each partition ends: for read_committed before the first open transaction."""
-        async with _answers(self._options):
-            found = await self._consumer.end_offsets(_theirs(partitions))
-        return _ours(found)
+        """Return one past the last readable offset of each partition.
+
+        With read_committed, a partition ends before its first open transaction.
+        """
+        async with _translated_errors(self._options):
+            return _ours(await self._consumer.end_offsets(_theirs(partitions)))
 
     async def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int | None]:
-        """The first offset of each partition at or after a time, None where there is none."""
-        async with _answers(self._options):
-            found = await self._consumer.offsets_for_times(dict.fromkeys(_theirs(partitions), timestamp_ms))
-        return {Partition(*theirs): None if place is None else place.offset for theirs, place in found.items()}
+        """Return the first offset of each partition at or after a time, None where there is none."""
+        async with _translated_errors(self._options):
+            offsets = await self._consumer.offsets_for_times(dict.fromkeys(_theirs(partitions), timestamp_ms))
+        return {Partition(*theirs): None if offset is None else offset.offset for theirs, offset in offsets.items()}
 
     async def retention_ms(self) -> dict[str, int | None]:
-        """For how long Kafka keeps each topic's records; None where it removes none for their age.
+        """Return for how long Kafka keeps each topic's records; None where it removes none because of their age.
 
-        Topics whose settings we may not see are left out.
+        Topics whose settings we are not permitted to read are left out.
         """
-        wanted = [(_A_TOPIC, topic, list(_KEPT)) for topic in self._options.topics]
-        request = DescribeConfigsRequest(resources=wanted, include_synonyms=False)
-        async with _answers(self._options):
+        resources = [(_RESOURCE_TYPE_TOPIC, topic, list(_RETENTION_SETTINGS)) for topic in self._options.topics]
+        request = DescribeConfigsRequest(resources=resources, include_synonyms=False)
+        async with _translated_errors(self._options):
             answer = await self._client.send(self._client.get_random_node(), request)
-        found = [(topic, entries) for _, _, _, topic, entries in answer.resources if len(entries) == len(_KEPT)]
-        return {topic: _kept_ms({name: value for name, value, *_ in entries}) for topic, entries in found}
+        retention_ms = dict[str, int | None]()
+        for _, _, _, topic, entries in answer.resources:
+            if len(entries) == len(_RETENTION_SETTINGS):
+                retention_ms[topic] = _retention_ms({name: value for name, value, *_ in entries})
+        return retention_ms
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read these partitions from these positions; what was fetched for an earlier assignment is dropped."""
-        with self._doubt.withheld():
+        """Read these partitions from these positions. What was fetched for an earlier assignment is dropped."""
+        with self._doubt.suspended():
             self._consumer.assign(_theirs(positions))
-            self._client.set_topics(self._options.topics)  # the assignment has left only its own
+            # The assignment has limited the metadata to its own topics; new partitions of the others are of interest.
+            self._client.set_topics(self._options.topics)
         for partition, position in positions.items():
             self.seek(partition, position)
 
     def seek(self, partition: Partition, position: int) -> None:
-        """Go on from there."""
+        """Read on from this position."""
         self._consumer.seek(TopicPartition(*partition), position)
 
     async def position(self, partition: Partition) -> int:
-        """The next offset to be fetched; past records by as many control records as follow them."""
+        """Return the next offset to fetch. It is past the control records that follow the last record returned."""
         return int(await self._consumer.position(TopicPartition(*partition)))
 
     async def poll(
         self, partitions: Iterable[Partition], timeout_ms: int
     ) -> Mapping[Partition, Sequence[FetchedRecord]]:
-        """Records of these partitions, as soon as there are any."""
+        """Return records of these partitions as soon as there are any, or nothing after `timeout_ms`.
+
+        Raises OffsetGoneError, PollError for a failure that may pass, and SourceError for one that does not.
+        """
         try:
-            found = await self._consumer.getmany(
+            polled = await self._consumer.getmany(
                 *_theirs(partitions), timeout_ms=timeout_ms, max_records=self._options.chunk_records
             )
         except OffsetOutOfRangeError as error:
@@ -184,7 +205,7 @@ class KafkaClient:
             if error.retriable or isinstance(error, CorruptRecordException):
                 raise PollError(str(error)) from error
             raise SourceError(f"fetching from Kafka failed: {error}; see the broker's log") from error
-        return {Partition(*theirs): records for theirs, records in found.items()}
+        return {Partition(*theirs): records for theirs, records in polled.items()}
 
     async def _bootstrap(self) -> None:
         while True:
@@ -197,7 +218,10 @@ class KafkaClient:
                 return
 
     async def _refuse_login_errors(self) -> None:
-        """The client library only logs why it could not connect: ask once more, and end at once if it is the login."""
+        """Connect once more to each server, and raise ConfigError if it refuses the login.
+
+        The client library itself only logs why it could not connect.
+        """
         settings = self._options.client_settings()
         del settings["bootstrap_servers"], settings["metadata_max_age_ms"], settings["retry_backoff_ms"]
         for host, port, _ in collect_hosts(list(self._options.bootstrap_servers)):
@@ -231,37 +255,13 @@ class KafkaClient:
             await self._client.set_topics(topics)
 
 
-class _Doubt:
-    """Notices when the client asks for metadata out of turn, which is all that it shows of some answers.
-
-    It does so when a broker does not know a partition, does not lead it, or breaks a connection, and before it asks any
-    of them again: so what is fetched of a topic that was created again is fetched after the doubt was raised.
-    """
-
-    def __init__(self, client: AIOKafkaClient) -> None:
-        self.raised = False
-        self._ask = client.force_metadata_update
-        client.force_metadata_update = self._noticed
-
-    def _noticed(self) -> Any:
-        self.raised = True
-        return self._ask()
-
-    @contextlib.contextmanager
-    def withheld(self) -> Iterator[None]:
-        """What is asked for in here is ours."""
-        raised = self.raised
-        yield
-        self.raised = raised
-
-
 class GroupCommits:
-    """The commits of the group id. Its consumer is never polled: assigned, sought and paused, it only commits."""
+    """The commits of the group id. Its consumer is never polled: its partitions are paused, and it only commits."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
         settings = options.client_settings()
-        # As in `_answers`: the request ends first, and there is time for another.
+        # As in `_translated_errors`: the request times out first, and there is time for a second one.
         settings["request_timeout_ms"] = min(options.request_timeout_ms, options.commit_timeout_ms // 2)
         self._consumer = AIOKafkaConsumer(
             **settings, group_id=options.group_id, auto_offset_reset="none", enable_auto_commit=False
@@ -269,7 +269,7 @@ class GroupCommits:
         self._lock = asyncio.Lock()
 
     async def connect(self) -> None:
-        """Connect; the group's coordinator is looked for later, with the first commit."""
+        """Connect to a broker. The group's coordinator is looked up later, by the first commit."""
         try:
             await self._consumer.start()
         except KafkaError as error:
@@ -277,45 +277,39 @@ class GroupCommits:
 
     async def close(self) -> None:
         """Close all connections."""
-        await _stop(self._consumer)
+        await stop_and_close(self._consumer)
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """What stands committed, None where nothing does."""
-        found: dict[Partition, int | None] = {}
-        async with _answers(self._options):
-            for partition in partitions:
-                found[partition] = await self._consumer.committed(TopicPartition(*partition))
-        return found
+        """Return the committed offset of each partition, None where there is none."""
+        async with _translated_errors(self._options):
+            return {partition: await self._consumer.committed(TopicPartition(*partition)) for partition in partitions}
 
     async def commit(self, positions: Mapping[Partition, int]) -> str | None:
-        """Commit, in the order of the calls. None when Kafka took it, else the name of what it refused it with."""
+        """Commit, in the order of the calls. Return None when Kafka accepted it, else the name of the error."""
         offsets = {TopicPartition(*partition): offset for partition, offset in positions.items()}
         async with self._lock:
             try:
                 async with asyncio.timeout(self._options.commit_timeout_ms / 1000):
-                    self._cover(offsets)
+                    # Only assigned partitions can be committed.
+                    assigned = self._consumer.assignment()
+                    if not assigned.issuperset(offsets):
+                        self._assign(assigned.union(offsets), offsets)
                     await self._consumer.commit(offsets)
-            except Exception as error:  # noqa: BLE001 - a commit that fails, however, stops nothing
+            except Exception as error:  # noqa: BLE001 - a failed commit, whatever the reason, must not end fetching
                 return type(error).__name__
         return None
 
     def keep(self, led: Iterable[Partition]) -> None:
-        """Hold none but these: the client asks without a pause for the leader of one that has none.
+        """Unassign the partitions that are not in `led`: the client would ask for their leaders without a pause.
 
-        While a commit is under way, all stay: nobody who calls this every second waits for one that is not answered.
+        While a commit is under way it changes nothing; the caller calls it again every second.
         """
         assigned = self._consumer.assignment()
         if not self._lock.locked() and not assigned <= (kept := set(_theirs(led))):
-            self._hold(assigned & kept, {})
+            self._assign(assigned & kept, {})
 
-    def _cover(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Only what is assigned can be committed; paused at a position of ours, it is not fetched."""
-        assigned = self._consumer.assignment()
-        if assigned.issuperset(offsets):
-            return
-        self._hold(assigned.union(offsets), offsets)
-
-    def _hold(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+    def _assign(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        """Assign the partitions without fetching them: paused, at a position, so that none is asked of Kafka."""
         self._consumer.assign(sorted(partitions))
         for theirs in self._consumer.assignment():
             self._consumer.seek(theirs, offsets.get(theirs, 0))
@@ -323,39 +317,25 @@ class GroupCommits:
 
 
 def missing_topic(topic: str, servers: str) -> str:
-    """What to say when a topic is not there."""
+    """Return the error text for a topic that does not exist."""
     return (
         f"topic {topic} is not at {servers}; create it: "
         f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
     )
 
 
-async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop it, and close its connections in any case.
-
-    While it waits before it asks a broker again that is away, its stopping ends with the cancellation of its own task,
-    and leaves the rest undone.
-    """
-    ending: BaseException | None = (await asyncio.gather(consumer.stop(), return_exceptions=True))[0]
-    if ending is None:
-        return
-    await consumer._client.close()  # noqa: SLF001 - nothing public is left to do it
-    if not isinstance(ending, KafkaError | asyncio.CancelledError):
-        raise ending
-
-
 def _theirs(partitions: Iterable[Partition]) -> list[TopicPartition]:
     return [TopicPartition(*partition) for partition in partitions]
 
 
-def _ours(found: Mapping[TopicPartition, int]) -> dict[Partition, int]:
-    return {Partition(*theirs): offset for theirs, offset in found.items()}
+def _ours(offsets: Mapping[TopicPartition, int]) -> dict[Partition, int]:
+    return {Partition(*theirs): offset for theirs, offset in offsets.items()}
 
 
-def _kept_ms(settings: Mapping[str, str]) -> int | None:
-    removes = "delete" in settings["cleanup.policy"].split(",")
-    kept = int(settings["retention.ms"])
-    return kept if removes and kept >= 0 else None
+def _retention_ms(settings: Mapping[str, str]) -> int | None:
+    deletes = "delete" in settings["cleanup.policy"].split(",")
+    retention_ms = int(settings["retention.ms"])
+    return retention_ms if deletes and retention_ms >= 0 else None  # -1 means without limit
 
 
 def _fatal_text(error: KafkaError) -> str:
@@ -365,11 +345,12 @@ def _fatal_text(error: KafkaError) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _answers(options: KafkaOptions) -> AsyncIterator[None]:
-    """Bound a question to Kafka, and say in our words that it was not answered.
+async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
+    """Limit how long the block may wait for Kafka, and raise aiokafka's errors as ours.
 
-    The request has to end by itself before the question does: only then is its connection given up. Cancelled, it would
-    leave one that is open at our end alone, and the next question would go the same way.
+    The limit is longer than the request's own timeout, because aiokafka closes a connection only when a request on it
+    times out. If we cancelled the request first, a connection that is open at our end only would stay in use, and the
+    next request would wait on it as well.
     """
     try:
         async with asyncio.timeout((options.request_timeout_ms + 2 * _SPARE_MS) / 1000):

@@ -1,19 +1,79 @@
-"""What the Kafka client holds of records that were fetched and not yet taken; no public call of it tells.
+"""Everything that is used of aiokafka's private parts, because it has no public way to do the same.
 
-Owns nothing. Reads the client's own books, one look at a time, from any thread: a copy of the results is taken at once,
-so it matters to nobody that the loop goes on meanwhile.
+Owns nothing. Runs on the consumer's loop; `buffered_bytes` may be called from any thread.
+`tests/consumers/kafka/test_client_internals.py` fails when a new aiokafka changes what this module relies on.
 """
 
+import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+
+
+class MetadataDoubt:
+    """Records whether the client has asked for new metadata before it was due.
+
+    The client does so when a broker does not know a partition, is not its leader, or breaks a connection. It reports
+    none of these to us in another way, so its `force_metadata_update` is wrapped. It asks before it sends the next
+    fetch; therefore whatever it fetches from a topic that was created again arrives after the doubt was raised.
+    """
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self.raised = False
+        self._update_metadata = client.force_metadata_update
+        client.force_metadata_update = self._raise_and_update
+
+    def _raise_and_update(self) -> Any:
+        self.raised = True
+        return self._update_metadata()
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Raise no doubt for the updates that our own calls cause in this block."""
+        raised = self.raised
+        yield
+        self.raised = raised
+
+
+def metadata_client(consumer: AIOKafkaConsumer) -> AIOKafkaClient:
+    """Return the consumer's client, which knows the cluster's metadata and sends any request."""
+    client: AIOKafkaClient = consumer._client  # noqa: SLF001 - no public API
+    return client
+
+
+def lengthen_lookups(consumer: AIOKafkaConsumer, *, by_ms: int) -> None:
+    """Make the consumer wait `by_ms` longer for offsets than each of its requests may take.
+
+    aiokafka has one setting for both, and would give up the lookup before the request times out.
+    """
+    consumer._request_timeout_ms += by_ms  # noqa: SLF001 - no public API
+
+
+async def stop_and_close(consumer: AIOKafkaConsumer) -> None:
+    """Stop the consumer, and close its connections in any case.
+
+    When a broker is away and the consumer waits before its next attempt, `stop` raises the CancelledError of the
+    consumer's own task and does not close the connections.
+    """
+    error: BaseException | None = (await asyncio.gather(consumer.stop(), return_exceptions=True))[0]
+    if error is None:
+        return
+    await metadata_client(consumer).close()
+    if not isinstance(error, KafkaError | asyncio.CancelledError):
+        raise error
 
 
 def buffered_bytes(consumer: Any) -> int:
-    """Bytes as they came over the wire. A result is held whole until the last of its records is taken."""
-    results = tuple(consumer._fetcher._records.values())  # noqa: SLF001 - nothing public tells
+    """Return the buffered bytes, as they came over the wire. A result counts whole until its last record is taken."""
+    results = tuple(consumer._fetcher._records.values())  # noqa: SLF001 - no public API
     return sum(map(_bytes_of, results))
 
 
 def _bytes_of(result: Any) -> int:
-    """An error that waits to be raised holds nothing; neither does a result that was just used up."""
+    # A result may also be an error that waits to be raised, or one that was just used up: both hold nothing.
     records = getattr(getattr(result, "_partition_records", None), "_records", None)
     return 0 if records is None else int(records.size_in_bytes())

@@ -1,0 +1,146 @@
+"""What we rely on inside aiokafka is still there: a new version that changes it fails here, not in production."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import CloseReason
+from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
+from aiokafka.producer.sender import Sender
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+
+from consumers.kafka.client import KafkaClient
+from consumers.kafka.client_internals import buffered_bytes
+from consumers.kafka.options import KafkaOptions
+from consumers.records import Partition
+
+HERE = TopicPartition("clicks", 0)
+NOT_LEADER, UNKNOWN_PARTITION, NO_ERROR = 6, 3, 0
+
+
+def options() -> KafkaOptions:
+    return KafkaOptions(bootstrap_servers=("localhost:1",), topics=("clicks",), group_id="g", request_timeout_ms=4_000)
+
+
+def on_a_loop(work: Callable[[KafkaClient], Awaitable[None]]) -> None:
+    """Run the work with a client that has no connection, assigned to one partition."""
+
+    async def run() -> None:
+        client = KafkaClient(options())
+        consumer = client._consumer
+        consumer._fetcher = Fetcher(client._client, consumer._subscription, auto_offset_reset="none")
+        try:
+            client.assign({Partition("clicks", 0): 7})
+            assert not client.doubted, "our own calls raise no doubt"
+            await work(client)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_force_metadata_update_takes_no_argument_and_gives_an_awaitable() -> None:
+    assert list(inspect.signature(AIOKafkaClient.force_metadata_update).parameters) == ["self"]
+
+    async def work(client: KafkaClient) -> None:
+        assert inspect.isawaitable(client._client.force_metadata_update())
+        assert client.take_doubt()
+        assert not client.doubted
+
+    on_a_loop(work)
+
+
+@pytest.mark.parametrize("reason", [CloseReason.CONNECTION_BROKEN, CloseReason.CONNECTION_TIMEOUT])
+def test_a_broken_connection_raises_a_doubt(reason: CloseReason) -> None:
+    async def work(client: KafkaClient) -> None:
+        client._client._on_connection_closed(None, reason)
+        assert client.doubted
+
+    on_a_loop(work)
+
+
+@pytest.mark.parametrize(("code", "doubted"), [(UNKNOWN_PARTITION, True), (NOT_LEADER, True), (NO_ERROR, False)])
+def test_a_broker_that_does_not_know_or_lead_a_partition_raises_a_doubt(code: int, doubted: bool) -> None:
+    async def work(client: KafkaClient) -> None:
+        consumer = client._consumer
+        answer = SimpleNamespace(API_VERSION=4, topics=[("clicks", [(0, code, 9, 9, None, b"")])])
+
+        async def send(_node: int, _request: object) -> object:
+            return answer  # without giving way to the fetcher's own task, which asks for metadata by itself
+
+        client._client.send = send
+        request = SimpleNamespace(topics=[("clicks", [(0, 7, 1000)])])
+        await consumer._fetcher._proc_fetch_request(consumer._subscription.subscription.assignment, 0, request)
+        assert client.doubted is doubted
+
+    on_a_loop(work)
+
+
+class _Lookups:
+    """A fetcher that records the timeouts which the consumer passes to it."""
+
+    def __init__(self) -> None:
+        self.timeouts_ms: list[int] = []
+
+    async def beginning_offsets(self, _partitions: Iterable[TopicPartition], timeout_ms: int) -> dict[Any, Any]:
+        self.timeouts_ms.append(timeout_ms)
+        return {}
+
+    end_offsets = get_offsets_by_times = beginning_offsets
+
+
+def test_offset_lookups_wait_a_second_longer_than_a_request() -> None:
+    async def work(client: KafkaClient) -> None:
+        lookups, fetcher = _Lookups(), client._consumer._fetcher
+        client._consumer._fetcher = lookups
+        partitions = [Partition("clicks", 0)]
+        await client.beginnings(partitions)
+        await client.ends(partitions)
+        await client.at_time(partitions, 5)
+        client._consumer._fetcher = fetcher
+        assert lookups.timeouts_ms == [5_000] * 3
+        assert client._client._request_timeout_ms == 4_000
+
+    on_a_loop(work)
+
+
+def _result(records: bytes) -> FetchResult:
+    held = PartitionRecords(HERE, MemoryRecords(records), None, 0, None, None, check_crcs=True, isolation_level=0)
+    return FetchResult(HERE, assignment=None, partition_records=held, backoff=0)
+
+
+def test_buffered_bytes_are_those_of_fetched_results_and_nothing_else() -> None:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 10_000)
+    builder.append(0, timestamp=0, key=None, value=b"x" * 100, headers=[])
+    batch = bytes(builder.build())
+
+    async def work(client: KafkaClient) -> None:
+        fetcher = client._consumer._fetcher
+        assert client.buffered_bytes == 0
+        used_up = _result(batch)
+        used_up._partition_records = None
+        fetcher._records[HERE] = _result(batch)
+        fetcher._records[TopicPartition("clicks", 1)] = used_up
+        fetcher._records[TopicPartition("clicks", 2)] = FetchError(error=ValueError(), backoff=0)
+        assert buffered_bytes(client._consumer) == len(batch) > 100
+
+    on_a_loop(work)
+
+
+def test_what_we_close_by_ourselves_can_be_closed() -> None:
+    async def work(client: KafkaClient) -> None:
+        assert isinstance(client._consumer, AIOKafkaConsumer)
+        assert isinstance(client._consumer._client, AIOKafkaClient)
+        producer = AIOKafkaProducer()
+        assert isinstance(producer._sender, Sender)
+        assert inspect.iscoroutinefunction(producer._sender.close)
+        assert inspect.iscoroutinefunction(producer.client.close)
+        await producer.stop()
+
+    on_a_loop(work)
