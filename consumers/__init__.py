@@ -1,6 +1,6 @@
 """consumers: from Kafka to the hand-off, and the types that travel on from there.
 
-Owns everything that speaks to Kafka. The names here cost nothing to import; `consumers.kafka.source` and
+Owns everything that talks to Kafka. The names here are cheap to import; only `consumers.kafka.source` and
 `consumers.dead_letters.producer` load the client library.
 """
 

@@ -1,22 +1,22 @@
-"""The errors of the left side.
+"""The errors of `consumers`, from which all other errors of the project derive.
 
-    MillraceError                 everything that names its way out
-    ├── ConfigError (ValueError)      a setting that cannot be: exit 2
-    ├── UnreachableError (ConnectionError)   nobody answers, or not yet: exit 3, retriable
+    MillraceError                 an error that a user can correct
+    ├── ConfigError (ValueError)      an invalid setting, model or schema: exit 2
+    ├── UnreachableError (ConnectionError)   no answer, or none yet: exit 3, retriable
     ├── TopicMissingError (LookupError)      exit 3
-    ├── DataLossError (RuntimeError)  going on would lose or repeat records: exit 4
-    │   └── TopicRecreatedError       another topic stands under the name of the one that was learnt
-    ├── SourceError (RuntimeError)    Kafka refuses for good: authorization, a corrupt log
+    ├── DataLossError (RuntimeError)  continuing would lose or repeat records: exit 4
+    │   └── TopicRecreatedError       the topic was deleted and created again under the same name
+    ├── SourceError (RuntimeError)    Kafka refuses permanently: authorization, a corrupt log
     └── HandoffBroken (RuntimeError)  the other end of the hand-off failed
 
-    HandoffSignal                 the other states of a hand-off: no errors, nobody reads their text
+    HandoffSignal                 the other states of a hand-off: not errors, their text is never shown
     ├── HandoffEmpty (TimeoutError)   nothing arrived in time, or the receiver was woken
-    ├── HandoffEnded (EOFError)       all was sent, and all of it received
-    └── HandoffClosed (BrokenPipeError)      the receiver has left
+    ├── HandoffEnded (EOFError)       everything was sent and received
+    └── HandoffClosed (BrokenPipeError)      the receiver has closed the hand-off
 
     DeadLettersStopped            the caller gave up, or the dead letters were stopped
 
-Every text says what, which value, and what to do. `exit_code` is what the command line ends with.
+Every text says what is wrong, with which value, and what to do. `exit_code` is the exit code of the command line.
 """
 
 from collections.abc import Mapping
@@ -25,50 +25,50 @@ from consumers.records import Partition
 
 
 class MillraceError(Exception):
-    """An error that a user can mend: shown as one line, without a traceback."""
+    """An error that a user can correct: shown as one line, without a traceback."""
 
     exit_code = 1
     retriable = False
 
 
 class ConfigError(MillraceError, ValueError):
-    """A setting, a model or a schema that cannot be."""
+    """A setting, a model or a schema is invalid."""
 
     exit_code = 2
 
 
 class UnreachableError(MillraceError, ConnectionError):
-    """Nobody answers where the settings point to."""
+    """Kafka does not answer at the address in the settings."""
 
     exit_code = 3
     retriable = True
 
 
 class TopicMissingError(MillraceError, LookupError):
-    """The topic is not there."""
+    """The topic does not exist."""
 
     exit_code = 3
 
 
 class DataLossError(MillraceError, RuntimeError):
-    """Going on would lose or repeat records, and nobody has said that this is wanted."""
+    """Continuing would lose or repeat records, and no setting permits that."""
 
     exit_code = 4
 
 
 class TopicRecreatedError(DataLossError):
-    """Another topic stands under the name of the one that was learnt; its offsets mean other records."""
+    """The topic was deleted and created again under the same name, so its offsets mean other records."""
 
     def __init__(self, text: str, beginnings: Mapping[Partition, int], *, fatal: bool = True) -> None:
         super().__init__(text)
         self.beginnings = dict(beginnings)
-        """The first offset of each partition of it that was to be read further on."""
+        """The first offset that each affected partition has now."""
         self.fatal = fatal
-        """Whether nobody has said that it may be begun anew."""
+        """Whether the trainer must end; False where the settings permit to start at the first record."""
 
 
 class SourceError(MillraceError, RuntimeError):
-    """Kafka refuses for good, and asking again would not help."""
+    """Kafka refuses permanently; a retry would not help."""
 
 
 class HandoffBroken(MillraceError, RuntimeError):  # noqa: N818 - named for the state of the hand-off
@@ -78,11 +78,11 @@ class HandoffBroken(MillraceError, RuntimeError):  # noqa: N818 - named for the 
         super().__init__(text)
         self.exit_code = exit_code
         self.why = why
-        """What it failed with; unlike `__cause__` it stays when this is raised again from something else."""
+        """The sender's error. Unlike `__cause__` it stays when this error is raised again from another one."""
 
 
 class HandoffSignal(Exception):  # noqa: N818 - a state of the hand-off, no error
-    """A state of the hand-off that its user acts upon."""
+    """A state of the hand-off that the caller handles."""
 
 
 class HandoffEmpty(HandoffSignal, TimeoutError):  # noqa: N818 - a state of the hand-off, no error
@@ -90,12 +90,12 @@ class HandoffEmpty(HandoffSignal, TimeoutError):  # noqa: N818 - a state of the 
 
 
 class HandoffEnded(HandoffSignal, EOFError):  # noqa: N818 - a state of the hand-off, no error
-    """All was sent, and nothing is left that the receiver would take."""
+    """The sender has ended, and nothing is left that the receiver would take."""
 
 
 class HandoffClosed(HandoffSignal, BrokenPipeError):  # noqa: N818 - a state of the hand-off, no error
-    """The receiver has left: nothing more is taken."""
+    """The receiver has closed the hand-off, which accepts nothing more."""
 
 
 class DeadLettersStopped(Exception):  # noqa: N818 - a state of the dead letters, no error
-    """The caller gave up waiting for room, or the dead letters were stopped. The letter was not taken."""
+    """The caller gave up waiting for room, or the dead letters were stopped. The letter was not accepted."""

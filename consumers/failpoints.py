@@ -1,13 +1,13 @@
-"""Failpoints: named instants at which a test makes the process die, stop, wait or fail.
+"""Failpoints: named points in the code at which a test makes the process die, stop, wait or fail.
 
-Owns the list of names and what is armed; runs on whichever thread passes the point. Nothing is armed unless the
-environment says so when this module is imported, and a point that is not armed costs one look into an empty dict.
+Owns the list of names and the armed actions; runs on the thread that passes the point. Nothing is armed unless the
+environment variable is set when this module is imported. A point that is not armed costs one lookup in an empty dict.
 
     MILLRACE_FAILPOINTS="save.before_manifest=kill:after=3, commit.before=sleep:0.5:once"
 
 Actions: `kill` (SIGKILL to itself), `stop` (SIGSTOP to itself), `raise` (FailpointError), `full` (the OSError of a full
-disk), `sleep:SECONDS`. `:after=N` lets the first N hits pass; `:once` acts a single time. Each action writes a line to
-standard error first, so that a run can prove that its faults have hit.
+disk), `sleep:SECONDS`. `:after=N` ignores the first N hits; `:once` acts a single time. Each action first writes a line
+to standard error, so that a test can prove that its fault has hit.
 """
 
 import errno
@@ -25,8 +25,8 @@ VARIABLE = "MILLRACE_FAILPOINTS"
 NAMES: Mapping[str, str] = {
     "start.before_zero": "positions are resolved, number 0 is not published",
     "start.after_zero": "number 0 is durable, nothing was fetched",
-    "restore.before": "a checkpoint is chosen, nothing is loaded",
-    "restore.after": "the state is back, nothing was fetched",
+    "restore.before": "a checkpoint is chosen, its state is not loaded",
+    "restore.after": "the state is loaded, nothing was fetched",
     "call.before": "a block has arrived, its call has not begun",
     "call.after": "a call has returned, the ledger has not moved",
     "call.settled": "the ledger has moved",
@@ -34,18 +34,18 @@ NAMES: Mapping[str, str] = {
     "save.after_data": "every file is written and synced, under a temporary name",
     "save.before_manifest": "dead letters are acknowledged and the term is checked; no manifest yet",
     "save.after_manifest": "the manifest is synced, still under a temporary name",
-    "save.after_rename": "the checkpoint is durable, nobody was told",
-    "save.before_prune": "everybody was told, nothing is pruned",
+    "save.after_rename": "the checkpoint is durable, no listener was notified",
+    "save.before_prune": "all listeners were notified, nothing is pruned",
     "commit.before": "a checkpoint is durable, its positions are not committed",
     "commit.after": "its positions are committed",
-    "rewind.before_order": "the stream has stopped, the order is not published",
-    "rewind.after_order": "the order is durable, nothing was loaded",
-    "rewind.after_restore": "the ordered state is loaded, nothing was sought",
+    "rewind.before_order": "the stream has stopped, the rewind is not published",
+    "rewind.after_order": "the rewind is durable, nothing was loaded",
+    "rewind.after_restore": "the target's state is loaded, no position was sought",
     "fallback.before_restore": "a call has raised, the stream has stopped, the durable state is not loaded",
-    "fallback.after_restore": "the durable state is loaded, nothing was sought",
-    "careful.culprit": "a record at fault is found, its block is not settled",
+    "fallback.after_restore": "the durable state is loaded, no position was sought",
+    "careful.culprit": "a culprit is found, its block is not settled",
 }
-"""Every point there is, and what is true when it is passed."""
+"""Every failpoint, and what is true when it is passed."""
 
 
 class FailpointError(RuntimeError):
@@ -67,13 +67,13 @@ _lock = threading.Lock()
 
 
 def failpoint(name: str) -> None:
-    """Pass the point `name`: nothing happens unless it is armed."""
+    """Pass the point `name`. Nothing happens unless it is armed."""
     if _armed:
         _pass(name)
 
 
 def arm(text: str) -> None:
-    """Arm exactly what `text` says, in the form of the environment variable; an empty one disarms everything."""
+    """Replace everything that is armed by `text`, written as in the environment variable. An empty text disarms all."""
     faults = dict(_parse(entry.strip()) for entry in text.split(",") if entry.strip())
     with _lock:
         _armed.clear()
@@ -111,7 +111,7 @@ def _parse(entry: str) -> tuple[str, _Action]:
     name, _, rest = entry.partition("=")
     action, *options = rest.split(":")
     if name not in NAMES or action not in {"kill", "stop", "raise", "full", "sleep"}:
-        raise ConfigError(f"{VARIABLE}: {entry!r} is no failpoint; write name=kill|stop|raise|full|sleep:SECONDS")
+        raise ConfigError(f"{VARIABLE}: {entry!r} is not a failpoint; write name=kill|stop|raise|full|sleep:SECONDS")
     fault = _Action(action=action)
     try:
         if action == "sleep":

@@ -1,7 +1,7 @@
-"""Fingerprints: by what a partition is known again, since a topic that is created anew bears the same name.
+"""Fingerprints: how a partition is recognised, because a topic that was created again has the same name.
 
-Owns the small fact of one record: its place, its time, and a checksum of what it held, never the value itself. Pure;
-runs anywhere. One is taken a chunk, of its last record, so it costs nothing a record.
+Owns the facts of one record: its offset, its time, and a checksum of its key and value, never the value itself. Pure;
+runs anywhere. One fingerprint is taken per chunk, of its last record, so it costs nothing per record.
 """
 
 from collections.abc import Sequence
@@ -11,34 +11,34 @@ from zlib import crc32
 
 
 class Sameness(StrEnum):
-    """What is known of a partition."""
+    """Whether a partition is the one whose records were settled."""
 
     SAME = "same"
-    """The record is there as it was settled."""
+    """The record that was settled is still there."""
     DIFFERENT = "different"
-    """Another record is there, or the partition ends before the position: another topic bears the name."""
+    """Another record is at its offset, or the partition ends before the position: the topic was created again."""
     UNKNOWN = "unknown"
-    """None was kept, or retention or compaction has removed it."""
+    """No fingerprint was recorded, or retention or compaction has removed the record."""
     TRUNCATED = "truncated"
-    """The record is there, and yet the partition ends before the position: Kafka has lost its end."""
+    """The record is there, but the partition ends before the position: Kafka has lost its end."""
 
 
 class Fingerprint(NamedTuple):
-    """One record that was settled."""
+    """The facts of one settled record."""
 
     offset: int
     timestamp_ms: int
     crc: int
-    """CRC-32 of key and value, one after the other."""
+    """CRC-32 of the key followed by the value."""
 
     @classmethod
     def of(cls, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> "Fingerprint":
-        """Take it of a record as Kafka has it."""
+        """Return the fingerprint of a record."""
         return cls(offset, timestamp_ms, crc32(value or b"", crc32(key or b"")))
 
     @classmethod
     def of_facts(cls, facts: Sequence[int] | None) -> "Fingerprint | None":
-        """Out of JSON; None where none was kept."""
+        """Return a fingerprint that was stored as JSON, or None where none was recorded."""
         if facts is None:
             return None
         offset, timestamp_ms, crc = facts

@@ -1,8 +1,8 @@
-"""Joining chunks that came one behind the other, so that a trickle of small ones is decoded as few larger ones.
+"""Joining consecutive chunks, so that many small ones are decoded as a few larger ones.
 
-At a thousand records a second Kafka answers with one or two records at a time, and a chunk costs half a millisecond to
-decode, however small. Nothing is waited for: only what is queued anyway is joined, so the more there is to catch up
-with, the larger the pieces are. Pure; runs on the receiver's thread.
+At a thousand records a second Kafka answers with one or two records at a time, and decoding a chunk costs half a
+millisecond however small it is. Joining never waits: it takes only chunks that are queued already, so joined chunks
+grow with the backlog. Pure; runs on the receiver's thread.
 """
 
 from collections.abc import Sequence
@@ -13,25 +13,26 @@ import numpy as np
 from consumers.records import Chunk
 
 JOINED_RECORDS = 4096
-"""Up to so many; what is larger needs no company."""
+"""Most records of a joined chunk. Larger chunks decode efficiently alone."""
 JOINED_BYTES = 2 * 1024 * 1024
+"""Most bytes of a joined chunk."""
 _JOINED_MS = 1000
-"""Up to so long a time between the first record and the last, so that a backlog is still taken in order of time."""
+"""Longest time between the first record and the last, so that a backlog is still taken in order of time."""
 
 
 def follows(chunk: Chunk, before: Chunk) -> bool:
-    """Whether a chunk goes on where the other ends, with nothing lost in between."""
-    same = chunk.partition == before.partition and chunk.incarnation == before.incarnation
-    return same and chunk.start == before.end and not chunk.lost and not before.lost
+    """Return whether a chunk starts where the other ends, with nothing lost in either."""
+    same_source = chunk.partition == before.partition and chunk.incarnation == before.incarnation
+    return same_source and chunk.start == before.end and not chunk.lost and not before.lost
 
 
 def together(first: Chunk, last: Chunk) -> bool:
-    """Whether what lies between is of about the same time."""
+    """Return whether the records from the first chunk to the last have about the same time."""
     return not len(first) or not len(last) or int(last.timestamps[-1]) - int(first.timestamps[0]) <= _JOINED_MS
 
 
 def joined(chunks: Sequence[Chunk]) -> Chunk:
-    """One chunk of several that follow each other; as old as the first."""
+    """Return consecutive chunks as one chunk, which is as old as the oldest of them."""
     first, last = chunks[0], chunks[-1]
     if len(chunks) == 1:
         return first

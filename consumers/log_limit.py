@@ -1,7 +1,7 @@
-"""A limit on what a chatty library may log: at most so many lines a minute from each of its loggers.
+"""A rate limit for log lines: each logger of a library may write a given number of lines per minute.
 
-Owns one filter a logger; runs in whichever thread logs. Past the limit lines are held back and counted, and the
-first line of the next minute says how many.
+Owns one filter per logger; runs on the thread that logs. Lines beyond the limit are dropped and counted, and the first
+line of the next minute reports how many.
 """
 
 import logging
@@ -13,7 +13,7 @@ _WINDOW_S = 60.0
 
 
 class LogLimit(logging.Filter):
-    """Passes at most `lines_per_minute` lines of one logger, and says how many it held back."""
+    """Passes at most `lines_per_minute` lines of one logger, and reports how many it held back."""
 
     def __init__(self, lines_per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class LogLimit(logging.Filter):
         self._held_back = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line may pass."""
+        """Return whether the line may pass."""
         with self._lock:
             held_back = 0
             if self._clock() - self._window_began >= _WINDOW_S:
@@ -42,7 +42,7 @@ class LogLimit(logging.Filter):
 
 
 def limit_loggers(prefix: str, lines_per_minute: int) -> None:
-    """Limit the logger of this name and all below it that exist by now, each on its own. Twice is once."""
+    """Limit the logger of this name and every existing one below it, each on its own. A second call changes nothing."""
     names = [name for name in logging.root.manager.loggerDict if name == prefix or name.startswith(f"{prefix}.")]
     for logger in map(logging.getLogger, names):
         if not any(isinstance(present, LogLimit) for present in logger.filters):

@@ -1,7 +1,7 @@
-"""A thread of its own for an event loop, and how late that loop is.
+"""An event loop in its own thread, and how late that loop is.
 
-Owns one named thread and the loop that runs in it. Work comes from other threads (`submit`, `run`, `call`) and is
-never refused for want of room: its users bound what they submit. `stop` cancels what is left and joins the thread.
+Owns one named thread and the loop that runs in it. Other threads give it work (`submit`, `run`, `call`). It has no
+bound of its own: its users limit what they submit. `stop` cancels the tasks that are left and joins the thread.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop in a daemon thread of its own."""
+    """An event loop in its own daemon thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,21 +26,21 @@ class LoopThread:
         self._lag = LoopLag()
 
     def start(self) -> None:
-        """Begin to turn."""
+        """Start the thread and its loop."""
         loop = self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_turn, args=(loop,), name=self._name, daemon=True)
+        self._thread = threading.Thread(target=_run_loop, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
         self.call(lambda: self._lag.watch(loop))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run the coroutine on the loop; its result comes through the future. Raises RuntimeError when stopped."""
+        """Run the coroutine on the loop and return a future of its result. Raises RuntimeError when stopped."""
         if self._loop is None or self._loop.is_closed():
             work.close()
             raise RuntimeError(f"the thread {self._name} is not running")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
-        """Run the coroutine on the loop and wait for it. Raises TimeoutError, having cancelled it."""
+        """Run the coroutine on the loop and return its result. After `timeout_s`, cancel it and raise TimeoutError."""
         future = self.submit(work)
         try:
             return future.result(timeout_s)
@@ -48,14 +48,17 @@ class LoopThread:
             future.cancel()
 
     def call(self, callback: Callable[[], None]) -> None:
-        """Call back soon on the loop; nothing happens where it has stopped."""
+        """Call back soon on the loop. Nothing happens when the loop has stopped."""
         if self._loop is None:
             return
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
     def stop(self, timeout_s: float) -> bool:
-        """Cancel what is left, join the thread. Whether it ended in time; it may start again then."""
+        """Cancel the tasks that are left and join the thread. Return whether it ended in time.
+
+        A thread that has ended may be started again.
+        """
         if self._loop is None or self._thread is None:
             return True
         self.call(self._loop.stop)
@@ -63,12 +66,12 @@ class LoopThread:
         return not self._thread.is_alive()
 
     def lag_p99_s(self) -> float:
-        """How late the loop was for its timers over the last half minute: the 99th percentile, seconds."""
+        """Return the 99th percentile of how late the loop's timers were in the last half minute, in seconds."""
         return self._lag.p99_s()
 
 
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread's body: turn until stopped, then let what is left end."""
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped, then cancel its tasks and wait for them. This is the thread's body."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

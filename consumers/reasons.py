@@ -1,14 +1,14 @@
 """Why a record was not learnt: the one enumeration that metrics, headers, ledger and docs share.
 
-Owns nothing and runs anywhere. A new reason is added here and nowhere else; `docs/guarantees.md` lists them and a
-test holds the two together.
+Owns nothing and runs anywhere. Add a new reason here only; `docs/guarantees.md` lists the reasons, and a test compares
+the two.
 """
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a record was set aside. The value is what stands in headers, metrics and the ledger."""
+    """Why a record was set aside. Headers, metrics and the ledger hold the value."""
 
     MALFORMED = "malformed"
     """The bytes are not what the format says: no JSON object, the wrong number of bytes."""

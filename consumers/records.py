@@ -1,6 +1,6 @@
-"""What travels from Kafka to the decoders: chunks, the records of one partition from one poll, as columns.
+"""Chunks, which travel from Kafka to the decoders: the records of one partition from one poll, as columns.
 
-Owns the shared types of the left side; runs anywhere; imports neither aiokafka nor TensorFlow.
+Owns the types that all of `consumers` shares; runs anywhere; imports neither aiokafka nor TensorFlow.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Partition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Partition":
-        """Read `topic:number`, the form that `str` writes."""
+        """Parse `topic:number`, the form that `str` writes. Raises ValueError."""
         topic, _, number = text.rpartition(":")
         if not topic or not number.isdigit():
             raise ValueError(f"{text!r} is not a partition; write topic:number, as in clicks:0")
@@ -41,23 +41,23 @@ class Chunk:
     partition: Partition
     incarnation: int
     start: int
-    """The first offset that it covers: where the partition's chunk before it ended."""
+    """The first offset that it covers, which is the `end` of the partition's previous chunk."""
     end: int
-    """One past the last offset that it covers; gaps at the end (control records) are inside."""
+    """One past the last offset that it covers, gaps at the end (control records) included."""
     offsets: Int64s
     timestamps: Int64s
-    """Milliseconds since 1970, as Kafka has them."""
+    """Kafka's timestamps, in milliseconds since 1970."""
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     headers: Sequence[Headers]
     nbytes: int
-    """What it holds in memory, roughly: values, keys and a constant a record."""
+    """Its approximate size in memory: keys, values, headers and a constant per record."""
     fetched_at: float
-    """Monotonic clock, when the poll returned."""
+    """When the poll returned, on the monotonic clock."""
     lost: int = 0
     """Offsets inside [start, end) that Kafka's retention removed before they were read."""
     fingerprint: Fingerprint | None = None
-    """Of its last record; None where it has no record."""
+    """The fingerprint of its last record; None where it has no record."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -7,7 +7,7 @@ from typing import Literal
 from app.monitoring.models import PartitionLagView
 from app.monitoring.snapshot import Snapshot
 from consumers.fingerprints import Sameness
-from consumers.kafka.lag import of_the_future
+from consumers.kafka.lag import is_in_future
 from consumers.records import Partition
 
 _SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}
@@ -67,7 +67,7 @@ def _seconds(
 ) -> float | None:
     if records == 0:
         return 0.0
-    if learnt_to_ms is not None and of_the_future(learnt_to_ms, now_ms=round(now * 1000)):
+    if learnt_to_ms is not None and is_in_future(learnt_to_ms, now_ms=round(now * 1000)):
         return None
     known = [moment for moment in (None if learnt_to_ms is None else learnt_to_ms / 1000, caught_up_at) if moment]
     return max(0.0, now - max(known), fetching or 0.0) if known else None

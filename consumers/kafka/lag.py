@@ -1,7 +1,7 @@
 """Lag: how far behind the end of its partitions a reader is, in records and in seconds.
 
-Owns the arithmetic only: pure functions over offsets that others have read; runs anywhere. Records bear the times that
-their producers gave them. One that is beyond now by more than clocks differ says nothing: the seconds are not known.
+Owns the arithmetic only: pure functions over offsets that others have read; runs anywhere. A record has the time that
+its producer gave it. When that time is further in the future than clocks differ, the lag in seconds is not known.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from consumers.records import Partition
 
 _CLOCKS_DIFFER_MS = 60_000
+"""How far the clock of a producer may be ahead of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +18,13 @@ class PartitionLag:
     """How far behind one partition's reader is."""
 
     position: int
-    """The next offset to be read."""
+    """The next offset to read."""
     end: int | None
-    """One past the last offset that may be read; None while Kafka has not said."""
+    """One past the last readable offset; None until Kafka has answered."""
     records: int
-    """Offsets between the two; gaps count, as nobody knows of them before they are read."""
+    """Offsets between the two. Gaps count, because they are not known before they are read."""
     seconds: float | None
-    """Age of the newest record that was read, 0 when there is nothing more to read; None while not known."""
+    """Age of the newest record that was read, 0 when there is nothing more to read; None when not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,35 +34,35 @@ class Lag:
     records: int
     """The sum over the partitions."""
     seconds: float | None
-    """Of the partition that is furthest behind; None while it is known of none."""
+    """The seconds of the partition that is furthest behind; None when known for no partition."""
     partitions: Mapping[Partition, PartitionLag]
-    """One by one."""
+    """The lag of each partition."""
     as_of: float
-    """Seconds since 1970, when this was read."""
+    """When this was read, in seconds since 1970."""
 
 
-def of_the_future(time_ms: int, *, now_ms: int) -> bool:
-    """Whether no clock that is about right can have given this time."""
+def is_in_future(time_ms: int, *, now_ms: int) -> bool:
+    """Return whether the time is further ahead than clocks differ."""
     return time_ms > now_ms + _CLOCKS_DIFFER_MS
 
 
 def partition_lag(*, position: int, end: int | None, fresh_ms: int | None, now_ms: int) -> PartitionLag:
-    """The lag of one partition. `fresh_ms` is up to when everything is known to be read.
+    """Return the lag of one partition. `fresh_ms` is the time up to which every record is known to be read.
 
-    That is the time of the newest record that was read, or the moment when last there was nothing more to read,
-    whichever is later: so one record after a silent night does not look like a night's lag.
+    That is the later of the newest record's time and the moment when there was last nothing more to read. Thus the
+    first record after a silent night does not appear as a lag of a whole night.
     """
     records = 0 if end is None else max(0, end - position)
     seconds: float | None = None
     if end is not None and records == 0:
         seconds = 0.0
-    elif fresh_ms is not None and not of_the_future(fresh_ms, now_ms=now_ms):
+    elif fresh_ms is not None and not is_in_future(fresh_ms, now_ms=now_ms):
         seconds = max(0, now_ms - fresh_ms) / 1000
     return PartitionLag(position=position, end=end, records=records, seconds=seconds)
 
 
 def total_lag(partitions: Mapping[Partition, PartitionLag], *, as_of: float) -> Lag:
-    """The lag of all the partitions together."""
+    """Return the lag of all partitions together."""
     known = [lag.seconds for lag in partitions.values() if lag.seconds is not None]
     return Lag(
         records=sum(lag.records for lag in partitions.values()),
@@ -78,7 +79,7 @@ def lag_of(
     *,
     now_s: float,
 ) -> Lag:
-    """The lag of a reader that stands at `positions`: the source's own, or what the ledger has settled."""
+    """Return the lag of a reader whose next offsets are `positions`: those of the source, or those of the ledger."""
     partitions = {
         partition: partition_lag(
             position=position, end=ends.get(partition), fresh_ms=fresh_ms.get(partition), now_ms=round(now_s * 1000)

@@ -1,6 +1,6 @@
-"""What start and until come to in the topics: offsets, asked of Kafka once.
+"""Resolves the settings `start` and `until` to offsets, by asking Kafka once.
 
-Owns nothing; runs on the consumer's loop; not bounded by itself, each question is.
+Owns nothing; runs on the consumer's loop; sets no timeout, as each request to Kafka has its own.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,32 +12,32 @@ from consumers.records import Partition
 
 
 class PartitionOffsets(Protocol):
-    """Who can be asked about the partitions of the topics."""
+    """Looks up offsets in the partitions of the topics."""
 
     def partitions(self) -> tuple[Partition, ...]:
-        """All of them."""
+        """Return all partitions of the topics."""
 
     async def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The first offset of each."""
+        """Return the first offset of each partition."""
 
     async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """One past the last offset of each."""
+        """Return one past the last offset of each partition."""
 
     async def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int | None]:
-        """The first offset of each at or after a time."""
+        """Return the first offset of each partition at or after a time, None where there is none."""
 
 
 class CommittedPositions(Protocol):
-    """Who can be asked about the group's commits."""
+    """Looks up the group's committed offsets."""
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """What stands committed."""
+        """Return the committed offset of each partition, None where there is none."""
 
 
 async def resolve_start(
     start: Start, log: PartitionOffsets, commits: CommittedPositions, *, now_s: float
 ) -> dict[Partition, int]:
-    """The offset of every partition to start from."""
+    """Return the offset to start from, for every partition. Raises ConfigError when `start` does not fit the topics."""
     partitions = log.partitions()
     match start:
         case Earliest():
@@ -57,7 +57,7 @@ async def resolve_start(
 
 
 async def resolve_until(until: Until, log: PartitionOffsets) -> dict[Partition, int]:
-    """The offset of every partition to stop at, itself no longer read."""
+    """Return the offset to stop before, for every partition. Raises ConfigError when `until` names others."""
     match until:
         case Now():
             return await log.ends(log.partitions())
@@ -69,21 +69,17 @@ async def resolve_until(until: Until, log: PartitionOffsets) -> dict[Partition, 
 
 async def _at_time(log: PartitionOffsets, timestamp_ms: int) -> dict[Partition, int]:
     ends = await log.ends(log.partitions())
-    found = await log.at_time(ends, timestamp_ms)
-    return {partition: _or(found[partition], end) for partition, end in ends.items()}
+    offsets = await log.at_time(ends, timestamp_ms)
+    return {partition: end if (offset := offsets[partition]) is None else offset for partition, end in ends.items()}
 
 
 async def _committed(log: PartitionOffsets, commits: CommittedPositions) -> dict[Partition, int]:
-    """Where a group has commits, a partition without one was never read: it starts at its first offset."""
-    found = await commits.committed(log.partitions())
-    if all(offset is None for offset in found.values()):
+    committed = await commits.committed(log.partitions())
+    if all(offset is None for offset in committed.values()):
         raise ConfigError("the group has committed nothing for these topics: set kafka.start to earliest or latest")
-    beginnings = await log.beginnings(found)
-    return {partition: _or(offset, beginnings[partition]) for partition, offset in found.items()}
-
-
-def _or(offset: int | None, otherwise: int) -> int:
-    return otherwise if offset is None else offset
+    # A group that has commits has never read a partition without one, so that partition starts at its first offset.
+    beginnings = await log.beginnings(committed)
+    return {partition: beginnings[partition] if offset is None else offset for partition, offset in committed.items()}
 
 
 def _complete(offsets: Mapping[Partition, int], partitions: Iterable[Partition], setting: str) -> dict[Partition, int]:

@@ -1,6 +1,6 @@
-"""What the source has fetched, refused and seen: counters for the loop, frozen snapshots for everybody else.
+"""What the source has fetched, refused and seen: counters for the loop, frozen snapshots for all other threads.
 
-Owns the counters behind one lock: the consumer's loop writes them once a chunk, any thread reads a snapshot.
+Owns the counters behind one lock: the consumer's loop writes them once per chunk, any thread reads a snapshot.
 """
 
 import threading
@@ -10,85 +10,85 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from consumers.fingerprints import Sameness
-from consumers.kafka.lag import Lag, lag_of, of_the_future
+from consumers.kafka.lag import Lag, is_in_future, lag_of
 from consumers.records import Chunk, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """What was fetched of one partition in the present incarnation."""
+    """What was fetched of one partition in the current incarnation."""
 
     records: int = 0
-    """Records, without the offsets that hold none."""
+    """Records fetched; offsets without a record do not count."""
     nbytes: int = 0
-    """Their weight in memory."""
+    """The size of their chunks in memory."""
     chunks: int = 0
-    """Chunks, empty ones included."""
+    """Chunks, including empty ones."""
     lost: int = 0
     """Offsets that retention removed before they were fetched."""
     start: int = 0
-    """Where the incarnation began to fetch it."""
+    """The first offset that the incarnation fetched."""
     position: int = 0
-    """The next offset to be fetched."""
+    """The next offset to fetch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatistics:
-    """What the source has done. The counters of `partitions` begin anew with each incarnation."""
+    """What the source has done. The counters of `partitions` restart with each incarnation."""
 
     incarnation: int | None
-    """The one under way; None before the first."""
+    """The current incarnation; None before the first."""
     fetching: bool
-    """Whether it is fetching; False when paused, ended or failed."""
+    """Whether the source is fetching; False when it is paused, has ended or has failed."""
     records: int
-    """Fetched since the process began, over all incarnations."""
+    """Records fetched since the process started, over all incarnations."""
     nbytes: int
-    """Their weight in memory."""
+    """The size of their chunks in memory."""
     chunks: int
-    """The chunks that they came in."""
+    """The number of those chunks."""
     stale_records: int
-    """Fetched at offsets before the position and dropped; anything but 0 is worth a look."""
+    """Records at offsets before the position, which were dropped; any value but 0 is a sign of a fault."""
     partitions: Mapping[Partition, FetchedPartition]
-    """One by one, of the present incarnation."""
+    """Each partition of the current incarnation."""
     waiting_partitions: tuple[Partition, ...]
-    """New partitions that may not join by themselves: the set is frozen, or the run has an end."""
+    """New partitions that may not join, because the set is frozen or the run has an end."""
     lag: Lag
-    """How far the fetching, not the learning, is behind."""
+    """How far fetching, not training, is behind."""
     commits_accepted: int
-    """Commits that Kafka took."""
+    """Commits that Kafka accepted."""
     commits_refused: Mapping[str, int]
-    """Commits that Kafka did not take, by the name of the error. CommitFailedError: strangers are in the group."""
+    """Commits that Kafka refused, by the name of the error. CommitFailedError: the group has other members."""
     last_error: str | None
-    """The newest trouble that was lived with."""
+    """The newest error that did not end the fetching."""
     connected: bool
     """Whether Kafka answered when it was last asked, about a second ago."""
     missing: tuple[Partition, ...] = ()
-    """Partitions that Kafka does not have, or has no leader for, since some seconds; nothing is read of them."""
+    """Partitions that have had no leader for some seconds; they are not read."""
     recognised: Mapping[Partition, Sameness] = field(default_factory=dict)
-    """Whether partitions of which something was settled before are known to be still the same."""
+    """Whether each partition of which something was settled before is still the same one."""
     retention_ms: Mapping[str, int | None]
-    """For how long Kafka keeps records, by topic; None: it removes none for their age. A topic not here: not known."""
+    """For how long Kafka keeps records, by topic; None: without limit. A topic that is absent: not known."""
     buffered_bytes: int
-    """What the client has fetched and nobody has taken yet; it comes before the hand-off."""
+    """Bytes that the client has fetched and that are not in the hand-off yet."""
     loop_lag_p99_s: float
-    """How late the consumer's loop was for its timers over the last half minute; above 0.1 it is overloaded."""
+    """How late the timers of the consumer's loop were in the last half minute; above 0.1 the loop is overloaded."""
     as_of: float
-    """Seconds since 1970, when this was read."""
+    """When this was read, in seconds since 1970."""
 
     @property
     def lag_records(self) -> int:
-        """Offsets that wait to be fetched."""
+        """Offsets that are not fetched yet."""
         return self.lag.records
 
     @property
     def lag_s(self) -> float | None:
-        """Seconds that the fetching is behind."""
+        """Seconds by which fetching is behind."""
         return self.lag.seconds
 
 
 @dataclass(slots=True)
 class _Totals:
-    """Plain counters over the life of the process."""
+    """Counters over the life of the process."""
 
     records: int = 0
     nbytes: int = 0
@@ -99,7 +99,7 @@ class _Totals:
 
 
 class SourceMeter:
-    """Counts what the source does. Each method takes the lock for a moment."""
+    """Counts what the source does. Any thread may call it; each method holds the lock briefly."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -118,7 +118,7 @@ class SourceMeter:
         self._connected = False
 
     def begin(self, incarnation: int, positions: Mapping[Partition, int]) -> None:
-        """An incarnation begins at these positions."""
+        """Record that an incarnation starts at these positions."""
         with self._lock:
             self._incarnation = incarnation
             self._fetching = True
@@ -129,26 +129,26 @@ class SourceMeter:
         self.joined(positions)
 
     def joined(self, positions: Mapping[Partition, int]) -> None:
-        """Partitions join at these positions."""
+        """Record that partitions join at these positions."""
         with self._lock:
             for partition, position in positions.items():
                 self._partitions[partition] = FetchedPartition(start=position, position=position)
 
     def stopped(self) -> None:
-        """Nothing is fetched any more."""
+        """Record that fetching has stopped."""
         with self._lock:
             self._fetching = False
 
     def fetched(self, chunk: Chunk) -> None:
-        """A chunk was made."""
+        """Count a chunk that was fetched."""
         with self._lock:
-            now = self._partitions[chunk.partition]
+            before = self._partitions[chunk.partition]
             self._partitions[chunk.partition] = FetchedPartition(
-                records=now.records + len(chunk),
-                nbytes=now.nbytes + chunk.nbytes,
-                chunks=now.chunks + 1,
-                lost=now.lost + chunk.lost,
-                start=now.start,
+                records=before.records + len(chunk),
+                nbytes=before.nbytes + chunk.nbytes,
+                chunks=before.chunks + 1,
+                lost=before.lost + chunk.lost,
+                start=before.start,
                 position=chunk.end,
             )
             self._totals.records += len(chunk)
@@ -158,12 +158,12 @@ class SourceMeter:
                 self._freshen(chunk.partition, int(chunk.timestamps[-1]))
 
     def stale(self, records: int) -> None:
-        """Records from before the position were dropped."""
+        """Count records that were dropped because they are before the position."""
         with self._lock:
             self._totals.stale_records += records
 
     def ends(self, ends: Mapping[Partition, int]) -> None:
-        """Kafka answered: the partitions end here."""
+        """Record where the partitions end, and that Kafka has answered."""
         with self._lock:
             self._connected = True
             self._ends = dict(ends)
@@ -172,38 +172,38 @@ class SourceMeter:
                     self._freshen(partition, round(self._clock() * 1000))
 
     def unanswered(self, error: str) -> None:
-        """Kafka did not answer."""
+        """Record that Kafka did not answer."""
         with self._lock:
             self._connected = False
             self._last_error = error
 
     def trouble(self, error: str) -> None:
-        """Something went wrong that is lived with."""
+        """Record an error that does not end the fetching."""
         with self._lock:
             self._last_error = error
 
     def waiting(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are new and may not join."""
+        """Record which new partitions may not join."""
         with self._lock:
             self._waiting = tuple(sorted(partitions))
 
     def missing(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are not there."""
+        """Record which partitions are missing."""
         with self._lock:
             self._missing = tuple(partitions)
 
-    def recognised(self, found: Mapping[Partition, Sameness]) -> None:
-        """These partitions were looked at."""
+    def recognised(self, sameness: Mapping[Partition, Sameness]) -> None:
+        """Record whether partitions are the same as before."""
         with self._lock:
-            self._recognised |= found
+            self._recognised |= sameness
 
-    def retention(self, kept_ms: Mapping[str, int | None]) -> None:
-        """Kafka keeps the topics' records for so long."""
+    def retention(self, retention_ms: Mapping[str, int | None]) -> None:
+        """Record for how long Kafka keeps the records of each topic (None: without limit)."""
         with self._lock:
-            self._retention_ms = dict(kept_ms)
+            self._retention_ms = dict(retention_ms)
 
     def committed(self, refusal: str | None) -> None:
-        """A commit was taken, or refused with an error of this name."""
+        """Count a commit that Kafka accepted (None) or refused with an error of this name."""
         with self._lock:
             if refusal is None:
                 self._totals.commits_accepted += 1
@@ -212,7 +212,7 @@ class SourceMeter:
                 self._last_error = f"a commit was refused: {refusal}"
 
     def snapshot(self, loop_lag_p99_s: float, buffered_bytes: int = 0) -> SourceStatistics:
-        """Everything, as of now."""
+        """Return all statistics, as of now."""
         with self._lock:
             now_s = self._clock()
             positions = {partition: state.position for partition, state in self._partitions.items()}
@@ -239,7 +239,7 @@ class SourceMeter:
             )
 
     def _freshen(self, partition: Partition, fresh_ms: int) -> None:
-        """It only grows, but for a time of the future, which holds no longer than until the next one."""
+        """Move the partition's fresh time forward. Only a time in the future is replaced by an earlier one."""
         before = self._fresh_ms.get(partition, 0)
-        foreseen = of_the_future(before, now_ms=round(self._clock() * 1000))
-        self._fresh_ms[partition] = fresh_ms if foreseen else max(fresh_ms, before)
+        in_future = is_in_future(before, now_ms=round(self._clock() * 1000))
+        self._fresh_ms[partition] = fresh_ms if in_future else max(fresh_ms, before)

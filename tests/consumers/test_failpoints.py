@@ -1,4 +1,4 @@
-"""Failpoints: nothing unless armed, and then what was said."""
+"""A failpoint does nothing unless it is armed, and then exactly what was asked for."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def test_a_point_that_is_not_armed_does_nothing() -> None:
     failpoint("save.before_data")
 
 
-def test_raise_acts_at_every_hit_after_those_that_it_lets_pass() -> None:
+def test_raise_acts_at_every_hit_after_those_it_ignores() -> None:
     arm("save.after_data=raise:after=2")
     failpoint("save.after_data")
     failpoint("save.after_data")
@@ -55,13 +55,13 @@ def test_once_acts_a_single_time_and_leaves_one_line_on_standard_error(capfd: py
 @pytest.mark.parametrize(
     "text", ["save.nowhere=kill", "save.after_data", "save.after_data=explode", "commit.after=sleep"]
 )
-def test_a_failpoint_that_cannot_be_is_refused_by_name(text: str) -> None:
+def test_an_impossible_failpoint_is_refused_and_quoted(text: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(text)):
         arm(text)
 
 
 @pytest.mark.parametrize("action", ["kill", "stop"])
-def test_the_environment_arms_a_process_which_says_so_and_dies_or_stops(action: str) -> None:
+def test_the_environment_arms_a_process_which_writes_a_line_and_dies_or_stops(action: str) -> None:
     code = "from consumers.failpoints import failpoint; failpoint('commit.before'); print('ran on', flush=True)"
     child = subprocess.Popen(
         [sys.executable, "-c", code],
