@@ -1,9 +1,9 @@
-"""Admission: which partitions of an incarnation may be read: those that are there, and are what they were.
+"""Admission: which partitions of an incarnation may be read: those that have a leader and are the same as before.
 
-Owns the doubts about the partitions of one incarnation and the fingerprints of what was fetched last. Part of the task
-that fetches, on the consumer's loop. Each partition is doubted at the beginning, again whenever the client meets an
-answer that does not fit or a broken connection, and while it is away; it is admitted when it has been recognised. The
-broker may be away for as long as it likes: nothing is read meanwhile.
+Owns the set of doubted partitions of one incarnation and the fingerprint of the last record fetched from each. Part of
+the task that fetches, on the consumer's loop. A partition is doubted at the beginning, whenever the client gets an
+answer that does not fit or loses a connection, and while the partition has no leader. It is admitted once it has been
+recognised. While the broker is away, for however long, nothing is read.
 """
 
 import logging
@@ -24,7 +24,7 @@ _LOOK_EVERY_S = 0.5
 
 
 class Admission:
-    """Admits the partitions of one incarnation."""
+    """Decides which partitions of one incarnation may be read."""
 
     def __init__(
         self,
@@ -36,36 +36,37 @@ class Admission:
         meter: SourceMeter,
     ) -> None:
         self._fingerprints = dict(fingerprints)
-        """Of partitions of which something was settled or fetched; None where no record is on file."""
+        """Of each partition of which something was settled or fetched; None where no fingerprint was recorded."""
         self._client, self._options, self._meter = client, options, meter
         self._doubted = set(positions)
-        self._told: set[Partition] = set()
-        """Partitions of which was said that they are not known."""
+        self._reported_unknown: set[Partition] = set()
+        """Partitions of which the log already says that they could not be recognised."""
         self._away_since: dict[Partition, float] = {}
         self._missing: tuple[Partition, ...] = ()
         self._look_due = 0.0
 
     def admits(self, partition: Partition) -> bool:
-        """Whether it may be read."""
+        """Return whether the partition may be read."""
         return partition not in self._doubted
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is doubted."""
+        """Whether no partition is doubted."""
         return not self._doubted
 
     def doubt(self, partitions: Iterable[Partition]) -> None:
-        """Read no further of these before they are recognised."""
+        """Read no more of these partitions until they are recognised."""
         self._doubted |= set(partitions)
 
     def fetched(self, chunk: Chunk) -> None:
-        """Know the partition by this chunk from now on."""
+        """Recognise the partition by this chunk's last record from now on."""
         if chunk.fingerprint is not None:
             self._fingerprints[chunk.partition] = chunk.fingerprint
 
     async def look(self, positions: Mapping[Partition, int]) -> bool:
-        """Look at whom is doubted. True where others may be read than before, or all must be sought again.
+        """Check the doubted partitions. Return True when all must be assigned again at their positions.
 
+        That is so when other partitions may be read than before, and whenever recognising has used the assignment.
         Raises TopicRecreatedError or DataLossError for a partition that cannot be read from its position.
         """
         now = time.monotonic()
@@ -73,12 +74,12 @@ class Admission:
             self.doubt(positions)
         elif now < self._look_due:
             return False
-        changed = self._look_who_is_away(positions, now)
-        here = {partition: positions[partition] for partition in self._doubted - self._away_since.keys()}
+        changed = self._update_away(positions, now)
+        present = {partition: positions[partition] for partition in self._doubted - self._away_since.keys()}
         if now < self._look_due:
             return changed
         self._look_due = now + _LOOK_EVERY_S
-        return (bool(here) and await self._recognise(here)) or changed
+        return (bool(present) and await self._recognise(present)) or changed
 
     async def _recognise(self, positions: Mapping[Partition, int]) -> bool:
         places = {p: ReadPosition(position=at, fingerprint=self._fingerprints.get(p)) for p, at in positions.items()}
@@ -90,32 +91,34 @@ class Admission:
         self._doubted -= findings.keys()
         self._meter.recognised({p: finding.sameness for p, finding in findings.items() if p in self._fingerprints})
         _refuse(findings, fatal=self._options.on_recreated == "fail")
-        self._tell(findings)
+        self._report_unknown(findings)
         return True
 
-    def _tell(self, findings: Mapping[Partition, Identification]) -> None:
-        """Say once which partitions are not known, though something was settled of them."""
+    def _report_unknown(self, findings: Mapping[Partition, Identification]) -> None:
+        """Log once which partitions could not be recognised although something was settled of them."""
         unknown = sorted(p for p, finding in findings.items() if finding.sameness is Sameness.UNKNOWN)
-        new = [partition for partition in unknown if partition in self._fingerprints.keys() - self._told]
+        new = [partition for partition in unknown if partition in self._fingerprints.keys() - self._reported_unknown]
         if new:
-            self._told.update(new)
+            self._reported_unknown.update(new)
             names, seen = ", ".join(map(str, new)), findings[new[0]].seen
             log.warning("Taken on trust to be of the same topics as before: %s. %s %s", names, new[0], seen)
 
-    def _look_who_is_away(self, positions: Mapping[Partition, int], now: float) -> bool:
-        """A broker that has just come back may not know its topics yet, so `missing` takes some patience."""
+    def _update_away(self, positions: Mapping[Partition, int], now: float) -> bool:
+        """Doubt the partitions without a leader. Return whether others are without one than before."""
         away = {p: self._away_since.get(p, now) for p in positions.keys() - self._client.led()}
         changed, self._away_since = away.keys() != self._away_since.keys(), away
         self.doubt(away)
+        # A broker that has just come back may not know its topics yet, so a partition is reported missing only later.
         patience_s = self._options.missing_after_ms / 1000
         missing = tuple(sorted(partition for partition, since in away.items() if now - since >= patience_s))
         if missing != self._missing:
             self._missing = missing
             self._meter.missing(missing)
-            self._tell_missing(missing)
+            self._report_missing(missing)
         return changed
 
-    def _tell_missing(self, missing: Sequence[Partition]) -> None:
+    def _report_missing(self, missing: Sequence[Partition]) -> None:
+        """Log the missing partitions, and raise DataLossError when a topic has fewer partitions than before."""
         if not missing:
             log.warning("The partitions that were missing are there again")
             return
@@ -131,19 +134,20 @@ class Admission:
 
 
 def _refuse(findings: Mapping[Partition, Identification], *, fatal: bool) -> None:
+    """Raise DataLossError or TopicRecreatedError when one of the partitions cannot be read from its position."""
     for partition, finding in sorted(findings.items()):
         if finding.sameness is Sameness.TRUNCATED:
             raise DataLossError(
                 f"{partition} {finding.seen}, though it is the same topic: Kafka has lost its end, as an unclean "
                 "election does. Rewind to a checkpoint from before that offset"
             )
-    others = {p: found for p, found in findings.items() if found.sameness is Sameness.DIFFERENT}
-    if others:
-        partition, finding = min(others.items())
+    recreated = {p: finding for p, finding in findings.items() if finding.sameness is Sameness.DIFFERENT}
+    if recreated:
+        partition, finding = min(recreated.items())
         raise TopicRecreatedError(
             f"{partition} {finding.seen}: {partition.topic} is another topic under the same name, deleted and created "
             f"again. {_ways_out(partition.topic)}",
-            {other: found.first for other, found in others.items()},
+            {p: finding.first for p, finding in recreated.items()},
             fatal=fatal,
         )
 

@@ -1,8 +1,8 @@
-"""Committing: the newest positions that are durable, brought to Kafka sooner or later.
+"""Committing: brings the newest durable positions to Kafka, and repeats that until Kafka accepts them.
 
-Owns what was asked for last. Runs on the consumer's loop, one try at a time. While Kafka refuses, later calls overtake
-earlier ones, so that nothing piles up; the newest is tried again every few seconds until Kafka takes it or another
-overtakes it, so that lag tools see the truth though no checkpoint follows. It ends when its task is cancelled.
+Owns the positions that were given last. Runs on the consumer's loop, one attempt at a time. While Kafka refuses, newer
+positions replace older ones, so that nothing accumulates. The newest are tried again every few seconds, so that lag
+tools see the truth even if no checkpoint follows. It ends when its task is cancelled.
 """
 
 import asyncio
@@ -16,25 +16,25 @@ from consumers.records import Partition
 log = logging.getLogger(__name__)
 
 Positions = Mapping[Partition, int]
-_AGAIN_S = 5.0
+_RETRY_S = 5.0
 
 
 class CommitClient(Protocol):
-    """Who brings a commit to Kafka."""
+    """Sends commits to Kafka."""
 
     async def commit(self, positions: Positions) -> str | None:
-        """None when Kafka took it, else the name of what it refused it with."""
+        """Commit. Return None when Kafka accepted it, else the name of the error."""
 
 
 class CommitCounter(Protocol):
-    """Who counts what became of a commit."""
+    """Counts the outcomes of commits."""
 
     def committed(self, refusal: str | None) -> None:
-        """One was taken, or refused with an error of this name."""
+        """Count a commit that Kafka accepted (None) or refused with an error of this name."""
 
 
 class Committing:
-    """Commits of one group."""
+    """Commits positions of one group."""
 
     def __init__(
         self,
@@ -43,16 +43,16 @@ class Committing:
         group_id: str,
         *,
         lines_per_minute: int,
-        again_s: float = _AGAIN_S,
+        again_s: float = _RETRY_S,
     ) -> None:
         limit_loggers(__name__, lines_per_minute)
         self._commits, self._meter, self._group_id, self._again_s = commits, meter, group_id, again_s
         self._newest: Positions | None = None
-        """What was asked for last, until Kafka has taken it."""
+        """The positions given last; None once Kafka has accepted them."""
         self._trying = asyncio.Lock()
 
     async def commit(self, positions: Positions) -> bool:
-        """Try it, after what is under way. Whether Kafka took it; False too where another has overtaken it."""
+        """Commit after the attempt under way. Return whether Kafka accepted; False also when newer positions came."""
         self._newest = positions
         async with self._trying:
             if self._newest is not positions:
@@ -66,7 +66,7 @@ class Committing:
         return refusal is None
 
     async def keep_trying(self) -> None:
-        """The body of a task: try again what was refused."""
+        """Retry what was refused, until cancelled. This is the body of a task."""
         while True:
             await asyncio.sleep(self._again_s)
             if self._newest is not None:

@@ -1,4 +1,4 @@
-"""What the source and the dead letters are told about Kafka. Owns the settings only; aiokafka is not imported here."""
+"""The Kafka options of the source and the dead letters. Owns the values only; does not import aiokafka."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,46 +11,46 @@ IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaOptions:
-    """How to reach Kafka, what to read, and in how large pieces."""
+    """How to reach Kafka, what to read, and how much at a time."""
 
     bootstrap_servers: tuple[str, ...]
-    """`host:port` of some brokers; the others are learnt from them."""
+    """`host:port` of some brokers, which name the others."""
     topics: tuple[str, ...]
-    """What to read."""
+    """The topics to read."""
     group_id: str
-    """Whose commits are set, so that lag tools see us. Its members are never joined."""
+    """The group whose commits are set, so that lag tools see our progress. The group is never joined."""
     client_id: str = "millrace"
-    """How we show in the broker's logs and quotas."""
+    """The name of this client in the broker's logs and quotas."""
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """aiokafka's own client settings, already built: security_protocol, ssl_context, sasl_*."""
+    """Settings for aiokafka's clients, ready to use: security_protocol, ssl_context, sasl_*."""
     out_of_range: OutOfRange = "fail"
-    """When retention has removed what is to be read next: fail, or go on at the earliest and count the gap."""
+    """When retention has removed the next offset: fail, or continue at the earliest and count the gap."""
     on_recreated: OnRecreated = "fail"
-    """When another topic stands under the name of the one that was learnt: fail, or begin at its first record."""
+    """When a topic was deleted and created again: fail, or start at its first record."""
     isolation_level: IsolationLevel = "read_committed"
-    """Whether records of transactions that were aborted, or still are open, are read."""
+    """Whether records of aborted or open transactions are read."""
     freeze_partitions: bool = False
-    """Whether new partitions only wait, and are reported, instead of joining."""
+    """Whether new partitions are only reported instead of joining."""
     chunk_records: int = 4096
-    """Most records of one poll; about 2 µs each on the loop."""
+    """Most records of one poll; each takes about 2 µs on the loop."""
     fetch_bytes: int = 1024 * 1024
-    """Most bytes of one partition in one fetch; a single larger batch arrives whole all the same."""
+    """Most bytes of one partition in one fetch; a single larger batch still arrives whole."""
     fetch_total_bytes: int = 1024 * 1024
     """Most bytes of one fetch from one broker."""
     fetch_wait_ms: int = 100
-    """How long a broker holds a fetch for which it has nothing. A partition that gets room again waits for it too."""
+    """How long a broker holds a fetch without data. A partition that gets room again waits for it too."""
     metadata_max_age_ms: int = 5000
     """How soon a new partition is seen."""
     retry_backoff_ms: int = 250
-    """How long a client waits before it asks again what was refused, or connects anew to a broker that is away."""
+    """How long a client waits before it repeats a refused request or connects again to a broker that is away."""
     request_timeout_ms: int = 15_000
-    """When an unanswered request counts as failed, and its connection with it."""
+    """When an unanswered request, and its connection, count as failed."""
     commit_timeout_ms: int = 10_000
     """When a commit that Kafka does not answer counts as refused."""
     missing_after_ms: int = 10_000
-    """For how long a partition of ours may be away before it is called missing."""
+    """How long a partition may have no leader before it is reported missing."""
     log_lines_per_minute: int = 10
-    """What each of the client library's loggers may write, so that a broker that is away does not fill a disk."""
+    """The limit for each of aiokafka's loggers, so that a broker that is away does not fill a disk."""
 
     @property
     def servers(self) -> str:
@@ -58,7 +58,7 @@ class KafkaOptions:
         return ",".join(self.bootstrap_servers)
 
     def client_settings(self) -> dict[str, Any]:
-        """What every client of ours is built with."""
+        """Return the arguments that every aiokafka client of ours gets."""
         return {
             "bootstrap_servers": list(self.bootstrap_servers),
             "client_id": self.client_id,

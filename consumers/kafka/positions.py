@@ -1,7 +1,7 @@
-"""Where to start and where to stop: what a setting or an option says, as types.
+"""Where to start and where to stop: the values of the settings `start` and `until`, as types.
 
-Owns the words only (`earliest`, `-7d`, a time, offsets); runs anywhere. What they come to in a topic is asked of
-Kafka once, in `consumers.kafka.offset_lookup`.
+Owns their syntax only (`earliest`, `-7d`, a time, offsets); runs anywhere. `consumers.kafka.offset_lookup` asks Kafka
+for the offsets that they mean.
 """
 
 import re
@@ -34,7 +34,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Where the group id's commits stand."""
+    """The offsets that the group has committed."""
 
     def __str__(self) -> str:
         return "committed"
@@ -42,7 +42,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Ago:
-    """The first record that is not older than so many seconds."""
+    """The first record that is not older than this many seconds."""
 
     seconds: float
 
@@ -62,7 +62,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """An offset for each partition, given one by one."""
+    """An explicit offset for each partition."""
 
     offsets: Mapping[Partition, int]
 
@@ -72,7 +72,7 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The end of each partition, as of when it is asked for."""
+    """The end of each partition at the time of the lookup."""
 
     def __str__(self) -> str:
         return "now"
@@ -86,7 +86,7 @@ _UNTIL_WAYS = "write now, a time as in 2026-11-21T03:00:00Z, or offsets as in cl
 
 
 def parse_start(text: str | Mapping[str, int]) -> Start:
-    """What `kafka.start` says: a word, an age, a time, or offsets by partition."""
+    """Parse `kafka.start`: a word, an age, a time, or offsets by partition. Raises ConfigError."""
     if not isinstance(text, str):
         return Offsets(_offsets(text.items(), text))
     words: dict[str, Start] = {"earliest": Earliest(), "latest": Latest(), "committed": Committed()}
@@ -98,7 +98,7 @@ def parse_start(text: str | Mapping[str, int]) -> Start:
 
 
 def parse_until(text: str | Mapping[str, int]) -> Until:
-    """What `--until` says: now, a time, or offsets by partition."""
+    """Parse `--until`: now, a time, or offsets by partition. Raises ConfigError."""
     if not isinstance(text, str):
         return Offsets(_offsets(text.items(), text))
     if text.strip().lower() == "now":

@@ -1,9 +1,9 @@
-"""The source: Kafka's records as chunks in a hand-off, from positions that are given, in incarnations.
+"""The source: puts Kafka's records as chunks into a hand-off, from given positions, one incarnation after the other.
 
-Owns the thread `consumer` with its event loop, the connections (`kafka_client`), and the task that fetches
-(`fetching`). Its methods may be called from any thread but its own, one at a time; statistics from any number. When
-the hand-off is full nobody polls. A broker that is away is waited for, for ever. It ends by `stop`, which cancels the
-fetching, closes the connections and joins the thread.
+Owns the thread `consumer` with its event loop, the connections (`client`), and the task that fetches (`fetching`). Its
+methods may be called from any thread but its own, by one thread at a time; `statistics` by any number of threads. When
+the hand-off is full, nothing is polled. When a broker is away, the source waits for it without limit. It ends by
+`stop`, which cancels the fetching, closes the connections and joins the thread.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 _WATCH_EVERY_S = 1.0
 _SILENT_S = 5.0
-"""A question without an answer for so long means that Kafka is away, as far as anybody should know."""
+"""After this long without an answer, statistics report that Kafka does not answer."""
 _RETENTION_EVERY_S, _RETENTION_RETRY_S = 600.0, 60.0
 _SPARE_S = 5.0
-"""What a call from another thread waits beyond the time that its question to Kafka may take."""
+"""How much longer a call from another thread waits than its requests to Kafka may take."""
 
 
 class KafkaSource:
@@ -46,10 +46,10 @@ class KafkaSource:
         self._options = options
         self._meter = SourceMeter()
         self._loop = LoopThread("consumer")
-        self._parts: _OnTheLoop | None = None
+        self._parts: _LoopParts | None = None
 
     def start(self, deadline_s: float) -> None:
-        """Connect. Raises UnreachableError or TopicMissingError, and ConfigError for a login that is refused."""
+        """Connect. Raises UnreachableError, TopicMissingError, or ConfigError for a login that is refused."""
         limit_loggers("aiokafka", self._options.log_lines_per_minute)
         self._loop.start()
         try:
@@ -59,21 +59,21 @@ class KafkaSource:
             raise
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics that is known now."""
+        """Return every partition of the topics that is known now."""
         return self._connected.client.partitions()
 
     def cluster_id(self) -> str | None:
-        """The cluster's own id."""
+        """Return the id of the Kafka cluster, None where the broker does not report one."""
         return self._connected.client.cluster_id
 
     def resolve_start(self, start: Start) -> dict[Partition, int]:
-        """The offset of every partition that `start` comes to, as of now."""
+        """Return the offset that `start` means for each partition, as of now."""
         parts = self._connected
-        return self._loop.run(resolve_start(start, parts.client, parts.commits, now_s=time.time()), self._patience_s)
+        return self._loop.run(resolve_start(start, parts.client, parts.commits, now_s=time.time()), self._timeout_s)
 
     def resolve_until(self, until: Until) -> dict[Partition, int]:
-        """The offset of every partition that `until` comes to, as of now."""
-        return self._loop.run(resolve_until(until, self._connected.client), self._patience_s)
+        """Return the offset that `until` means for each partition, as of now."""
+        return self._loop.run(resolve_until(until, self._connected.client), self._timeout_s)
 
     def begin(
         self,
@@ -83,12 +83,12 @@ class KafkaSource:
         until: Mapping[Partition, int] | None = None,
         fingerprints: Mapping[Partition, Fingerprint | None] | None = None,
     ) -> None:
-        """End the fetching under way, seek, fetch into `handoff`: nothing of the old positions arrives there.
+        """End the fetching under way, and fetch from `positions` into `handoff`. No older record arrives there.
 
-        Partitions of which something was settled before are in `fingerprints`, and read only once they are recognised.
+        `fingerprints` has each partition of which something was settled before; it is read only once it is recognised.
         With `until`, each partition stops before that offset, and the hand-off ends when all have stopped.
         """
-        wanted = Incarnation(
+        begun = Incarnation(
             number=incarnation,
             positions=dict(positions),
             fingerprints=dict(fingerprints or {}),
@@ -97,26 +97,28 @@ class KafkaSource:
         )
         parts = self._connected
         handoff.on_room(lambda: self._loop.call(parts.room.set))
-        self._loop.run(parts.begin(wanted), self._patience_s)
+        self._loop.run(parts.begin(begun), self._timeout_s)
 
     def pause(self) -> None:
-        """End the fetching under way, and begin none. Its hand-off is left as it is."""
-        self._loop.run(self._connected.end_fetching(), self._patience_s)
+        """End the fetching under way without starting another. Its hand-off stays as it is."""
+        self._loop.run(self._connected.end_fetching(), self._timeout_s)
 
     def commit(self, positions: Mapping[Partition, int]) -> Future[bool]:
-        """Commit under the group id. Never raises: a refusal is False, counted and shown."""
+        """Commit under the group id. Never raises: when Kafka refuses, the result is False, and statistics count it."""
         try:
             return self._loop.submit(self._connected.commit(dict(positions)))
         except RuntimeError:
-            return _refused()
+            refused: Future[bool] = Future()
+            refused.set_result(False)
+            return refused
 
     def statistics(self) -> SourceStatistics:
-        """What it has done, and how far behind it is."""
+        """Return what the source has done, and how far behind it is."""
         parts = self._parts
         return self._meter.snapshot(self._loop.lag_p99_s(), 0 if parts is None else parts.client.buffered_bytes)
 
     def stop(self, deadline_s: float) -> None:
-        """End the fetching, close the connections, join the thread."""
+        """End the fetching, close the connections, and join the thread, within `deadline_s`."""
         parts, self._parts = self._parts, None
         if parts is None:
             return
@@ -129,19 +131,19 @@ class KafkaSource:
             log.warning("The consumer's thread did not end within %.1f s and is abandoned", deadline_s)
 
     @property
-    def _connected(self) -> "_OnTheLoop":
+    def _connected(self) -> "_LoopParts":
         if self._parts is None:
             raise RuntimeError("the source is not started, or was stopped")
         return self._parts
 
     @property
-    def _patience_s(self) -> float:
-        """Every question to Kafka is bounded by the request timeout; resolving asks up to two."""
+    def _timeout_s(self) -> float:
+        """How long a call may take: up to two requests to Kafka, each of which has its own timeout."""
         return 2 * self._options.request_timeout_ms / 1000 + _SPARE_S
 
 
-class _OnTheLoop:
-    """What lives on the loop. Every coroutine here runs there."""
+class _LoopParts:
+    """The clients and tasks that belong to the loop. Everything here runs on it."""
 
     def __init__(self, options: KafkaOptions, meter: SourceMeter) -> None:
         self._options = options
@@ -175,14 +177,14 @@ class _OnTheLoop:
         self._fetching = asyncio.create_task(fetching.run(), name=f"fetch-{incarnation.number}")
 
     async def end_fetching(self) -> None:
-        """A poll in flight could return records of the old positions: it is ended before anything seeks."""
+        # A poll in flight could return records of the old positions, so it ends before anything seeks.
         task, self._fetching = self._fetching, None
         await _cancel(task)
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
         try:
             known = set(self.client.partitions())
-            return await self._committing.commit({p: at for p, at in positions.items() if p in known})
+            return await self._committing.commit({p: position for p, position in positions.items() if p in known})
         except asyncio.CancelledError:  # the source is being stopped, and this task ends here
             return False
 
@@ -195,9 +197,9 @@ class _OnTheLoop:
         await self.client.close()
 
     async def _watch(self) -> None:
-        """Know where the partitions end even while nobody polls them, and soon that nobody answers.
+        """Look up the partitions' ends every second, even while nothing is polled, and notice early a silent Kafka.
 
-        The question itself may take as long as a request may: only then is its connection given up.
+        The lookup itself is not cancelled when Kafka is silent: only a request that times out closes its connection.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -212,19 +214,19 @@ class _OnTheLoop:
             await asyncio.sleep(_WATCH_EVERY_S)
 
     async def _watch_retention(self) -> None:
-        """Know for how long Kafka keeps what is not learnt yet. Many may not ask; nothing depends on the answer."""
+        """Look up for how long Kafka keeps records. Many users are not permitted to; only statistics need it."""
         while True:
-            kept_ms: Mapping[str, int | None] = {}
+            retention_ms: Mapping[str, int | None] = {}
             try:
-                kept_ms = await self.client.retention_ms()
+                retention_ms = await self.client.retention_ms()
             except MillraceError as error:
                 log.debug("Kafka did not say for how long it keeps records: %s", error)
-            self._meter.retention(kept_ms)
-            await asyncio.sleep(_RETENTION_EVERY_S if kept_ms else _RETENTION_RETRY_S)
+            self._meter.retention(retention_ms)
+            await asyncio.sleep(_RETENTION_EVERY_S if retention_ms else _RETENTION_RETRY_S)
 
 
-async def _connect(options: KafkaOptions, meter: SourceMeter, deadline_s: float) -> _OnTheLoop:
-    parts = _OnTheLoop(options, meter)
+async def _connect(options: KafkaOptions, meter: SourceMeter, deadline_s: float) -> _LoopParts:
+    parts = _LoopParts(options, meter)  # here and not in `start`: aiokafka binds its objects to the running loop
     await parts.connect(deadline_s)
     return parts
 
@@ -234,9 +236,3 @@ async def _cancel(task: Awaitable[None] | None) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-def _refused() -> Future[bool]:
-    future: Future[bool] = Future()
-    future.set_result(False)
-    return future
