@@ -86,7 +86,7 @@ def redrive(
     Example: millrace dead-letters redrive -c clicks.yaml --to clicks --reason missing --dry-run
     """
     from app.cli.render import dead_letters
-    from consumers.dead_letters.redrive import Redrive, foresee
+    from consumers.dead_letters.redrive import Redrive, plan_redrive
     from consumers.dead_letters.redrive import redrive as carry_out
 
     settings = _settings(file)
@@ -99,7 +99,7 @@ def redrive(
         limit=limit,
         again=again,
     )
-    done = (foresee if dry_run else carry_out)(options, wanted)
+    done = (plan_redrive if dry_run else carry_out)(options, wanted)
     if as_json:
         told = {"from": wanted.letters, "to": to, "dry_run": dry_run, "sent": done.sent, "stayed": done.stayed}
         typer.echo(json.dumps(told, indent=2))

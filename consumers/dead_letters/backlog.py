@@ -1,8 +1,9 @@
-"""The backlog of dead letters: taken in order, bounded in bytes, and kept until each is acknowledged.
+"""The backlog of dead letters: a queue that is bounded in bytes and keeps each letter until it is acknowledged.
 
-Owns the letters that wait, under one lock: decoders put, the sender takes windows of the oldest and settles them.
-Full, `put` waits, which holds up the decoding: nothing is skipped; the trainer, which may not wait, has its few letters
-taken and draws no more. It ends by `close`, which fails whoever waits.
+Owns the letters that wait, under one lock: decoders put letters, the sender takes windows of the oldest and settles
+them. When it is full, `put` waits, and so decoding waits: no letter is skipped. The trainer may not wait, so
+`put_at_once` accepts its few letters beyond the bound, and the trainer takes no further block while `full` is true.
+It ends by `close`, which makes every waiting `put` fail.
 """
 
 import threading
@@ -20,14 +21,14 @@ _ASK_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogOptions:
-    """How much may wait, and for how long."""
+    """How much may wait."""
 
     capacity_bytes: int = 16 * 1024 * 1024
-    """Most bytes of letters that wait for their acknowledgement; a larger one is taken when nothing waits."""
+    """Most bytes of letters that wait for their acknowledgement. A larger letter is accepted when nothing waits."""
 
 
 class Backlog:
-    """Letters that wait, in the order in which they were put."""
+    """A queue of letters, in the order in which they were put. Any thread may use it."""
 
     def __init__(self, options: BacklogOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -41,7 +42,7 @@ class Backlog:
         self._closed = False
 
     def put(self, letter: DeadLetter, stopped: Callable[[], bool]) -> None:
-        """Take the letter, waiting for room."""
+        """Accept the letter, and wait for room first. Raises DeadLettersStopped once `stopped()`, or after `close`."""
         with self._changed:
             while not self._has_room(letter):
                 if stopped():
@@ -50,24 +51,24 @@ class Backlog:
             self._take(letter)
 
     def put_at_once(self, letter: DeadLetter) -> None:
-        """Take the letter, beyond the capacity where it has to be."""
+        """Accept the letter without waiting, even beyond the capacity. Raises DeadLettersStopped after `close`."""
         with self._changed:
             self._check_open()
             self._take(letter)
 
     @property
     def full(self) -> bool:
-        """Whether as much waits as may wait."""
+        """Whether the letters that wait have reached the capacity."""
         with self._changed:
             return self._nbytes >= self._options.capacity_bytes
 
     def sequence(self) -> int:
-        """How many were put."""
+        """Return how many letters were put."""
         with self._changed:
             return self._put
 
     def oldest(self, count: int, nbytes: int) -> Sequence[DeadLetter]:
-        """The oldest letters, at most so many and, but for the first, so large. They stay until settled."""
+        """Return the oldest letters without removing them: at most `count`, and at most `nbytes` but at least one."""
         with self._changed:
             window: list[DeadLetter] = []
             for letter in self._waiting:
@@ -78,7 +79,7 @@ class Backlog:
             return window
 
     def settle(self, count: int) -> None:
-        """So many of the oldest are acknowledged."""
+        """Remove the `count` oldest letters, because they are acknowledged."""
         with self._changed:
             for _ in range(count):
                 self._nbytes -= self._waiting.popleft().nbytes
@@ -87,35 +88,35 @@ class Backlog:
             self._changed.notify_all()
 
     def shortened(self) -> None:
-        """A letter was sent with the beginning of its value alone."""
+        """Count a letter of which only the beginning was sent."""
         with self._changed:
             self._shortened += 1
 
     def failed(self, error: str) -> None:
-        """An attempt to send failed; it is made again."""
+        """Record the error of an attempt to send, which will be repeated."""
         with self._changed:
             self._last_error = error
 
     def wait_acknowledged(self, sequence: int, timeout_s: float) -> bool:
-        """Wait until so many are acknowledged. Whether they are."""
+        """Wait until `sequence` letters are acknowledged. Return whether they are."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._acknowledged >= sequence, timeout_s)
             return self._acknowledged >= sequence
 
     def wait_empty(self, timeout_s: float) -> bool:
-        """Wait until nothing waits. Whether that is so."""
+        """Wait until no letter waits. Return whether that is so."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting, timeout_s)
 
     def close(self) -> int:
-        """Take nothing more. How many are left."""
+        """Accept nothing more. Return how many letters are left."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             return len(self._waiting)
 
     def statistics(self) -> DeadLetterStatistics:
-        """What it holds and has done."""
+        """Return what the backlog holds and has done."""
         with self._changed:
             return DeadLetterStatistics(
                 put=self._put,

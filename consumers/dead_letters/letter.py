@@ -1,7 +1,7 @@
-"""Dead letters: what a record that was set aside looks like, and who takes it.
+"""Dead letters: the form of a record that was set aside, and the interface of the sinks that accept it.
 
-Owns the letter, the Protocol of its sinks, and the sink for when there is no topic for them; runs anywhere, aiokafka
-is not imported here. The sink that writes to a topic is in `consumers.dead_letters.producer`.
+Owns the letter, the Protocol of its sinks, and the sink that is used when no topic is configured; runs anywhere and
+does not import aiokafka. The sink that writes to a topic is in `consumers.dead_letters.producer`.
 """
 
 import threading
@@ -14,15 +14,15 @@ from typing import Protocol
 from consumers.reasons import Reason
 from consumers.records import Headers, Partition
 
-OURS = "millrace."
-"""How the names of our headers begin."""
+HEADER_PREFIX = "millrace."
+"""The prefix of the headers that millrace adds."""
 _LETTER_BYTES = 512
-"""What a letter weighs besides what its record held."""
+"""The size of a letter besides the key, value and headers of its record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A record that was set aside, with its origin and why."""
+    """A record that was set aside, with its origin and the reason."""
 
     partition: Partition
     offset: int
@@ -32,18 +32,18 @@ class DeadLetter:
     headers: Headers
     reason: Reason
     field: str | None
-    """The field that the reason is about, where it is about one."""
+    """The field that the reason is about; None where it is not about one field."""
     model: str
     """The `name` of the config that set it aside."""
 
     @property
     def nbytes(self) -> int:
-        """What it weighs while it waits."""
+        """Its approximate size in memory."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers)
         return _LETTER_BYTES + len(self.key or b"") + len(self.value or b"") + headers
 
     def all_headers(self) -> list[tuple[str, bytes]]:
-        """Ours first, then the record's own, but for those that would be taken for ours."""
+        """Return the headers of the letter: ours, then the record's own, except those that begin with our prefix."""
         ours = {
             "millrace.topic": self.partition.topic,
             "millrace.partition": str(self.partition.number),
@@ -53,7 +53,7 @@ class DeadLetter:
             "millrace.field": self.field,
             "millrace.name": self.model,
         }
-        theirs = [(name, value) for name, value in self.headers if not name.startswith(OURS)]
+        theirs = [(name, value) for name, value in self.headers if not name.startswith(HEADER_PREFIX)]
         return [(name, text.encode()) for name, text in ours.items() if text is not None] + theirs
 
 
@@ -62,66 +62,70 @@ class DeadLetterStatistics:
     """What a sink of dead letters has done. put = acknowledged + waiting."""
 
     put: int
-    """Letters that were ever taken."""
+    """Letters that were ever accepted."""
     by_reason: Mapping[Reason, int]
-    """Of those, how many for each reason."""
+    """The same, by reason."""
     acknowledged: int
-    """Letters that the topic has, on all its replicas in sync."""
+    """Letters that all in-sync replicas of the topic have."""
     waiting: int
     """Letters that are not acknowledged yet."""
     waiting_bytes: int
-    """Their weight; when it nears the capacity, the topic takes less than is set aside."""
+    """Their size. Near the capacity, the topic accepts fewer letters than records are set aside."""
     capacity_bytes: int | None
     """The bound of `waiting_bytes`; None where nothing ever waits."""
     peak_bytes: int
-    """The most that ever waited."""
+    """The most bytes that ever waited."""
     shortened: int
-    """Letters that were larger than the topic takes, and were sent with the beginning of their value."""
+    """Letters that were too large for the topic, of which only the beginning of the value was sent."""
     last_error: str | None
     """Why the newest attempt failed; None once one has succeeded again."""
     as_of: float
     """Monotonic clock, when this was read."""
 
 
-def _never() -> bool:
+def never_stopped() -> bool:
+    """Return False: the caller of `put` waits for room without limit."""
     return False
 
 
 class DeadLetters(Protocol):
-    """Takes the records that are set aside. Any thread may use it."""
+    """Accepts the records that are set aside. Any thread may use it."""
 
-    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = _never) -> None:
-        """Take the letter; full, wait for room. Raises DeadLettersStopped once `stopped` says so."""
+    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:
+        """Accept the letter; when full, wait for room first. Raises DeadLettersStopped once `stopped` is true."""
 
     def put_at_once(self, letter: DeadLetter) -> None:
-        """Take the letter, full or not: a small one, of a thread that may not wait, nor makes more while it is full."""
+        """Accept the letter even when full.
+
+        It is for a thread that may not wait, puts only small letters, and puts none while `full` is true.
+        """
 
     @property
     def full(self) -> bool:
-        """Whether as much waits as may wait."""
+        """Whether the letters that wait have reached the capacity."""
 
     def sequence(self) -> int:
-        """The number of the letter that was taken last; the first is 1."""
+        """Return the number of the letter that was accepted last; the first is 1."""
 
     def wait_acknowledged(self, sequence: int, timeout_s: float) -> bool:
-        """Wait until every letter up to this number is acknowledged. Whether it is."""
+        """Wait until every letter up to this number is acknowledged. Return whether that is so."""
 
     def statistics(self) -> DeadLetterStatistics:
-        """What it has done."""
+        """Return what the sink holds and has done."""
 
     def stop(self, deadline_s: float) -> int:
-        """Send what waits, as far as time allows. How many letters were abandoned."""
+        """Send the letters that wait, within the deadline. Return how many were abandoned."""
 
 
 class CountedOnly:
-    """No topic is configured: letters are counted, and that is all."""
+    """The sink without a topic: it counts letters and does nothing else."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._by_reason: Counter[Reason] = Counter()
 
-    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = _never) -> None:  # noqa: ARG002 - never waits
+    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:  # noqa: ARG002 - never waits
         """Count the letter."""
         self.put_at_once(letter)
 
@@ -132,20 +136,20 @@ class CountedOnly:
 
     @property
     def full(self) -> bool:
-        """Never."""
+        """Always False: no letter waits."""
         return False
 
     def sequence(self) -> int:
-        """How many were counted."""
+        """Return how many letters were counted."""
         with self._lock:
             return self._by_reason.total()
 
     def wait_acknowledged(self, sequence: int, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
-        """Nobody else has to know of a letter."""
+        """Return True: a letter that is counted needs no acknowledgement."""
         return True
 
     def statistics(self) -> DeadLetterStatistics:
-        """The counts."""
+        """Return the counts."""
         with self._lock:
             total = self._by_reason.total()
             return DeadLetterStatistics(
@@ -162,5 +166,5 @@ class CountedOnly:
             )
 
     def stop(self, deadline_s: float) -> int:  # noqa: ARG002 - nothing to wait for
-        """Nothing waits, so nothing is abandoned."""
+        """Return 0: no letter waits, so none is abandoned."""
         return 0

@@ -1,9 +1,10 @@
-"""Dead letters to a topic: each record that was set aside, as it was, with its origin and reason in headers.
+"""Sends dead letters to a topic: each record that was set aside, unchanged, with its origin and reason in headers.
 
 Owns the thread `dead-letters` with its event loop, a producer that waits for all replicas, and the backlog. Letters
-are sent in windows of the oldest and leave the backlog when all of a window are acknowledged; what failed is sent
-again, by a new producer, for as long as it takes: at least once, known by topic, partition and offset. Full, `put`
-waits. It ends by `stop`, which sends what it can within its deadline and says how many letters were abandoned.
+are sent in windows of the oldest, which leave the backlog when the whole window is acknowledged. A window that failed
+is sent again by a new producer, for as long as it takes, so a letter may arrive twice; topic, partition and offset
+identify it. When the backlog is full, `put` waits. It ends by `stop`, which sends what it can within its deadline and
+returns how many letters were abandoned.
 """
 
 import asyncio
@@ -17,7 +18,14 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from aiokafka.protocol.metadata import MetadataRequest
 
 from consumers.dead_letters.backlog import Backlog, BacklogOptions
-from consumers.dead_letters.letter import OURS, CountedOnly, DeadLetter, DeadLetters, DeadLetterStatistics
+from consumers.dead_letters.letter import (
+    HEADER_PREFIX,
+    CountedOnly,
+    DeadLetter,
+    DeadLetters,
+    DeadLetterStatistics,
+    never_stopped,
+)
 from consumers.errors import TopicMissingError, UnreachableError
 from consumers.kafka.options import KafkaOptions
 from consumers.log_limit import limit_loggers
@@ -32,24 +40,26 @@ _WINDOW_BYTES = 1024 * 1024
 _RETRY_S = 0.5
 _SPARE_S = 2.0
 _SHORTENED_BYTES = 16 * 1024
+"""How much is sent of the value, and of the key, of a letter that is too large."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 _MISSING = 3
+"""Kafka's error code for a topic that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterOptions:
-    """Where dead letters go."""
+    """Where dead letters are sent, and how many may wait."""
 
     topic: str
-    """Has to exist."""
+    """The topic of the dead letters, which must exist."""
     backlog: BacklogOptions = field(default_factory=BacklogOptions)
-    """How many may wait."""
+    """How much may wait for an acknowledgement."""
     max_request_bytes: int = 1024 * 1024
     """The largest letter that is sent whole."""
 
 
 class KafkaDeadLetters:
-    """Writes dead letters to a topic."""
+    """The sink that writes dead letters to a topic."""
 
     def __init__(self, kafka: KafkaOptions, options: DeadLetterOptions) -> None:
         self._kafka = kafka
@@ -59,7 +69,7 @@ class KafkaDeadLetters:
         self._sender: _LetterSender | None = None
 
     def start(self, deadline_s: float) -> None:
-        """Connect. Raises UnreachableError, and TopicMissingError when the topic is not there."""
+        """Connect. Raises UnreachableError, or TopicMissingError when the topic does not exist."""
         limit_loggers("aiokafka", self._kafka.log_lines_per_minute)
         self._loop.start()
         try:
@@ -68,38 +78,38 @@ class KafkaDeadLetters:
             self._loop.stop(_SPARE_S)
             raise
 
-    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Take the letter; full, wait for room.
+    def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:
+        """Accept the letter; when full, wait for room first.
 
-        Raises DeadLettersStopped once `stopped` says so, or after `stop`.
+        Raises DeadLettersStopped once `stopped` is true, or after `stop`.
         """
         self._backlog.put(letter, stopped)
-        self._work()
+        self._wake_sender()
 
     def put_at_once(self, letter: DeadLetter) -> None:
-        """Take the letter, beyond the capacity where it has to be. Raises DeadLettersStopped after `stop`."""
+        """Accept the letter even beyond the capacity. Raises DeadLettersStopped after `stop`."""
         self._backlog.put_at_once(letter)
-        self._work()
+        self._wake_sender()
 
     @property
     def full(self) -> bool:
-        """Whether as much waits as may wait."""
+        """Whether the letters that wait have reached the capacity."""
         return self._backlog.full
 
     def sequence(self) -> int:
-        """The number of the letter that was taken last; the first is 1."""
+        """Return the number of the letter that was accepted last; the first is 1."""
         return self._backlog.sequence()
 
     def wait_acknowledged(self, sequence: int, timeout_s: float) -> bool:
-        """Wait until every letter up to this number is acknowledged. Whether it is."""
+        """Wait until every letter up to this number is acknowledged. Return whether that is so."""
         return self._backlog.wait_acknowledged(sequence, timeout_s)
 
     def statistics(self) -> DeadLetterStatistics:
-        """What it has done."""
+        """Return what the sink holds and has done."""
         return self._backlog.statistics()
 
     def stop(self, deadline_s: float) -> int:
-        """Send what waits, as far as time allows. How many letters were abandoned."""
+        """Send the letters that wait, within the deadline. Return how many were abandoned."""
         sender, self._sender = self._sender, None
         if sender is None:
             return self._backlog.close()
@@ -112,23 +122,23 @@ class KafkaDeadLetters:
             log.warning("%d dead letters were not acknowledged and are abandoned", abandoned)
         return abandoned
 
-    def _work(self) -> None:
+    def _wake_sender(self) -> None:
         if self._sender is not None:
             self._loop.call(self._sender.work.set)
 
 
 @dataclass(slots=True)
 class _Window:
-    """The oldest letters of the backlog, on their way."""
+    """The oldest letters of the backlog, while they are being sent."""
 
     left: dict[int, DeadLetter]
-    """Those that are not acknowledged yet, by their place."""
+    """The letters that are not acknowledged yet, by their index in the window."""
     too_large: set[int] = field(default_factory=set)
-    """The places of those that have to be shortened."""
+    """The indices of those that must be shortened."""
 
 
 class _LetterSender:
-    """Lives on the loop: takes windows of the backlog and sends them until they are acknowledged."""
+    """Takes windows of the backlog and sends them until they are acknowledged. Everything here runs on the loop."""
 
     def __init__(self, kafka: KafkaOptions, options: DeadLetterOptions, backlog: Backlog) -> None:
         self._kafka = kafka
@@ -141,11 +151,14 @@ class _LetterSender:
     async def connect(self, deadline_s: float) -> None:
         try:
             async with asyncio.timeout(deadline_s):
-                await self._connect()
+                while True:
+                    if await self._try_connect():
+                        break
+                    await asyncio.sleep(_RETRY_S)
         except TimeoutError:
             await self._drop_producer()
             raise UnreachableError(
-                f"nobody answers at {self._kafka.servers} within {deadline_s:g} s, where the dead letters should go: "
+                f"no broker for the dead letters answers at {self._kafka.servers} within {deadline_s:g} s: "
                 "is the broker up? Check kafka.bootstrap_servers"
             ) from None
         except BaseException:
@@ -170,17 +183,18 @@ class _LetterSender:
             await self._deliver(_Window(left=dict(enumerate(window))))
             self._backlog.settle(len(window))
 
-    async def _deliver(self, window: "_Window") -> None:
-        """Send until all is acknowledged. A producer that failed may be out of sequence: each try has a new one."""
+    async def _deliver(self, window: _Window) -> None:
+        """Send the window until all of it is acknowledged."""
         while window.left:
             failure = await self._try_to_send(window)
             if failure is not None:
+                # The next attempt has a new producer: the sequence numbers of one that failed may be out of order.
                 self._backlog.failed(failure)
                 await self._drop_producer()
                 await asyncio.sleep(_RETRY_S)
 
-    async def _try_to_send(self, window: "_Window") -> str | None:
-        """Send what is left of the window. What it failed with, None when all of it is acknowledged."""
+    async def _try_to_send(self, window: _Window) -> str | None:
+        """Send what is left of the window. Return the error, or None when all of it is acknowledged."""
         try:
             async with asyncio.timeout(self._kafka.request_timeout_ms / 1000):
                 producer = await self._ready_producer()
@@ -188,7 +202,7 @@ class _LetterSender:
                 results = await asyncio.gather(*sent.values(), return_exceptions=True)
         except TimeoutError:
             return f"topic {self._options.topic} has acknowledged nothing for {self._kafka.request_timeout_ms} ms"
-        except Exception as error:  # noqa: BLE001 - a letter must never be lost to a client that is out of order
+        except Exception as error:  # noqa: BLE001 - no error of the client may lose a letter
             return f"{type(error).__name__}: {error}"
         failure = None
         for index, result in zip(sent, results, strict=True):
@@ -200,7 +214,7 @@ class _LetterSender:
                 self._mark_too_large(window, index)
         return failure
 
-    async def _send(self, producer: AIOKafkaProducer, window: "_Window", index: int) -> "asyncio.Future[object]":
+    async def _send(self, producer: AIOKafkaProducer, window: _Window, index: int) -> "asyncio.Future[object]":
         letter = window.left[index]
         if index not in window.too_large:
             headers = letter.all_headers()
@@ -212,31 +226,28 @@ class _LetterSender:
                 self._mark_too_large(window, index)
         return await self._send_shortened(producer, letter)
 
-    def _mark_too_large(self, window: "_Window", index: int) -> None:
+    def _mark_too_large(self, window: _Window, index: int) -> None:
         if index not in window.too_large:
             window.too_large.add(index)
             self._backlog.shortened()
 
     async def _send_shortened(self, producer: AIOKafkaProducer, letter: DeadLetter) -> "asyncio.Future[object]":
-        """With the beginning of its value and key, and without its own headers: its origin tells where the rest is."""
+        """Send the beginning of the letter's value and key, without the record's headers.
+
+        The letter's origin says where the whole record is.
+        """
         value, key = letter.value or b"", letter.key
-        ours = [(name, text) for name, text in letter.all_headers() if name.startswith(OURS)]
+        ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
         ours.append(("millrace.value_bytes", str(len(value)).encode()))
         return await self._post(producer, value[:_SHORTENED_BYTES], key and key[:_SHORTENED_BYTES], ours)
 
     async def _post(
         self, producer: AIOKafkaProducer, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
     ) -> "asyncio.Future[object]":
-        """The letter's time is now, not the record's: else retention could remove it at once."""
+        # The letter's timestamp is now, not the record's: with an old one, retention could remove the letter at once.
         sent: asyncio.Future[object] = await producer.send(self._options.topic, value, key, headers=headers)
-        sent.add_done_callback(_look_at)
+        sent.add_done_callback(_retrieve_error)
         return sent
-
-    async def _connect(self) -> None:
-        while True:
-            if await self._try_connect():
-                return
-            await asyncio.sleep(_RETRY_S)
 
     async def _try_connect(self) -> bool:
         try:
@@ -263,14 +274,14 @@ class _LetterSender:
                 max_request_size=self._options.max_request_bytes,
                 linger_ms=5,
             )
-            await _started(producer, self._kafka.request_timeout_ms / 1000)
+            await _start_producer(producer, self._kafka.request_timeout_ms / 1000)
             self._producer = producer
         return self._producer
 
     async def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await _closed(producer)
+            await _close_producer(producer)
 
 
 async def _connect(
@@ -281,30 +292,30 @@ async def _connect(
     return sender
 
 
-async def _started(producer: AIOKafkaProducer, within_s: float) -> None:
-    """Start it, or close it whole: a start that is cancelled half-way would leave its connection open for good."""
+async def _start_producer(producer: AIOKafkaProducer, within_s: float) -> None:
+    """Start the producer, or close all of it: a start that is cancelled half-way would leave its connection open."""
     starting = asyncio.ensure_future(producer.start())
     try:
         await asyncio.shield(starting)
     except BaseException:
         with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            async with asyncio.timeout(within_s):  # it may ask for its id for as long as the brokers do not know it
+            async with asyncio.timeout(within_s):  # the brokers may take any time to give it its id
                 await starting
-        await _closed(producer)
+        await _close_producer(producer)
         raise
 
 
-async def _closed(producer: AIOKafkaProducer) -> None:
+async def _close_producer(producer: AIOKafkaProducer) -> None:
     try:
         async with asyncio.timeout(_SPARE_S):
             await producer.stop()
-    except (KafkaError, TimeoutError):  # it flushes first, which a broker that is away never lets end
+    except (KafkaError, TimeoutError):  # `stop` flushes first, which never ends while the broker is away
         with contextlib.suppress(KafkaError):
-            await producer._sender.close()  # noqa: SLF001 - nothing public ends its task without a flush
+            await producer._sender.close()  # noqa: SLF001 - no public method ends its task without a flush
         await producer.client.close()
 
 
-def _look_at(sent: "asyncio.Future[object]") -> None:
-    """A window that failed early leaves futures at which nobody looks."""
+def _retrieve_error(sent: "asyncio.Future[object]") -> None:
+    """Retrieve the future's error, as asyncio logs one that is not: a window that fails early does not await them."""
     if not sent.cancelled():
         sent.exception()

@@ -1,14 +1,14 @@
-"""Redriving: the records of dead letters are produced again, to a topic of somebody's choice, and each of them once.
+"""Redriving: produces the records of dead letters again, each exactly once, to a topic that the user chooses.
 
-A record is known by where it came from: topic, partition, offset and timestamp. Letters of the same one count once, for
-letters are sent at least once; that it went to one topic keeps it from no other. They are sent on in windows, each of
-them one transaction of Kafka's, together with markers in the dead letters' topic that name the records: whoever reads
-committed records alone finds both or neither, whenever this was killed. Every partition of that topic gets the marker,
-which is newer than its letters, so it outlives them. Of two redrives of a topic at once the later one ends the earlier,
-before it looks for markers.
+A record is identified by its origin: topic, partition, offset and timestamp. A letter may have been sent twice, so all
+letters of one record count once. A record that was sent to one topic may still be sent to another. Records are sent in
+windows. Each window is one Kafka transaction, together with markers in the dead letters' topic that name the records:
+a reader of committed records finds both or neither, even if the redrive was killed. Every partition of that topic gets
+the marker, which is newer than its letters and so outlives them. When two redrives of a topic run at once, the later
+one ends the earlier one before it looks for markers.
 
-Runs an event loop on the caller's thread; in memory are one window of letters, and the names of all records that went.
-It ends with the letters that were there when it began. What it sent before an error stands, and is not sent again.
+Runs an event loop on the caller's thread. It holds in memory one window of letters and the names of all records sent.
+It handles the letters that are in the topic when it begins. What it sent before an error stands and is not sent again.
 """
 
 import asyncio
@@ -31,52 +31,53 @@ from consumers.records import Partition
 _CONNECT_S, _STOP_S = 10.0, 5.0
 _WINDOW = 200
 _WINDOW_WITHIN_S = 45.0
-"""Less than the minute after which Kafka ends a transaction by itself."""
+"""Less than the minute after which Kafka aborts a transaction by itself."""
 _LARGEST_BYTES = 1024 * 1024
 _WITHOUT_RECORD = (Reason.UPDATE_NOT_FINITE, Reason.STEP_RAISED)
-"""Their letters say where the record is, and no more."""
-_KEPT = "what was sent before stands, and is not sent again"
+"""Their letters hold the origin of the record, not the record."""
+_STANDS = "what was sent before stands, and is not sent again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive:
-    """Which letters' records go where."""
+    """Which records to send, and where."""
 
     letters: str
     """The dead letters' topic."""
     to: str
+    """The topic to send the records to."""
     model: str
-    """Whose letters, by the `name` of the config."""
+    """The `name` of the config that set the records aside."""
     reasons: Collection[Reason] = ()
-    """None for all of them."""
+    """Only letters with one of these reasons; empty for all."""
     limit: int | None = None
-    """The most that are sent."""
+    """The most records to send; None for all."""
     again: bool = False
-    """Whether those go too that went before."""
+    """Whether to send records that were sent before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redriven:
-    """What became of the letters."""
+    """The outcome of a redrive."""
 
     sent: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """The number of records sent, by reason."""
     stayed: Counter[str] = field(default_factory=Counter)
-    """By why."""
+    """The number of letters that stayed, by why they did."""
 
 
 def redrive(options: KafkaOptions, wanted: Redrive) -> Redriven:
-    """Send them on."""
+    """Send the records, and return the outcome."""
     return asyncio.run(_redrive(options, wanted, _Transactions(options, wanted)))
 
 
-def foresee(options: KafkaOptions, wanted: Redrive) -> Redriven:
-    """What `redrive` would do now; nothing is sent, and a redrive that runs is left alone."""
-    return asyncio.run(_redrive(options, wanted, _Nowhere()))
+def plan_redrive(options: KafkaOptions, wanted: Redrive) -> Redriven:
+    """Return what `redrive` would do now. It sends nothing and does not disturb a redrive that runs."""
+    return asyncio.run(_redrive(options, wanted, _DryRunSender()))
 
 
 class _RedriveSender(Protocol):
-    """Takes windows of letters."""
+    """Sends windows of letters."""
 
     async def start(self) -> None: ...
 
@@ -85,21 +86,21 @@ class _RedriveSender(Protocol):
     async def stop(self) -> None: ...
 
 
-class _Nowhere:
-    """Of a dry run."""
+class _DryRunSender:
+    """Sends nothing."""
 
     async def start(self) -> None:
-        """Nothing to begin."""
+        """Do nothing."""
 
     async def send(self, window: Sequence[ReceivedLetter], places: Sequence[Partition]) -> None:
-        """Nothing is sent."""
+        """Do nothing."""
 
     async def stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class _Transactions:
-    """Sends each window, with the markers of its letters, in one transaction."""
+    """Sends each window, with the markers of its records, in one transaction."""
 
     def __init__(self, options: KafkaOptions, wanted: Redrive) -> None:
         self._options, self._wanted = options, wanted
@@ -111,8 +112,8 @@ class _Transactions:
         self._producer: AIOKafkaProducer | None = None
 
     async def start(self) -> None:
-        """Connect; from then on no other redrive of these letters sends anything, nor leaves anything half sent."""
-        async with _explained(self._options):
+        """Connect. From then on, no other redrive of these letters can send, and its open transaction is aborted."""
+        async with _translated_errors(self._options):
             self._producer = AIOKafkaProducer(
                 **self._options.client_settings(),
                 transactional_id=f"millrace-redrive-{self._wanted.letters}",
@@ -124,15 +125,16 @@ class _Transactions:
             await self._producer.start()
 
     async def send(self, window: Sequence[ReceivedLetter], places: Sequence[Partition]) -> None:
-        """All of them, or none; the markers go to these places."""
+        """Send all of the window or nothing, with a marker to each of these partitions."""
         producer = self._producer
         assert producer is not None, "start comes first"
-        async with _explained(self._options):
+        async with _translated_errors(self._options):
             await producer.begin_transaction()
             try:
                 await self._fill(producer, window, places)
             except BaseException:
-                # Who reads behind it waits for its end. Where it was ended by others, aiokafka says so by an assertion.
+                # Readers of committed records wait until the transaction ends. If another redrive has ended it already,
+                # aiokafka raises an AssertionError.
                 with contextlib.suppress(KafkaError, TimeoutError, AssertionError):
                     async with asyncio.timeout(_STOP_S):
                         await producer.abort_transaction()
@@ -147,14 +149,14 @@ class _Transactions:
             for letter in window
         ]
         names = "\n".join(map(_origin, window)).encode()
-        marked = [await producer.send(at.topic, names, partition=at.number, headers=self._marker) for at in places]
+        marked = [await producer.send(p.topic, names, partition=p.number, headers=self._marker) for p in places]
         await asyncio.gather(*sent, *marked)
 
     async def stop(self) -> None:
-        """Close the connections; what is half sent is undone by the next one, or by Kafka after a minute."""
+        """Close the connections. The next redrive, or Kafka after a minute, aborts an open transaction."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(KafkaError, TimeoutError):  # it flushes first, which may never end
+            with contextlib.suppress(KafkaError, TimeoutError):  # `stop` flushes first, which may never end
                 async with asyncio.timeout(_STOP_S):
                     await producer.stop()
 
@@ -168,7 +170,7 @@ async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _RedriveSende
         await sender.start()
         return await _send_on(client, wanted, sender)
     except TimeoutError:
-        raise UnreachableError(f"Kafka at {options.servers} gives no more letters; {_KEPT}") from None
+        raise UnreachableError(f"Kafka at {options.servers} gives no more letters; {_STANDS}") from None
     finally:
         await sender.stop()
         await client.close()
@@ -177,34 +179,36 @@ async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _RedriveSende
 async def _send_on(client: KafkaClient, wanted: Redrive, sender: _RedriveSender) -> Redriven:
     places = [partition for partition in client.partitions() if partition.topic == wanted.letters]
     starts, ends = await client.beginnings(places), await client.ends(places)
-    went = set() if wanted.again else await _sent_before(client, wanted, starts, ends)
-    told, window = Redriven(), list[ReceivedLetter]()
+    sent = set() if wanted.again else await _sent_before(client, wanted, starts, ends)
+    outcome, window = Redriven(), list[ReceivedLetter]()
     async for letter in each_letter(client, starts, ends):
         if letter.is_marker:
             continue
-        if (why := _why_it_stays(letter, wanted, went, told.sent.total())) is not None:
-            told.stayed[why] += 1
+        if (why := _why_it_stays(letter, wanted, sent, outcome.sent.total())) is not None:
+            outcome.stayed[why] += 1
             continue
-        told.sent[letter.ours["reason"]] += 1
-        went.add(_origin(letter))
+        outcome.sent[letter.ours["reason"]] += 1
+        sent.add(_origin(letter))
         window.append(letter)
         if len(window) == _WINDOW:
             await sender.send(window, places)
             window = []
     if window:
         await sender.send(window, places)
-    return told
+    return outcome
 
 
 async def _sent_before(client: KafkaClient, wanted: Redrive, starts: Positions, ends: Positions) -> set[str]:
-    """Which records the markers name that tell of such a redrive."""
-    found = [letter async for letter in each_letter(client, starts, ends) if letter.is_marker]
-    markers = [one for one in found if (one.ours.get("to"), one.ours.get("name")) == (wanted.to, wanted.model)]
-    return {name for marker in markers for name in (marker.value or b"").decode("utf-8", "replace").splitlines()}
+    """Return the origins of the records that were sent to the same topic for the same model, as the markers say."""
+    origins = set[str]()
+    async for letter in each_letter(client, starts, ends):
+        if letter.is_marker and (letter.ours.get("to"), letter.ours.get("name")) == (wanted.to, wanted.model):
+            origins.update((letter.value or b"").decode("utf-8", "replace").splitlines())
+    return origins
 
 
-def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, went: Collection[str], sent: int) -> str | None:
-    """None for one that goes."""
+def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, sent: Collection[str], count: int) -> str | None:
+    """Return why the letter is not sent, or None if it is. `count` is the number of records sent so far."""
     reason = letter.ours.get("reason")
     if reason is None or letter.ours.get("name") != wanted.model:
         return "of another model"
@@ -214,36 +218,36 @@ def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, went: Collection[str]
         return "without their record"
     if "value_bytes" in letter.ours:
         return "shortened"
-    if _origin(letter) in went:
+    if _origin(letter) in sent:
         return "sent before"
-    return "beyond the limit" if wanted.limit is not None and sent >= wanted.limit else None
+    return "beyond the limit" if wanted.limit is not None and count >= wanted.limit else None
 
 
 def _origin(letter: ReceivedLetter) -> str:
-    """Which record it is about."""
+    """Return what identifies the letter's record."""
     where = ":".join(letter.ours.get(name, "") for name in ("topic", "partition", "offset"))
     return f"{where}@{letter.ours.get('timestamp', '')}"
 
 
 def _headers(letter: ReceivedLetter) -> list[tuple[str, bytes | None]]:
-    """The record's own, and where it comes from now."""
+    """Return the record's own headers, and one that names the letter."""
     return [*letter.headers, ("millrace.redriven_from", f"{letter.place}:{letter.place_offset}".encode())]
 
 
 @contextlib.asynccontextmanager
-async def _explained(options: KafkaOptions) -> AsyncIterator[None]:
-    """Bound what Kafka is asked, and say in our words what it refuses."""
+async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
+    """Limit how long the block may wait for Kafka, and raise aiokafka's errors as ours."""
     try:
         async with asyncio.timeout(_WINDOW_WITHIN_S):
             yield
     except ProducerFenced:
-        raise MillraceError(f"another redrive of these letters has begun and ended this one; {_KEPT}") from None
+        raise MillraceError(f"another redrive of these letters has begun and ended this one; {_STANDS}") from None
     except MessageSizeTooLargeError:
         raise ConfigError(
-            f"--to: the topic takes no record as large as one of the letters'; raise its max.message.bytes; {_KEPT}"
+            f"--to: the topic takes no record as large as one of the letters'; raise its max.message.bytes; {_STANDS}"
         ) from None
     except TimeoutError:
-        raise UnreachableError(f"Kafka at {options.servers} did not take the records in time; {_KEPT}") from None
+        raise UnreachableError(f"Kafka at {options.servers} did not take the records in time; {_STANDS}") from None
     except KafkaError as error:
-        text = f"Kafka refuses the records ({type(error).__name__}: {error}); {_KEPT}"
+        text = f"Kafka refuses the records ({type(error).__name__}: {error}); {_STANDS}"
         raise (UnreachableError if error.retriable else SourceError)(text) from error

@@ -1,4 +1,4 @@
-"""What importing the left side costs."""
+"""What it costs to import `consumers`."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ import pytest
         ("consumers.kafka.source, consumers.dead_letters.producer", ["tensorflow", "keras", "pyarrow"]),
     ],
 )
-def test_importing_loads_nothing_that_it_does_not_need(modules: str, absent: list[str]) -> None:
+def test_an_import_loads_no_library_that_it_does_not_need(modules: str, absent: list[str]) -> None:
     program = f"import sys, {modules}; print(','.join(name for name in {absent!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""

@@ -1,4 +1,4 @@
-"""What each end of the hand-off may rely on."""
+"""What each end of the hand-off can rely on."""
 
 import threading
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ def chunk(partition: Partition = A, start: int = 0, *, nbytes: int = 100, record
     )
 
 
-def test_a_full_partition_refuses_and_takes_again_once_there_is_room() -> None:
+def test_a_full_partition_refuses_and_accepts_again_once_there_is_room() -> None:
     handoff = Handoff(capacity_bytes=200)
     assert handoff.offer(chunk(start=0))
     assert handoff.offer(chunk(start=2))
@@ -52,7 +52,7 @@ def test_a_full_partition_leaves_another_its_share() -> None:
     assert handoff.offer(chunk(B))
 
 
-def test_a_chunk_larger_than_the_share_is_taken_alone() -> None:
+def test_a_chunk_larger_than_the_share_is_accepted_alone() -> None:
     handoff = Handoff(capacity_bytes=200)
     assert handoff.offer(chunk(nbytes=1000))
     assert not handoff.offer(chunk(start=2, nbytes=1))
@@ -65,14 +65,14 @@ def test_new_partitions_make_the_shares_smaller_and_fewer_make_them_larger() -> 
     handoff.set_partitions(2)
     assert handoff.offer(chunk(A))
     assert not handoff.has_room(A)
-    told = threading.Event()
-    handoff.on_room(told.set)
+    room = threading.Event()
+    handoff.on_room(room.set)
     handoff.set_partitions(1)
-    assert told.is_set()
+    assert room.is_set()
     assert handoff.offer(chunk(A, 2))
 
 
-def test_room_is_told_only_when_it_was_asked_for_and_outside_of_the_lock() -> None:
+def test_on_room_is_called_only_after_a_refusal_and_outside_of_the_lock() -> None:
     handoff = Handoff(capacity_bytes=100)
     calls: list[int] = []
     handoff.on_room(lambda: calls.append(handoff.statistics().queued.chunks))
@@ -85,7 +85,7 @@ def test_room_is_told_only_when_it_was_asked_for_and_outside_of_the_lock() -> No
     assert calls == [0]
 
 
-def test_chunks_arrive_in_the_order_of_their_offering_across_partitions() -> None:
+def test_chunks_arrive_across_partitions_in_the_order_they_were_offered() -> None:
     handoff = Handoff(capacity_bytes=10_000, partitions=2)
     sent = [chunk(A, 0), chunk(B, 0), chunk(B, 2), chunk(A, 2)]
     assert all(map(handoff.offer, sent))
@@ -124,7 +124,7 @@ def test_an_ended_handoff_is_drained_first() -> None:
         handoff.receive(None)
 
 
-def test_what_pick_waits_for_in_vain_after_the_end_is_left_for_a_receive_without_it() -> None:
+def test_chunks_that_pick_leaves_after_the_end_go_to_a_receive_without_pick() -> None:
     handoff = Handoff(capacity_bytes=200)
     assert handoff.offer(chunk())
     handoff.end()
@@ -133,7 +133,7 @@ def test_what_pick_waits_for_in_vain_after_the_end_is_left_for_a_receive_without
     assert handoff.receive(0).start == 0
 
 
-def test_a_broken_handoff_gives_nothing_more_and_says_why_with_the_exit_code_of_the_cause() -> None:
+def test_a_broken_handoff_raises_with_the_reason_and_exit_code_of_its_cause() -> None:
     handoff = Handoff(capacity_bytes=200)
     assert handoff.offer(chunk())
     cause = DataLossError("offsets 0..9 of clicks:0 are gone")
@@ -147,11 +147,11 @@ def test_a_broken_handoff_gives_nothing_more_and_says_why_with_the_exit_code_of_
 
 def test_a_closed_handoff_refuses_further_chunks_and_counts_what_it_dropped() -> None:
     handoff = Handoff(capacity_bytes=200)
-    told = threading.Event()
-    handoff.on_room(told.set)
+    called = threading.Event()
+    handoff.on_room(called.set)
     assert handoff.offer(chunk())
     handoff.close()
-    assert told.is_set()
+    assert called.is_set()
     with pytest.raises(HandoffClosed):
         handoff.offer(chunk(start=2))
     with pytest.raises(HandoffClosed):
@@ -183,7 +183,7 @@ def test_a_receive_gives_up_after_its_timeout() -> None:
 
 
 @pytest.mark.parametrize("ending", ["wake", "end", "fail", "close"])
-def test_whoever_waits_for_ever_is_released_by(ending: str) -> None:
+def test_a_receive_without_a_timeout_is_released_by(ending: str) -> None:
     handoff = Handoff(capacity_bytes=200)
     endings = {
         "wake": (handoff.wake, HandoffEmpty),
@@ -236,7 +236,7 @@ def test_two_threads_pass_everything_on_in_order_through_a_small_handoff() -> No
 
 
 @pytest.mark.parametrize(("capacity", "partitions"), [(0, 1), (100, 0)])
-def test_a_handoff_without_capacity_cannot_be(capacity: int, partitions: int) -> None:
+def test_a_handoff_without_capacity_or_partitions_is_refused(capacity: int, partitions: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Handoff(capacity_bytes=capacity, partitions=partitions)
 
@@ -253,7 +253,7 @@ def test_the_two_ends_share_no_method_and_together_are_the_whole_handoff() -> No
 if TYPE_CHECKING:
 
     def misuse_of_an_end_does_not_type_check(send_end: SendEnd, receive_end: ReceiveEnd) -> None:
-        """Hold mypy to it: it reports an ignore that is not needed."""
+        """Fail the type check if misuse is allowed: mypy then reports an ignore that is not needed."""
         send_end.receive(None)  # type: ignore[attr-defined]
         send_end.close()  # type: ignore[attr-defined]
         receive_end.offer(chunk())  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What is joined is what was sent: nothing lost, nothing twice, and only what follows each other."""
+"""Joined chunks hold what was sent: nothing is lost or doubled, and only consecutive chunks are joined."""
 
 import numpy as np
 from hypothesis import given
@@ -36,7 +36,7 @@ pieces = st.lists(
 
 
 @given(pieces)
-def test_whatever_is_queued_comes_out_once_in_order_and_joined_only_where_it_follows(
+def test_queued_chunks_come_out_once_in_order_and_joined_only_if_consecutive(
     pieces: list[tuple[Partition, int, int, int, bool]],
 ) -> None:
     handoff, ends = Handoff(capacity_bytes=1 << 30, partitions=2), {HERE: 0, THERE: 0}
@@ -48,7 +48,7 @@ def test_whatever_is_queued_comes_out_once_in_order_and_joined_only_where_it_fol
         ends[partition] = made.end
     handoff.end()
     taken: dict[Partition, list[Chunk]] = {HERE: [], THERE: []}
-    while any(len(taken[at]) < len(sent[at]) for at in sent):
+    while any(len(taken[partition]) < len(sent[partition]) for partition in sent):
         first = handoff.receive(0.0)
         behind = handoff.take_behind(first)
         together = [first, *behind]
@@ -68,27 +68,27 @@ def test_whatever_is_queued_comes_out_once_in_order_and_joined_only_where_it_fol
     assert handoff.statistics().queued.records == 0
 
 
-def test_a_chunk_of_another_incarnation_is_never_joined_on() -> None:
+def test_a_chunk_of_another_incarnation_is_never_joined() -> None:
     handoff = Handoff(capacity_bytes=1 << 20)
     handoff.offer(chunk(HERE, 0, 3))
     handoff.offer(chunk(HERE, 3, 3, incarnation=2))
     assert handoff.take_behind(handoff.receive(0.0)) == []
 
 
-def test_records_of_another_time_are_not_joined_on() -> None:
+def test_records_of_a_much_later_time_are_not_joined() -> None:
     handoff = Handoff(capacity_bytes=1 << 20)
     handoff.offer(chunk(HERE, 0, 3))
     handoff.offer(chunk(HERE, 3, 200))
     assert handoff.take_behind(handoff.receive(0.0)) == []
 
 
-def test_room_that_joining_makes_is_told_to_who_was_refused() -> None:
-    told: list[bool] = []
+def test_taking_chunks_behind_calls_on_room_for_a_refused_partition() -> None:
+    calls: list[bool] = []
     handoff = Handoff(capacity_bytes=2 * 301)
-    handoff.on_room(lambda: told.append(True))
+    handoff.on_room(lambda: calls.append(True))
     handoff.offer(chunk(HERE, 0, 3))
     handoff.offer(chunk(HERE, 3, 3))
     assert not handoff.offer(chunk(HERE, 6, 3))
     handoff.take_behind(handoff.receive(0.0))
-    assert told
+    assert calls
     assert handoff.offer(chunk(HERE, 6, 3))

@@ -1,4 +1,4 @@
-"""A chatty library is held back, and says how much."""
+"""The lines of a library are limited, and the log reports how many are missing."""
 
 import logging
 
@@ -23,7 +23,7 @@ def test_lines_past_the_limit_are_held_back_and_counted_in_the_next_minute(caplo
     assert caplog.messages[2:] == ["line 5 with %d inside (and 3 more lines like it were held back)"]
 
 
-def test_every_logger_below_a_name_has_a_limit_of_its_own_and_only_one() -> None:
+def test_every_logger_below_a_name_gets_its_own_limit_and_only_one() -> None:
     one, two = logging.getLogger("chatty.tree.one"), logging.getLogger("chatty.tree.two")
     other = logging.getLogger("chatty.treeless")
     limit_loggers("chatty.tree", 5)

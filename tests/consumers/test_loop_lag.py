@@ -1,4 +1,4 @@
-"""A loop's lag is what a probe would have had to wait, however long the loop was away."""
+"""A loop's lag is how long a timer would have had to wait, however long the loop was blocked."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import Any, cast
 from consumers.loop_lag import LoopLag
 
 
-class Turns:
-    """A loop whose time a test moves on; its timers run when they are due, as late as the test comes."""
+class FakeLoop:
+    """A loop whose clock the test moves. Its timers run as late as the test moves the clock past them."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -29,39 +29,39 @@ class Turns:
         return len(due)
 
 
-def watched() -> tuple[LoopLag, Turns]:
-    lag, turns = LoopLag(), Turns()
-    lag.watch(cast("asyncio.AbstractEventLoop", turns))
-    return lag, turns
+def watched() -> tuple[LoopLag, FakeLoop]:
+    lag, loop = LoopLag(), FakeLoop()
+    lag.watch(cast("asyncio.AbstractEventLoop", loop))
+    return lag, loop
 
 
-def test_a_loop_that_is_in_time_has_no_lag() -> None:
-    lag, turns = watched()
+def test_a_loop_that_is_on_time_has_no_lag() -> None:
+    lag, loop = watched()
     assert lag.p99_s() == 0.0
     for _ in range(1000):
-        turns.pass_time(0.05)
+        loop.pass_time(0.05)
     assert lag.p99_s() < 1e-6
 
 
 def test_a_long_absence_counts_for_as_long_as_it_lasted() -> None:
-    lag, turns = watched()
+    lag, loop = watched()
     for _ in range(560):
-        turns.pass_time(0.05)
-    turns.pass_time(0.5)
+        loop.pass_time(0.05)
+    loop.pass_time(0.5)
     assert 0.1 < lag.p99_s() <= 0.5
 
 
 def test_what_is_older_than_half_a_minute_is_forgotten() -> None:
-    lag, turns = watched()
-    turns.pass_time(3.0)
+    lag, loop = watched()
+    loop.pass_time(3.0)
     assert lag.p99_s() > 2.0
     for _ in range(600):
-        turns.pass_time(0.05)
+        loop.pass_time(0.05)
     assert lag.p99_s() < 1e-6
 
 
-def test_a_process_that_was_stopped_for_a_day_measures_on_at_once() -> None:
-    lag, turns = watched()
-    turns.pass_time(86_400.0)
+def test_a_process_that_was_stopped_for_a_day_continues_to_measure_at_once() -> None:
+    lag, loop = watched()
+    loop.pass_time(86_400.0)
     assert lag.p99_s() <= 30.0
-    assert turns.pass_time(0.05) == 1
+    assert loop.pass_time(0.05) == 1

@@ -1,4 +1,4 @@
-"""A loop in a thread of its own starts, ends, and cancels what is left."""
+"""A loop in its own thread starts, ends, and cancels the tasks that are left."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ async def _name() -> str:
     return threading.current_thread().name
 
 
-def test_work_runs_in_the_named_thread_and_what_is_left_is_cancelled_by_a_stop() -> None:
+def test_work_runs_in_the_named_thread_and_a_stop_cancels_what_is_left() -> None:
     loop = LoopThread("of-a-test")
     loop.start()
     assert loop.run(_name(), 20) == "of-a-test"

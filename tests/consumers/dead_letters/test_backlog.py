@@ -1,4 +1,4 @@
-"""Dead letters wait in order, within their bound, and nobody skips one."""
+"""Dead letters wait in order and within their bound, and none is skipped."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -67,14 +67,14 @@ def test_a_full_backlog_makes_put_wait_until_a_letter_is_settled() -> None:
     assert backlog.statistics().peak_bytes <= letter().nbytes
 
 
-def test_a_letter_larger_than_the_bound_is_taken_alone() -> None:
+def test_a_letter_larger_than_the_bound_is_accepted_alone() -> None:
     backlog = Backlog(BacklogOptions(capacity_bytes=10))
     backlog.put(letter(value=b"x" * 1000), never)
     with pytest.raises(DeadLettersStopped):
         backlog.put(letter(), lambda: True)
 
 
-def test_whoever_waits_for_room_is_released_by_a_close_and_the_letter_is_not_taken() -> None:
+def test_close_releases_a_put_that_waits_for_room_without_accepting_the_letter() -> None:
     backlog = Backlog(BacklogOptions(capacity_bytes=1))
     backlog.put(letter(), never)
     with ThreadPoolExecutor(1) as pool:
@@ -85,7 +85,7 @@ def test_whoever_waits_for_room_is_released_by_a_close_and_the_letter_is_not_tak
     assert backlog.sequence() == 1
 
 
-def test_a_letter_of_whoever_may_not_wait_is_taken_in_its_turn_though_there_is_no_room() -> None:
+def test_put_at_once_accepts_a_letter_in_its_turn_when_there_is_no_room() -> None:
     backlog = Backlog(BacklogOptions(capacity_bytes=letter().nbytes))
     backlog.put(letter(0), never)
     for offset in (1, 2):
@@ -112,7 +112,7 @@ def test_waiting_for_an_acknowledgement_ends_when_it_comes_or_time_is_up() -> No
     assert backlog.wait_acknowledged(0, 0)
 
 
-def test_without_a_topic_letters_are_counted_by_reason_and_hold_nothing_up() -> None:
+def test_without_a_topic_letters_are_counted_by_reason_and_nothing_waits() -> None:
     sink = CountedOnly()
     for reason in (Reason.EMPTY, Reason.EMPTY, Reason.NOT_FINITE):
         sink.put(letter(reason=reason))

@@ -1,4 +1,4 @@
-"""Records become columns."""
+"""The records of a poll become the columns of a chunk."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Record:
     headers: Headers = ()
 
 
-def test_columns_hold_what_the_records_held_and_gaps_stay_gaps() -> None:
+def test_columns_hold_the_records_and_gaps_stay_gaps() -> None:
     records = [Record(3, 30, b"k", b"v", (("h", b"x"),)), Record(7, 70)]
     chunk = chunk_of(records, P, 5, start=2, end=9, fetched_at=1.5)
     assert (chunk.start, chunk.end, chunk.incarnation, len(chunk)) == (2, 9, 5, 2)
@@ -30,7 +30,7 @@ def test_columns_hold_what_the_records_held_and_gaps_stay_gaps() -> None:
     assert list(chunk.headers) == [(("h", b"x"),), ()]
 
 
-def test_a_chunk_weighs_its_keys_values_and_headers() -> None:
+def test_the_size_of_a_chunk_counts_keys_values_and_headers() -> None:
     def weight(**held: object) -> int:
         return chunk_of([Record(0, **held)], P, 0, start=0, end=1, fetched_at=0).nbytes  # type: ignore[arg-type]
 
@@ -40,7 +40,7 @@ def test_a_chunk_weighs_its_keys_values_and_headers() -> None:
     assert weight(headers=(("h", b"x" * 1000),)) > bare + 1000
 
 
-def test_a_chunk_is_known_by_its_last_record_whatever_comes_before() -> None:
+def test_a_chunk_has_the_fingerprint_of_its_last_record_alone() -> None:
     def known(*records: Record) -> object:
         return chunk_of(records, P, 0, start=0, end=9, fetched_at=0).fingerprint
 
@@ -51,13 +51,13 @@ def test_a_chunk_is_known_by_its_last_record_whatever_comes_before() -> None:
     assert empty_chunk(P, 0, start=0, end=9, fetched_at=0).fingerprint is None
 
 
-def test_an_empty_chunk_moves_the_position_and_still_weighs_something() -> None:
+def test_an_empty_chunk_moves_the_position_and_has_a_size() -> None:
     chunk = empty_chunk(P, 1, start=5, end=9, fetched_at=0, lost=4)
     assert (len(chunk), chunk.end - chunk.start, chunk.lost) == (0, 4, 4)
     assert chunk.nbytes > 0
 
 
-def test_records_before_the_position_and_from_the_end_on_are_cut() -> None:
+def test_records_before_the_position_and_from_the_end_on_are_cut_off() -> None:
     records = [Record(offset) for offset in (4, 6, 8, 10)]
     assert [record.offset for record in records_between(records, 5, 10)] == [6, 8]
     assert [record.offset for record in records_between(records, 0, None)] == [4, 6, 8, 10]

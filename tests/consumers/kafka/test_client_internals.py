@@ -133,7 +133,7 @@ def test_buffered_bytes_are_those_of_fetched_results_and_nothing_else() -> None:
     on_a_loop(work)
 
 
-def test_what_we_close_by_ourselves_can_be_closed() -> None:
+def test_the_private_parts_that_we_close_have_a_coroutine_to_close_them() -> None:
     async def work(client: KafkaClient) -> None:
         assert isinstance(client._consumer, AIOKafkaConsumer)
         assert isinstance(client._consumer._client, AIOKafkaClient)

@@ -1,4 +1,4 @@
-"""Commits that Kafka refuses: the newest is tried again, the others are overtaken, and few lines are said."""
+"""Commits that Kafka refuses: the newest is retried, older ones are dropped, and few lines are logged."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ LINES = 10
 
 
 class Kafka:
-    """Takes commits, or refuses them; and counts, as the source's meter does."""
+    """Accepts or refuses commits, and counts them as the source's meter does."""
 
     def __init__(self, *, refuses: bool) -> None:
         self.refuses = refuses
@@ -40,11 +40,11 @@ def _committing(kafka: Kafka) -> Committing:
 
 async def _until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - nobody tells when a condition of any kind has come true
+        while not condition():  # noqa: ASYNC110 - a condition of any kind has no event to wait for
             await asyncio.sleep(0.001)
 
 
-def test_what_was_refused_is_tried_again_until_kafka_takes_it_and_then_no_more() -> None:
+def test_a_refused_commit_is_retried_until_kafka_accepts_it_and_no_longer() -> None:
     async def work() -> None:
         kafka = Kafka(refuses=True)
         committing = _committing(kafka)
@@ -60,26 +60,26 @@ def test_what_was_refused_is_tried_again_until_kafka_takes_it_and_then_no_more()
     asyncio.run(work())
 
 
-def test_while_one_is_stuck_the_newest_overtakes_all_that_came_between() -> None:
+def test_while_a_commit_is_stuck_the_newest_replaces_all_that_wait() -> None:
     async def work() -> None:
         kafka = Kafka(refuses=False)
         committing = _committing(kafka)
         kafka.open.clear()
-        calls = [asyncio.create_task(committing.commit({PARTITION: at})) for at in (1, 2, 3, 0)]
+        calls = [asyncio.create_task(committing.commit({PARTITION: offset})) for offset in (1, 2, 3, 0)]
         await asyncio.sleep(0)
         kafka.open.set()
         assert await asyncio.gather(*calls) == [True, False, False, True]
-        assert kafka.taken == [1, 0], "a rewind goes back, and is the newest all the same"
+        assert kafka.taken == [1, 0], "a rewind goes back, yet its positions are the newest"
 
     asyncio.run(work())
 
 
-def test_refusals_are_counted_each_and_said_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_refusal_is_counted_and_a_few_per_minute_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         kafka = Kafka(refuses=True)
         committing = _committing(kafka)
-        for at in range(100):
-            await committing.commit({PARTITION: at})
+        for offset in range(100):
+            await committing.commit({PARTITION: offset})
         assert kafka.refusals == 100
 
     caplog.set_level(logging.WARNING)

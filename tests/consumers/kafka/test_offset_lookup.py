@@ -1,4 +1,4 @@
-"""What start and until come to, asked of a log that stands still."""
+"""What `start` and `until` mean, looked up in a log that does not change."""
 
 import asyncio
 from collections.abc import Iterable
@@ -37,10 +37,10 @@ class StillLog:
 
 @dataclass
 class StillCommits:
-    found: dict[Partition, int | None]
+    offsets: dict[Partition, int | None]
 
     async def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        return {partition: self.found.get(partition) for partition in partitions}
+        return {partition: self.offsets.get(partition) for partition in partitions}
 
 
 def start_at(start: Start, committed: dict[Partition, int | None] | None = None) -> dict[Partition, int]:
@@ -59,7 +59,7 @@ def start_at(start: Start, committed: dict[Partition, int | None] | None = None)
         (Offsets({A: 10, B: 0}), {A: 10, B: 0}),
     ],
 )
-def test_a_start_comes_to_an_offset_of_every_partition(start: Start, offsets: dict[Partition, int]) -> None:
+def test_a_start_resolves_to_an_offset_of_every_partition(start: Start, offsets: dict[Partition, int]) -> None:
     assert start_at(start) == offsets
 
 
@@ -68,25 +68,25 @@ def test_a_partition_without_a_commit_starts_at_its_first_offset() -> None:
     assert start_at(Committed(), {A: 0, B: 3}) == {A: 0, B: 3}
 
 
-def test_a_group_without_any_commit_is_no_start() -> None:
+def test_a_group_without_any_commit_is_refused_as_a_start() -> None:
     with pytest.raises(ConfigError, match=r"set kafka\.start to earliest or latest"):
         start_at(Committed())
 
 
 @pytest.mark.parametrize(
-    ("offsets", "told"),
+    ("offsets", "error"),
     [
         ({A: 3}, "start names no offset for t:1"),
         ({A: 3, B: 3, Partition("t", 9): 3}, "start names t:9, which is not there: there are t:0, t:1"),
         ({A: 11, B: 3}, "start names offset 11 of t:0, which ends at 10"),
     ],
 )
-def test_offsets_that_cannot_be_are_told_what_is_there(offsets: dict[Partition, int], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_impossible_offsets_are_refused_with_what_exists(offsets: dict[Partition, int], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         start_at(Offsets(offsets))
 
 
-def test_an_until_comes_to_the_ends_a_time_or_offsets_that_may_lie_ahead() -> None:
+def test_until_means_the_ends_a_time_or_offsets_that_may_lie_ahead() -> None:
     assert asyncio.run(resolve_until(Now(), StillLog())) == {A: 10, B: 5}
     assert asyncio.run(resolve_until(At(6000), StillLog())) == {A: 6, B: 5}
     assert asyncio.run(resolve_until(Offsets({A: 99, B: 1}), StillLog())) == {A: 99, B: 1}

@@ -1,4 +1,4 @@
-"""What the words for a start and an end mean, and what a wrong one is told."""
+"""The values of `start` and `until`: what they mean, and the error for a wrong one."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ ZERO, ONE = Partition("clicks", 0), Partition("clicks", 1)
         ("clicks:0=123", Offsets({ZERO: 123})),
     ],
 )
-def test_a_start_is_read(text: str, start: Start) -> None:
+def test_a_start_is_parsed(text: str, start: Start) -> None:
     assert parse_start(text) == start
 
 
@@ -53,12 +53,12 @@ def test_a_start_may_be_a_mapping_of_offsets() -> None:
         ("clicks:0=123, clicks:1=77", Offsets({ZERO: 123, ONE: 77})),
     ],
 )
-def test_an_until_is_read(text: str, until: Until) -> None:
+def test_an_until_is_parsed(text: str, until: Until) -> None:
     assert parse_until(text) == until
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         ("7d", "start '7d' is not understood: write earliest"),
         ("yesterday", "start 'yesterday' is not understood"),
@@ -69,12 +69,12 @@ def test_an_until_is_read(text: str, until: Until) -> None:
         ("clicks:0=5,clicks:0=6", "names clicks:0 twice"),
     ],
 )
-def test_a_wrong_start_is_told_what_to_write(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_start_is_refused_with_what_to_write(text: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         parse_start(text)
 
 
-def test_a_wrong_until_is_told_what_to_write() -> None:
+def test_a_wrong_until_is_refused_with_what_to_write() -> None:
     with pytest.raises(ConfigError, match="until 'latest' is not understood: write now"):
         parse_until("latest")
 
@@ -97,5 +97,5 @@ _STARTS: st.SearchStrategy[Start] = st.one_of(
 
 
 @given(_STARTS)
-def test_what_a_start_writes_it_reads_back(start: Start) -> None:
+def test_the_text_of_a_start_parses_to_the_same_start(start: Start) -> None:
     assert parse_start(str(start)) == start
