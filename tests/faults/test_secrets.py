@@ -11,8 +11,8 @@ from random import Random
 import httpx
 import pytest
 
-from app.tools.local_broker.single_writer import ExpectedPosition, Verdict
 from app.tools.local_broker.topics import create_topic
+from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.reasons import Reason
 from tests.faults.harness.guarded import OWNER
 from tests.faults.harness.locked import USER, locked

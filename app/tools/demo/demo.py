@@ -26,10 +26,10 @@ from app.tools.demo.witness_check import Witnesses, WitnessResult
 from app.tools.demo.workspace import Workspace
 from app.tools.local_broker import FolderInUseError, LocalBroker, PortTakenError
 from app.tools.local_broker.jars import KAFKA_VERSION, in_cache
-from app.tools.local_broker.load_generator import LoadGenerator
 from app.tools.local_broker.properties import HOST
 from app.tools.local_broker.topics import partitions_of
 from app.tools.service_client import Remote
+from app.tools.traffic.load_generator import LoadGenerator
 from consumers.errors import MillraceError, UnreachableError
 
 _LOOK_EVERY_S = 0.5

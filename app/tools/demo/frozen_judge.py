@@ -43,7 +43,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(orders,), name="orders", daemon=True).start()
     settings = load(Path(sys.argv[1]), {}).settings
     from app.tools.demo.model_copies import Copy  # noqa: PLC0415 - loads TensorFlow, after it is told to be quiet
-    from app.tools.local_broker.partition_follower import Follower  # noqa: PLC0415 - as above
+    from app.tools.traffic.partition_follower import Follower  # noqa: PLC0415 - as above
 
     copy = Copy(settings)
     with Follower(settings.kafka.bootstrap_servers[0], drifting_stream.TOPIC, PARTITION) as follower:

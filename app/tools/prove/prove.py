@@ -14,8 +14,6 @@ from random import Random
 
 from app.settings import Settings, to_layout, to_schema
 from app.tools.local_broker import LocalBroker
-from app.tools.local_broker.single_writer import SingleWriter
-from app.tools.local_broker.topic_reader import dead_letters
 from app.tools.local_broker.topics import create_topic
 from app.tools.prove.campaign import Campaign, Figures, SaveSchedule
 from app.tools.prove.checkpoint_reader import Shelf
@@ -23,6 +21,8 @@ from app.tools.prove.errors import UnprovenError, WaitedError
 from app.tools.prove.kills import KillMethod, plan
 from app.tools.prove.random_records import Generated
 from app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart
+from app.tools.traffic.single_writer import SingleWriter
+from app.tools.traffic.topic_reader import dead_letters
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from app.tools.local_broker.single_writer import ExpectedPosition, Verdict
+from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import PLAIN_CSV

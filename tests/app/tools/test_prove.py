@@ -10,12 +10,12 @@ import pytest
 
 from app.cli.prove import _facts, _lines
 from app.settings import load
-from app.tools.local_broker.single_writer import ExpectedPosition
 from app.tools.prove.campaign import Figures, SaveSchedule, compared, spread
 from app.tools.prove.kills import SAVE_POINTS, START_POINTS, AfterSave, AtPoint, plan
 from app.tools.prove.prove import POINTS, ProofResult
 from app.tools.prove.random_records import Generated
 from app.tools.prove.sandbox_config import set_apart
+from app.tools.traffic.single_writer import ExpectedPosition
 from consumers.errors import ConfigError
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason

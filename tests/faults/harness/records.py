@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from app.tools.local_broker.single_writer import ExpectedPosition, Verdict
+from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.reasons import Reason
 
 __all__ = ["POISON", "WIDTH", "ExpectedPosition", "Mixture", "Verdict", "good"]
