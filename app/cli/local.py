@@ -1,68 +1,97 @@
-"""`millrace local`: a Kafka to try things on, and records to put into it."""
+"""`millrace local`: runs a Kafka to try things on, and writes records to it."""
 
+import json
+import logging
+import signal
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
-commands = typer.Typer(help="A Kafka on this machine, without Java or Docker, to try things on.", no_args_is_help=True)
+from app.tools.local_broker import LocalBroker, LocalBrokerError
+from app.tools.local_broker.jars import KAFKA_VERSION, in_cache
+from app.tools.local_broker.produce import ProduceRate, produce_lines
+from app.tools.local_broker.topics import create_topic, partitions_of
+
+local = typer.Typer(
+    help="Run a Kafka on this machine, without Java or Docker, and write records to it.", no_args_is_help=True
+)
 
 _PORT = 9092
 _ADDRESS = f"127.0.0.1:{_PORT}"
+_LOOK_EVERY_S = 0.5
 
 
-@commands.command()
+@local.command()
 def broker(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Where to listen, on loopback; 0 for any free port.")
     ] = _PORT,
-    folder: Annotated[Path, typer.Option(help="Holds the data, which the next start finds again.")] = Path(
+    folder: Annotated[Path, typer.Option(help="The folder for the data, which the next start finds again.")] = Path(
         ".millrace/broker"
     ),
     repository: Annotated[
         str | None,
         typer.Option(
-            envvar="MILLRACE_MAVEN_REPOSITORY", help="A mirror of Maven Central: an address, or a folder laid out so."
+            envvar="MILLRACE_MAVEN_REPOSITORY",
+            help="A mirror of Maven Central: an address, or a folder with the same layout.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Say where it is as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
     """Run a single-node Kafka until Ctrl-C.
 
     Example: millrace local broker --port 0 --json
     """
-    from app.cli.foreground import serve
-    from app.tools.local_broker import LocalBroker
+    if not in_cache():
+        typer.echo(f"Getting Kafka {KAFKA_VERSION}, once: about 44 MB.", err=True)
+    stopping = threading.Event()
 
-    serve(LocalBroker(folder, port=port, repository=repository), as_json=as_json)
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    with LocalBroker(folder, port=port, repository=repository) as running:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        typer.echo(_place(running, as_json=as_json))
+        while not stopping.wait(_LOOK_EVERY_S):
+            if not running.running():
+                raise LocalBrokerError(f"the broker ended by itself: {running.last_words()}")
 
 
-@commands.command()
+def _place(running: LocalBroker, *, as_json: bool) -> str:
+    """Return where a broker serves, for people or as JSON."""
+    address, folder = running.bootstrap_servers, str(running.folder)
+    if as_json:
+        return json.dumps({"bootstrap_servers": address, "folder": folder, "pid": running.pid})
+    return f"Kafka {KAFKA_VERSION} serves on {address} (process {running.pid}, data in {folder}). Ctrl-C stops it."
+
+
+@local.command()
 def produce(
     topic: Annotated[str, typer.Option(help="The topic to write to.")],
     source: Annotated[
-        typer.FileBinaryRead, typer.Argument(metavar="[FILE]", help="One record a line; - reads standard input.")
+        typer.FileBinaryRead,
+        typer.Argument(metavar="[FILE]", help="A file with one record a line; - reads standard input."),
     ] = "-",  # type: ignore[assignment]  # typer opens what the text names
-    bootstrap_servers: Annotated[str, typer.Option(help="Where Kafka is.")] = _ADDRESS,
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address, host:port.")] = _ADDRESS,
     create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions a topic created here has.")] = 1,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="The number of partitions of a topic created by --create.")
+    ] = 1,
     rate: Annotated[
-        float | None, typer.Option(min=0.001, help="Records a second; as fast as it goes by default.")
+        float | None, typer.Option(min=0.001, help="Records per second; default: as fast as possible.")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=0, help="Records to write at most.")] = None,
+    count: Annotated[int | None, typer.Option(min=0, help="Write at most this many records.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Write the lines of a file to a topic, one record a line, the partitions in turn.
 
     Example: millrace local produce --topic clicks --create --partitions 4 clicks.jsonl
     """
-    import json
-    import logging
-
-    from app.tools.local_broker.produce import ProduceRate, produce_lines
-    from app.tools.local_broker.topics import create_topic, partitions_of
-
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say comes back as our one line
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log becomes our one line
     if create and partitions_of(bootstrap_servers, topic) == 0:
         create_topic(bootstrap_servers, topic, partitions)
     report = produce_lines(bootstrap_servers, topic, source, ProduceRate(rate=rate, count=count))

@@ -109,6 +109,10 @@ class AccuracyHistory:
             self.aftermaths[last.number] = Aftermath(last, live_before=before)
         return self.aftermaths[last.number]
 
+    def covers(self, stream_s: float) -> bool:
+        """Return whether the samples span this many seconds of the stream."""
+        return self.began_s is not None and self.samples[-1].at_s - self.began_s >= stream_s
+
     def judged(self, score: Mapping[str, int]) -> None:
         """Take in what the judge says of one second."""
         past = self.aftermaths.setdefault(score["drift"], Aftermath(drift(score["drift"])))

@@ -1,22 +1,26 @@
-"""The demo itself: started in order, watched, ended in order. Runs on the main thread, whose end ends its children.
+"""The demo: everything is started in order, watched, and ended in the opposite order. Runs on the main thread.
 
-Start: (1) the folder, which one demo at a time has, (2) the broker, (3) the trainer, (4) what the checkpoint testifies
-that it went on from, (5) the judge and the stream, which goes on where it was. End: (1) the stream, (2) the trainer,
-with its last checkpoint, (3) what that one testifies, (4) the judge, (5) the broker. A kill needs no end: the system
-ends the children.
+Start: (1) the folder, which one demo at a time has, (2) the broker, (3) the trainer, (4) the witness of the checkpoint
+that the trainer resumed from, (5) the judge, (6) the stream, which continues where the topic ends. The end goes
+backwards: the stream, the judge, the trainer with its last checkpoint, the broker; then comes the report. After a kill
+Linux ends the children with the thread that started them, which is why this is the main thread; elsewhere the next
+start ends what the last one left behind. The first Ctrl-C or SIGTERM begins the end, a second one ends at once.
 """
 
+import json
 import os
+import signal
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
-from app.tools.demo import drifting_stream
-from app.tools.demo import workspace as homes
+from app.tools.child_process.python_program import millrace_command, module_command, python_environment
+from app.tools.child_process.supervisor import SupervisedProcess, end_left_behind
+from app.tools.demo import drifting_stream, workspace
 from app.tools.demo.accuracy_history import AccuracyHistory
-from app.tools.demo.child_processes import Child, end_left_behind, start_judge, start_trainer
 from app.tools.demo.errors import DemoError
 from app.tools.demo.freezer import Freezer
 from app.tools.demo.report import report_of
@@ -32,17 +36,23 @@ from app.tools.service_client import Remote
 from app.tools.traffic.load_generator import LoadGenerator
 from consumers.errors import MillraceError, UnreachableError
 
+FORCED = 1
+"""The exit code after a second signal."""
 _LOOK_EVERY_S = 0.5
 _ANSWER_S = 2.0
 _TRAINER_UP_S = 300.0
-_TRAINER_DOWN_S, _JUDGE_DOWN_S, _FLOW_DOWN_S, _BROKER_DOWN_S = 12.0, 1.0, 3.0, 5.0
+_TRAINER_DOWN_S, _JUDGE_DOWN_S, _LOAD_DOWN_S, _BROKER_DOWN_S = 12.0, 1.0, 3.0, 5.0
 _RETAINED = {"retention.bytes": str(256 * 2**20), "segment.bytes": str(32 * 2**20), "retention.ms": "-1"}
 _AT_WORK = ("training", "idle", "saving", "paused")
 
 
+class _Leaving(BaseException):
+    """The user wants to leave. Not an error: nothing that handles errors may catch it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What was asked for."""
+    """What the command line asks for."""
 
     home: Workspace
     for_s: float | None = None
@@ -50,162 +60,211 @@ class DemoOptions:
     api_port: int | None = None
 
 
-class Demo:
-    """One run. Call `start`, `watch`, and `end` whatever happens."""
+class Findings:
+    """What a run has shown so far: the report is made of it, however early the run ends."""
 
-    def __init__(self, options: DemoOptions, screen: Screen) -> None:
-        self._options, self._screen = options, screen
-        self._home = options.home
-        self._broker = LocalBroker(self._home.broker, port=homes.broker_port(besides=options.api_port))
-        self._witnesses = Witnesses(self._home.checkpoints)
-        self._history = AccuracyHistory()
-        self._port = 0
-        self._trainer: Child | None = None
-        self._judge: Child | None = None
-        self._freezer: Freezer | None = None
-        self._flow: LoadGenerator | None = None
-        self._resumed: WitnessResult | None = None
-        self._testimony: WitnessResult | None = None
+    def __init__(self, home: Workspace) -> None:
+        self.history = AccuracyHistory()
+        self.witnesses = Witnesses(home.checkpoints)
+        self.resumed: WitnessResult | None = None
+        self.newest: WitnessResult | None = None
 
-    def start(self) -> None:
-        """Bring everything up; the stream flows when it returns."""
-        self._home.create()
-        self._take_folder()  # before anything in it is ended: what runs there may be another demo's, and well
-        end_left_behind([self._home.log("trainer"), self._home.log("judge")])
-        self._port = homes.api_port(self._options.api_port)
-        self._start_broker()
-        self._screen.say("Starting the trainer; TensorFlow takes some seconds to load.")
-        self._trainer = start_trainer(self._home.config, self._home.log("trainer"))
-        self._tell_beginning(self._wait_for_trainer())
-        self._judge = start_judge(self._home.config, self._home.log("judge"))
-        self._freezer = Freezer(self._home, self._judge)
-        self._flow = LoadGenerator(
-            self._broker.bootstrap_servers,
-            drifting_stream.TOPIC,
-            drifting_stream.PARTITIONS,
-            drifting_stream.values,
-            drifting_stream.RECORDS_PER_S,
-        )
-        self._flow.start()
 
-    def watch(self) -> None:
-        """Show how it goes, until so much of the stream is learnt as was asked for."""
-        while not self._is_over():
-            self._look()
-            time.sleep(_LOOK_EVERY_S)
+class Trainer:
+    """The trainer's process and its HTTP interface."""
 
-    def end(self) -> Mapping[str, Any]:
-        """End everything in order, and say what came of it."""
-        self._screen.close()
-        if self._flow is not None:
-            self._flow.stop(_FLOW_DOWN_S)
-        if self._trainer is not None and self._trainer.exit_code is None:
-            self._screen.say("Ending: the trainer makes its last checkpoint.")
-            self._trainer.end(_TRAINER_DOWN_S)
-        report = report_of(self._history, self._resumed, self._last_testimony())
-        if self._judge is not None:
-            self._judge.end(_JUDGE_DOWN_S)
-        self._broker.stop(_BROKER_DOWN_S)
-        return report
+    def __init__(self, process: SupervisedProcess, page: str) -> None:
+        self.process, self.page = process, page
+        self._remote = Remote(page, name=workspace.NAME)
 
-    @property
-    def _page(self) -> str:
-        return f"http://{HOST}:{self._port}/"
+    def status(self) -> Mapping[str, Any] | None:
+        """Return the trainer's status; None while it does not answer. DemoError where the process has ended."""
+        if not self.process.alive:
+            raise DemoError(f"the trainer ended by itself: {self.process.last_words()}")
+        with suppress(UnreachableError):
+            return self._remote.ask("/status", within_s=_ANSWER_S)
+        return None
 
-    def _take_folder(self) -> None:
-        try:
-            self._broker.claim()
-        except FolderInUseError as error:
-            raise FolderInUseError(
-                f"a demo runs in {self._home.path} already, or another program has its broker; end it, or choose "
-                "another --folder"
-            ) from error
-
-    def _start_broker(self) -> None:
-        if not in_cache():
-            self._screen.say(f"Getting Kafka {KAFKA_VERSION}, once: about 44 MB.")
-        self._screen.say("Starting Kafka.")
-        try:
-            self._broker.start()
-        except PortTakenError as error:
-            where = self._broker.bootstrap_servers
-            raise PortTakenError(f"another program took {where} a moment ago; start the demo again") from error
-        for topic, partitions in (
-            (drifting_stream.TOPIC, drifting_stream.PARTITIONS),
-            (drifting_stream.DEAD_LETTERS, 1),
-        ):
-            if partitions_of(self._broker.bootstrap_servers, topic) == 0:
-                self._broker.create_topic(topic, partitions, _RETAINED)
-        self._home.write_config(broker=self._broker.bootstrap_servers, api_port=self._port)
-
-    def _wait_for_trainer(self) -> Mapping[str, Any]:
-        """Its first answer once it is at work."""
+    def wait_until_at_work(self) -> Mapping[str, Any]:
+        """Wait for the first call, and return the status then."""
         ends_at = time.monotonic() + _TRAINER_UP_S
         while time.monotonic() < ends_at:
-            status = self._status()
+            status = self.status()
             if status is not None and status["state"] in _AT_WORK and "checkpoint" in status:
                 return status
             time.sleep(_LOOK_EVERY_S / 2)
-        raise DemoError(f"the trainer is not at work after {_TRAINER_UP_S:g} s: {self._last_words()}")
+        raise DemoError(f"the trainer is not at work after {_TRAINER_UP_S:g} s: {self.process.last_words()}")
 
-    def _tell_beginning(self, status: Mapping[str, Any]) -> None:
-        """Ask the very checkpoint that the trainer says it has gone on from."""
-        newest = status["checkpoint"]
-        if newest["step"] == 0 and "parent" not in newest:
-            self._screen.say("A new beginning: no record is learnt yet.")
-        else:
-            self._resumed = self._testimony = self._witnesses.of(newest["number"])
-            self._screen.say(f"Resumed from checkpoint {newest['number']}: {self._resumed}.")
-        self._screen.say(f"The page: {self._page}")
 
-    def _status(self) -> Mapping[str, Any] | None:
-        """What the trainer says of itself; None where it does not answer. Its end is an error."""
-        assert self._trainer is not None
-        if self._trainer.exit_code is not None:
-            raise DemoError(f"the trainer ended by itself: {self._last_words()}")
-        with suppress(UnreachableError):
-            return Remote(self._page, name=homes.NAME).ask("/status", within_s=_ANSWER_S)
-        return None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """A demo in which everything runs."""
 
-    def _last_words(self) -> str:
-        assert self._trainer is not None
-        return self._trainer.last_words()
+    broker: LocalBroker
+    trainer: Trainer
+    freezer: Freezer
+    load: LoadGenerator
+    findings: Findings
+    screen: Screen
 
-    def _is_over(self) -> bool:
-        samples, began = self._history.samples, self._history.began_s
-        if self._options.for_s is None or not samples or began is None:
-            return False
-        return samples[-1].at_s - began >= self._options.for_s
+    def watch(self, for_s: float | None) -> None:
+        """Show how it goes until `for_s` seconds of the stream are learnt; for ever where that is None."""
+        history = self.findings.history
+        while for_s is None or not history.covers(for_s):
+            self._raise_what_ended()
+            status = self.trainer.status()
+            if status is not None:
+                self._take_in(status)
+            time.sleep(_LOOK_EVERY_S)
 
-    def _look(self) -> None:
-        assert self._flow is not None
-        assert self._freezer is not None
-        assert self._judge is not None
-        if (error := self._flow.error) is not None:
+    def _raise_what_ended(self) -> None:
+        if (error := self.load.error) is not None:
             raise error
-        if not self._broker.running():
-            raise DemoError(f"the broker ended by itself: {self._broker.last_words()}")
-        if self._judge.exit_code is not None:
-            raise DemoError(f"the judge ended by itself: {self._judge.last_words()}")
-        status = self._status()
-        if status is None:
-            return
-        sample = self._history.see(status)
-        self._freezer.look(self._history, sample.at_s)
-        self._hear(status)
-        every_second = list(self._history.samples)[:: -int(1 / _LOOK_EVERY_S)][::-1]
-        view = View(pid=os.getpid(), page=self._page, status=status, samples=every_second, testimony=self._testimony)
-        self._screen.show(view)
+        if not self.broker.running():
+            raise DemoError(f"the broker ended by itself: {self.broker.last_words()}")
+        if not self.freezer.judge.alive:
+            raise DemoError(f"the judge ended by itself: {self.freezer.judge.last_words()}")
 
-    def _hear(self, status: Mapping[str, Any]) -> None:
-        """Ask the newest checkpoint, where there is a new one."""
-        newest = status.get("checkpoint", {}).get("number")
-        if newest is not None and (self._testimony is None or self._testimony.checkpoint != newest):
-            self._testimony = self._witnesses.of(newest) or self._testimony
+    def _take_in(self, status: Mapping[str, Any]) -> None:
+        findings = self.findings
+        sample = findings.history.see(status)
+        self.freezer.look(findings.history, sample.at_s)
+        number = status.get("checkpoint", {}).get("number")
+        if number is not None and (findings.newest is None or findings.newest.checkpoint != number):
+            findings.newest = findings.witnesses.of(number) or findings.newest
+        every_second = list(findings.history.samples)[:: -int(1 / _LOOK_EVERY_S)][::-1]
+        page = self.trainer.page
+        view = View(pid=os.getpid(), page=page, status=status, samples=every_second, testimony=findings.newest)
+        self.screen.show(view)
 
-    def _last_testimony(self) -> WitnessResult | None:
-        if self._trainer is None:
-            return None
-        with suppress(MillraceError):
-            return self._witnesses.newest()
-        return self._testimony
+
+def run(options: DemoOptions, screen: Screen) -> Mapping[str, Any]:
+    """Run the demo to its end, write the report into the folder, and return it."""
+    findings = Findings(options.home)
+    on_signals(_leave)
+    try:
+        with started(options, screen, findings) as demo:
+            demo.watch(options.for_s)
+    except _Leaving:
+        pass
+    report = report_of(findings.history, findings.resumed, findings.newest)
+    options.home.report.write_text(json.dumps(report, indent=2) + "\n")
+    return report
+
+
+def on_signals(handler: Any) -> None:
+    """Handle Ctrl-C and SIGTERM by this handler."""
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, handler)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    on_signals(_force)
+    raise _Leaving
+
+
+def _force(_number: int, _frame: FrameType | None) -> None:
+    os._exit(FORCED)
+
+
+@contextmanager
+def started(options: DemoOptions, screen: Screen, findings: Findings) -> Iterator[Demo]:
+    """Start everything in order; end everything that was started, in the opposite order."""
+    with ExitStack() as ends:
+        try:
+            yield _start_all(options, screen, findings, ends)
+        finally:
+            on_signals(_force)  # nothing may interrupt the end, except a second signal, which ends at once
+            screen.close()
+
+
+def _start_all(options: DemoOptions, screen: Screen, findings: Findings, ends: ExitStack) -> Demo:
+    """Start everything in order, and note in `ends` how each part ends."""
+    home = options.home
+    home.create()
+    broker = LocalBroker(home.broker, port=workspace.broker_port(besides=options.api_port))
+    claim(broker, home)  # first: what runs in the folder may belong to another demo that is well
+    ends.callback(broker.stop, _BROKER_DOWN_S)
+    for name in ("trainer", "judge"):
+        _end_left_behind(home, name)
+    api_port = workspace.api_port(options.api_port)
+    start_broker(broker, screen)
+    home.write_config(broker=broker.bootstrap_servers, api_port=api_port)
+    screen.say("Starting the trainer; TensorFlow takes some seconds to load.")
+    process = _start(home, "trainer", millrace_command(["run", "-c", str(home.config)]))
+    ends.callback(_end_trainer, process, screen, findings)
+    trainer = Trainer(process, f"http://{HOST}:{api_port}/")
+    _show_beginning(trainer, screen, findings)
+    command = module_command("app.tools.demo.frozen_judge", [str(home.config)])
+    judge = _start(home, "judge", command, pipes=True)
+    ends.callback(judge.end, _JUDGE_DOWN_S)
+    load = LoadGenerator(
+        broker.bootstrap_servers,
+        drifting_stream.TOPIC,
+        drifting_stream.PARTITIONS,
+        drifting_stream.values,
+        drifting_stream.RECORDS_PER_S,
+    )
+    ends.callback(load.stop, _LOAD_DOWN_S)
+    load.start()
+    freezer = Freezer(home, judge)
+    return Demo(broker=broker, trainer=trainer, freezer=freezer, load=load, findings=findings, screen=screen)
+
+
+def claim(broker: LocalBroker, home: Workspace) -> None:
+    """Take the demo's folder. FolderInUseError where another demo, or another broker, has it."""
+    try:
+        broker.claim()
+    except FolderInUseError as error:
+        raise FolderInUseError(
+            f"a demo runs in {home.path} already, or another program has its broker; end it, or choose another --folder"
+        ) from error
+
+
+def start_broker(broker: LocalBroker, screen: Screen) -> None:
+    """Start Kafka and create the topics that it does not have."""
+    if not in_cache():
+        screen.say(f"Getting Kafka {KAFKA_VERSION}, once: about 44 MB.")
+    screen.say("Starting Kafka.")
+    address = broker.bootstrap_servers
+    try:
+        broker.start()
+    except PortTakenError as error:
+        raise PortTakenError(f"another program took {address} a moment ago; start the demo again") from error
+    for topic, partitions in ((drifting_stream.TOPIC, drifting_stream.PARTITIONS), (drifting_stream.DEAD_LETTERS, 1)):
+        if partitions_of(address, topic) == 0:
+            broker.create_topic(topic, partitions, _RETAINED)
+
+
+def _start(home: Workspace, name: str, command: list[str], *, pipes: bool = False) -> SupervisedProcess:
+    """Start a child, and note its id for a start after a kill."""
+    process = SupervisedProcess(command, home.log(name), environment=python_environment(), pipes=pipes)
+    home.pid_file(name).write_text(json.dumps({"pid": process.pid, "marker": command[-1]}))
+    return process
+
+
+def _end_left_behind(home: Workspace, name: str) -> None:
+    """Kill a child that an earlier demo left running; a missing or torn note means that there is none."""
+    with suppress(OSError, ValueError, KeyError):
+        note = json.loads(home.pid_file(name).read_text())
+        end_left_behind(int(note["pid"]), str(note["marker"]))
+
+
+def _end_trainer(process: SupervisedProcess, screen: Screen, findings: Findings) -> None:
+    """End the trainer, and check its last checkpoint; where that cannot be read, the last that was checked counts."""
+    if process.alive:
+        screen.say("Ending: the trainer makes its last checkpoint.")
+        process.end(_TRAINER_DOWN_S)
+    with suppress(MillraceError):
+        findings.newest = findings.witnesses.newest()
+
+
+def _show_beginning(trainer: Trainer, screen: Screen, findings: Findings) -> None:
+    """Check the very checkpoint that the trainer says it has resumed from."""
+    newest = trainer.wait_until_at_work()["checkpoint"]
+    if newest["step"] == 0 and "parent" not in newest:
+        screen.say("A new beginning: no record is learnt yet.")
+    else:
+        findings.resumed = findings.newest = findings.witnesses.of(newest["number"])
+        screen.say(f"Resumed from checkpoint {newest['number']}: {findings.resumed}.")
+    screen.say(f"The page: {trainer.page}")

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from app.tools.child_process.supervisor import SupervisedProcess
 from app.tools.demo import drifting_stream
 from app.tools.demo.accuracy_history import AccuracyHistory, Aftermath
-from app.tools.demo.child_processes import Child
 from app.tools.demo.drift_schedule import Drift
 from app.tools.demo.frozen_judge import PARTITION
 from app.tools.demo.workspace import LIVE_WINDOW_S, Workspace
@@ -26,8 +26,8 @@ _WEIGHTS = "model.safetensors"
 class Freezer:
     """The judge's orders."""
 
-    def __init__(self, home: Workspace, judge: Child) -> None:
-        self._home, self._judge = home, judge
+    def __init__(self, home: Workspace, judge: SupervisedProcess) -> None:
+        self._home, self.judge = home, judge
         self._store = CheckpointStore(home.checkpoints)
         self._ordered = 0
         self._said: SimpleQueue[str] = SimpleQueue()
@@ -50,7 +50,7 @@ class Freezer:
             "file": str(self._file(past.drift.number)),
             "offset": drifting_stream.first_offset(PARTITION, since_s),
         }
-        self._judge.tell(json.dumps(order))
+        self.judge.send_line(json.dumps(order))
 
     def _freeze(self, drift: Drift) -> int | None:
         """Keep the weights of this drift. Their checkpoint; None where all that are left have seen more."""
@@ -81,8 +81,8 @@ class Freezer:
         return self._home.frozen / f"drift-{number}.checkpoint"
 
     def _listen(self) -> None:
-        assert self._judge.output is not None
-        for line in self._judge.output:
+        assert self.judge.output is not None
+        for line in self.judge.output:
             self._said.put(line)
 
     def _take_in(self, history: AccuracyHistory) -> None:

@@ -72,6 +72,10 @@ class Workspace:
         """What a child says."""
         return self.path / f"{of}.log"
 
+    def pid_file(self, child: str) -> Path:
+        """Return the file that notes the process id of a child, for a start after a kill."""
+        return self.path / f"{child}.pid"
+
     def create(self) -> None:
         """Make the folder, with the model in it. ConfigError where that cannot be, or it is somebody else's."""
         ours, model = Path(__file__).with_name("model.py"), self.path / "model.py"

@@ -1,10 +1,10 @@
 """A single-node Apache Kafka in KRaft mode, broker and controller in one Java process, on loopback only.
 
-Owns a folder (its data, properties, log and state file) and the process in it, through a lock on the folder that is
-gone when the owner is. Runs on the caller's thread; `claim` takes the folder alone, `start` returns when the broker
-serves. One that a killed owner
-left running in the folder is adopted if it answers where it is wanted, else stopped. Ends with `stop` (in order) or
-`kill` (as a crash would); the same object can then start again, on the same port, with the same data.
+Owns a folder (its data, properties, log and state file) and the process in it, through a lock on the folder that the
+system releases when the owner ends. Runs on the caller's thread; `claim` takes the folder only, `start` returns when
+the broker serves. A broker that a killed owner left running in the folder is stopped first: on Linux there is none, and
+one that could be taken over would not die with its new owner. `stop` ends the broker in order, `kill` as a crash would;
+the same object can then start again, on the same port, with the same data.
 """
 
 import base64
@@ -20,9 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from app.tools.child_process.supervisor import SupervisedProcess, end_left_behind, holds_within
 from app.tools.local_broker.errors import FolderInUseError, LocalBrokerError, PortTakenError
 from app.tools.local_broker.jars import KAFKA_VERSION, kafka_jars
-from app.tools.local_broker.java import JavaProcess, JavaProgram, left_behind, wait_until
+from app.tools.local_broker.java import JavaProgram
 from app.tools.local_broker.properties import HOST, server_properties
 from app.tools.local_broker.readiness import ready_cluster
 
@@ -30,7 +31,7 @@ DEFAULT_FOLDER = Path(".millrace/broker")
 _START_S = 60.0
 _STOP_S = 15.0
 _FORMAT_S = 60.0
-# Below the ports that systems lend to clients: one that reconnects in a loop could else take the broker's own port.
+# Below the ports that systems give to clients: a client that reconnects in a loop could take the broker's own port.
 _FREE_PORTS = range(20_000, 32_000)
 
 
@@ -47,10 +48,10 @@ class LocalBroker:
         dies_with_parent: bool = True,
         version: str = KAFKA_VERSION,
     ) -> None:
-        """Describe it; nothing runs yet.
+        """Keep the description; nothing runs yet.
 
-        Port 0 chooses a free one and keeps it. `settings` are Kafka's own, over ours. `repository` is a mirror of the
-        Maven repository. With `dies_with_parent`, Linux kills the broker when the thread that started it ends.
+        Port 0 chooses a free port and keeps it. `settings` are Kafka's own and override ours. `repository` is a mirror
+        of the Maven repository. With `dies_with_parent`, Linux kills the broker when the thread that started it ends.
         `version` is Kafka's; a folder belongs to one version.
         """
         self._folder = Path(folder).resolve()
@@ -59,73 +60,69 @@ class LocalBroker:
         self._repository = repository
         self._dies_with_parent = dies_with_parent
         self._version = version
-        self._process: JavaProcess | None = None
+        self._process: SupervisedProcess | None = None
         self._lock: TextIOWrapper | None = None
 
     @property
     def folder(self) -> Path:
-        """Where its data and its log are."""
+        """The folder with the broker's data and log."""
         return self._folder
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients find it."""
+        """The address for clients; its port is 0 until a start has chosen one."""
         return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int:
-        """The Java process's id."""
+        """The id of the Java process."""
         if self._process is None:
             raise LocalBrokerError(f"no broker runs in {self._folder}; start it first")
         return self._process.pid
 
     def running(self) -> bool:
-        """Whether its process lives."""
-        return self._process is not None and self._process.alive()
+        """Return whether the broker's process runs."""
+        return self._process is not None and self._process.alive
 
     def claim(self) -> None:
         """Take the folder, and start nothing yet. FolderInUseError where another process has it."""
         if self._lock is None:
-            self._take_folder()
+            self._lock = self._locked_folder()
 
     def start(self, deadline: float = _START_S) -> None:
-        """Start it and wait until it serves, at most `deadline` seconds; the first download comes on top."""
+        """Start the broker and wait until it serves, at most `deadline` seconds; a first download comes on top."""
         if self.running():
             raise FolderInUseError(f"the broker in {self._folder} is already started")
-        self._process = None  # it may have ended by itself, or been killed by its id
         self.claim()
         try:
-            if not self._adopt():
-                self._launch(kafka_jars(self._repository, self._version))
-                self._wait_until_ready(deadline)
+            end_left_behind(self._read_state().get("pid", 0), str(self._properties), _STOP_S)
+            self._process = self._launch(kafka_jars(self._repository, self._version))
+            self._wait_until_ready(self._process, deadline)
         except BaseException:
             self.kill()
             raise
 
     def stop(self, deadline: float = _STOP_S) -> None:
-        """End it in order; kill it when it takes longer than `deadline` seconds."""
+        """End the broker in order; kill it when that takes longer than `deadline` seconds."""
         if self._process is not None:
             self._process.end(deadline)
         self._release()
 
     def kill(self) -> None:
-        """End it as a crash would. Its folder can be started again."""
+        """End the broker as a crash would. It can be started again in the same folder."""
         if self._process is not None:
             self._process.kill()
         self._release()
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Create a topic; `config` holds Kafka's own settings of topics."""
-        from app.tools.local_broker.topics import create_topic  # noqa: PLC0415 - the client is slow to import, and often unused
+        from app.tools.local_broker.topics import create_topic  # noqa: PLC0415 - slow to import, and often unused
 
         create_topic(self.bootstrap_servers, name, partitions, config)
 
-    def last_words(self, code: int | None = None) -> str:
-        """Give the last line of its log that begins a message, and where the log is."""
-        lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        said = next((line for line in reversed(lines) if not line.startswith(("\t", " "))), "it said nothing")
-        ended = "" if code is None else f"exit code {code}; "
-        return f"{said.strip()} ({ended}all of it in {self._log})"
+    def last_words(self) -> str:
+        """Return the last message in the broker's log, its exit code if it has ended, and where the log is."""
+        return "the broker was not started" if self._process is None else self._process.last_words()
 
     def __enter__(self) -> Self:
         self.start()
@@ -148,7 +145,7 @@ class LocalBroker:
     def _log(self) -> Path:
         return self._folder / "broker.log"
 
-    def _take_folder(self) -> None:
+    def _locked_folder(self) -> TextIOWrapper:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             lock = (self._folder / "lock").open("a")
@@ -165,7 +162,7 @@ class LocalBroker:
                 f"another process runs the broker in {self._folder}, on {HOST}:{where}; use that one, stop it, "
                 "or choose another --folder"
             ) from error
-        self._lock = lock
+        return lock
 
     def _release(self) -> None:
         self._process = None
@@ -173,21 +170,7 @@ class LocalBroker:
             self._lock.close()
             self._lock = None
 
-    def _adopt(self) -> bool:
-        """Take over what a killed owner left running in the folder; stop it where it cannot be used."""
-        state = self._read_state()
-        process = left_behind(int(state.get("pid", 0)), str(self._properties))
-        if process is None:
-            return False
-        port = int(state["port"])
-        cluster = self._cluster_id()
-        if self._port in (0, port) and cluster is not None and ready_cluster(HOST, port) == cluster:
-            self._port, self._process = port, process
-            return True
-        process.end(_STOP_S)
-        return False
-
-    def _launch(self, jars: Path) -> None:
+    def _launch(self, jars: Path) -> SupervisedProcess:
         if self._port == 0:
             self._port = free_port()
         elif not is_free(self._port):
@@ -200,8 +183,9 @@ class LocalBroker:
         if not self._formatted.exists():
             self._format(jars)
         kafka = JavaProgram(jars=jars, main="kafka.Kafka", arguments=[str(self._properties)], folder=self._folder)
-        self._process = kafka.start(self._log, dies_with_parent=self._dies_with_parent)
-        self._state.write_text(json.dumps({"pid": self._process.pid, "port": self._port}))
+        process = kafka.start(self._log, dies_with_parent=self._dies_with_parent)
+        self._state.write_text(json.dumps({"pid": process.pid, "port": self._port}))
+        return process
 
     @property
     def _formatted(self) -> Path:
@@ -210,20 +194,16 @@ class LocalBroker:
     def _format(self, jars: Path) -> None:
         arguments = ["format", "--cluster-id", _new_cluster_id(), "--config", str(self._properties)]
         tool = JavaProgram(jars=jars, main="kafka.tools.StorageTool", arguments=arguments, folder=self._folder)
-        code = tool.run(self._log, _FORMAT_S)
-        if code != 0:
-            raise LocalBrokerError(f"Kafka cannot prepare {self._folder / 'data'}: {self.last_words(code)}")
+        tool.run(self._log, _FORMAT_S)
 
-    def _wait_until_ready(self, deadline: float) -> None:
-        assert self._process is not None
-        process, cluster = self._process, self._cluster_id()
-        settled = wait_until(lambda: not process.alive() or ready_cluster(HOST, self._port) == cluster, deadline)
-        if not process.alive():
-            code = process.child.returncode if process.child is not None else None
-            raise LocalBrokerError(f"the broker ended while it started: {self.last_words(code)}")
-        if not settled:
+    def _wait_until_ready(self, process: SupervisedProcess, deadline: float) -> None:
+        cluster = self._cluster_id()
+        holds_within(lambda: not process.alive or ready_cluster(HOST, self._port) == cluster, deadline)
+        if not process.alive:
+            raise LocalBrokerError(f"the broker ended while it started: {process.last_words()}")
+        if ready_cluster(HOST, self._port) != cluster:
             raise LocalBrokerError(
-                f"the broker on {self.bootstrap_servers} does not serve within {deadline:.0f} s: {self.last_words()}"
+                f"the broker on {self.bootstrap_servers} does not serve within {deadline:.0f} s: {process.last_words()}"
             )
 
     def _cluster_id(self) -> str | None:
@@ -241,23 +221,24 @@ class LocalBroker:
 
 
 def _new_cluster_id() -> str:
-    """Give 16 random bytes in Kafka's form, which may not begin with a dash: it would read as an option."""
+    """Return 16 random bytes in Kafka's form, without a dash at the beginning: it would be read as an option."""
     encoded = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     return encoded if not encoded.startswith("-") else _new_cluster_id()
 
 
 def free_port(besides: int = 0) -> int:
-    """Find a port on loopback that nobody listens on, and that is not the one `besides`."""
-    for port in random.Random(os.urandom(8)).sample(_FREE_PORTS, 100):  # noqa: S311 - any order does
+    """Return a port on loopback that no program listens on and that is not `besides`."""
+    for port in random.Random(os.urandom(8)).sample(_FREE_PORTS, 100):  # noqa: S311 - no secret
         if port != besides and is_free(port):
             return port
     raise PortTakenError(f"no free port found on {HOST}; choose one with --port")
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there on loopback."""
+    """Return whether no program listens on this port of loopback."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: connections just closed are no bar
+        # As Kafka does: a connection that was closed a moment ago must not make the port look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError:

@@ -7,11 +7,8 @@ caller's thread; whatever is left of the process when the context ends is killed
 import contextlib
 import http.client
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -19,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from app.settings.environment import of_others
+from app.tools.child_process.python_program import ROOT, millrace_command, python_environment
+from app.tools.child_process.supervisor import SupervisedProcess
 from app.tools.prove.errors import UnprovenError, WaitedError
 from app.tools.prove.waiting import PATIENCE_S, wait_until
 from consumers.failpoints import VARIABLE
 
-ROOT = Path(__file__).parents[3]
-_COMMAND = "from app.cli import main; main()"
+__all__ = ["ROOT", "Run", "TrainerFolder"]
+
 _FIRST_CALL = "call.settled"
 _BEACON = f"{_FIRST_CALL}=sleep:0:once"
 """Acts once, when the first call has been settled, and does nothing but say so."""
@@ -68,23 +66,13 @@ class Run:
         armed = failpoints if _FIRST_CALL in failpoints else ", ".join(filter(None, (failpoints, _BEACON)))
         scratch = home.path / "scratch"  # what TensorFlow writes there stays when it is killed
         scratch.mkdir(exist_ok=True)
-        ours = {
-            VARIABLE: armed,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONSAFEPATH": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            "TMPDIR": str(scratch),
-        }
-        with self._log.open("wb") as log:
-            self.began = time.monotonic()
-            self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-u", "-c", _COMMAND, "run", "-c", str(home.config), *arguments],
-                cwd=home.cwd,
-                env=of_others() | ours,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        self.began = time.monotonic()
+        self._process = SupervisedProcess(
+            millrace_command(["run", "-c", str(home.config), *arguments]),
+            self._log,
+            cwd=home.cwd,
+            environment=python_environment() | {VARIABLE: armed, "TMPDIR": str(scratch)},
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +95,7 @@ class Run:
     @property
     def alive(self) -> bool:
         """Whether it runs."""
-        return self._process.poll() is None
+        return self._process.alive
 
     def takes(self, number: signal.Signals) -> bool:
         """Whether it has a handler for a signal, as Linux knows."""
@@ -117,13 +105,11 @@ class Run:
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone; one that has ended stays as it ended."""
-        if self.alive:
-            os.kill(self._process.pid, signal.SIGKILL)
-        self._process.wait(PATIENCE_S)
+        self._process.kill()
 
     def terminate(self) -> None:
         """SIGTERM."""
-        os.kill(self._process.pid, signal.SIGTERM)
+        self._process.terminate()
 
     def exit_code(self, within_s: float = PATIENCE_S) -> int:
         """How it ended; it must have, within this time. Minus the signal's number where one ended it."""
@@ -131,7 +117,9 @@ class Run:
             wait_until(self._has_ended, "its end", within_s)
         except WaitedError:
             raise WaitedError(f"it still runs after {within_s:g} s:\n{self.tail()}") from None
-        return self._process.wait()
+        code = self._process.exit_code
+        assert code is not None
+        return code
 
     def _has_ended(self) -> bool:
         """Whether it has; meanwhile its first call is looked for."""
@@ -164,7 +152,7 @@ class Run:
         """Wait while it runs; its end is a failure."""
         wait_until(lambda: condition() or not self.alive, what)
         if not condition():
-            raise WaitedError(f"it ended ({self._process.poll()}) before {what}:\n{self.tail()}")
+            raise WaitedError(f"it ended ({self._process.exit_code}) before {what}:\n{self.tail()}")
 
     def wait_for_line(self, text: str) -> None:
         """Wait until it has said this."""

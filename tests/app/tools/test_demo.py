@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -15,11 +16,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from app.tools.child_process.supervisor import SupervisedProcess
 from app.tools.demo import drifting_stream
 from app.tools.demo import workspace as homes
 from app.tools.demo.accuracy_history import AccuracyHistory
-from app.tools.demo.child_processes import Child
-from app.tools.demo.demo import Demo, DemoOptions
+from app.tools.demo.demo import Demo, DemoOptions, Findings, start_broker, started
 from app.tools.demo.drift_schedule import CYCLE_S, drift, last_drift, next_drift
 from app.tools.demo.errors import DemoError
 from app.tools.demo.report import report_of, summary
@@ -244,10 +245,10 @@ def test_an_offset_that_was_lost_breaks_the_claim_at_a_restart_and_at_the_end(we
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Iterator[Child]:
+def judge(tmp_path: Path) -> Iterator[SupervisedProcess]:
     """One that reads no orders any more, and ends when it is told to."""
     code = "import os, signal; os.close(0); print('deaf', flush=True); signal.pause()"
-    child = Child(["-c", code], tmp_path / "judge.log", talks=True)
+    child = SupervisedProcess([sys.executable, "-c", code], tmp_path / "judge.log", pipes=True)
     assert child.output is not None
     assert child.output.readline() == "deaf\n"
     with child._process:
@@ -255,21 +256,24 @@ def judge(tmp_path: Path) -> Iterator[Child]:
         child.end(20)
 
 
-def test_an_order_to_a_judge_that_is_dying_does_not_end_the_demo_with_a_traceback(judge: Child) -> None:
-    judge.tell("the first")
-    judge.tell("the second")
+def test_an_order_to_a_judge_that_is_dying_does_not_end_the_demo_with_a_traceback(judge: SupervisedProcess) -> None:
+    judge.send_line("the first")
+    judge.send_line("the second")
     assert judge.exit_code is None
 
 
-def test_a_judge_that_ended_ends_the_demo_for_nothing_is_compared_without_it(judge: Child, tmp_path: Path) -> None:
-    demo = Demo(DemoOptions(home=Workspace(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
-    demo._broker = cast("Any", SimpleNamespace(running=lambda: True))
-    demo._flow = cast("Any", SimpleNamespace(error=None))
-    demo._freezer = cast("Any", object())
-    demo._judge = judge
+def test_a_judge_that_ended_ends_the_demo(judge: SupervisedProcess, tmp_path: Path) -> None:
+    demo = Demo(
+        broker=cast("Any", SimpleNamespace(running=lambda: True)),
+        trainer=cast("Any", None),
+        freezer=cast("Any", SimpleNamespace(judge=judge)),
+        load=cast("Any", SimpleNamespace(error=None)),
+        findings=Findings(Workspace(path=tmp_path)),
+        screen=screen_for(Console(file=io.StringIO()), plain=True),
+    )
     judge.end(20)
     with pytest.raises(DemoError, match="the judge ended by itself"):
-        demo.watch()
+        demo.watch(None)
 
 
 def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: WitnessResult) -> None:
@@ -332,17 +336,15 @@ def test_where_no_port_is_free_each_has_its_own_way_out(taken: int, monkeypatch:
         homes.broker_port(besides=None)
 
 
-def test_kafka_leaves_the_port_alone_that_the_page_was_asked_to_be_at(tmp_path: Path) -> None:
+def test_kafka_leaves_the_port_alone_that_the_page_was_asked_to_be_at() -> None:
     wanted = homes.broker_port(besides=None)
-    demo = Demo(DemoOptions(home=Workspace(path=tmp_path), api_port=wanted), screen_for(Console(), plain=True))
-    assert demo._broker.bootstrap_servers != f"127.0.0.1:{wanted}"
+    assert homes.broker_port(besides=wanted) != wanted
 
 
 def test_a_port_that_kafka_lost_a_moment_ago_is_not_the_one_that_can_be_chosen(taken: int, tmp_path: Path) -> None:
-    demo = Demo(DemoOptions(home=Workspace(path=tmp_path)), screen_for(Console(file=io.StringIO()), plain=True))
-    demo._broker = LocalBroker(tmp_path / "broker", port=taken)
+    screen = screen_for(Console(file=io.StringIO()), plain=True)
     with pytest.raises(PortTakenError, match=f"another program took 127.0.0.1:{taken}.*start the demo again"):
-        demo._start_broker()
+        start_broker(LocalBroker(tmp_path / "broker", port=taken), screen)
 
 
 def test_a_model_that_was_edited_stays_as_it_is(tmp_path: Path) -> None:
@@ -384,10 +386,16 @@ def test_a_second_demo_in_a_folder_ends_with_one_line_and_ends_nothing_of_the_fi
     home = Workspace(path=tmp_path)
     first, screen = LocalBroker(home.broker), screen_for(Console(file=io.StringIO()), plain=True)
     first.claim()
-    second = Demo(DemoOptions(home=home), screen)
-    with pytest.raises(FolderInUseError, match=f"a demo runs in {tmp_path} already.*choose another --folder"):
-        second.start()
-    second.end()
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            pytest.raises(FolderInUseError, match=f"a demo runs in {tmp_path} already.*choose another --folder"),
+            started(DemoOptions(home=home), screen, Findings(home)),
+        ):
+            pass
+    finally:
+        signal.signal(signal.SIGINT, handlers[0])
+        signal.signal(signal.SIGTERM, handlers[1])
     sleeper.communicate(timeout=60)
     assert sleeper.returncode == 0  # it ended by itself, when its input did
     first.stop()

@@ -13,19 +13,19 @@ from collections.abc import Sequence
 _PR_SET_PDEATHSIG = 1
 
 
-def dying_with_us(program: Sequence[str]) -> list[str]:
-    """The command that runs a program so that it is killed when the thread ends that starts it."""
+def dying_with_parent(program: Sequence[str]) -> list[str]:
+    """Return the command that runs a program which Linux kills when the thread that started it ends."""
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *program]
 
 
 def main() -> None:
-    """Take the parent's process id, then the program and its arguments."""
+    """Take the parent's process id, then the program and its arguments, from the command line; become the program."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the request took hold
+    if os.getppid() != parent:  # the parent ended before the request took effect, so no signal would come
         sys.exit("the parent has ended")
-    os.execv(program[0], program)  # noqa: S606 - the program is the bundled Java or ours, named by our own code
+    os.execv(program[0], program)  # noqa: S606 - our own code names the program: the bundled Java or this Python
 
 
 if __name__ == "__main__":

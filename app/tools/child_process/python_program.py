@@ -1,0 +1,24 @@
+"""The command and the environment with which this project's own Python programs run as child processes."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.settings.environment import of_others
+
+ROOT = Path(__file__).parents[3]
+
+
+def millrace_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs `millrace` with these arguments; its output is unbuffered."""
+    return [sys.executable, "-u", "-c", "from app.cli import main; main()", *arguments]
+
+
+def module_command(module: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs one of our modules with these arguments."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def python_environment() -> dict[str, str]:
+    """Return this process's environment without millrace's own settings, with our packages on the path."""
+    return of_others() | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
