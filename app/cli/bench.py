@@ -1,11 +1,16 @@
-"""`millrace bench`: how fast this machine learns somebody's own records with their own model."""
+"""`millrace bench`: measures how fast this machine learns your records with your model."""
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from app.service.logs import configure
+from app.settings import load
+from app.settings.environment import quiet_tensorflow
 
 if TYPE_CHECKING:
     from app.tools.bench import Trial
@@ -20,22 +25,18 @@ _SPENT = {
 
 def bench(
     file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
-    seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="For how long to measure.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long to measure.")] = 20.0,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Learn the topic's records for a while at full speed; say how fast, what bounds it, and with how much headroom.
+    """Learn the topic's records at full speed for a while; report the rate, what limits it, and the headroom.
 
-    Leaves nothing behind: its checkpoints are thrown away, nothing is committed, no dead letter is sent. What else runs
-    on this machine slows it down. Example: millrace bench -c clicks.yaml
+    Leaves nothing behind: checkpoints are thrown away, no offset is committed, no dead letter is sent. Other programs
+    on this machine slow it down. Example: millrace bench -c clicks.yaml
     """
-    from app.settings import load
-    from app.settings.environment import quiet_tensorflow
-
     loaded = load(file)
     typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
     quiet_tensorflow()
-    from app.service.logs import configure
-    from app.tools.bench import bench as run_trial  # loads TensorFlow, so what is mistyped is said before
+    from app.tools.bench import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
 
     configure(name=loaded.settings.name, form=loaded.settings.logs.format, level="warning")
     trial = run_trial(loaded, seconds)
@@ -48,7 +49,6 @@ def bench(
 
 
 def _facts(trial: "Trial") -> dict[str, object]:
-    from dataclasses import asdict
 
     return {name: value for name, value in asdict(trial).items() if value is not None}
 

@@ -1,20 +1,30 @@
-"""`millrace checkpoints`: what has been saved, and whether it is what was written. Also beside a trainer."""
+"""`millrace checkpoints`: lists, shows, compares, verifies and exports what was saved; has one saved now."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from app.cli import options
 from app.cli.options import checkpoint_number, service
+from app.cli.render import differences
+from app.cli.render.lineage import LISTED, as_row, described, in_words, listed
+from app.cli.render.tables import print_table
+from app.settings import Settings, load, to_schema
+from app.settings.environment import quiet_tensorflow
+from app.tools.service_client import saved
+from training.checkpoints.folder import Folder
+from training.checkpoints.inspection import Condition, Inspection
+from training.checkpoints.store import CheckpointStore
+from training.errors import CorruptError, MissingCheckpointError
+from training.history.comparison import compare
+from training.history.lineage import lineage_of
 
-if TYPE_CHECKING:
-    from app.settings import Settings
-    from training.checkpoints.inspection import Inspection
-    from training.checkpoints.store import CheckpointStore
-
-checkpoints = typer.Typer(help="Look at checkpoints, while a trainer runs or not; have one made.", no_args_is_help=True)
+checkpoints = typer.Typer(
+    help="List, show, compare, verify and export checkpoints, also while a trainer runs; save one now.",
+    no_args_is_help=True,
+)
 
 Config = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
 Which = Annotated[str, typer.Argument(metavar="latest|N", help="The latest, or a checkpoint's number.")]
@@ -25,16 +35,14 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 def save(
     file: options.Config = None,
     url: options.Url = None,
-    note: Annotated[str | None, typer.Option(help="Why; it is kept with the checkpoint.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note that is kept with the checkpoint.")] = None,
     token_file: options.TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Have a running service make a checkpoint now, and wait until it is durable.
+    """Have a running service save a checkpoint now, and wait until it is durable.
 
     Example: millrace checkpoints save -c clicks.yaml --note "before the new schema"
     """
-    from app.tools.service_client import saved
-
     body = {} if note is None else {"note": " ".join(note.split())}
     answer = saved(service(file, url, token_file), body)
     made = answer["checkpoint"]
@@ -50,9 +58,6 @@ def listing(file: Config, as_json: Json = False) -> None:
 
     Example: millrace checkpoints list -c clicks.yaml
     """
-    from app.cli.render.lineage import LISTED, as_row, listed
-    from app.cli.render.tables import print_table
-
     found = _store(_settings(file)).listing()
     if as_json:
         typer.echo(json.dumps(listed(found), indent=2))
@@ -64,15 +69,12 @@ def listing(file: Config, as_json: Json = False) -> None:
 
 @checkpoints.command()
 def show(which: Which, file: Config, as_json: Json = False) -> None:
-    """Tell where a checkpoint comes from.
+    """Show where a checkpoint comes from.
 
-    Which offsets are in it and what became of them, of which event times, what was skipped, when, why and by whom it
-    was made and with what, and the checkpoints before it up to the beginning. Example:
+    The offsets in it and their outcome, their event times, what was skipped, when, why, by whom and with which versions
+    it was made, and its ancestors back to the first checkpoint. Example:
     millrace checkpoints show latest -c clicks.yaml
     """
-    from app.cli.render.lineage import described, in_words
-    from training.history.lineage import lineage_of
-
     store = _store(_settings(file))
     lineage = lineage_of(store, store.look(_chosen(store, which)))
     typer.echo(json.dumps(described(lineage), indent=2) if as_json else "\n".join(in_words(lineage)))
@@ -81,18 +83,14 @@ def show(which: Which, file: Config, as_json: Json = False) -> None:
 @checkpoints.command()
 def diff(
     first: Annotated[int, typer.Argument(min=0, metavar="A", help="A checkpoint's number.")],
-    second: Annotated[int, typer.Argument(min=0, metavar="B", help="Another one's.")],
+    second: Annotated[int, typer.Argument(min=0, metavar="B", help="Another checkpoint's number.")],
     file: Config,
     as_json: Json = False,
 ) -> None:
-    """Tell what differs between two checkpoints: offsets, orders, settings, code, and each variable's numbers.
+    """Show what differs between two checkpoints: offsets, commands, settings, code, and each variable's numbers.
 
     Example: millrace checkpoints diff 36 37 -c clicks.yaml
     """
-    from app.cli.render import differences
-    from app.cli.render.tables import print_table
-    from training.history.comparison import compare
-
     found = compare(_store(_settings(file)), first, second)
     if as_json:
         typer.echo(json.dumps(differences.as_json(found), indent=2))
@@ -105,18 +103,13 @@ def diff(
 @checkpoints.command()
 def verify(
     file: Config,
-    number: Annotated[int | None, typer.Argument(min=0, help="The checkpoint's number; all without it.")] = None,
+    number: Annotated[int | None, typer.Argument(min=0, help="The checkpoint's number; default: all.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Read and hash every byte. Exits 4 where one is corrupt, or the one that was named may not be loaded.
+    """Read and hash every byte. Exits 4 if a checkpoint is corrupt, or if the one with NUMBER cannot be loaded.
 
     Example: millrace checkpoints verify 37 -c clicks.yaml
     """
-    from app.cli.render.lineage import listed
-    from app.cli.render.tables import print_table
-    from training.checkpoints.inspection import Condition
-    from training.errors import CorruptError
-
     store = _store(_settings(file))
     found = store.listing(deep=True) if number is None else [store.verify(number)]
     if as_json:
@@ -126,36 +119,34 @@ def verify(
     bad = [one for one in found if one.condition is Condition.CORRUPT or (number is not None and not one.verified)]
     if bad:
         raise CorruptError(
-            f"{', '.join(_name(one) for one in bad)}: not to be loaded; bring it back from a copy, or go on from "
-            "another one by `millrace rewind --to`"
+            f"{', '.join(_name(one) for one in bad)}: it must not be loaded; restore it from a copy, or resume "
+            "from another one by `millrace rewind --to`"
         )
 
 
 @checkpoints.command()
 def weights(
     which: Which,
-    out: Annotated[Path, typer.Argument(metavar="OUT.weights.h5", help="The file to make.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT.weights.h5", help="The file to write.")],
     file: Config,
     as_json: Json = False,
 ) -> None:
-    """Write a checkpoint's weights as Keras' own .weights.h5, for `model.load_weights` without millrace.
+    """Write a checkpoint's weights as a Keras .weights.h5 file, for `model.load_weights` without millrace.
 
     Example: millrace checkpoints weights 37 clicks.weights.h5 -c clicks.yaml
     """
-    from app.settings.environment import quiet_tensorflow
-
     quiet_tensorflow()
-    from app.service.model_setup import model_file
-    from app.settings import to_schema
-    from training.model.model_file import load
-    from training.model.weights import PART, checked_target, model_with_weights, write_weights
+    # These load TensorFlow, which the other verbs of the family do without.
+    from app.service.model_setup import model_file  # noqa: PLC0415
+    from training.model import model_file as model_code  # noqa: PLC0415
+    from training.model.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
 
     settings = _settings(file)
     checked_target(out)
     store = _store(settings)
     number = _chosen(store, which)
     state = store.load(number, only={PART})[PART]
-    model = model_with_weights(load(model_file(settings)), to_schema(settings.records), state)
+    model = model_with_weights(model_code.load(model_file(settings)), to_schema(settings.records), state)
     written = write_weights(model, out)
     if as_json:
         typer.echo(json.dumps({"checkpoint": number, "bytes": written, "file": str(out)}, indent=2))
@@ -164,22 +155,17 @@ def weights(
 
 
 def _settings(file: Path) -> "Settings":
-    from app.settings import load
 
     return load(file).settings
 
 
 def _store(settings: "Settings") -> "CheckpointStore":
-    from training.checkpoints.folder import Folder
-    from training.checkpoints.store import CheckpointStore
 
     return CheckpointStore(Folder(settings.checkpoints.path / settings.name))
 
 
 def _chosen(store: "CheckpointStore", which: str) -> int:
-    """The number that is meant; of the latest, that of the one which a start would go on from."""
-    from training.errors import MissingCheckpointError
-
+    """Return the number of a checkpoint; latest is the one that a start would resume from."""
     number = checkpoint_number(which, "latest|N")
     if number is not None:
         return number

@@ -1,32 +1,115 @@
-"""The `millrace` command: the list of its commands, and nothing of what they do.
+"""The `millrace` command: the list of its verbs, and nothing of what they do.
 
-Each command lives in a module of its own, whose top imports typer and the standard library alone: what a command needs
-is imported in its body, so that `millrace --help` answers at once.
+A verb's module is imported when the verb is used, and only then. So `millrace --help` answers at once, and a module can
+import at its top what its verb needs, except TensorFlow: that takes seconds, and a mistyped config is refused before.
 """
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from app.cli import (
-    bench,
-    checkpoints,
-    config,
-    dead_letters,
-    demo,
-    init,
-    local,
-    pause_resume,
-    prove,
-    rewind,
-    run,
-    status,
-    validate,
-)
 from app.cli.errors import ending
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A function that is one command, or a Typer that is a family of them."""
+
+    place: str
+    """The module and its name for the verb, as in app.cli.run:run."""
+    help: str
+    """The first sentence of the verb's own help; a test compares them."""
+
+
+VERBS: Mapping[str, Verb] = {
+    "init": Verb(
+        "app.cli.init:init",
+        "Read a topic's first records, and write a millrace.yaml and a model.py that learn from it.",
+    ),
+    "validate": Verb("app.cli.validate:validate", "Check everything that a start needs, and change nothing."),
+    "run": Verb("app.cli.run:run", "Learn from the topic until stopped."),
+    "status": Verb(
+        "app.cli.status:status",
+        "Show how a running service is doing: the verdict, live metrics, lag, throughput, and problems with a way out.",
+    ),
+    "pause": Verb(
+        "app.cli.pause_resume:pause",
+        "Pause learning in a running service; the service stays up and keeps its position.",
+    ),
+    "resume": Verb("app.cli.pause_resume:resume", "Resume learning in a paused service."),
+    "checkpoints": Verb(
+        "app.cli.checkpoints:checkpoints",
+        "List, show, compare, verify and export checkpoints, also while a trainer runs; save one now.",
+    ),
+    "rewind": Verb(
+        "app.cli.rewind:rewind", "Go back to a checkpoint and resume from there; the records after it are read again."
+    ),
+    "dead-letters": Verb(
+        "app.cli.dead_letters:dead_letters", "List the records that were set aside, show why, and send them again."
+    ),
+    "demo": Verb(
+        "app.cli.demo:demo",
+        "Show a model that learns from a stream whose rule changes: a local Kafka, a trainer, and a live view.",
+    ),
+    "bench": Verb(
+        "app.cli.bench:bench",
+        "Learn the topic's records at full speed for a while; report the rate, what limits it, and the headroom.",
+    ),
+    "prove": Verb(
+        "app.cli.prove:prove",
+        "Kill a trainer of your model again and again while it learns; show that no record is lost or learnt twice.",
+    ),
+    "config": Verb("app.cli.config:config", "Show the effective settings, or the JSON Schema of a config file."),
+    "local": Verb(
+        "app.cli.local:local", "Run a Kafka on this machine, without Java or Docker, and write records to it."
+    ),
+}
+"""In the order in which --help lists them."""
+
+
+class LazyCommands(Mapping[str, Any]):
+    """The commands by name; each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, attribute = VERBS[name].place.partition(":")
+        verb = getattr(import_module(module), attribute)
+        if isinstance(verb, typer.Typer):
+            return typer.main.get_group(verb)
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name)(verb)
+        return typer.main.get_command(single)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose help is written from the list, without an import of any verb."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: Any = LazyCommands()
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names in the order of the list."""
+        return list(VERBS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        """Write each verb with the first sentence of its help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
 
 application = typer.Typer(
     name="millrace",
+    cls=LazyGroup,
     help="A Kafka topic goes in; a Keras model that never stops learning comes out.",
     no_args_is_help=True,
     add_completion=False,
@@ -34,26 +117,10 @@ application = typer.Typer(
     rich_markup_mode=None,
 )
 
-# The commands, in the order in which --help lists them: a family by `add_typer`, a single one by `command()(function)`.
-application.add_typer(init.commands)
-application.command()(validate.validate)
-application.command()(run.run)
-application.command()(status.status)
-application.command()(pause_resume.pause)
-application.command()(pause_resume.resume)
-application.add_typer(checkpoints.checkpoints, name="checkpoints")
-application.command()(rewind.rewind)
-application.add_typer(dead_letters.dead_letters, name="dead-letters")
-application.command()(demo.demo)
-application.command()(bench.bench)
-application.command()(prove.prove)
-application.add_typer(config.config, name="config")
-application.add_typer(local.commands, name="local")
 
-
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        from app.version import version
+        from app.version import version  # noqa: PLC0415 - reads the metadata of packages, which few invocations need
 
         typer.echo(f"millrace {version()}")
         raise typer.Exit
@@ -62,7 +129,7 @@ def _version(wanted: bool) -> None:
 @application.callback()
 def millrace(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Take the options that stand before a command."""

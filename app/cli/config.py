@@ -1,4 +1,4 @@
-"""`millrace config`: what the settings come to, and what they may be."""
+"""`millrace config`: shows the effective settings, and the schema of a config file."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-config = typer.Typer(help="Show what the settings come to, and what they may be.", no_args_is_help=True)
+from app.settings import load
+from app.settings.json_schema import json_schema
+from app.settings.loading import leaves
+from app.settings.masking import masked
+from app.settings.spelling import dotted, flow
+
+config = typer.Typer(help="Show the effective settings, or the JSON Schema of a config file.", no_args_is_help=True)
 
 
 @config.command()
@@ -18,9 +24,6 @@ def show(
 
     Example: millrace config show -c clicks.yaml
     """
-    from app.settings import load
-    from app.settings.masking import masked
-
     loaded = load(file)
     values = masked(loaded.settings.model_dump(mode="json"))
     if as_json:
@@ -36,14 +39,10 @@ def schema() -> None:
 
     Example: millrace config schema > millrace.schema.json
     """
-    from app.settings.json_schema import json_schema
-
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
 def _table(values: dict[str, object], origins: dict[str, str]) -> list[str]:
-    from app.settings.loading import leaves
-    from app.settings.spelling import dotted, flow
 
     rows = [(dotted(key), flow(value)) for key, value in leaves(values)]
     widths = [min(max(len(row[column]) for row in rows), 44) for column in (0, 1)]
@@ -51,5 +50,5 @@ def _table(values: dict[str, object], origins: dict[str, str]) -> list[str]:
 
 
 def _origin(key: str, origins: dict[str, str]) -> str:
-    """A key's origin; of one that stands for several, masked together, the first's."""
+    """Return a key's origin; for a key that stands for several, masked together, the first one's."""
     return origins.get(key) or next((origin for name, origin in origins.items() if name.startswith(key)), "default")

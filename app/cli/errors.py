@@ -1,8 +1,8 @@
-"""How every command ends: the one place where an error becomes a line and an exit code.
+"""The end of every command: the one place where an error becomes a line and an exit code.
 
 0 well; 1 failed; 2 usage or configuration; 3 unreachable; 4 refused because data would be lost or repeated; 130 after
-Ctrl-C. An error that a user can mend is one line on stderr. A reader that closes the pipe early (`| head`) gets 1 and
-silence. Any other error is a defect of ours, and keeps its traceback.
+Ctrl-C. An error that a user can repair is one line on stderr. When the reader of a pipe closes it early (`| head`),
+the command exits 1 without a message. Any other error is a defect of ours, and keeps its traceback.
 """
 
 import os
@@ -33,7 +33,7 @@ def _code_of(command: Callable[[], object]) -> int:
     except SystemExit as leaving:  # typer's own way to end, usage errors included
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except Exception as error:
-        from consumers.errors import MillraceError  # the stages are slow to import, and --help needs none
+        from consumers.errors import MillraceError  # noqa: PLC0415 - --help loads no stage
 
         if not isinstance(error, MillraceError):
             raise
@@ -44,7 +44,7 @@ def _code_of(command: Callable[[], object]) -> int:
 
 
 def _discard_output() -> None:
-    """Let what is still buffered go nowhere, so that the interpreter's last flush has nothing to complain about."""
+    """Send what is still buffered to /dev/null, so that the interpreter's last flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,54 +1,54 @@
-"""`millrace init`: a config and a model for a topic that nobody has described yet."""
+"""`millrace init`: drafts a config and a model for a topic from its first records."""
 
 import json
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from app.tools.init.column_roles import ChosenRoles
-    from app.tools.init.columns import ColumnLook
+from app.settings import load_kafka
+from app.tools.init.column_roles import ChosenRoles, cast, likely_labels
+from app.tools.init.columns import ColumnLook, columns_of
+from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
+from app.tools.init.drafted_config import DraftTarget, config_text
+from app.tools.init.drafted_model import model_text
+from app.tools.init.questions import asked_parts
+from app.tools.init.topic_sample import first_values, look_at
+from consumers.errors import ConfigError
 
 
-commands = typer.Typer()
-
-
-@commands.command()
 def init(
     topic: Annotated[str, typer.Option(help="The topic to learn from.")],
     bootstrap_servers: Annotated[
         str | None,
-        typer.Option(help="Where Kafka is: host:port, some by commas; else the environment's, or 127.0.0.1:9092."),
+        typer.Option(
+            help="Kafka's address: host:port, several separated by commas; default: the environment, or 127.0.0.1:9092."
+        ),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="The field to predict. Asked, where a terminal is there.")] = None,
-    weight: Annotated[str | None, typer.Option(help="The field that says how much a record counts.")] = None,
-    event_time: Annotated[str | None, typer.Option(help="The field that says when it happened, in ms.")] = None,
-    features: Annotated[str | None, typer.Option(help="The fields to learn from, by commas; else all.")] = None,
-    columns: Annotated[str | None, typer.Option(help="The names of the columns of CSV, by commas.")] = None,
-    name: Annotated[str | None, typer.Option(help="What the config is called; the topic's name by default.")] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The field to predict; without it, init asks in a terminal.")
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="The field with the weight of a record.")] = None,
+    event_time: Annotated[str | None, typer.Option(help="The field with the event time, in ms.")] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The fields to learn from, separated by commas; default: all.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="The names of CSV columns, separated by commas.")] = None,
+    name: Annotated[str | None, typer.Option(help="The name in the config; default: the topic's name.")] = None,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite millrace.yaml and model.py.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON; nothing is asked.")] = False,
 ) -> None:
-    """Look at a topic's first records, and write millrace.yaml and model.py, which learn it.
+    """Read a topic's first records, and write a millrace.yaml and a model.py that learn from it.
 
-    Nothing else is written, and nothing is committed. A cluster that wants TLS or a password is reached by the settings
-    in the environment, as in MILLRACE_KAFKA__SECURITY_PROTOCOL=SSL. What is typed goes over them.
+    Nothing else is written, and no offset is committed. For TLS or a password, set the settings in the environment, as
+    in MILLRACE_KAFKA__SECURITY_PROTOCOL=SSL; options override them.
     Example: millrace init --topic clicks --label clicked --out clicks
     """
-    from app.settings import load_kafka
-    from app.tools.init.column_roles import ChosenRoles, cast
-    from app.tools.init.columns import columns_of
-    from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
-    from app.tools.init.drafted_config import DraftTarget, config_text
-    from app.tools.init.drafted_model import model_text
-    from app.tools.init.topic_sample import first_values, look_at
-
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say comes back as our one line
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log becomes our one line
     refuse_to_overwrite(out, force=force)
     kafka = load_kafka(out, topic, _split(bootstrap_servers))
     values, held = first_values(kafka)
@@ -67,7 +67,7 @@ def init(
         "features": [column.source for column in roles.features],
         "left_out": {column.source: column.why for column in roles.left_out},
     }
-    typer.echo(json.dumps(report, indent=2) if as_json else _told(report))
+    typer.echo(json.dumps(report, indent=2) if as_json else _in_words(report))
 
 
 def _split(text: str | None) -> tuple[str, ...] | None:
@@ -75,11 +75,7 @@ def _split(text: str | None) -> tuple[str, ...] | None:
 
 
 def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) -> "ChosenRoles":
-    """The parts that nobody has given, from whoever sits at the terminal."""
-    from app.cli.questions import asked_parts
-    from app.tools.init.column_roles import likely_labels
-    from consumers.errors import ConfigError
-
+    """Ask in the terminal for the roles that the options leave open. ConfigError where there is nobody to ask."""
     labels = likely_labels(seen)
     if not labels:
         raise ConfigError("no field can be predicted; a label must be in the record: join it upstream")
@@ -88,7 +84,7 @@ def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) ->
     return asked_parts(seen, wanted)
 
 
-def _told(report: dict[str, object]) -> str:
+def _in_words(report: dict[str, object]) -> str:
     tasks = {"binary": "yes or no", "classes": "one of several classes", "named_classes": "one of several classes"}
     left_out = report["left_out"]
     assert isinstance(left_out, dict)

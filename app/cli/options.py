@@ -1,39 +1,32 @@
-"""How a command finds what it is about.
-
-The service by the config file, which tells where it answers, or by its address; a checkpoint by its number, or as the
-latest.
-"""
+"""Options that several verbs share: the service, by its config file or its address, and a checkpoint, by its number."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from app.tools.service_client import Remote
+from app.settings import load
+from app.tools.service_client import Remote, token_in, url_of
+from consumers.errors import ConfigError
 
 Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="The config file, whose api.listen says where the service answers."),
 ]
 Url = Annotated[
-    str | None, typer.Option("--url", help="Where the service answers, as in http://host:8080; instead of the file.")
+    str | None, typer.Option("--url", help="The service's address, as in http://host:8080; instead of the config file.")
 ]
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        "--token-file", envvar="MILLRACE_TOKEN_FILE", help="The file with the token, where the service asks for one."
+        "--token-file", envvar="MILLRACE_TOKEN_FILE", help="The file with the token, if the service asks for one."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
-def service(file: Path | None, url: str | None, token_file: Path | None = None) -> "Remote":
-    """The service that is meant. ConfigError where that is not clear."""
-    from app.settings import load
-    from app.tools.service_client import Remote, token_in, url_of
-    from consumers.errors import ConfigError
-
+def service(file: Path | None, url: str | None, token_file: Path | None = None) -> Remote:
+    """Return the client of the service that the options name. ConfigError where they name none, or two."""
     token = token_in(token_file)
     if url is not None and file is None:
         return Remote(url, token)
@@ -44,7 +37,7 @@ def service(file: Path | None, url: str | None, token_file: Path | None = None) 
 
 
 def checkpoint_number(text: str, hint: str) -> int | None:
-    """Which checkpoint is meant; None for the latest. A usage error at `hint` where it is neither."""
+    """Parse a checkpoint's number; None stands for the latest. Other text is a usage error of the option `hint`."""
     if text == "latest":
         return None
     if not (text.isascii() and text.isdecimal()):

@@ -1,4 +1,4 @@
-"""`millrace pause` and `resume`: orders to a service that runs."""
+"""`millrace pause` and `millrace resume`: commands to a running service."""
 
 import json
 from collections.abc import Mapping
@@ -10,28 +10,28 @@ from app.cli.options import Config, Json, TokenFile, Url, service
 
 
 def pause(file: Config = None, url: Url = None, token_file: TokenFile = None, as_json: Json = False) -> None:
-    """Have a running service learn nothing until it is told to go on; it stays up and keeps its place.
+    """Pause learning in a running service; the service stays up and keeps its position.
 
     Example: millrace pause -c clicks.yaml
     """
     answer = service(file, url, token_file).order("/pause")
-    _tell(answer, as_json, "paused; `millrace resume` has it go on")
+    _report(answer, as_json, "paused; `millrace resume` continues learning")
 
 
 def resume(file: Config = None, url: Url = None, token_file: TokenFile = None, as_json: Json = False) -> None:
-    """Have a paused service go on learning.
+    """Resume learning in a paused service.
 
     Example: millrace resume --url http://trainer:8080 --token-file token
     """
     answer = service(file, url, token_file).order("/resume")
-    _tell(answer, as_json, f"learning goes on ({answer.get('state')})")
+    _report(answer, as_json, f"learning resumes ({answer.get('state')})")
 
 
-def _tell(answer: Mapping[str, Any], as_json: bool, done: str) -> None:
-    under_way = answer.get("operation")
+def _report(answer: Mapping[str, Any], as_json: bool, done: str) -> None:
+    operation = answer.get("operation")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
-    elif under_way is not None:
-        typer.echo(f"asked for; the trainer is still at something else (operation {under_way['id']})")
+    elif operation is not None:
+        typer.echo(f"accepted; the trainer is still busy with something else (operation {operation['id']})")
     else:
         typer.echo(done)

@@ -1,67 +1,68 @@
-"""`millrace prove`: somebody's own model, killed again and again, and what it has learnt."""
+"""`millrace prove`: kills a trainer of your model again and again, and compares what it has learnt."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from app.tools.prove.campaign import Figures
-    from app.tools.prove.kills import KillMethod
-    from app.tools.prove.prove import ProofResult
+from app.settings import load
+from app.tools.prove.campaign import Figures
+from app.tools.prove.kills import KillMethod
+from app.tools.prove.prove import ProofResult
+from app.tools.prove.prove import prove as run_campaign
 
 
 def prove(
     file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
     kills: Annotated[int, typer.Option(min=1, max=10_000, help="How often to kill it.")] = 20,
-    seed: Annotated[int | None, typer.Option(help="Draws kills and records; another each time by default.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The seed of kills and records; default: another one each time.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Kill a trainer of your model again and again while it learns; show that it lost nothing and repeated nothing.
+    """Kill a trainer of your model again and again while it learns; show that no record is lost or learnt twice.
 
-    Uses the local broker and records made up by your schema; Kafka and the checkpoints of the config are not touched,
-    and nothing is left behind. A kill takes about as long as a start. Example: millrace prove -c clicks.yaml --kills 20
+    Uses the local broker and records generated from your schema; Kafka and the checkpoints of the config are not
+    touched, and nothing is left behind. A kill takes about as long as a start. Example:
+    millrace prove -c clicks.yaml --kills 20
     """
-    import time
-
-    from app.settings import load
-
     loaded = load(file)
-    from app.tools.prove.prove import prove as wage
 
     drawn = int(time.time()) if seed is None else seed
     typer.echo(f"Starting a broker, then killing {loaded.settings.name} {kills} times (seed {drawn}).", err=True)
 
-    def tell(fault: "KillMethod", figures: "Figures") -> None:
+    def report(fault: KillMethod, figures: Figures) -> None:
         typer.echo(f"kill {figures.kills} of {max(kills, figures.kills)}: {fault}", err=True)
 
-    proof = wage(loaded.settings, kills=kills, seed=drawn, on_strike=tell)
+    proof = run_campaign(loaded.settings, kills=kills, seed=drawn, on_strike=report)
     typer.echo(json.dumps(_facts(proof), indent=2) if as_json else "\n".join(_lines(proof)))
     raise typer.Exit(int(not proof.kept))
 
 
-def _facts(proof: "ProofResult") -> dict[str, object]:
+def _facts(proof: ProofResult) -> dict[str, object]:
     set_aside = {str(reason): count for reason, count in proof.set_aside.items()}
     return {"name": proof.name, **proof.figures.summary(), "set_aside": set_aside}
 
 
-def _lines(proof: "ProofResult") -> Iterator[str]:
-    told = proof.figures.summary()
-    yield f"{proof.name}: {told['kills']} kills, {told['kills_in_save']} of them in a save; {told['records']:,} records"
-    yield f"  lost {told['lost']}, learnt twice {told['learnt_twice']}"
-    wrong = told["valid_rejected"]
+def _lines(proof: ProofResult) -> Iterator[str]:
+    summary = proof.figures.summary()
+    kills, in_save = summary["kills"], summary["kills_in_save"]
+    yield f"{proof.name}: {kills} kills, {in_save} of them in a save; {summary['records']:,} records"
+    yield f"  lost {summary['lost']}, learnt twice {summary['learnt_twice']}"
+    wrong = summary["valid_rejected"]
     yield (
-        f"  {told['restored_newest']} restarts went on from the newest durable checkpoint"
+        f"  {summary['restored_newest']} restarts went on from the newest durable checkpoint"
         + (f"; {wrong} DID NOT, or a checkpoint was damaged" if wrong else ", every one of them")
     )
     listed = ", ".join(f"{count} {reason}" for reason, count in proof.set_aside.items())
     yield f"  set aside {sum(proof.set_aside.values())}{f': {listed}' if listed else ''}"
-    rto, replay = told["rto_s"], told["replay"]
+    rto, replay = summary["rto_s"], summary["replay"]
     yield f"  restart to the first new call {rto['p50']:.1f} s (at most {rto['max']:.1f} s)"
     yield f"  read again after a kill {replay['p50']:,.0f} records (at most {replay['max']:,.0f})"
-    if told["unbalanced"]:
-        yield f"  {told['unbalanced']} partitions whose account DOES NOT add up"
-    if told["replay_beyond_bound"]:
-        yield f"  {told['replay_beyond_bound']} kills after which MORE was read again than lies between two saves"
+    if summary["unbalanced"]:
+        yield f"  {summary['unbalanced']} partitions whose account DOES NOT add up"
+    if summary["replay_beyond_bound"]:
+        yield f"  {summary['replay_beyond_bound']} kills after which MORE was read again than lies between two saves"

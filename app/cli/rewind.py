@@ -1,4 +1,4 @@
-"""`millrace rewind`: the one verb for going back."""
+"""`millrace rewind`: goes back to a checkpoint, skipping offsets on the way if asked to."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,42 +7,41 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.options import Config, Json, TokenFile, Url, service
+from app.settings import load
+from app.tools.rewind import TypedRewind, order_remote_rewind, order_rewind
+from app.tools.service_client import token_in
+from consumers.errors import DataLossError
 
 
 def rewind(
     to: Annotated[
         str,
         typer.Option(
-            help="Where to go on from: the number of a checkpoint; or a time (2026-11-21T03:00:00Z), an age (-2h) or "
-            "an offset (clicks:0:1200), for the newest checkpoint from before it."
+            help="Where to resume from: the number of a checkpoint; or a time (2026-11-21T03:00:00Z), an age (-2h) or "
+            "an offset (clicks:0:1200), for the newest checkpoint before it."
         ),
     ],
     skip: Annotated[
         list[str] | None,
-        typer.Option(help="Offsets to pass over, both ends included, as in clicks:0:100-200. May be repeated."),
+        typer.Option(help="Offsets to skip, both ends included, as in clicks:0:100-200. May be repeated."),
     ] = None,
     unskip: Annotated[
         list[str] | None,
-        typer.Option(help="An earlier order to skip that is to hold no more, as in rewind-17. May be repeated."),
+        typer.Option(help="An earlier skip that no longer applies, as in rewind-17. May be repeated."),
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Why; it is kept with the checkpoint.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; kept with the checkpoint.")] = None,
     file: Config = None,
     url: Url = None,
     token_file: TokenFile = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Go back to a checkpoint and on from there; what came after it is read again.
+    """Go back to a checkpoint and resume from there; the records after it are read again.
 
-    A trainer that runs is asked to (at api.listen, or at --url); without one the order waits for the next start. Exits
-    4 where Kafka has no more what would have to be read again. Example:
+    A running trainer gets the command (at api.listen, or at --url); without one it waits for the next start. Exits 4 if
+    Kafka no longer has the records that would have to be read again. Example:
     millrace rewind -c clicks.yaml --to 37 --skip clicks:0:100-200 --reason "a broken producer"
     """
-    from app.settings import load
-    from app.tools.rewind import TypedRewind, order_remote_rewind, order_rewind
-    from app.tools.service_client import token_in
-    from consumers.errors import DataLossError
-
     note = None if reason is None else " ".join(reason.split())
     order = TypedRewind(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
     if file is None or url is not None:
@@ -55,7 +54,7 @@ def rewind(
         typer.echo("\n".join(_plan(answer)))
     else:
         number, target = answer["checkpoint"]["number"], answer["checkpoint"]["parent"]
-        typer.echo(f"checkpoint {number} is checkpoint {target} again: this is where learning goes on from")
+        typer.echo(f"checkpoint {number} is checkpoint {target} again: learning resumes from it")
     if dry_run and answer.get("gone"):
         raise DataLossError(answer["advice"])
 

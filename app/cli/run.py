@@ -1,31 +1,35 @@
 """`millrace run`: the service in the foreground."""
 
+# ruff: noqa: PLC0415 - signals are handled before the slow imports, and a mistyped option is refused before TensorFlow
+
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from app.service.signals import Signals
 
 
 def run(
     file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
     until: Annotated[
         str | None,
-        typer.Option(help="Learn up to there, save and exit: now, a time, or offsets as in clicks:0=123,clicks:1=77."),
+        typer.Option(
+            help="Learn up to this point, save and exit: now, a time, or offsets as in clicks:0=123,clicks:1=77."
+        ),
     ] = None,
-    max_records: Annotated[int | None, typer.Option(min=1, help="Learn so many records, save and exit.")] = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Start without learning, until told to resume.")] = False,
+    max_records: Annotated[int | None, typer.Option(min=1, help="Learn this many records, save and exit.")] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Start without learning, until `millrace resume`.")] = False,
     start_over: Annotated[
         bool,
-        typer.Option("--start-over", help="Begin anew though there are checkpoints; they stay where they are."),
+        typer.Option("--start-over", help="Start a new history although there are checkpoints; those are kept."),
     ] = False,
 ) -> None:
     """Learn from the topic until stopped.
 
-    Ctrl-C or SIGTERM finishes the call, saves, commits and exits 0; a second one ends at once. Example:
+    On Ctrl-C or SIGTERM it finishes the call, saves, commits and exits 0; a second signal ends it at once. Example:
     millrace run -c clicks.yaml --until now
     """
-    from app.service.signals import Signals
-
     signals = Signals()
     signals.install()
     from app.settings import load
@@ -35,16 +39,11 @@ def run(
     loaded = load(file)
     end = None if until is None else parse_until(until)
     quiet_tensorflow()
-    from app.run import run_service  # loads TensorFlow, so what is mistyped is said before
+    from app.run import run_service
     from app.service.logs import configure
     from app.service.service import RunOptions
 
     logs = loaded.settings.logs
     configure(name=loaded.settings.name, form=logs.format, level=logs.level)
-    options = RunOptions(
-        until=end,
-        max_records=max_records,
-        paused=paused,
-        start_over=start_over,
-    )
+    options = RunOptions(until=end, max_records=max_records, paused=paused, start_over=start_over)
     raise typer.Exit(run_service(loaded, options, signals))

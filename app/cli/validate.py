@@ -1,20 +1,20 @@
-"""`millrace validate`: whether a start would succeed, and what to do where it would not."""
+"""`millrace validate`: checks whether a start would succeed, and says what to do if not."""
 
 import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from app.cli.options import checkpoint_number
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from app.tools.validate import CheckResult
+from app.cli.render.tables import console, print_line
+from app.settings.environment import quiet_tensorflow
+from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 _WIDTHS = (4, 12)
@@ -27,26 +27,22 @@ def validate(
         typer.Option(
             "--against-checkpoint",
             metavar="latest|N",
-            help="Only whether this model may go on from a checkpoint; exits 4 where not. Kafka is not asked.",
+            help="Check only whether this model can resume from a checkpoint; exits 4 if not. Kafka is not asked.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Look at everything that a start needs, and change nothing.
+    """Check everything that a start needs, and change nothing.
 
     Settings, tokens, broker, topics, a sample of the records, the model and its proof, the checkpoints' folder: a line
-    each, and for every complaint the way out. Exits 0 when nothing failed, else as the worst failure would end a start.
+    each, with what to do about every problem. Exits 0 if nothing failed, else as a start would with the worst failure.
     Example: millrace validate -c clicks.yaml --against-checkpoint latest
     """
     number = None if against is None else checkpoint_number(against, "--against-checkpoint")
-    from app.settings.environment import quiet_tensorflow
-
     quiet_tensorflow()
-    from app.cli.render.tables import console
-    from app.tools.validate import exit_code_of
-    from app.tools.validate.examination import examine_against, examine_file
+    from app.tools.validate.examination import examine_against, examine_file  # noqa: PLC0415 - loads TensorFlow
 
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would say stands in the table
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the table says what it would log
     checks, screen = [], console()
     for check in examine_file(file) if against is None else examine_against(file, number):
         checks.append(check)
@@ -61,16 +57,12 @@ def validate(
 
 
 def _print(check: "CheckResult", screen: "Console") -> None:
-    from rich.text import Text
-
-    from app.cli.render.tables import print_line
 
     outcome = check.outcome.value
     print_line(_WIDTHS, [Text(outcome, _STYLES[outcome]), Text(check.name), Text(check.detail)], screen)
 
 
 def _summary(checks: "Sequence[CheckResult]") -> str:
-    from app.tools.validate import CheckOutcome
 
     failed = sum(check.outcome is CheckOutcome.FAIL for check in checks)
     warned = sum(check.outcome is CheckOutcome.WARN for check in checks)

@@ -60,7 +60,7 @@ def _is_command(found: Found) -> bool:
     """Whether typer makes its parameters into options: many are no burden to a caller."""
     decorators = {ast.unparse(decorator).partition("(")[0] for decorator in found.node.decorator_list}
     decorated = any(name.endswith((".command", ".callback")) for name in decorators)
-    listed = f"application.command()({Path(found.where.partition(':')[0]).stem}.{found.node.name})" in COMMANDS
+    listed = f'"app.cli.{Path(found.where.partition(":")[0]).stem}:{found.node.name}"' in COMMANDS
     return found.where.startswith("app/cli/") and (decorated or listed)
 
 

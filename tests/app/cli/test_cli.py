@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from app.cli.command_list import VERBS, LazyCommands
 from app.cli.errors import ending
 from app.settings.errors import SettingsError
 from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
@@ -46,6 +47,23 @@ def test_help_lists_the_commands() -> None:
     assert done.returncode == 0
     assert b"local" in done.stdout
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_the_list_quotes_the_first_sentence_of_each_commands_help(name: str) -> None:
+    assert LazyCommands()[name].get_short_help_str(limit=1000) == VERBS[name].help
+
+
+def test_help_imports_no_verb() -> None:
+    code = (
+        "import sys\nfrom app.cli.command_list import VERBS, application\n"
+        "application(['--help'], standalone_mode=False)\n"
+        "print([verb.place for verb in VERBS.values() if verb.place.partition(':')[0] in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=_ENVIRONMENT, timeout=60, check=True)
+    lines = done.stdout.decode().splitlines()
+    assert lines[-1] == "[]"
+    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in VERBS)
 
 
 def test_version_is_one_line() -> None:

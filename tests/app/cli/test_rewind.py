@@ -52,7 +52,7 @@ def refused(*arguments: str, **environ: str) -> MillraceError:
 
 def test_what_was_ordered_is_what_the_next_start_finds(config: str, folder: Folder) -> None:
     said = run("-c", config, "--to", "1", "--reason", "a broken\nproducer")
-    assert said == "checkpoint 4 is checkpoint 1 again: this is where learning goes on from\n"
+    assert said == "checkpoint 4 is checkpoint 1 again: learning resumes from it\n"
     newest = CheckpointStore(folder).newest()
     assert newest is not None
     assert (newest.number, newest.parent, newest.reason, newest.note) == (4, 1, "rewind", "a broken producer")
@@ -114,7 +114,7 @@ def test_what_is_gone_counts_as_lost_where_the_settings_say_so(
 )
 def test_a_time_or_an_offset_finds_its_checkpoint(config: str, folder: Folder, to: str, target: int) -> None:
     said = run("-c", config, "--to", to)
-    assert said == f"checkpoint 4 is checkpoint {target} again: this is where learning goes on from\n"
+    assert said == f"checkpoint 4 is checkpoint {target} again: learning resumes from it\n"
 
 
 def test_a_skip_holds_on_until_it_is_taken_back(config: str, folder: Folder) -> None:

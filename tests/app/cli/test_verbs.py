@@ -77,7 +77,7 @@ def refused(*arguments: str, **environ: str) -> MillraceError:
 
 
 def test_a_pause_holds_until_it_is_told_to_go_on(url: str) -> None:
-    assert run("pause", "--url", url) == "paused; `millrace resume` has it go on\n"
+    assert run("pause", "--url", url) == "paused; `millrace resume` continues learning\n"
     assert json.loads(run("status", "--url", url, "--json"))["state"] == "paused"
     assert json.loads(run("resume", "--url", url, "--json"))["state"] == "idle"
     assert json.loads(run("status", "--url", url, "--json"))["state"] == "idle"

@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.cli.init import commands
-from app.cli.questions import asked_parts
+from app.cli.command_list import application
 from app.settings import load, to_decoder
 from app.tools.init import topic_sample
 from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast, likely_labels, likely_times
@@ -18,6 +17,7 @@ from app.tools.init.columns import ColumnKind, columns_of
 from app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
 from app.tools.init.drafted_config import DraftTarget, config_text, input_names
 from app.tools.init.drafted_model import model_text
+from app.tools.init.questions import asked_parts
 from app.tools.init.topic_sample import Look, look_at
 from consumers.errors import ConfigError, UnreachableError
 from consumers.kafka.options import KafkaOptions
@@ -319,7 +319,7 @@ def test_init_logs_in_as_the_environment_says_to_the_servers_that_were_typed(
     for name, value in environ.items():
         monkeypatch.setenv(f"MILLRACE_KAFKA__{name}", value)
     typed = ("--topic", "mine", "--bootstrap-servers", "here:1, there:2", "--label", "y", "--out", str(tmp_path))
-    done = CliRunner().invoke(commands, typed)
+    done = CliRunner().invoke(application, ["init", *typed])
     assert isinstance(done.exception, UnreachableError)
     (options,) = tried
     assert (options.servers, options.topics) == ("here:1,there:2", ("mine",))
