@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from starlette.types import Message, Scope, Send
 
 from app.api.problem_documents import ProblemError
-from app.api.routing import route_of
+from app.api.route_lookup import route_of
 from consumers.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Audit:
         return dict(self._counts)
 
     @contextmanager
-    def following(self, scope: Scope, send: Send, by: str) -> Iterator[Send]:
+    def recording(self, scope: Scope, send: Send, by: str) -> Iterator[Send]:
         """Write the order down when its answer begins, or when it has come to none."""
         order, answered = _order(scope, by), False
 

@@ -14,31 +14,31 @@ from urllib.parse import urlsplit
 import anyio
 from starlette.datastructures import Headers
 
-from app.api.offload import Charge, on_a_thread
+from app.api.offload import Charge, run_on_thread
 from app.api.problem_documents import ProblemError
 from app.api.tokens import Tokens
 
 _REALM = 'Bearer realm="millrace"'
 
 
-class Door(Protocol):
+class Authorizer(Protocol):
     """Lets orders through, or does not."""
 
     asks_for_token: bool
 
-    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """Who orders, in the words of the audit log; ProblemError for whoever may not."""
         ...
 
 
-def door_of(tokens: Tokens | None, host: str) -> Door:
+def authorizer_for(tokens: Tokens | None, host: str) -> Authorizer:
     """The door of a listener on this address."""
     if tokens is not None:
-        return TokenDoor(tokens)
-    return LoopbackDoor() if is_loopback(host) else ShutDoor()
+        return TokenAuthorizer(tokens)
+    return LoopbackAuthorizer() if is_loopback(host) else ReadOnlyAuthorizer()
 
 
-class TokenDoor:
+class TokenAuthorizer:
     """Opens to a token of the folder."""
 
     asks_for_token = True
@@ -47,14 +47,14 @@ class TokenDoor:
         self._tokens = tokens
         self._one_at_a_time = anyio.CapacityLimiter(1)
 
-    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """By the name of the token's file."""
         del client
         token = _token_of(headers)
         if token is None:
             raise _unauthorized("This changes something, and the request brings no token.", _REALM)
         try:
-            owner = await on_a_thread(partial(self._tokens.owner, token), self._one_at_a_time, charge)
+            owner = await run_on_thread(partial(self._tokens.owner, token), self._one_at_a_time, charge)
         except OSError as error:
             raise ProblemError(
                 503,
@@ -67,12 +67,12 @@ class TokenDoor:
         return f"{owner} over HTTP"
 
 
-class LoopbackDoor:
+class LoopbackAuthorizer:
     """Opens to this machine."""
 
     asks_for_token = False
 
-    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """By the address, for there is no name."""
         del charge
         hosts = headers.getlist("host")
@@ -94,12 +94,12 @@ class LoopbackDoor:
         return f"{client} over HTTP"
 
 
-class ShutDoor:
+class ReadOnlyAuthorizer:
     """Opens to nobody."""
 
     asks_for_token = False
 
-    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """Never."""
         del headers, client, charge
         raise ProblemError(

@@ -2,7 +2,7 @@
 
 Owns no state but a store that only reads, so it answers from the first moment on, and after a failure too. More than
 one request wait for each other, but for none that verifies, nor for an order that is planned; what the threads take is
-charged to the pace.
+charged to the budget.
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import anyio
 
-from app.api.offload import Charge, on_a_thread
-from app.api.verification import Verifying
+from app.api.offload import Charge, run_on_thread
+from app.api.verification import VerificationQueue
 from app.monitoring.models import Checkpoint, CheckpointInFull, OtherFolder
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder
@@ -38,14 +38,14 @@ class Listing:
     others: list[OtherFolder]
 
 
-class CheckpointShelf:
+class CheckpointReader:
     """Reads the folder of one name."""
 
     def __init__(self, folder: Folder, charge: Charge) -> None:
         self._folder, self._charge = folder, charge
         self._store = CheckpointStore(folder)
         self._looks, self._plans = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
-        self._verifying = Verifying()
+        self._verifying = VerificationQueue()
 
     @property
     def profiles(self) -> Path:
@@ -65,10 +65,10 @@ class CheckpointShelf:
 
     async def plan(self, request: RewindRequest, present: Present) -> RewindPlan:
         """Find out what a rewind would do; raises where it cannot be carried out."""
-        return await on_a_thread(partial(plan_rewind, self._store, request, present), self._plans, self._charge)
+        return await run_on_thread(partial(plan_rewind, self._store, request, present), self._plans, self._charge)
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
-        return await on_a_thread(read, self._looks, self._charge)
+        return await run_on_thread(read, self._looks, self._charge)
 
     def _list(self) -> Listing:
         found = [one for one in self._store.listing() if not self._vanished(one)]

@@ -12,19 +12,19 @@ from starlette.middleware import Middleware
 
 from app.api import problem_documents
 from app.api.audit import Audit
-from app.api.authorization import Door
-from app.api.checkpoint_reads import CheckpointShelf
-from app.api.middleware import Guard
+from app.api.authorization import Authorizer
+from app.api.checkpoint_reads import CheckpointReader
+from app.api.middleware import ApiMiddleware
 from app.api.openapi import TAGS, Application
 from app.api.operations import Operations
 from app.api.rate_limit import CpuBudget
 from app.api.routes.commands import CommandRoutes
 from app.api.routes.docs import DocsRoutes
-from app.api.routes.events import Chronicle
+from app.api.routes.events import EventRoutes
 from app.api.routes.metrics import metrics_router
 from app.api.routes.page import PageRoutes
-from app.api.routes.probes import Probes
-from app.api.routes.reads import Looks
+from app.api.routes.probes import ProbeRoutes
+from app.api.routes.reads import ReadRoutes
 from app.monitoring.envelope import stamp_now
 from app.monitoring.models import ProblemDocument
 from app.monitoring.observer import Observer
@@ -41,12 +41,12 @@ _BEARER = HTTPBearer(auto_error=False, scheme_name="token", description="A token
 _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
 
 
-def make_application(service: "Service", door: Door) -> FastAPI:
-    """The application of one service; orders come in by the door."""
+def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
+    """The application of one service; orders come in by the authorizer."""
     observer = Observer(partial(take, service))
-    pace = CpuBudget()
-    shelf = CheckpointShelf(Folder(service.settings.checkpoints.path / service.settings.name), pace.charge)
-    chronicle = Chronicle(observer, service.events)
+    budget = CpuBudget()
+    reader = CheckpointReader(Folder(service.settings.checkpoints.path / service.settings.name), budget.charge)
+    events = EventRoutes(observer, service.events)
     operations = Operations(service.commands, lambda: service.alive)
     stamp, audit = partial(stamp_now, service.settings.name), Audit()
     app = Application(
@@ -56,27 +56,27 @@ def make_application(service: "Service", door: Door) -> FastAPI:
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=partial(_watching, observer, chronicle),
-        middleware=[Middleware(Guard, stamp=stamp, door=door, audit=audit, pace=pace)],
+        lifespan=partial(_watching, observer, events),
+        middleware=[Middleware(ApiMiddleware, stamp=stamp, authorizer=authorizer, audit=audit, budget=budget)],
         responses={422: {"model": ProblemDocument}},
     )
     problem_documents.install(app, stamp)
-    app.include_router(Probes(lambda: observer.look().snapshot).router())
-    app.include_router(Looks(observer, shelf, operations).router())
+    app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
+    app.include_router(ReadRoutes(observer, reader, operations).router())
     app.include_router(metrics_router(observer, audit))
-    orders = CommandRoutes(observer, shelf, operations, lambda: beginnings_of(service.parts.source))
-    app.include_router(orders.router(), dependencies=[Security(_BEARER)] if door.asks_for_token else [])
-    app.include_router(chronicle.router())
+    orders = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.parts.source))
+    app.include_router(orders.router(), dependencies=[Security(_BEARER)] if authorizer.asks_for_token else [])
+    app.include_router(events.router())
     app.include_router(PageRoutes().router())
     app.include_router(DocsRoutes(app.openapi).router())
-    app.state.let_go = chronicle.streams.close
+    app.state.end_streams = events.streams.close
     return app
 
 
 @contextlib.asynccontextmanager
-async def _watching(observer: Observer, chronicle: Chronicle, _app: FastAPI) -> AsyncIterator[None]:
-    """The observer looks while the application is served, and the chronicle takes it in."""
-    watching = asyncio.create_task(observer.watch(chronicle.look), name="observer")
+async def _watching(observer: Observer, events: EventRoutes, _app: FastAPI) -> AsyncIterator[None]:
+    """The observer looks while the application is served, and the events takes it in."""
+    watching = asyncio.create_task(observer.watch(events.look), name="observer")
     try:
         yield
     finally:

@@ -20,13 +20,13 @@ from app.settings.sections.service import host_and_port
 from consumers.errors import ConfigError
 
 _BACKLOG = 1024
-"""Connections that the kernel holds until they are accepted. With fewer, a thousand that come at once would make a probe
-try again after a second."""
-_AT_ONCE = 32
+"""Connections that the kernel holds until they are accepted. With fewer, a burst of a thousand would make a probe try
+again after a second."""
+_ACCEPTED_AT_ONCE = 32
 """Connections that are accepted in one iteration of the loop: far fewer than the most that are kept, so that a new one
 is served before others of the same burst could make it the oldest."""
-_MOST_HEAD_BYTES = 16 * 1024
-_ANSWER_WITHIN_S = 3
+_MAX_HEAD_BYTES = 16 * 1024
+_SHUTDOWN_TIMEOUT_S = 3
 
 
 class Listener:
@@ -51,15 +51,15 @@ class Listener:
         """Where it answers."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
-    def answer_by(
-        self, app: ASGIApp, *, lifespan: Literal["on", "off"], let_go: Callable[[], None] = lambda: None
+    def serve_with(
+        self, app: ASGIApp, *, lifespan: Literal["on", "off"], end_streams: Callable[[], None] = lambda: None
     ) -> None:
-        """Say which application answers here; `let_go` ends what it would answer for ever."""
-        self._server = _Server(_config(app, lifespan), let_go)
+        """Say which application answers here; `end_streams` ends what it would answer for ever."""
+        self._server = _Server(_config(app, lifespan), end_streams)
 
     def serve(self) -> None:
         """Answer until `stop`, on a loop of this thread."""
-        assert self._server is not None, "answer_by comes first"
+        assert self._server is not None, "serve_with comes first"
         try:
             asyncio.run(self._server.serve(sockets=[self._socket]))
         finally:
@@ -78,9 +78,9 @@ class Listener:
 class _Server(uvicorn.Server):
     """Uvicorn without its own signal handlers, that ends endless answers before it waits for the others."""
 
-    def __init__(self, config: uvicorn.Config, let_go: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
-        self._let_go = let_go
+        self._end_streams = end_streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin, and let more wait than are taken at once: asyncio has one number for both."""
@@ -90,7 +90,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what would go on for ever, then everything else."""
-        self._let_go()
+        self._end_streams()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
@@ -110,9 +110,9 @@ def _config(app: ASGIApp, lifespan: Literal["on", "off"]) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        backlog=_AT_ONCE,
-        timeout_graceful_shutdown=_ANSWER_WITHIN_S,
-        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+        backlog=_ACCEPTED_AT_ONCE,
+        timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
     )
 
 

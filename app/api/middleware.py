@@ -1,7 +1,7 @@
-"""The guard: what a request must be before anybody looks at it. An ASGI layer around the whole application.
+"""The middleware: what every request must pass before a route sees it. An ASGI layer around the whole application.
 
-Bodies are small and come soon, and many questions at once wait their turn. What changes something passes a door, and
-stands in the audit log. A new route cannot forget it.
+It bounds the size and the time of bodies, makes reads wait for the CPU budget, and authorizes commands and writes them
+to the audit log. Because it stands around all routes, a new route cannot forget any of this.
 """
 
 import asyncio
@@ -10,33 +10,40 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.audit import Audit, client_of
-from app.api.authorization import Door
-from app.api.offload import uncharged
+from app.api.authorization import Authorizer
+from app.api.offload import ignore_charge
 from app.api.problem_documents import ProblemError, StampNow, document
 from app.api.rate_limit import CpuBudget
 
-MOST_BODY_BYTES = 64 * 1024
-BODY_WITHIN_S = 10.0
+MAX_BODY_BYTES = 64 * 1024
+BODY_TIMEOUT_S = 10.0
 ORDERED_BY = "ordered_by"
-"""Under which name a route finds in its request's state who orders."""
+"""The key in a request's state under which a route finds who sent the command."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class Guard:
+class ApiMiddleware:
     """Refuses what no route should see."""
 
-    def __init__(self, app: ASGIApp, stamp: StampNow, door: Door, audit: Audit, pace: CpuBudget | None = None) -> None:
-        self._app, self._stamp, self._door, self._audit, self._pace = app, stamp, door, audit, pace
+    def __init__(
+        self,
+        app: ASGIApp,
+        stamp: StampNow,
+        authorizer: Authorizer,
+        audit: Audit,
+        budget: CpuBudget | None = None,
+    ) -> None:
+        self._app, self._stamp, self._authorizer, self._audit, self._budget = app, stamp, authorizer, audit, budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it with a problem."""
+        """Pass the request on, or answer it with a problem document."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
-            if self._pace is not None:
-                await self._pace.turn(scope["path"])
-            by = None if scope["method"] in _READS else await self._pass_door(scope)
+            if self._budget is not None:
+                await self._budget.wait_turn(scope["path"])
+            by = None if scope["method"] in _READS else await self._authorize(scope)
         except ProblemError as problem:
             await document(problem, self._stamp())(scope, receive, send)
             return
@@ -44,20 +51,20 @@ class Guard:
             await self._pass_on(scope, receive, send)
             return
         scope.setdefault("state", {})[ORDERED_BY] = by
-        with self._audit.following(scope, send, by) as followed:
-            await self._pass_on(scope, receive, followed)
+        with self._audit.recording(scope, send, by) as recorded:
+            await self._pass_on(scope, receive, recorded)
 
-    async def _pass_door(self, scope: Scope) -> str:
-        """Let an order through the door, and say whose it is."""
+    async def _authorize(self, scope: Scope) -> str:
+        """Return who sends the command; raise ProblemError, after an audit line, if they may not."""
         try:
-            charge = uncharged if self._pace is None else self._pace.charge
-            return await self._door.admit(Headers(scope=scope), client_of(scope), charge)
+            charge = ignore_charge if self._budget is None else self._budget.charge
+            return await self._authorizer.authorize(Headers(scope=scope), client_of(scope), charge)
         except ProblemError as problem:
             self._audit.refused(scope, problem)
             raise
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """With its whole body."""
+        """Read the whole body, then call the application with it."""
         try:
             body = await _body(Headers(scope=scope), receive)
         except ProblemError as problem:
@@ -68,18 +75,18 @@ class Guard:
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes | None:
-    """The whole body; None where the client has left."""
+    """Return the whole body, or None if the client has left. Raises ProblemError if it is too large or too slow."""
     announced = headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:20]) > MOST_BODY_BYTES:
+    if announced.isdecimal() and int(announced[:20]) > MAX_BODY_BYTES:
         raise _too_large()
     try:
-        async with asyncio.timeout(BODY_WITHIN_S):
+        async with asyncio.timeout(BODY_TIMEOUT_S):
             return await _read(receive)
     except TimeoutError:
         raise ProblemError(
             408,
             "Request Timeout",
-            f"The body did not come within {BODY_WITHIN_S:g} s.",
+            f"The body did not arrive within {BODY_TIMEOUT_S:g} s.",
             fix="Send headers and body together.",
             headers={"connection": "close"},
         ) from None
@@ -92,7 +99,7 @@ async def _read(receive: Receive) -> bytes | None:
         if message["type"] == "http.disconnect":
             return None
         body += message.get("body", b"")
-        if len(body) > MOST_BODY_BYTES:
+        if len(body) > MAX_BODY_BYTES:
             raise _too_large()
         if not message.get("more_body", False):
             return bytes(body)
@@ -102,14 +109,14 @@ def _too_large() -> ProblemError:
     return ProblemError(
         413,
         "Content Too Large",
-        f"The body is larger than {MOST_BODY_BYTES // 1024} KiB.",
-        fix="No request needs so much: send what docs/api.md describes.",
+        f"The body is larger than {MAX_BODY_BYTES // 1024} KiB.",
+        fix="No request needs that much: send what docs/api.md describes.",
         headers={"connection": "close"},
     )
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Hand the body out once, then whatever comes after it."""
+    """Return a receiver that yields the body once, and then what `receive` yields."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

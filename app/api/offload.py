@@ -1,7 +1,7 @@
-"""Threads: what is too slow for the HTTP side's loop, and what CPU it took there, told on the loop.
+"""Run what is too slow for the HTTP side's event loop on threads, and report on the loop what CPU time it took.
 
-Owns nothing: how many may run at once is said by whoever asks. The threads are daemons: what still reads a disk when
-the service has ended holds up neither the loop's end nor the process's.
+Owns nothing: the caller's limiter says how many may run at once. The threads are daemons, so that a slow disk delays
+neither the end of the loop nor that of the process.
 """
 
 import asyncio
@@ -15,38 +15,40 @@ import anyio
 
 T = TypeVar("T")
 Charge = Callable[[float], None]
-"""Takes seconds of CPU."""
+"""Takes seconds of CPU time."""
 
 
-def uncharged(_seconds: float) -> None:
-    """What is done once, or seldom, costs nobody anything."""
+def ignore_charge(_seconds: float) -> None:
+    """Charge nothing: for work that is done once, or seldom."""
 
 
-async def on_a_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, charge: Charge = uncharged) -> T:
-    """Do it on a thread, as soon as the limiter lets it; what it took is charged, also where it raises.
+async def run_on_thread(work: Callable[[], T], limiter: anyio.CapacityLimiter, charge: Charge = ignore_charge) -> T:
+    """Return what `work` returns, or raise what it raises; run it on a thread as soon as the limiter has room.
 
-    Cancelled, it is left behind, and its place given to the next.
+    Its CPU time is charged in both cases. If the caller is cancelled, the thread is left to finish by itself and its
+    place in the limiter is free at once.
     """
-    found, spent = Future[T](), list[float]()
+    future, spent_s = Future[T](), list[float]()
 
     def run() -> None:
         began = time.thread_time()
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            spent.append(time.thread_time() - began)
-            found.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - raised again where the future is awaited
+            spent_s.append(time.thread_time() - began)
+            future.set_exception(error)
         else:
-            spent.append(time.thread_time() - began)
-            found.set_result(result)
+            spent_s.append(time.thread_time() - began)
+            future.set_result(result)
 
     async with limiter:
-        found.set_running_or_notify_cancel()  # from here on nobody can cancel what the thread will answer
+        # A future that runs cannot be cancelled, so the thread may always set its result.
+        future.set_running_or_notify_cancel()
         threading.Thread(target=run, name="api-reads", daemon=True).start()
         try:
-            return await asyncio.wrap_future(found)
+            return await asyncio.wrap_future(future)
         finally:
-            charge(sum(spent))
+            charge(sum(spent_s))
 
 
 class MadeOnce(Generic[T]):
@@ -55,15 +57,15 @@ class MadeOnce(Generic[T]):
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._limiter = anyio.CapacityLimiter(1)
-        self._made: T | None = None
+        self._value: T | None = None
 
     async def get(self) -> T:
-        """Return the value; make it first if nothing has, or wait while it is being made."""
-        if self._made is None:
-            return await on_a_thread(self._once, self._limiter)
-        return self._made
+        """Return the value; make it first, or wait while another request makes it."""
+        if self._value is None:
+            return await run_on_thread(self._make_once, self._limiter)
+        return self._value
 
-    def _once(self) -> T:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+    def _make_once(self) -> T:
+        if self._value is None:
+            self._value = self._make()
+        return self._value

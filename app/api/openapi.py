@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from app.api.problem_documents import MEDIA_TYPE
 
 TAGS: Mapping[str, str] = {
-    "Probes": "For whoever starts, restarts and routes.",
+    "ProbeRoutes": "For whoever starts, restarts and routes.",
     "How it goes": "Read at any time; nothing is held up by it.",
     "Checkpoints": "What a restart goes on from, and the way back.",
     "The trainer": "Orders, which it obeys between two calls.",

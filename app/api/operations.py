@@ -22,9 +22,9 @@ from training.checkpoints.manifest import Manifest
 from training.commands import Command, Commands, Profiled
 
 log = logging.getLogger(__name__)
-MOST_KEPT = 100
-MOST_RUNNING = 16
-CHECKED_WITHIN_S = 5.0
+MAX_KEPT = 100
+MAX_RUNNING = 16
+CHECK_TIMEOUT_S = 5.0
 """How long whoever orders waits to hear whether anything speaks against it."""
 
 
@@ -113,7 +113,7 @@ class Operations:
         What speaks against it is raised, where that is known soon; later it is what became of the operation.
         """
         checking = asyncio.create_task(check)
-        await asyncio.wait({checking}, timeout=CHECKED_WITHIN_S)
+        await asyncio.wait({checking}, timeout=CHECK_TIMEOUT_S)
         if checking.done():
             return self.begin(checking.result())
         try:
@@ -155,21 +155,21 @@ class Operations:
             raise ProblemError(
                 404,
                 "Not Found",
-                f"There is no such operation; the newest {MOST_KEPT} of this process are kept.",
+                f"There is no such operation; the newest {MAX_KEPT} of this process are kept.",
                 fix="GET /checkpoints shows what came of older ones.",
             )
         return operation
 
     def _make_room(self) -> None:
-        if sum(not operation.done for operation in self._kept.values()) >= MOST_RUNNING:
+        if sum(not operation.done for operation in self._kept.values()) >= MAX_RUNNING:
             raise ProblemError(
                 429,
                 "Too Many Requests",
-                f"{MOST_RUNNING} orders wait for the trainer already.",
+                f"{MAX_RUNNING} orders wait for the trainer already.",
                 fix="Wait until it has obeyed some: GET /operations/{id} says when.",
                 headers={"retry-after": "5"},
             )
-        while len(self._kept) >= MOST_KEPT:
+        while len(self._kept) >= MAX_KEPT:
             oldest = next(key for key, operation in self._kept.items() if operation.done)
             del self._kept[oldest]
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.routing import routes_at
+from app.api.route_lookup import routes_at
 from app.monitoring.envelope import Stamp
 from app.monitoring.models import ProblemDocument
 from consumers.errors import ConfigError, DataLossError, MillraceError

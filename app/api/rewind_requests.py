@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
-from app.api.checkpoint_reads import CheckpointShelf
-from app.api.offload import on_a_thread
+from app.api.checkpoint_reads import CheckpointReader
+from app.api.offload import run_on_thread
 from app.monitoring.snapshot import Snapshot
 from consumers.records import Partition
 from training.commands import Rewind
@@ -18,20 +18,20 @@ from training.history.rewind_request import RewindRequest
 
 Beginnings = Callable[[], Mapping[Partition, int] | None]
 """Asks Kafka for the first offset that it still has of each partition; may take its time."""
-KAFKA_WITHIN_S = 4.0
-_MOST_ASKING = 8
+KAFKA_TIMEOUT_S = 4.0
+_MAX_ASKING = 8
 
 
-class Planner:
+class RewindPlanner:
     """Plans rewinds ahead of the trainer."""
 
-    def __init__(self, shelf: CheckpointShelf, beginnings: Beginnings) -> None:
-        self._shelf, self._beginnings = shelf, beginnings
-        self._asking = anyio.CapacityLimiter(_MOST_ASKING)
+    def __init__(self, reader: CheckpointReader, beginnings: Beginnings) -> None:
+        self._reader, self._beginnings = reader, beginnings
+        self._asking = anyio.CapacityLimiter(_MAX_ASKING)
 
     async def plan(self, request: RewindRequest, snapshot: Snapshot) -> RewindPlan:
         """Find out what a rewind would do; raises where it cannot be carried out."""
-        plan = await self._shelf.plan(request, _present(snapshot))
+        plan = await self._reader.plan(request, _present(snapshot))
         return plan.with_earliest(await self._earliest(snapshot))
 
     async def order(self, request: RewindRequest, snapshot: Snapshot) -> Rewind:
@@ -44,8 +44,8 @@ class Planner:
         """What Kafka still has; None where it did not answer a moment ago, or takes long now."""
         if snapshot.source is None or not snapshot.source.connected:
             return None
-        with anyio.move_on_after(KAFKA_WITHIN_S):
-            return await on_a_thread(self._beginnings, self._asking)
+        with anyio.move_on_after(KAFKA_TIMEOUT_S):
+            return await run_on_thread(self._beginnings, self._asking)
         return None
 
 

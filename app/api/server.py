@@ -9,7 +9,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from app.api.authorization import door_of
+from app.api.authorization import authorizer_for
 from app.api.http_app import make_application
 from app.api.listener import Listener
 from app.api.routes.probes import make_probes_application
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _LOG_LINES_PER_MINUTE = 30
-_PROBES_END_WITHIN_S = 5.0
+_PROBES_JOIN_TIMEOUT_S = 5.0
 
 
 class ApiServer:
@@ -43,11 +43,11 @@ class ApiServer:
         except BaseException:
             self._main.close()
             raise
-        app = make_application(self._service, door_of(tokens, self._main.host))
-        self._main.answer_by(app, lifespan="on", let_go=app.state.let_go)
+        app = make_application(self._service, authorizer_for(tokens, self._main.host))
+        self._main.serve_with(app, lifespan="on", end_streams=app.state.end_streams)
         log.info("answering on %s", self._main.url)
         if self._probes is not None:
-            self._probes.answer_by(make_probes_application(self._service), lifespan="off")
+            self._probes.serve_with(make_probes_application(self._service), lifespan="off")
             log.info("answering probes on %s", self._probes.url)
         limit_loggers("uvicorn", _LOG_LINES_PER_MINUTE)
 
@@ -74,7 +74,7 @@ class ApiServer:
             self._main.serve()
         finally:
             self._probes.stop()
-            probing.join(_PROBES_END_WITHIN_S)
+            probing.join(_PROBES_JOIN_TIMEOUT_S)
 
     def stop(self) -> None:
         """Ask for the end; returns at once. Any thread, also before `serve`."""

@@ -1,10 +1,11 @@
-"""Verifying: reading and hashing a whole checkpoint for whoever asks, within bounds.
+"""Verification: read and hash a whole checkpoint for a client, within bounds.
 
-That takes a core and the disk for as long as the checkpoint is large, and anybody may ask. So it is done for one at a
-time, and after it nothing is verified until it has taken no more than a share of a core, on average. A few wait for
-that; more are refused. Nothing is kept: what was whole an hour ago may be damaged now.
+That takes a core and the disk for as long as the checkpoint is large, and any client may ask for it. So one checkpoint
+is verified at a time, and after each the next waits until the average is a small share of a core. A few requests wait;
+more are refused. No result is kept: what was whole an hour ago may be damaged now.
 
-Lives on the HTTP side's loop, and hashes on a thread. What was begun is ended even where the client has left.
+Lives on the HTTP side's loop, and hashes on a thread. A verification that has begun is finished, even if its client has
+left.
 """
 
 import asyncio
@@ -14,47 +15,43 @@ from typing import TypeVar
 
 import anyio
 
-from app.api.offload import on_a_thread
+from app.api.offload import run_on_thread
 from app.api.problem_documents import ProblemError
 
 T = TypeVar("T")
-MOST_AT_ONCE = 4
-"""One that is read and hashed, and those that wait for it."""
+MAX_VERIFICATIONS = 4
+"""One that runs, and those that wait for it."""
 _SHARE = 0.1
-"""Of a core."""
+"""Of a core, on average."""
 
 
-class Verifying:
-    """Whose checkpoint is hashed."""
+class VerificationQueue:
+    """Runs verifications one after the other, with a rest after each."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._limiter = anyio.CapacityLimiter(1)
-        self._line = asyncio.Lock()
-        self._asked = 0
+        self._queue = asyncio.Lock()
+        self._requests = 0
         self._rests_until = clock()
 
     async def run(self, read: Callable[[], T]) -> T:
-        """Read when it is its turn; ProblemError where too many wait for theirs."""
-        if self._asked >= MOST_AT_ONCE:
-            raise _full()
-        self._asked += 1
+        """Return what `read` returns, once it has had its turn. Raises ProblemError (503) if too many wait already."""
+        if self._requests >= MAX_VERIFICATIONS:
+            raise ProblemError(
+                503,
+                "Too Many Verifications",
+                f"{MAX_VERIFICATIONS} checkpoints are being verified, or wait for it, already.",
+                fix="Ask again later; `millrace checkpoints verify` does it in a process of its own.",
+                headers={"retry-after": "30"},
+            )
+        self._requests += 1
         try:
-            async with self._line:
+            async with self._queue:
                 await asyncio.sleep(max(0.0, self._rests_until - self._clock()))
-                return await on_a_thread(read, self._limiter, self._rest)
+                return await run_on_thread(read, self._limiter, self._rest)
         finally:
-            self._asked -= 1
+            self._requests -= 1
 
     def _rest(self, took_s: float) -> None:
         self._rests_until = self._clock() + took_s * (1 / _SHARE - 1)
-
-
-def _full() -> ProblemError:
-    return ProblemError(
-        503,
-        "Too Many Verifications",
-        f"{MOST_AT_ONCE} checkpoints are being verified, or wait for it, already.",
-        fix="Ask again later; `millrace checkpoints verify` does it in a process of its own.",
-        headers={"retry-after": "30"},
-    )

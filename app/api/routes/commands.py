@@ -14,11 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.api import audit
-from app.api.checkpoint_reads import CheckpointShelf, just_published
+from app.api.checkpoint_reads import CheckpointReader, just_published
 from app.api.middleware import ORDERED_BY
 from app.api.operations import Operation, Operations, new_id
 from app.api.problem_documents import ProblemError
-from app.api.rewind_requests import Beginnings, Planner
+from app.api.rewind_requests import Beginnings, RewindPlanner
 from app.api.routes.reads import Number
 from app.monitoring.command_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
 from app.monitoring.envelope import stamp
@@ -37,7 +37,7 @@ from training.checkpoints.manifest import Manifest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Save
 from training.history.rewind_request import RewindRequest, parse_destination, parse_skips
 
-LONGEST_WAIT_S = 600.0
+MAX_WAIT_S = 600.0
 _SOON_S = 5.0
 """How long a pause or a resume is waited for unless told otherwise: the trainer looks several times a second."""
 _PROFILED_S = 30.0
@@ -59,10 +59,10 @@ class CommandRoutes:
     """The routes that change something."""
 
     def __init__(
-        self, observer: Observer, shelf: CheckpointShelf, operations: Operations, beginnings: Beginnings
+        self, observer: Observer, reader: CheckpointReader, operations: Operations, beginnings: Beginnings
     ) -> None:
-        self._observer, self._shelf, self._operations = observer, shelf, operations
-        self._planner = Planner(shelf, beginnings)
+        self._observer, self._reader, self._operations = observer, reader, operations
+        self._planner = RewindPlanner(reader, beginnings)
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -140,7 +140,7 @@ class CommandRoutes:
         """Trace the next calls for TensorBoard."""
         seconds, order = _seconds(wait, _PROFILED_S), new_id()
         taken_at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        folder = self._shelf.profiles / f"{taken_at}-{order}"
+        folder = self._reader.profiles / f"{taken_at}-{order}"
         operation = self._begin(Profile(calls=(body or ProfileBody()).calls, folder=folder), request, order)
         if not await operation.wait(seconds):
             return self._under_way(operation, response)
@@ -217,7 +217,7 @@ def _seconds(wait: str | None, usual: float) -> float:
         seconds = parse_duration(wait)
     except ValueError as error:
         raise _bad_wait(str(error)) from None
-    if seconds > LONGEST_WAIT_S:
+    if seconds > MAX_WAIT_S:
         raise _bad_wait(f"{wait!r} is too long")
     return seconds
 
@@ -227,5 +227,5 @@ def _bad_wait(detail: str) -> ProblemError:
         422,
         "Unprocessable Content",
         f"query.wait: {detail}",
-        fix=f"Write for instance ?wait=30s; at most {LONGEST_WAIT_S:g}s.",
+        fix=f"Write for instance ?wait=30s; at most {MAX_WAIT_S:g}s.",
     )

@@ -1,4 +1,4 @@
-"""The chronicle: what has happened and how it went, kept and handed out: `/events`, `/history`, the page's updates.
+"""The events: what has happened and how it went, kept and handed out: `/events`, `/history`, the page's updates.
 
 Owns the history and the streams; the events are the service's. It lives on the HTTP side's loop and takes each look of
 the observer in, once a second. What the page shows is made into text once a look, however many look at it.
@@ -21,8 +21,8 @@ from app.monitoring.sample_history import SampleHistory, shortened
 from app.monitoring.status import status_of
 from training.telemetry.events import Event, Events
 
-_MOST_ID = 10**15
-Since = Annotated[int, Query(ge=0, le=_MOST_ID, description="Only events after the one of this id.")]
+_MAX_ID = 10**15
+Since = Annotated[int, Query(ge=0, le=_MAX_ID, description="Only events after the one of this id.")]
 LastEventId = Annotated[str | None, Header(max_length=40, description="The same, as browsers say it.")]
 SpanName = Annotated[Literal["10m", "2h", "24h"], Query(description="How far back; by 1 s, 10 s or 1 min.")]
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -34,7 +34,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Chronicle:
+class EventRoutes:
     """What has happened, and how it went."""
 
     def __init__(self, observer: Observer, events: Events) -> None:
@@ -136,4 +136,4 @@ class _ListenerPosition:
 
 def _id_of(text: str | None) -> int | None:
     """What a browser says; whatever is no id is nothing."""
-    return int(text) if text is not None and text.isascii() and text.isdecimal() and int(text) <= _MOST_ID else None
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and int(text) <= _MAX_ID else None

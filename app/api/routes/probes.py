@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from app.api import problem_documents
 from app.api.audit import Audit
-from app.api.middleware import Guard
+from app.api.middleware import ApiMiddleware
 from app.api.offload import Charge
 from app.api.problem_documents import ProblemError
 from app.monitoring.envelope import stamp_now
@@ -29,7 +29,7 @@ _FAILING: dict[int | str, dict[str, Any]] = {503: {"model": Health}}
 Verbose = Annotated[str | None, Query(description="Present: list all checks.")]
 
 
-class Probes:
+class ProbeRoutes:
     """The routes that a probe asks."""
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:
@@ -59,7 +59,7 @@ def add_probe(router: APIRouter, path: str, answer: Callable[..., Awaitable[Heal
         router.add_api_route,
         path,
         answer,
-        tags=["Probes"],
+        tags=["ProbeRoutes"],
         response_model=Health,
         responses=_FAILING,
         response_model_exclude_none=True,
@@ -82,20 +82,20 @@ def make_probes_application(service: "Service") -> FastAPI:
     app = FastAPI(
         openapi_url=None,
         redirect_slashes=False,
-        middleware=[Middleware(Guard, stamp=stamp, door=_NoDoor(), audit=Audit())],
+        middleware=[Middleware(ApiMiddleware, stamp=stamp, authorizer=_ProbesOnly(), audit=Audit())],
     )
     problem_documents.install(app, stamp)
-    app.include_router(Probes(look).router())
+    app.include_router(ProbeRoutes(look).router())
     app.add_api_route("/{path:path}", _nothing_else, methods=["GET", "HEAD"])
     return app
 
 
-class _NoDoor:
+class _ProbesOnly:
     """Where there is nothing to order."""
 
     asks_for_token = False
 
-    async def admit(self, headers: Headers, client: str, charge: Charge) -> str:
+    async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """Never."""
         del headers, client, charge
         raise _here_is_nothing(405, "Method Not Allowed", {"allow": "GET, HEAD"})

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from app.api.checkpoint_reads import CheckpointShelf, in_full
+from app.api.checkpoint_reads import CheckpointReader, in_full
 from app.api.operations import Operations
 from app.api.routes.probes import add_probe, probed
 from app.monitoring.envelope import stamp
@@ -25,16 +25,16 @@ from app.monitoring.models import (
 from app.monitoring.observer import Observer
 from app.monitoring.status import lag_answer, status_of, throughput_answer
 
-MOST_ON_A_PAGE = 100
+MAX_PER_PAGE = 100
 Number = Annotated[int, Path(ge=0, le=10**15, description="A checkpoint's number.")]
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ProblemDocument}}
 
 
-class Looks:
+class ReadRoutes:
     """The routes that change nothing."""
 
-    def __init__(self, observer: Observer, shelf: CheckpointShelf, operations: Operations) -> None:
-        self._observer, self._shelf, self._operations = observer, shelf, operations
+    def __init__(self, observer: Observer, reader: CheckpointReader, operations: Operations) -> None:
+        self._observer, self._reader, self._operations = observer, reader, operations
 
     def router(self) -> APIRouter:
         """All of them."""
@@ -70,11 +70,11 @@ class Looks:
 
     async def checkpoints(
         self,
-        limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE, description="How many.")] = 20,
+        limit: Annotated[int, Query(ge=1, le=MAX_PER_PAGE, description="How many.")] = 20,
         before: Annotated[int | None, Query(ge=0, le=10**15, description="Only smaller numbers.")] = None,
     ) -> CheckpointList:
         """All checkpoints, the newest first."""
-        listing = await self._shelf.listing()
+        listing = await self._reader.listing()
         older = [one for one in listing.checkpoints if before is None or one.number < before]
         more = len(older) > limit
         return CheckpointList(
@@ -91,7 +91,7 @@ class Looks:
         verify: Annotated[bool, Query(description="Read and hash every byte of it.")] = False,
     ) -> LineageAnswer:
         """One checkpoint in full, and what is behind it."""
-        lineage = await self._shelf.one(number, verify=verify)
+        lineage = await self._reader.one(number, verify=verify)
         found = in_full(lineage.found)
         return LineageAnswer(**stamp(self._observer.look().snapshot), checkpoint=found, **lineage_fields(lineage))
 

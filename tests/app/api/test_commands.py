@@ -176,7 +176,7 @@ def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) 
 def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
     api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewind_requests, "KAFKA_WITHIN_S", 0.05)
+    monkeypatch.setattr(rewind_requests, "KAFKA_TIMEOUT_S", 0.05)
     answers = threading.Event()
 
     def slowly(_start: Any) -> dict[Partition, int]:
@@ -194,7 +194,7 @@ def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Reading a checkpoint ends when this is set, which is later than anybody waits; or fails in the end."""
-    monkeypatch.setattr(operations, "CHECKED_WITHIN_S", 0.05)
+    monkeypatch.setattr(operations, "CHECK_TIMEOUT_S", 0.05)
     read = threading.Event()
 
     def slowly(*given: Any) -> RewindPlan:

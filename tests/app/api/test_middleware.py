@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.api import middleware
-from app.api.authorization import ShutDoor, is_loopback
+from app.api.authorization import ReadOnlyAuthorizer, is_loopback
 from tests.app.api_rig import Client, Rig, is_problem
 
 MUTATING = ["/checkpoints", "/checkpoints/0/restore", "/rewind", "/pause", "/resume", "/profile"]
@@ -54,7 +54,7 @@ def test_whoever_only_looks_may_call_us_by_any_name(api: Client) -> None:
 
 @pytest.mark.parametrize("path", [*MUTATING, "/nope"])
 def test_a_listener_that_others_can_reach_changes_nothing(rig: Rig, path: str) -> None:
-    client = Client(rig, door=ShutDoor())
+    client = Client(rig, authorizer=ReadOnlyAuthorizer())
     body = is_problem(client.post(path, {"to": 0}), 403)
     assert "api.tokens_dir" in body["fix"]
     assert client.get("/status").status_code == 200
@@ -75,7 +75,7 @@ def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(api: Clie
 
 def test_a_body_of_the_largest_size_is_read(api: Client) -> None:
     body = b'{"to": 0, "dry_run": true}'
-    padded = body + b" " * (middleware.MOST_BODY_BYTES - len(body))
+    padded = body + b" " * (middleware.MAX_BODY_BYTES - len(body))
     answer = api.post("/rewind", content=padded, headers={"content-type": "application/json"})
     assert answer.status_code == 200
 

@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from app.api import checkpoint_reads
-from app.api.checkpoint_reads import CheckpointShelf
-from app.api.offload import on_a_thread, uncharged
+from app.api.checkpoint_reads import CheckpointReader
+from app.api.offload import ignore_charge, run_on_thread
 from app.api.problem_documents import ProblemError
 from app.api.routes import docs
-from app.api.verification import MOST_AT_ONCE, Verifying
+from app.api.verification import MAX_VERIFICATIONS, VerificationQueue
 from tests.app.api_rig import Client, Rig
 from training.checkpoints.inspection import inspect
 from training.errors import MissingCheckpointError
@@ -38,10 +38,10 @@ def test_a_description_is_made_once_however_often_it_is_asked_for(
 
 def test_what_a_look_at_the_disk_takes_is_charged_also_where_it_finds_nothing(rig: Rig) -> None:
     charged: list[float] = []
-    shelf = CheckpointShelf(rig.folder, charged.append)
-    asyncio.run(shelf.listing())
+    reader = CheckpointReader(rig.folder, charged.append)
+    asyncio.run(reader.listing())
     with pytest.raises(MissingCheckpointError):
-        asyncio.run(shelf.one(7, verify=False))
+        asyncio.run(reader.one(7, verify=False))
     assert len(charged) == 2
     assert min(charged) > 0
 
@@ -58,12 +58,12 @@ def test_what_still_reads_when_all_ends_is_left_behind_and_holds_up_no_exit() ->
 
     async def stopped() -> bool:
         limiter = anyio.CapacityLimiter(1)
-        asked = asyncio.create_task(on_a_thread(read, limiter))
+        asked = asyncio.create_task(run_on_thread(read, limiter))
         assert await asyncio.to_thread(reading.wait, 20)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        return await on_a_thread(ended.is_set, limiter)
+        return await run_on_thread(ended.is_set, limiter)
 
     assert not asyncio.run(stopped())
     assert on[0].is_alive()
@@ -83,8 +83,8 @@ def test_one_checkpoint_is_verified_at_a_time_and_few_wait_for_theirs() -> None:
         return 1
 
     async def crowd() -> list[int]:
-        line = Verifying()
-        asked = [asyncio.create_task(line.run(read)) for _ in range(MOST_AT_ONCE)]
+        line = VerificationQueue()
+        asked = [asyncio.create_task(line.run(read)) for _ in range(MAX_VERIFICATIONS)]
         await asyncio.sleep(0)
         with pytest.raises(ProblemError, match="already") as refusal:
             await line.run(read)
@@ -93,7 +93,7 @@ def test_one_checkpoint_is_verified_at_a_time_and_few_wait_for_theirs() -> None:
         verified = await asyncio.gather(*asked)
         return [*verified, await line.run(read)]
 
-    assert asyncio.run(crowd()) == [1] * (MOST_AT_ONCE + 1)
+    assert asyncio.run(crowd()) == [1] * (MAX_VERIFICATIONS + 1)
     assert most == [1]
 
 
@@ -109,7 +109,7 @@ def test_after_a_long_verification_the_next_waits_until_the_mean_is_a_tenth_of_a
     monkeypatch.setattr(asyncio, "sleep", sleep)
 
     async def three() -> None:
-        line = Verifying(clock=lambda: 100.0)
+        line = VerificationQueue(clock=lambda: 100.0)
         for _ in range(3):
             await line.run(lambda: None)
 
@@ -128,10 +128,10 @@ def test_a_verification_holds_up_no_other_look(rig: Rig, monkeypatch: pytest.Mon
     monkeypatch.setattr(checkpoint_reads, "inspect", slowly)
 
     async def both() -> bool | None:
-        shelf = CheckpointShelf(rig.folder, uncharged)
-        verified = asyncio.create_task(shelf.one(0, verify=True))
-        await asyncio.wait_for(shelf.one(0, verify=False), 10)
-        await asyncio.wait_for(shelf.listing(), 10)
+        reader = CheckpointReader(rig.folder, ignore_charge)
+        verified = asyncio.create_task(reader.one(0, verify=True))
+        await asyncio.wait_for(reader.one(0, verify=False), 10)
+        await asyncio.wait_for(reader.listing(), 10)
         assert not verified.done()
         go_on.set()
         return (await verified).found.verified

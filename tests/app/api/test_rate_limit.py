@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from app.api.problem_documents import ProblemError
-from app.api.rate_limit import MOST_WAITING, REFUSED_AFTER_S, UNPACED, CpuBudget, PaceOptions
+from app.api.rate_limit import MAX_WAITING, REFUSED_AFTER_S, UNLIMITED, CpuBudget, CpuBudgetOptions
 
 
 class Thread:
@@ -13,7 +13,7 @@ class Thread:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.cpu = 0.0
-        self.pace = CpuBudget(PaceOptions(share=0.1, burst_s=0.5), lambda: self.now, lambda: self.cpu)
+        self.budget = CpuBudget(CpuBudgetOptions(share=0.1, burst_s=0.5), lambda: self.now, lambda: self.cpu)
         monkeypatch.setattr(asyncio, "sleep", self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
@@ -26,7 +26,7 @@ class Thread:
     async def _answers(self, until: float, cost_s: float, path: str) -> int:
         count = 0
         while self.now < until:
-            await self.pace.turn(path)
+            await self.budget.wait_turn(path)
             self.cpu += cost_s
             self.now += cost_s
             count += 1
@@ -55,7 +55,7 @@ def test_what_was_not_taken_does_not_pile_up(thread: Thread) -> None:
     assert thread.cpu - spent <= 0.5 + 1 * 0.1 + 0.01
 
 
-@pytest.mark.parametrize("path", sorted(UNPACED))
+@pytest.mark.parametrize("path", sorted(UNLIMITED))
 def test_probes_never_wait(thread: Thread, path: str) -> None:
     thread.answers(5, 0.005)
     assert thread.answers(1, 0.005, path) >= 200
@@ -78,7 +78,7 @@ def test_who_asks_after_a_flood_of_probes_does_not_pay_for_it_for_long(thread: T
 
 def test_what_other_threads_took_is_waited_for_too(thread: Thread) -> None:
     thread.answers(0.1, 0.004)
-    thread.pace.charge(3.0)
+    thread.budget.charge(3.0)
     assert thread.answers(1, 0.004) <= 5
 
 
@@ -92,15 +92,15 @@ def test_a_line_that_is_full_refuses_more_but_not_sooner_than_it_answers(monkeyp
             await asyncio.Event().wait()
 
     async def crowd() -> int:
-        pace = CpuBudget(PaceOptions(burst_s=0.0), spent=lambda: 0.0)
-        line = [asyncio.create_task(pace.turn("/status")) for _ in range(MOST_WAITING)]
+        budget = CpuBudget(CpuBudgetOptions(burst_s=0.0), spent=lambda: 0.0)
+        line = [asyncio.create_task(budget.wait_turn("/status")) for _ in range(MAX_WAITING)]
         await turn_of_the_loop(0)
         with pytest.raises(ProblemError) as refusal:
-            await pace.turn("/status")
+            await budget.wait_turn("/status")
         for waiting in line:
             waiting.cancel()
         await asyncio.gather(*line, return_exceptions=True)
-        await asyncio.wait_for(pace.turn("/livez"), 1.0)
+        await asyncio.wait_for(budget.wait_turn("/livez"), 1.0)
         return refusal.value.status
 
     monkeypatch.setattr(asyncio, "sleep", sleep)

@@ -128,7 +128,7 @@ def test_a_second_head_that_never_ends_is_let_go_too(
 
 
 def test_a_body_that_never_comes_is_let_go(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "BODY_WITHIN_S", 0.2)
+    monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.2)
     with connected(server) as client:
         client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n{")
         assert b"408 Request Timeout" in _rest(client)
@@ -141,7 +141,7 @@ def test_a_body_in_chunks_without_end_is_cut_off_at_the_cap(server: ApiServer) -
     with connected(server) as client:
         client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         try:
-            while sent < 64 * middleware.MOST_BODY_BYTES:
+            while sent < 64 * middleware.MAX_BODY_BYTES:
                 client.sendall(chunk)
                 sent += len(chunk)
         except (ConnectionResetError, BrokenPipeError):

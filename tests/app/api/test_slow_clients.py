@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.api import http_protocol, listener, rate_limit
-from app.api.rate_limit import UNPACED, CpuBudget
+from app.api.rate_limit import UNLIMITED, CpuBudget
 from app.api.server import ApiServer
 from app.settings.sections.service import ApiSettings
 from tests.app.api_rig import Rig
@@ -26,7 +26,7 @@ NARROW = 4096
 def server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
     """A server for five clients, between whom and it little fits; ended at once, whoever waits."""
     monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", MOST)
-    monkeypatch.setattr(listener, "_ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr(listener, "_SHUTDOWN_TIMEOUT_S", 0.1)
     server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
     server.bind()
     of_main(server)._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NARROW)
@@ -51,7 +51,7 @@ def connections(server: ApiServer) -> set[Any]:
 def hold_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From now on nobody gets a turn but probes."""
 
-    async def wait_for_ever(_pace: CpuBudget) -> None:
+    async def wait_for_ever(_budget: CpuBudget) -> None:
         await asyncio.Event().wait()
 
     return lambda: monkeypatch.setattr(CpuBudget, "_wait", wait_for_ever)
@@ -85,7 +85,7 @@ def probed(server: ApiServer, path: str = "/livez") -> int:
 
 
 @pytest.mark.row(27)
-@pytest.mark.parametrize("path", sorted(UNPACED))
+@pytest.mark.parametrize("path", sorted(UNLIMITED))
 def test_clients_that_wait_for_their_answers_make_room_for_a_probe(
     server: ApiServer, clients: Come, hold_up: Callable[[], None], path: str
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_listener_that_never_reads_is_let_go_without_an_error(
 def test_a_line_that_is_full_refuses_by_a_problem_and_answers_probes(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rate_limit, "MOST_WAITING", 0)
+    monkeypatch.setattr(rate_limit, "MAX_WAITING", 0)
     monkeypatch.setattr(rate_limit, "REFUSED_AFTER_S", 0.0)
     answer = httpx.get(f"http://127.0.0.1:{server.port}/status", timeout=20)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")

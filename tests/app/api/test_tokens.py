@@ -10,7 +10,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from app.api.audit import ORDERS, OUTCOMES
-from app.api.authorization import TokenDoor
+from app.api.authorization import TokenAuthorizer
 from app.api.problem_documents import ProblemError
 from app.api.server import ApiServer
 from app.api.tokens import Tokens
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def guarded(rig: Rig, folder: Path) -> Iterator[Client]:
     """A client of a service that asks for tokens."""
-    client = Client(rig, door=TokenDoor(Tokens.open(folder)))
+    client = Client(rig, authorizer=TokenAuthorizer(Tokens.open(folder)))
     yield client
     client.close()
 
@@ -215,9 +215,9 @@ def test_an_order_that_ends_in_a_defect_stands_in_the_log_and_in_the_counts(
 
 def test_what_reading_the_tokens_takes_is_charged_whoever_asks(folder: Path) -> None:
     charged: list[float] = []
-    door, headers = TokenDoor(Tokens.open(folder)), Headers({"authorization": f"Bearer {'x' * 40}"})
+    authorizer, headers = TokenAuthorizer(Tokens.open(folder)), Headers({"authorization": f"Bearer {'x' * 40}"})
     with pytest.raises(ProblemError):
-        asyncio.run(door.admit(headers, "10.0.0.7", charged.append))
+        asyncio.run(authorizer.authorize(headers, "10.0.0.7", charged.append))
     assert len(charged) == 1
     assert charged[0] > 0
 
@@ -241,7 +241,7 @@ def test_a_folder_that_is_exchanged_by_a_link_is_followed(rig: Rig, tmp_path: Pa
         (folder / name / "ops").write_text(token)
     (folder / "..data").symlink_to("..first")
     (folder / "ops").symlink_to("..data/ops")
-    client = Client(rig, door=TokenDoor(Tokens.open(folder)))
+    client = Client(rig, authorizer=TokenAuthorizer(Tokens.open(folder)))
     assert client.post("/pause", headers=bearing(TOKEN)).json()["reason"] == "asked to by ops over HTTP"
     (folder / "..new").symlink_to("..second")
     (folder / "..new").rename(folder / "..data")

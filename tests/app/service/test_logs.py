@@ -46,7 +46,7 @@ def test_an_order_is_written_down_however_little_is_said(stream: io.StringIO) ->
 
     async def order() -> None:
         scope = {"type": "http", "method": "POST", "path": "/pause", "app": Starlette()}
-        with Audit().following(scope, nowhere, "ops over HTTP") as send:
+        with Audit().recording(scope, nowhere, "ops over HTTP") as send:
             await send({"type": "http.response.start", "status": 200, "headers": []})
 
     logs.configure(form="json", level="error", stream=stream)

@@ -476,7 +476,7 @@ TEETH = (
         row=27,
         missing="A body that announces no length may be of any.",
         file="app/api/middleware.py",
-        text="        if len(body) > MOST_BODY_BYTES:\n            raise _too_large()\n",
+        text="        if len(body) > MAX_BODY_BYTES:\n            raise _too_large()\n",
         test=f"{_SERVER}::test_a_body_in_chunks_that_is_too_large_is_answered_by_413",
     ),
     Tooth(
