@@ -1,7 +1,7 @@
-"""Durations, sizes and shares as people write them: `500ms`, `256MiB`, `5%`.
+"""Durations and sizes as people write them: `500ms`, `256MiB`.
 
-Owns the parsing, the writing back, and the pydantic types whose values are seconds (float), bytes (int) and fractions
-(float). A bare number is refused: which unit was meant is the reader's guess otherwise.
+Owns the parsing, the writing back, and the pydantic types whose values are seconds (float) and bytes (int). A number
+without a unit is refused, because a reader would have to guess the unit.
 """
 
 import re
@@ -30,7 +30,6 @@ SIZES: Mapping[str, Decimal] = {
     "TB": Decimal(10**12),
     "TiB": Decimal(2**40),
 }
-SHARES: Mapping[str, Decimal] = {"%": Decimal("0.01")}
 _QUANTITY = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*(?P<unit>[A-Za-z%]*)\s*", re.ASCII)
 _EXACT = Context(prec=100)
 """Enough for the longest number that the pattern lets in, times the largest unit."""
@@ -57,19 +56,6 @@ def parse_size(text: object) -> int:
 def format_size(size: int) -> str:
     """Write bytes in the largest unit that divides them; `parse_size` reads exactly them back."""
     return _write(Decimal(size), SIZES, smallest="B")
-
-
-def parse_share(text: object) -> float:
-    """Read a share as a fraction from 0 to 1."""
-    share = _quantity(text, "share", SHARES, hint="%")
-    if share > 1:
-        raise ValueError(f"{text!r} is more than the whole; write a share from 0% to 100%")
-    return float(share)
-
-
-def format_share(share: float) -> str:
-    """Write a fraction in percent; `parse_share` reads exactly it back."""
-    return _write(Decimal(repr(float(share))), SHARES, smallest="%")
 
 
 def _quantity(text: object, kind: str, units: Mapping[str, Decimal], hint: str) -> Decimal:
@@ -116,10 +102,3 @@ Size = Annotated[
     WithJsonSchema(_unit_type("size", SIZES, "256MiB")),
 ]
 """Bytes, written as `256MiB`."""
-Share = Annotated[
-    float,
-    BeforeValidator(parse_share),
-    PlainSerializer(format_share, return_type=str),
-    WithJsonSchema(_unit_type("share", SHARES, "5%")),
-]
-"""A fraction from 0 to 1, written as `5%`."""

@@ -4,10 +4,8 @@ from hypothesis import strategies as st
 
 from app.settings.units import (
     format_duration,
-    format_share,
     format_size,
     parse_duration,
-    parse_share,
     parse_size,
 )
 
@@ -20,11 +18,6 @@ def test_every_duration_reads_back_to_the_same_seconds(seconds: float) -> None:
 @given(st.integers(min_value=0, max_value=2**63))
 def test_every_size_reads_back_to_the_same_bytes(size: int) -> None:
     assert parse_size(format_size(size)) == size
-
-
-@given(st.floats(min_value=1e-6, max_value=1.0) | st.just(0.0))
-def test_every_share_reads_back_to_the_same_fraction(share: float) -> None:
-    assert parse_share(format_share(share)) == share
 
 
 @pytest.mark.parametrize(
@@ -42,11 +35,6 @@ def test_sizes_are_bytes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0%", 0.0), ("100%", 1.0), ("2.5%", 0.025)])
-def test_shares_are_fractions(text: str, share: float) -> None:
-    assert parse_share(text) == share
-
-
 def test_quantities_are_written_in_the_largest_unit_that_divides_them() -> None:
     assert [format_duration(s) for s in (0.0, 0.5, 25.0, 90.0, 3600.0, 172800.0)] == [
         "0s",
@@ -57,7 +45,6 @@ def test_quantities_are_written_in_the_largest_unit_that_divides_them() -> None:
         "2d",
     ]
     assert [format_size(s) for s in (0, 7, 1000, 262144, 10**9, 2**40)] == ["0B", "7B", "1kB", "256KiB", "1GB", "1TiB"]
-    assert [format_share(s) for s in (0.0, 0.05, 0.025)] == ["0%", "5%", "2.5%"]
 
 
 @pytest.mark.parametrize("number", [500, "500", "500 ", 500.0])
@@ -77,8 +64,3 @@ def test_what_is_no_duration_is_refused_with_an_example(text: object) -> None:
 def test_a_fraction_of_a_byte_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'0\.3B' is not a whole number of bytes"):
         parse_size("0.3B")
-
-
-def test_more_than_the_whole_is_refused() -> None:
-    with pytest.raises(ValueError, match="'101%' is more than the whole"):
-        parse_share("101%")
