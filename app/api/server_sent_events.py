@@ -6,7 +6,6 @@ them all at once.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
@@ -100,8 +99,3 @@ def frame(data: str, *, event_id: int | None = None) -> str:
     """One message; `data` is a line of JSON."""
     name = "" if event_id is None else f"id: {event_id}\n"
     return f"{name}data: {data}\n\n"
-
-
-def as_line(value: object) -> str:
-    """Any JSON value as one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

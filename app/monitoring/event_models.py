@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from app.monitoring.models import Answer, Shape, moment
+from app.monitoring.models import Answer, Shape, Status, moment
 from training.telemetry.events import Event
 
 Column = list[float | None]
@@ -74,3 +74,13 @@ class HistoryAnswer(Answer):
     mean: Means
     least: Extremes | None = Field(None, description="Left out where a step is a single look.")
     greatest: Extremes | None = None
+
+
+class PageUpdate(Shape):
+    """The page's own message, once a second. It is not part of the public API."""
+
+    at: float = Field(description="Seconds since 1970.")
+    status: Status
+    metric: str | None = Field(None, description="The name of the live metric.")
+    sample: Mapping[str, float | None] = Field(description="The newest value of each column of the charts.")
+    events: list[EventView] = Field(description="What has happened since the message before, the oldest first.")

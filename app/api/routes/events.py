@@ -1,7 +1,7 @@
 """The events: what has happened and how it went, kept and handed out: `/events`, `/history`, the page's updates.
 
 Owns the history and the streams; the events are the service's. It lives on the HTTP side's loop and takes each look of
-the observer in, once a second. What the page shows is made into text once a look, however many look at it.
+the observer in, once a second. The page's update is made once a look for all listeners.
 """
 
 from functools import partial
@@ -11,9 +11,9 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.server_sent_events import MEDIA_TYPE, Streams, as_line, frame
+from app.api.server_sent_events import MEDIA_TYPE, Streams, frame
 from app.monitoring.envelope import stamp
-from app.monitoring.event_models import EventsAnswer, EventView, Extremes, HistoryAnswer, Means
+from app.monitoring.event_models import EventsAnswer, EventView, Extremes, HistoryAnswer, Means, PageUpdate
 from app.monitoring.models import ProblemDocument
 from app.monitoring.observer import Observation, Observer
 from app.monitoring.problem_events import Noticing
@@ -43,8 +43,8 @@ class EventRoutes:
         self._history = SampleHistory()
         self.streams = Streams()
         self._seen: Observation | None = None
-        self._page: str | None = None
-        """What the page shows, once somebody has asked for it since the last look."""
+        self._page: PageUpdate | None = None
+        """The page's update of the last look; None until a listener draws it, because it takes a while to make."""
 
     def look(self, observation: Observation) -> None:
         """Take a look in, and wake who listens."""
@@ -106,17 +106,20 @@ class EventRoutes:
         if self._seen is None or self._seen is place.seen:
             return ""
         place.seen = self._seen
-        events = place.move_on(self._events)
-        shown = ",".join(EventView.of(event).model_dump_json() for event in events)
-        return frame(f'{{{self._shown(self._seen)},"events":[{shown}]}}')
+        events = [EventView.of(event) for event in place.move_on(self._events)]
+        update = self._update(self._seen).model_copy(update={"events": events})
+        return frame(update.model_dump_json(exclude_none=True))
 
-    def _shown(self, observation: Observation) -> str:
+    def _update(self, observation: Observation) -> PageUpdate:
+        """Return the update of this look without its events, which differ between listeners."""
         if self._page is None:
-            status = status_of(observation).model_dump_json(exclude_none=True)
-            sample = {name: shortened(value) for name, value in self._history.latest.items()}
-            name = as_line(self._history.metric)
-            at = f"{observation.snapshot.at:.3f}"
-            self._page = f'"at":{at},"status":{status},"metric":{name},"sample":{as_line(sample)}'
+            self._page = PageUpdate(
+                at=round(observation.snapshot.at, 3),
+                status=status_of(observation),
+                metric=self._history.metric,
+                sample={name: shortened(value) for name, value in self._history.latest.items()},
+                events=[],
+            )
         return self._page
 
 
