@@ -28,6 +28,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from app.service.logs import configure
+from app.service.running import Running
 from app.service.service import RunOptions, Service
 from app.settings import Loaded, load
 from training.telemetry.live_metrics import LiveSnapshot
@@ -68,8 +69,8 @@ class Marks(Meter):
         self._seen += learnt
         if len(self.looks) < 2 and self._seen >= self._judged[len(self.looks)]:
             assert self.service is not None
-            assert self.service.parts.live is not None
-            self.looks.append(self.service.parts.live.look())
+            assert isinstance(self.service.running, Running)
+            self.looks.append(self.service.running.live.look())
         if len(self.marks) < 2 and self._seen >= self._at[len(self.marks)]:
             self.marks.append(self._mark())
             if len(self.marks) == 2:
@@ -77,9 +78,8 @@ class Marks(Meter):
 
     def _mark(self) -> Mark:
         assert self.service is not None
-        assert self.service.parts.source is not None
         wall_s, cpu_s = time.perf_counter(), time.process_time()
-        source = self.service.parts.source.statistics()
+        source = self.service.source.statistics()
         return Mark(self._seen, wall_s, cpu_s, source.records, source.lag_records, thread_times())
 
 

@@ -64,7 +64,7 @@ def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
     app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
     app.include_router(ReadRoutes(observer, reader, operations).router())
     app.include_router(metrics_router(observer, audit))
-    orders = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.parts.source))
+    orders = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
     app.include_router(orders.router(), dependencies=[Security(_BEARER)] if authorizer.asks_for_token else [])
     app.include_router(events.router())
     app.include_router(PageRoutes().router())

@@ -42,7 +42,7 @@ class RewindPlanner:
 
     async def _earliest(self, snapshot: Snapshot) -> Mapping[Partition, int] | None:
         """What Kafka still has; None where it did not answer a moment ago, or takes long now."""
-        if snapshot.source is None or not snapshot.source.connected:
+        if not snapshot.source.connected:
             return None
         with anyio.move_on_after(KAFKA_TIMEOUT_S):
             return await run_on_thread(self._beginnings, self._asking)

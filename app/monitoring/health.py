@@ -34,7 +34,7 @@ def alive(snapshot: Snapshot) -> list[Check]:
 def ready(snapshot: Snapshot) -> list[Check]:
     """What a readiness probe looks at."""
     at_work = snapshot.phase.phase in AT_WORK and snapshot.posting is not None
-    connected = snapshot.source is not None and snapshot.source.connected
+    connected = snapshot.source.connected
     return [
         *alive(snapshot),
         Check(

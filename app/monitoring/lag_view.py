@@ -52,10 +52,9 @@ def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
     counts = [count for count in behind.values() if count is not None]
     records = sum(counts) if counts and len(counts) == len(behind) else None
     learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
-    fetching = None if snapshot.source is None else snapshot.source.lag.seconds
     return LearntLag(
         records=records,
-        seconds=_seconds(snapshot.at, records, learnt_to, caught_up.all, fetching),
+        seconds=_seconds(snapshot.at, records, learnt_to, caught_up.all, snapshot.source.lag.seconds),
         partitions={
             partition: _partition_seconds(snapshot, partition, count, caught_up) for partition, count in behind.items()
         },
@@ -78,7 +77,7 @@ def _partition_seconds(
 ) -> float | None:
     """A partition is learnt up to the last record of its last chunk that was settled."""
     settled = snapshot.fingerprints.get(partition)
-    fetching = None if snapshot.source is None else snapshot.source.lag.partitions.get(partition)
+    fetching = snapshot.source.lag.partitions.get(partition)
     return _seconds(
         snapshot.at,
         behind,
@@ -93,7 +92,7 @@ def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
 
     None where that is not known, or never; the whole retention where everything is learnt.
     """
-    if snapshot.source is None or lag.records is None or lag.seconds is None:
+    if lag.records is None or lag.seconds is None:
         return None
     kept_ms = snapshot.source.retention_ms
     behind = {partition.topic for partition in snapshot.ledger.partitions if _behind(snapshot, partition)}
@@ -111,13 +110,13 @@ def partition_lags(snapshot: Snapshot, lag: LearntLag) -> Mapping[str, Partition
 
 def _behind(snapshot: Snapshot, partition: Partition) -> int | None:
     """How many of its offsets are not learnt yet; None while its end is unknown."""
-    fetching = None if snapshot.source is None else snapshot.source.lag.partitions.get(partition)
+    fetching = snapshot.source.lag.partitions.get(partition)
     end = None if fetching is None else fetching.end
     return None if end is None else max(0, end - snapshot.ledger.partitions[partition].position)
 
 
 def _view(snapshot: Snapshot, partition: Partition, lag: LearntLag) -> PartitionLagView:
-    fetching = None if snapshot.source is None else snapshot.source.lag.partitions.get(partition)
+    fetching = snapshot.source.lag.partitions.get(partition)
     seconds = lag.partitions.get(partition)
     return PartitionLagView(
         position=snapshot.ledger.partitions[partition].position,
@@ -125,5 +124,5 @@ def _view(snapshot: Snapshot, partition: Partition, lag: LearntLag) -> Partition
         end=None if fetching is None else fetching.end,
         lag_records=_behind(snapshot, partition),
         lag_s=None if seconds is None else round(seconds, 3),
-        same_topic=_SHOWN.get(snapshot.source.recognised.get(partition)) if snapshot.source else None,
+        same_topic=_SHOWN.get(snapshot.source.recognised.get(partition)),
     )

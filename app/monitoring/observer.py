@@ -98,7 +98,7 @@ class Observer:
             self._samples.popleft()
 
     def _problems(self, snapshot: Snapshot) -> tuple[Trouble, ...]:
-        refused = 0 if snapshot.source is None else sum(snapshot.source.commits_refused.values())
+        refused = sum(snapshot.source.commits_refused.values())
         if refused > self._refused:
             self._refused, self._refused_at = refused, snapshot.clock
         lately = snapshot.clock - self._refused_at < _REFUSALS_LAST_S
@@ -123,12 +123,12 @@ class Observer:
 
 
 def _sample(snapshot: Snapshot) -> _LastLook:
-    lags = {} if snapshot.source is None else snapshot.source.lag.partitions
+    lags = snapshot.source.lag.partitions
     ends = [lag.end for lag in lags.values() if lag.end is not None]
     return _LastLook(
         clock=snapshot.clock,
         ends=sum(ends) if ends and len(ends) == len(lags) else None,
         partitions=len(lags),
         incarnation=snapshot.ledger.incarnation,
-        waiting_records_s=None if snapshot.stream is None else snapshot.stream.feed.waiting_records_s,
+        waiting_records_s=snapshot.stream.feed.waiting_records_s if snapshot.fetching_began else None,
     )

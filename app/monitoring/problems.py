@@ -101,7 +101,7 @@ def _balance(snapshot: Snapshot) -> Iterator[Problem]:
             what="The ledger does not add up: an offset is unaccounted for, or counted twice.",
             fix="This is a defect of millrace: rewind to a checkpoint from before, and report this with the log.",
         )
-    lost = 0 if snapshot.source is None else sum(p.lost for p in snapshot.source.partitions.values())
+    lost = sum(partition.lost for partition in snapshot.source.partitions.values())
     if lost:
         yield Problem(
             kind="lost",
@@ -112,8 +112,8 @@ def _balance(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
     source = snapshot.source
-    if source is None or snapshot.phase.phase in OVER:
-        return
+    if snapshot.phase.phase is Phase.STARTING or snapshot.phase.phase in OVER:
+        return  # not connected yet, or not any more
     if not source.connected:
         why = f" ({source.last_error})" if source.last_error else ""
         servers = ", ".join(snapshot.settings.kafka.bootstrap_servers)
@@ -139,7 +139,7 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _refused(snapshot: Snapshot) -> Problem:
-    refused = {} if snapshot.source is None else snapshot.source.commits_refused
+    refused = snapshot.source.commits_refused
     group = snapshot.settings.kafka.group
     counts = ", ".join(f"{count} × {error}" for error, count in sorted(refused.items()))
     if _STRANGERS in refused:

@@ -34,19 +34,16 @@ class ProcessFlow:
 
 def flow_of(snapshot: Snapshot) -> RecordFlow | None:
     """None before the first incarnation."""
-    return None if snapshot.stream is None else _flow(snapshot.stream)
+    return _flow(snapshot.stream) if snapshot.fetching_began else None
 
 
 def balanced(snapshot: Snapshot) -> bool:
     """Whether both sums hold: of the history, by the ledger, and of what is on its way."""
-    flow = flow_of(snapshot)
-    return snapshot.ledger.balanced and (flow is None or flow.balanced)
+    return snapshot.ledger.balanced and _flow(snapshot.stream).balanced
 
 
 def process_flow_of(snapshot: Snapshot) -> ProcessFlow:
     """What was fetched and discarded never goes back; what is neither, nor settled, is held."""
-    if snapshot.stream is None:
-        return ProcessFlow(fetched=0, held=0, discarded=0)
     flow, before = _flow(snapshot.stream), snapshot.stream.before
     fetched = before.fetched + flow.fetched
     discarded = before.fetched - before.settled + flow.discarded

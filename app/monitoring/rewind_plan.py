@@ -11,19 +11,19 @@ from typing import Any
 from app.monitoring.command_models import PartitionPlan
 from app.monitoring.lineage_view import skips_of
 from app.monitoring.models import SkipView, event_moment
+from app.service.source_view import SourceView
 from consumers.errors import MillraceError
 from consumers.kafka.options import OutOfRange
 from consumers.kafka.positions import Earliest
-from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from training.history.rewind import RewindPlan
 from training.ledger.skips import UNPUBLISHED
 
 
-def beginnings_of(source: KafkaSource | None) -> Mapping[Partition, int] | None:
+def beginnings_of(source: SourceView) -> Mapping[Partition, int] | None:
     """The first offset that Kafka still has of each partition; None where it does not answer. Waits for it."""
     try:
-        return None if source is None else source.resolve_start(Earliest())
+        return source.resolve_start(Earliest())
     except (MillraceError, TimeoutError, RuntimeError, CancelledError):  # away, or being stopped
         return None
 

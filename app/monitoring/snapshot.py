@@ -32,7 +32,7 @@ OVER = frozenset({Phase.STOPPING, Phase.ENDED, Phase.FAILED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The service at an instant. What is None is not there yet."""
+    """The service at an instant. Statistics of what is not there yet are empty."""
 
     at: float
     """Seconds since 1970."""
@@ -48,20 +48,25 @@ class Snapshot:
     fingerprints: Mapping[Partition, Fingerprint | None]
     """The last record of the last chunk that was settled of each partition, where one is on file."""
     letters: DeadLetterStatistics
-    source: SourceStatistics | None
-    stream: "StreamStatistics | None"
+    source: SourceStatistics
+    stream: "StreamStatistics"
     posting: Posting | None
     crash_loop: CrashLoop | None
-    """What this start was paused for, and may go on in spite of."""
+    """What this start was paused for; it stays here after somebody has resumed the training."""
+    guard_holds: bool
+    """Whether nobody has resumed the training since, or paused it for another reason."""
     provenance: Mapping[str, Any]
     """What this process writes down with its checkpoints; empty before the first."""
 
     @property
+    def fetching_began(self) -> bool:
+        """Whether a stream was opened; before that, counters of what is fetched mean nothing and are left out."""
+        return self.source.incarnation is not None
+
+    @property
     def braked(self) -> CrashLoop | None:
-        """What it is paused for to this moment, if it is a crash loop."""
-        loop = self.crash_loop
-        held = self.phase.phase is Phase.PAUSED and loop is not None and self.phase.reason == str(loop)
-        return loop if held else None
+        """The crash loop that the trainer is paused for now; None where it is not paused, or for another reason."""
+        return self.crash_loop if self.guard_holds and self.phase.phase is Phase.PAUSED else None
 
     @property
     def name(self) -> str:
@@ -71,8 +76,7 @@ class Snapshot:
 
 def take(service: "Service") -> Snapshot:
     """Read everything now."""
-    parts = service.parts
-    stream = parts.streams.current if parts.streams is not None else None
+    running = service.running
     return Snapshot(
         at=time.time(),
         clock=time.monotonic(),
@@ -83,10 +87,11 @@ def take(service: "Service") -> Snapshot:
         meter=service.meter.snapshot(),
         ledger=service.ledger.statistics(),
         fingerprints=service.ledger.fingerprints(),
-        letters=parts.dead_letters.statistics(),
-        source=None if parts.source is None else parts.source.statistics(),
-        stream=None if stream is None else stream.statistics(),
+        letters=running.dead_letters.statistics(),
+        source=service.source.statistics(),
+        stream=running.stream_statistics(),
         posting=service.board.latest,
-        crash_loop=parts.brake.loop,
-        provenance={} if parts.saving is None else parts.saving.provenance,
+        crash_loop=running.guard.loop,
+        guard_holds=running.guard.holds,
+        provenance=running.provenance,
     )

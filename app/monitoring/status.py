@@ -66,9 +66,9 @@ def lag_answer(observation: Observation) -> LagAnswer:
         catch_up_s=catch_up_s(observation),
         retention_s_left=_rounded(retention_s_left(snapshot, lag)),
         partitions=partition_lags(snapshot, lag),
-        commits=None
-        if source is None
-        else CommitsView(accepted=source.commits_accepted, refused=dict(source.commits_refused)),
+        commits=CommitsView(accepted=source.commits_accepted, refused=source.commits_refused)
+        if snapshot.fetching_began
+        else None,
     )
 
 
@@ -105,7 +105,7 @@ def records_of(snapshot: Snapshot) -> RecordsView:
 def _stream(observation: Observation) -> StreamView:
     snapshot, lag = observation.snapshot, observation.lag
     assigned = len(snapshot.ledger.partitions)
-    waiting = 0 if snapshot.source is None else len(snapshot.source.waiting_partitions)
+    waiting = len(snapshot.source.waiting_partitions)
     return StreamView(
         lag_records=lag.records,
         lag_s=_rounded(lag.seconds),
@@ -194,7 +194,7 @@ def _model(snapshot: Snapshot) -> ModelView:
 def _kafka(snapshot: Snapshot) -> KafkaView:
     kafka = snapshot.settings.kafka
     return KafkaView(
-        connected=snapshot.source is not None and snapshot.source.connected,
+        connected=snapshot.source.connected,
         cluster_id=snapshot.provenance.get("cluster_id"),
         group=kafka.group,
         topics=list(kafka.topics),

@@ -49,11 +49,11 @@ def catch_up_s(observation: Observation) -> float | None:
 
 def queue_of(snapshot: Snapshot) -> QueueView | None:
     """Bytes between Kafka and the model, by part."""
-    stream = snapshot.stream
-    if stream is None:
+    if not snapshot.fetching_began:
         return None
+    stream = snapshot.stream
     feed, handoff = stream.feed, stream.handoff.queued.nbytes
-    client = 0 if snapshot.source is None else snapshot.source.buffered_bytes
+    client = snapshot.source.buffered_bytes
     return QueueView(
         client=client,
         handoff=handoff,
@@ -67,9 +67,9 @@ def queue_of(snapshot: Snapshot) -> QueueView | None:
 
 def loop_lag_of(observation: Observation) -> LoopLagView:
     """How late the two loops are for their timers."""
-    source = observation.snapshot.source
+    snapshot = observation.snapshot
     return LoopLagView(
-        consumer=None if source is None else round(source.loop_lag_p99_s * 1000, 1),
+        consumer=round(snapshot.source.loop_lag_p99_s * 1000, 1) if snapshot.fetching_began else None,
         api=round(observation.loop_lag_p99_s * 1000, 1),
     )
 
@@ -94,8 +94,6 @@ def _waiting(observation: Observation) -> dict[str, float]:
 
 def _starved_so_far(snapshot: Snapshot) -> float:
     """Before there are two samples: what the pipeline has waited for, of all of its waits."""
-    if snapshot.stream is None:
-        return 1.0
     feed = snapshot.stream.feed
     waits = feed.waiting_records_s + feed.waiting_decode_s
     return feed.waiting_records_s / waits if waits else 1.0

@@ -12,7 +12,7 @@ from typing import Any
 from app.settings import Settings, to_decoder, to_schema
 from consumers.dead_letters.letter import DeadLetter, DeadLetters
 from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
-from consumers.handoff import Handoff, HandoffStatistics, ReceiveEnd
+from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, ReceiveEnd
 from consumers.kafka.positions import Earliest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
@@ -63,6 +63,34 @@ class StreamStatistics:
     handoff: HandoffStatistics
     feed: FeedStatistics
     before: StreamsBefore = StreamsBefore()
+
+
+NO_STREAM = StreamStatistics(
+    handoff=HandoffStatistics(
+        queued=ChunkTotals(),
+        capacity_bytes=0,
+        peak_bytes=0,
+        partitions=0,
+        offered=ChunkTotals(),
+        received=ChunkTotals(),
+        discarded=ChunkTotals(),
+        state="closed",
+        as_of=0.0,
+    ),
+    feed=FeedStatistics(
+        waiting_records_s=0.0,
+        waiting_decode_s=0.0,
+        blocks=0,
+        decoding_bytes=0,
+        assembling_bytes=0,
+        under_way_bytes=0,
+        held_rows=0,
+        balances={},
+        stale=0,
+        as_of=0.0,
+    ),
+)
+"""The statistics before the first stream."""
 
 
 class KafkaStream:
@@ -138,7 +166,7 @@ class StreamFactory:
         self._source, self._dead_letters, self._options = source, dead_letters, options
         self._schema = to_schema(options.settings.records)
         self._decoder = to_decoder(options.settings.records)
-        self.current: KafkaStream | None = None
+        self._current: KafkaStream | None = None
 
     def open(self, order: StreamStart) -> KafkaStream:
         """Wire a stream and begin to fetch for it."""
@@ -167,9 +195,13 @@ class StreamFactory:
             feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass)
         )
         raw = dataset.RawRows(bypass, self._schema, how, options.preprocess)
-        self.current = KafkaStream(feed, handoff, pool, elements, raw, self._before(order))
+        stream = self._current = KafkaStream(feed, handoff, pool, elements, raw, self._before(order))
         self._source.begin(order.incarnation, order.positions, handoff, options.until, order.fingerprints)
-        return self.current
+        return stream
+
+    def statistics(self) -> StreamStatistics:
+        """Return the statistics of the newest stream; empty ones before the first."""
+        return NO_STREAM if self._current is None else self._current.statistics()
 
     def _assembly(self, order: StreamStart) -> AssembleOptions:
         training, limit = self._options.settings.training, self._options.max_records
@@ -188,9 +220,7 @@ class StreamFactory:
         )
 
     def _before(self, order: StreamStart) -> StreamsBefore:
-        if self.current is None:
-            return StreamsBefore()
-        last = self.current.statistics()
+        last = self.statistics()
         return StreamsBefore(fetched=last.before.fetched + last.handoff.offered.records, settled=order.settled)
 
     def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:

@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import Any
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.lifecycle_events import tell_ended, tell_started
@@ -25,6 +26,8 @@ from app.service.process_tuning import tune
 from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
 from app.service.retention import keep_policy
+from app.service.running import NotRunning, Running
+from app.service.source_view import NotConnected, SourceView
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
 from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetters
@@ -77,22 +80,6 @@ class RunOptions:
     """Whether what is durable is committed to Kafka; a trial leaves the group's offsets alone."""
 
 
-@dataclass(slots=True)
-class Parts:
-    """What the service is made of; filled in while it starts."""
-
-    writer: FolderLease | None = None
-    source: KafkaSource | None = None
-    learner: Learner | None = None
-    dead_letters: DeadLetters = field(default_factory=CountedOnly)
-    brake: CrashGuard = field(default_factory=CrashGuard)
-    store: CheckpointStore | None = None
-    saving: Saving | None = None
-    live: LiveMetrics | None = None
-    streams: StreamFactory | None = None
-    trainer: Trainer | None = None
-
-
 class _Stopped(Exception):  # noqa: N818 - not an error: a stop was asked for while starting
     """Ends the start."""
 
@@ -109,7 +96,10 @@ class Service:
         self.board = Board()
         self.events = Events()
         self.commands = Commands()
-        self.parts = Parts()
+        self.source: SourceView = NotConnected()
+        """The way to Kafka; replaced once, when it is connected."""
+        self.running: Running | NotRunning = NotRunning()
+        """Replaced once, when the start has succeeded."""
         self.began_at = time.time()
         self.error: BaseException | None = None
         self._loaded = loaded
@@ -126,8 +116,8 @@ class Service:
 
     @property
     def nothing_to_save(self) -> bool:
-        """Whether it has not come so far as to restore its state, let alone learn: an end then loses nothing."""
-        return self.parts.saving is None
+        """Whether no state is restored yet, so that an end now loses nothing."""
+        return self.phases.snapshot().phase in {Phase.STARTING, Phase.TRACING}
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -154,81 +144,133 @@ class Service:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        """The trainer's thread, from the first step of the start to the last of the stop."""
-        try:
-            trainer = self._prepare()
-            tune()
-            trainer.run()
-            self.error = trainer.error
-        except _Stopped:
-            self.phases.enter(Phase.STOPPING)
-            self.phases.enter(Phase.ENDED)
-        except BaseException as error:
-            self.error = error
-            self.phases.enter(Phase.FAILED, str(error))
-            if not isinstance(error, MillraceError):
-                log.exception("the service failed")
-        finally:
-            self.commands.refuse_all(MillraceError("the service has ended; start it again"))
-            self._close()
-            tell_ended(self.events.tell, self.error)
-            self._on_end()
+        """Start, learn, and close what was opened, the newest first: the body of the trainer's thread."""
+        with ExitStack() as opened:
+            try:
+                self.running = running = self._start(opened)
+                tune()
+                running.trainer.run()
+                self.error = running.trainer.error
+            except _Stopped:
+                self.phases.enter(Phase.STOPPING)
+                self.phases.enter(Phase.ENDED)
+            except BaseException as error:
+                self.error = error
+                self.phases.enter(Phase.FAILED, str(error))
+                if not isinstance(error, MillraceError):
+                    log.exception("the service failed")
+            finally:
+                self.commands.refuse_all(MillraceError("the service has ended; start it again"))
+        tell_ended(self.events.tell, self.error)
+        self._on_end()
 
-    def _prepare(self) -> Trainer:
-        """Everything before the first record."""
-        self._take_folder()
-        self._go_on()
-        self._connect()
-        self._go_on()
-        self._build()
-        self._go_on()
-        return self._assemble()
+    def _start(self, opened: ExitStack) -> Running:
+        """Do everything that comes before the first record; what has to be closed at the end goes on `opened`."""
+        lease = self._take_folder(opened)
+        self._raise_if_stopped()
+        source, dead_letters = self._connect(opened)
+        self._raise_if_stopped()
+        learner = self._build()
+        self._raise_if_stopped()
+        live = self._live_metrics(learner)
+        saving, guard = self._restore(lease, source, dead_letters, learner, live)
+        opened.callback(lambda: guard.close(well=self.error is None))
+        return self._assemble(source, dead_letters, learner, live, saving, guard)
 
-    def _go_on(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._stop_asked.is_set():
             raise _Stopped
 
-    def _take_folder(self) -> None:
+    def _take_folder(self, opened: ExitStack) -> FolderLease:
         folder = Folder(self.settings.checkpoints.path / self.settings.name)
-        self.parts.writer = FolderLease.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
+        lease = FolderLease.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
+        opened.callback(lease.release)
+        return lease
 
     def _passed(self, error: PassedError) -> None:
-        """Another trainer took over: nothing that we do counts any more, so there is nothing to end in order."""
+        """Exit at once: another trainer has taken the folder, so nothing that this one does counts any more."""
         log.critical("%s", error)
         os._exit(error.exit_code)
 
-    def _connect(self) -> None:
+    def _connect(self, opened: ExitStack) -> tuple[KafkaSource, DeadLetters]:
+        """Connect to Kafka; at the end the last commit is awaited first, and the source stops last."""
         options = kafka_options(self.settings.kafka)
         if self.settings.training.deterministic:
             options = replace(options, freeze_partitions=True)
         source = KafkaSource(options)
         source.start(_CONNECT_S)
-        self.parts.source = source
+        opened.callback(source.stop, _COMMIT_S)
+        self.source = source
+        dead_letters: DeadLetters = CountedOnly()
         if (topic := self.settings.records.dead_letters.topic) is not None:
-            letters = KafkaDeadLetters(options, DeadLetterOptions(topic=topic))
-            letters.start(_CONNECT_S)
-            self.parts.dead_letters = letters
+            producer = KafkaDeadLetters(options, DeadLetterOptions(topic=topic))
+            producer.start(_CONNECT_S)
+            opened.callback(_stop_dead_letters, producer)
+            dead_letters = producer
+        opened.callback(self._await_commit)
+        return source, dead_letters
 
-    def _build(self) -> None:
+    def _build(self) -> Learner:
         self.phases.enter(Phase.TRACING)
-        self.parts.learner = build_learner(self.settings)
-        self._go_on()
-        prove(self.parts.learner, self.settings)
+        learner = build_learner(self.settings)
+        self._raise_if_stopped()
+        prove(learner, self.settings)
+        return learner
 
-    def _assemble(self) -> Trainer:
-        parts, settings = self.parts, self.settings
-        learner, source = parts.learner, parts.source
-        assert learner is not None
-        assert source is not None
-        parts.live = LiveMetrics(
-            window_s=settings.training.live_metrics.window,
+    def _live_metrics(self, learner: Learner) -> LiveMetrics:
+        return LiveMetrics(
+            window_s=self.settings.training.live_metrics.window,
             scored="inference_pass" if learner.call.options.second_pass else "before_update",
             results=learner.call.metrics.results,
             task=Baseline.of(learner.model.loss),
             clock=time.monotonic,
             names=tuple(learner.call.metrics.metrics),
         )
-        saving = self._open_store(learner)
+
+    def _restore(
+        self, lease: FolderLease, source: KafkaSource, dead_letters: DeadLetters, learner: Learner, live: LiveMetrics
+    ) -> tuple[Saving, CrashGuard]:
+        """Open the store, restore its newest checkpoint or publish a new number 0, and look for a crash loop there."""
+        self.phases.enter(Phase.RESTORING)
+        options = StoreOptions(
+            keep=keep_policy(self.settings),
+            before_manifest=partial(self._await_dead_letters, dead_letters),
+            on_durable=partial(self._commit_durable, source),
+        )
+        store = CheckpointStore(lease.folder, lease, options)
+        store.require_space(3 * learner.state_bytes)
+        saving = Saving(
+            store,
+            CheckpointWriter(store),
+            learner,
+            self.ledger,
+            live,
+            SavingOptions(
+                policy=_save_policy(self.settings),
+                provenance=provenance_of(self._loaded, source.cluster_id()),
+                stop_timeout_s=self.settings.stop.grace * 0.8,
+                hyperparameters=hyperparameter_options(self.settings),
+                clock=time.monotonic,
+                tell=self.events.tell,
+            ),
+        )
+        start = self.settings.kafka.start_position
+        manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
+        what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
+        log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
+        tell_started(self.events.tell, manifest, saving.provenance)
+        return saving, CrashGuard.of(lease, manifest.number, self.settings.training.pause_after_crashes)
+
+    def _assemble(
+        self,
+        source: KafkaSource,
+        dead_letters: DeadLetters,
+        learner: Learner,
+        live: LiveMetrics,
+        saving: Saving,
+        guard: CrashGuard,
+    ) -> Running:
+        settings = self.settings
         options = StreamOptions(
             settings=settings,
             threads=max(1, min(4, usable_cores() - 1)),
@@ -236,130 +278,79 @@ class Service:
             max_records=self.options.max_records,
             preprocess=learner.preprocess,
         )
-        parts.streams = StreamFactory(source, parts.dead_letters, options)
-        parts.trainer = Trainer(
+        streams = StreamFactory(source, dead_letters, options)
+        trainer = Trainer(
             TrainerParts(
                 learner=learner,
                 ledger=self.ledger,
                 saving=saving,
-                streams=parts.streams,
+                streams=streams,
                 commands=self.commands,
-                in_flight=parts.brake.in_flight,
-                blocked=lambda: parts.dead_letters.full,
+                in_flight=guard.in_flight,
+                release_guard=guard.release,
+                blocked=lambda: dead_letters.full,
             ),
             TrainerReports(
                 phases=self.phases,
                 meter=self.meter,
-                live=parts.live,
-                on_refused=self._refused,
+                live=live,
+                on_refused=partial(_post_refused, dead_letters, settings.name),
                 board=self.board,
                 tell=self.events.tell,
             ),
             TrainerOptions(
                 clock=time.monotonic,
                 wall=time.time,
-                paused=self._paused_because(),
+                paused=self._paused_because(guard),
                 batches_per_call=settings.training.batches_per_call,
                 step_errors=StepErrorOptions(
                     policy=OnStepError(settings.training.on_step_error), exact=settings.training.deterministic
                 ),
             ),
         )
-        return parts.trainer
-
-    def _open_store(self, learner: Learner) -> Saving:
-        """The store, and in it the state to go on from: the newest checkpoint, or a new number 0."""
-        parts, settings = self.parts, self.settings
-        assert parts.writer is not None
-        assert parts.source is not None
-        assert parts.live is not None
-        self.phases.enter(Phase.RESTORING)
-        options = StoreOptions(
-            keep=keep_policy(settings),
-            before_manifest=self._letters_acknowledged,
-            on_durable=self._durable,
+        return Running(
+            dead_letters=dead_letters,
+            guard=guard,
+            provenance=saving.provenance,
+            live=live,
+            streams=streams,
+            trainer=trainer,
         )
-        parts.store = store = CheckpointStore(parts.writer.folder, parts.writer, options)
-        store.require_space(3 * learner.state_bytes)
-        parts.saving = saving = Saving(
-            store,
-            CheckpointWriter(store),
-            learner,
-            self.ledger,
-            parts.live,
-            SavingOptions(
-                policy=_save_policy(settings),
-                provenance=provenance_of(self._loaded, parts.source.cluster_id()),
-                stop_timeout_s=settings.stop.grace * 0.8,
-                hyperparameters=hyperparameter_options(settings),
-                clock=time.monotonic,
-                tell=self.events.tell,
-            ),
-        )
-        start = settings.kafka.start_position
-        source = parts.source
-        manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
-        what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
-        log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
-        tell_started(self.events.tell, manifest, saving.provenance)
-        parts.brake = CrashGuard.of(parts.writer, manifest.number, settings.training.pause_after_crashes)
-        return saving
 
-    def _paused_because(self) -> str | None:
-        """Why it comes up paused, where it does."""
-        if (loop := self.parts.brake.loop) is not None:
+    def _paused_because(self, guard: CrashGuard) -> str | None:
+        """Return why the trainer starts paused; None where it does not."""
+        if (loop := guard.loop) is not None:
             log.error("paused: %s", loop)
             self.events.tell(EventKind.BRAKE, f"Came up paused: {loop}.", Severity.ERROR, checkpoint=loop.number)
             return str(loop)
         return "started with --paused" if self.options.paused else None
 
-    # Callbacks from the left and from the store.
+    # The checkpoint writer's thread calls these two.
 
-    def _letters_acknowledged(self, _order: SaveRequest) -> None:
-        """On the checkpoint writer's thread: no manifest before the dead letters up to it are safe."""
-        letters = self.parts.dead_letters
-        if not letters.wait_acknowledged(letters.sequence(), _ACKNOWLEDGE_S):
+    def _await_dead_letters(self, dead_letters: DeadLetters, _request: SaveRequest) -> None:
+        """Wait until the dead letters so far are acknowledged, so that no manifest is ahead of them."""
+        if not dead_letters.wait_acknowledged(dead_letters.sequence(), _ACKNOWLEDGE_S):
             raise CheckpointError(
                 f"records.dead_letters.topic: {self.settings.records.dead_letters.topic} has not acknowledged its "
                 f"letters within {_ACKNOWLEDGE_S:g} s, so the checkpoint waits for the next save; is the topic there?"
             )
 
-    def _durable(self, manifest: Manifest) -> None:
-        """On the checkpoint writer's thread: what is durable may be committed."""
-        if self.parts.source is not None and self.options.commits:
+    def _commit_durable(self, source: KafkaSource, manifest: Manifest) -> None:
+        """Begin to commit the positions of a checkpoint that is durable."""
+        if self.options.commits:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
             failpoint("commit.before")
-            self._commit = self.parts.source.commit(positions)
+            self._commit = source.commit(positions)
             self._commit.add_done_callback(lambda _committed: failpoint("commit.after"))
 
-    def _refused(self, partition: Partition, offset: int, reason: Reason) -> None:
-        """On the trainer's thread: a record that decodes and yet cannot be learnt goes by its origin alone."""
-        letter = DeadLetter(
-            partition=partition,
-            offset=offset,
-            timestamp_ms=0,
-            key=None,
-            value=None,
-            headers=(),
-            reason=reason,
-            field=None,
-            model=self.settings.name,
-        )
-        self.parts.dead_letters.put_at_once(letter)
-
-    def _close(self) -> None:
-        """Close what is open once nothing is learnt any more; each step is bounded."""
-        parts = self.parts
-        if self._commit is not None:
-            _within(_COMMIT_S, "the last commit", self._commit)
-        abandoned = parts.dead_letters.stop(_COMMIT_S)
-        if abandoned:
-            log.warning("%d dead letters were not acknowledged; a restart sends them again", abandoned)
-        if parts.source is not None:
-            parts.source.stop(_COMMIT_S)
-        parts.brake.close(well=self.error is None)
-        if parts.writer is not None:
-            parts.writer.release()
+    def _await_commit(self) -> None:
+        """Wait for the last commit; one that fails is only logged, because nothing durable depends on it."""
+        if self._commit is None:
+            return
+        try:
+            self._commit.result(_COMMIT_S)
+        except Exception as error:  # noqa: BLE001 - a commit only informs lag tools
+            log.warning("the last commit failed: %s", error or type(error).__name__)
 
 
 def _save_policy(settings: Settings) -> SavePolicy:
@@ -367,8 +358,22 @@ def _save_policy(settings: Settings) -> SavePolicy:
     return EverySeconds(every.seconds) if every.seconds is not None else EverySteps(every.steps or 1)
 
 
-def _within(seconds: float, what: str, future: "Future[Any]") -> None:
-    try:
-        future.result(seconds)
-    except Exception as error:  # noqa: BLE001 - said, and lived with: nothing durable depends on it
-        log.warning("%s did not end well: %s", what, error or type(error).__name__)
+def _post_refused(dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason) -> None:
+    """Post a record that decodes but cannot be learnt, by its origin alone: the trainer no longer has its bytes."""
+    letter = DeadLetter(
+        partition=partition,
+        offset=offset,
+        timestamp_ms=0,
+        key=None,
+        value=None,
+        headers=(),
+        reason=reason,
+        field=None,
+        model=name,
+    )
+    dead_letters.put_at_once(letter)
+
+
+def _stop_dead_letters(dead_letters: DeadLetters) -> None:
+    if abandoned := dead_letters.stop(_COMMIT_S):
+        log.warning("%d dead letters were not acknowledged; a restart sends them again", abandoned)

@@ -148,8 +148,7 @@ class Hosted:
 
     def lag(self) -> int:
         """Offsets that are not learnt yet, as Kafka said a second ago."""
-        assert self.service.parts.source is not None
-        ends = self.service.parts.source.statistics().lag.partitions
+        ends = self.service.source.statistics().lag.partitions
         positions = self.service.ledger.positions()
         return sum(max(0, (ends[p].end or position) - position) for p, position in positions.items() if p in ends)
 

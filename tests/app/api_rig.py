@@ -23,6 +23,7 @@ from app.service.kafka_stream import StreamStatistics
 from app.service.service import RunOptions, Service
 from app.settings import load
 from app.settings.sections.service import ApiSettings
+from consumers.dead_letters.letter import CountedOnly
 from consumers.handoff import Handoff
 from consumers.kafka.positions import Earliest, Start
 from consumers.kafka.statistics import SourceMeter, SourceStatistics
@@ -36,6 +37,7 @@ from pipelines.schema import Field, Schema
 from tests.app.checkpoint_history import rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
+from training.recovery.crash_guard import CrashGuard, CrashLoop
 from training.telemetry.baseline import Baseline, LabelSums
 from training.telemetry.live_metrics import LiveMetrics, Sums
 from training.telemetry.phases import Phase, PhaseLimits, Phases
@@ -101,6 +103,12 @@ class Rig:
         assembler = Assembler(schema, options, [P0, P1], incarnation=1, skips=())
         self.feed = Feed(self.handoff, self.pool, assembler, FeedOptions(max_bytes=1 << 20, tick_s=0.02))
         self.elements = iter(self.feed)
+        self.running = SimpleNamespace(
+            dead_letters=CountedOnly(),
+            guard=CrashGuard(),
+            provenance={"model_sha256": "9f2c", "cluster_id": "Xk3"},
+            stream_statistics=lambda: StreamStatistics(feed=self.feed.statistics(), handoff=self.handoff.statistics()),
+        )
         self.live = LiveMetrics(
             window_s=60.0,
             scored="before_update",
@@ -120,13 +128,7 @@ class Rig:
         """Bring the trainer up to number 0."""
         service = self.service
         service.phases.enter(Phase.RESTORING)
-        service.parts.writer, service.parts.store = self.writer, self.store
-        service.parts.source = cast("Any", self.source)
-        service.parts.saving = cast("Any", SimpleNamespace(provenance={"model_sha256": "9f2c", "cluster_id": "Xk3"}))
-        current = SimpleNamespace(
-            statistics=lambda: StreamStatistics(feed=self.feed.statistics(), handoff=self.handoff.statistics())
-        )
-        service.parts.streams = cast("Any", SimpleNamespace(current=current))
+        service.source, service.running = self.source, cast("Any", self.running)
         for partition in (P0, P1):
             service.ledger.join(partition, 0)
         service.ledger.begin_incarnation()
@@ -137,6 +139,11 @@ class Rig:
         service.phases.enter(Phase.IDLE)
         self.post()
         service._thread.start()
+
+    def brake(self, loop: CrashLoop) -> None:
+        """Pause the trainer for a crash loop, as a start does that finds one."""
+        self.running.guard = CrashGuard(loop=loop)
+        self.service.phases.enter(Phase.PAUSED, str(loop))
 
     def produce(self, partition: Partition, count: int, *, bad: int = 0, ahead_ms: int = 0) -> None:
         """So many records come in, the last ones malformed, from a producer whose clock is ahead."""
@@ -262,8 +269,10 @@ class Rig:
             case Profile():
                 return Profiled(folder=command.folder, calls=command.calls)
             case Pause():
+                self.running.guard.release()
                 self.service.phases.enter(Phase.PAUSED, command.reason)
             case Resume():
+                self.running.guard.release()
                 self.service.phases.enter(Phase.IDLE)
         return None
 

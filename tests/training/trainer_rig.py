@@ -216,6 +216,7 @@ class RigOptions:
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
     step_errors: StepErrorOptions = field(default_factory=StepErrorOptions)
     in_flight: InFlight = leave_no_record
+    release_guard: Callable[[], None] = lambda: None
     blocked: Callable[[], bool] = lambda: False
 
 
@@ -275,6 +276,7 @@ class Run:
             streams=self,
             commands=self.commands,
             in_flight=self.options.in_flight,
+            release_guard=self.options.release_guard,
             blocked=self.options.blocked,
         )
         reports = TrainerReports(

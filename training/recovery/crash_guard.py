@@ -72,7 +72,7 @@ def _common(one: Mapping[Partition, Range], other: Mapping[Partition, Range]) ->
     return {partition: (start, end) for partition, (start, end) in both.items() if start < end}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CrashGuard:
     """The brake of one start; without a record it neither holds nor remembers anything."""
 
@@ -80,6 +80,15 @@ class CrashGuard:
     """Why this start has to be paused."""
     folder: Folder | None = None
     record: StartRecord | None = field(default=None, repr=False)
+    holds: bool = field(init=False)
+    """Whether the start is still paused for its crash loop, and no person has taken over."""
+
+    def __post_init__(self) -> None:
+        self.holds = self.loop is not None
+
+    def release(self) -> None:
+        """Stop holding, because a person has resumed the training or paused it for another reason."""
+        self.holds = False
 
     @classmethod
     def of(cls, writer: FolderLease, number: int, after: int | None) -> "CrashGuard":

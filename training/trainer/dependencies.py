@@ -23,6 +23,10 @@ def _never() -> bool:
     return False
 
 
+def _do_nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerParts:
     """The parts that the trainer drives, all on its own thread."""
@@ -35,6 +39,8 @@ class TrainerParts:
     """The queue of commands that the trainer obeys between calls."""
     in_flight: InFlight = leave_no_record
     """Surrounds each call, so that the death of the process in a call can be traced to its block."""
+    release_guard: Callable[[], None] = _do_nothing
+    """Called when a person pauses or resumes: the crash-loop guard then no longer holds the trainer."""
     blocked: Callable[[], bool] = _never
     """Whether too many dead letters of refused records wait: until they are sent, no block is learnt."""
 

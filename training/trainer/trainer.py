@@ -206,11 +206,13 @@ class Trainer:
                 self._rewind(command)
             case Pause():
                 self._paused = command.reason
+                self._parts.release_guard()
                 self._phases.enter(Phase.PAUSED, command.reason)
                 announcements.paused(self._reports.tell, command)
                 command.answer.set_result(None)
             case Resume():
                 self._paused = None
+                self._parts.release_guard()
                 self._phases.enter(Phase.IDLE)
                 announcements.resumed(self._reports.tell, command)
                 command.answer.set_result(None)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from prometheus_client import ProcessCollector
 
 from app.monitoring.metrics.catalogue import CATALOGUE, PREFIX
-from app.monitoring.metrics.reading import Reading, known
+from app.monitoring.metrics.reading import Reading
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot
 
@@ -29,8 +29,8 @@ class OfTheProcess:
         yield Reading("build_info", 1, (snapshot.version, *self._versions))
         yield from _deployment(snapshot)
         yield Reading("loop_lag_seconds", observation.loop_lag_p99_s, ("api",))
-        consumer = None if snapshot.source is None else snapshot.source.loop_lag_p99_s
-        yield from known("loop_lag_seconds", consumer, "consumer")
+        if snapshot.fetching_began:
+            yield Reading("loop_lag_seconds", snapshot.source.loop_lag_p99_s, ("consumer",))
         for family in self._process.collect():
             for sample in family.samples:
                 if (short := sample.name.removeprefix(PREFIX)) in CATALOGUE:

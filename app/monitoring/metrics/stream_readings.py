@@ -41,9 +41,9 @@ def _records(snapshot: Snapshot) -> Iterator[Reading]:
     yield Reading("offsets_empty_total", tally.gaps)
     yield Reading("offsets_lost_total", tally.lost)
     yield Reading("blocks_dropped_total", snapshot.ledger.dropped_blocks)
-    if (source := snapshot.source) is not None:
-        yield Reading("fetched_bytes_total", source.nbytes)
-        yield Reading("stale_records_total", source.stale_records)
+    if snapshot.fetching_began:
+        yield Reading("fetched_bytes_total", snapshot.source.nbytes)
+        yield Reading("stale_records_total", snapshot.source.stale_records)
 
 
 def _history(snapshot: Snapshot) -> Iterator[Reading]:
@@ -80,7 +80,7 @@ def _lag(observation: Observation) -> Iterator[Reading]:
     yield from known("lag_seconds", lag.seconds)
     yield from known("catch_up_seconds", catch_up_s(observation))
     yield from known("retention_left_seconds", retention_s_left(snapshot, lag))
-    fetching = {} if snapshot.source is None else snapshot.source.lag.partitions
+    fetching = snapshot.source.lag.partitions
     for partition, settled in snapshot.ledger.partitions.items():
         labels = (partition.topic, str(partition.number))
         yield Reading("partition_position_offset", settled.position, labels)
@@ -91,7 +91,7 @@ def _lag(observation: Observation) -> Iterator[Reading]:
         if end is not None:
             yield Reading("partition_end_offset", end, labels)
             yield Reading("partition_lag_records", max(0, end - settled.position), labels)
-    waiting = 0 if snapshot.source is None else len(snapshot.source.waiting_partitions)
+    waiting = len(snapshot.source.waiting_partitions)
     yield Reading("partitions_read", len(snapshot.ledger.partitions))
     yield Reading("partitions", len(snapshot.ledger.partitions) + waiting)
 
@@ -105,8 +105,8 @@ def _memory(snapshot: Snapshot) -> Iterator[Reading]:
 
 def _kafka(snapshot: Snapshot) -> Iterator[Reading]:
     source = snapshot.source
-    yield Reading("kafka_connected", source is not None and source.connected)
-    if source is not None:
+    yield Reading("kafka_connected", source.connected)
+    if snapshot.fetching_began:
         refused = sum(source.commits_refused.values())
         yield from by_label("commits_total", {"accepted": source.commits_accepted, "refused": refused})
 

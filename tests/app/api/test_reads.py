@@ -10,7 +10,7 @@ from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from training.checkpoints import SaveReason
-from training.recovery.crash_guard import CrashGuard, CrashLoop
+from training.recovery.crash_guard import CrashLoop
 from training.telemetry.phases import Phase
 
 LOOKS = ["/livez", "/readyz", "/health", "/status", "/lag", "/throughput", "/checkpoints", "/checkpoints/0"]
@@ -109,8 +109,7 @@ def test_a_pause_may_last_for_ever(api: Client, rig: Rig) -> None:
 
 def test_a_crash_loop_is_life_and_not_ready_and_says_how_to_pass_the_record_over(api: Client, rig: Rig) -> None:
     loop = CrashLoop(starts=3, number=0, suspects={P1: (7, 9), P0: (100, 164)})
-    rig.service.parts.brake = CrashGuard(loop=loop)
-    rig.service.phases.enter(Phase.PAUSED, str(loop))
+    rig.brake(loop)
     assert api.get("/livez").status_code == 200
     assert api.get("/readyz").json()["reasons"] == [f"paused: {loop}"]
     status = api.seen("/status")
@@ -134,11 +133,10 @@ def test_a_crash_loop_is_life_and_not_ready_and_says_how_to_pass_the_record_over
 
 def test_a_crash_loop_without_suspects_and_a_pause_by_order_after_it(api: Client, rig: Rig) -> None:
     loop = CrashLoop(starts=9, number=0, suspects={})
-    rig.service.parts.brake = CrashGuard(loop=loop)
-    rig.service.phases.enter(Phase.PAUSED, str(loop))
+    rig.brake(loop)
     (problem,) = api.seen("/status")["problems"]
     assert problem["fix"].startswith("Look for what kills it beside the records")
-    rig.service.phases.enter(Phase.PAUSED, "asked to")
+    assert api.post("/pause").status_code == 200
     assert api.seen("/status")["problems"] == []
     assert api.get("/readyz").status_code == 200
 

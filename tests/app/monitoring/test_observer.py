@@ -27,8 +27,6 @@ class Scene:
         """Move on to so many seconds after the beginning."""
         changes: dict[str, object] = {"clock": self.began + seconds, "at": 1_000_000 + seconds, **more}
         stream, source = self.snapshot.stream, self.snapshot.source
-        assert stream is not None
-        assert source is not None
         if starved_s is not None:
             feed = replace(stream.feed, waiting_records_s=starved_s)
             changes["stream"] = StreamStatistics(feed=feed, handoff=stream.handoff)
@@ -132,7 +130,6 @@ def test_one_record_after_a_silent_night_is_no_nights_lag(rig: Rig) -> None:
 
 def test_a_problem_stands_since_it_was_first_seen_and_anew_when_it_comes_back(scene: Scene) -> None:
     source = scene.snapshot.source
-    assert source is not None
     away, back = replace(source, connected=False), source
     scene.at(0, source=away)
     scene.at(5, source=away)
@@ -146,7 +143,6 @@ def test_a_problem_stands_since_it_was_first_seen_and_anew_when_it_comes_back(sc
 
 def test_a_refused_commit_is_a_problem_for_a_while_not_for_ever(scene: Scene) -> None:
     source = scene.snapshot.source
-    assert source is not None
     scene.at(0, source=replace(source, commits_refused={"GroupAuthorizationFailedError": 1}))
     assert [problem.problem for problem in scene.observer.look().problems] == ["commits_refused"]
     scene.at(599)

@@ -24,7 +24,6 @@ def at(rig: Rig) -> At:
 
     def look(seconds: float, *, connected: bool = True, **reasons: int) -> list[tuple[EventKind, str]]:
         snapshot: Snapshot = seen[0]
-        assert snapshot.source is not None
         source = replace(snapshot.source, connected=connected)
         letters = replace(snapshot.letters, by_reason={Reason(reason): count for reason, count in reasons.items()})
         seen.append(replace(snapshot, clock=began + seconds, source=source, letters=letters))

@@ -106,10 +106,9 @@ TEETH = (
         row=2,
         missing="Positions are committed before their checkpoint is durable.",
         file="app/service/service.py",
-        text="        letters = self.parts.dead_letters\n",
-        instead="        letters = self.parts.dead_letters\n"
-        "        if self.parts.source is not None:\n"
-        "            self.parts.source.commit(_order.positions).result(_COMMIT_S)\n",
+        text="        if not dead_letters.wait_acknowledged(",
+        instead="        self.source.commit(_request.positions).result(_COMMIT_S)\n"
+        "        if not dead_letters.wait_acknowledged(",
         test=f"{_COMMIT}::test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint_and_the_next_start"
         "_catches_up",
     ),
@@ -168,8 +167,8 @@ TEETH = (
         row=5,
         missing="What the last checkpoint holds is not committed.",
         file="app/service/service.py",
-        text="        if self.parts.source is not None and self.options.commits:",
-        instead='        if self.parts.source is not None and manifest.reason != "stop":',
+        text="        if self.options.commits:",
+        instead='        if manifest.reason != "stop":',
         test=_WHILE_LEARNING,
     ),
     Tooth(

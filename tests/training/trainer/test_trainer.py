@@ -23,6 +23,7 @@ from training.commands import Command, Pause, Resume, Rewind, Save, Stop
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, OtherModelError, StepError
 from training.ledger.offset_checksum import Evidence
 from training.ledger.skips import Skip
+from training.recovery.crash_guard import CrashGuard, CrashLoop
 from training.recovery.step_errors import OnStepError, StepErrorOptions
 from training.telemetry.phases import Phase
 
@@ -194,6 +195,19 @@ def test_a_rewind_goes_back_in_weights_positions_window_and_witness(run: Run) ->
     assert run.saving.step == saved.step
     live = run.live.look()
     assert (live.records, live.cumulative_records, live.cumulative) == (0, 2 * SHARE, cumulative)
+
+
+@pytest.mark.parametrize("command", [Pause, Resume])
+def test_a_person_who_pauses_or_resumes_releases_the_crash_guard(
+    tmp_path: Path, topic: Topic, command: type[Pause | Resume]
+) -> None:
+    guard = CrashGuard(loop=CrashLoop(starts=3, number=0, suspects={}))
+    assert guard.holds
+    with running(tmp_path, topic, paused=True, release_guard=guard.release) as run:
+        run.ask(Rewind(to=0))
+        assert guard.holds
+        run.ask(command())
+        assert not guard.holds
 
 
 def test_what_follows_a_rewind_is_learnt_again_to_the_same_bits(run: Run) -> None:
