@@ -1,12 +1,12 @@
-"""Which checkpoint to go on from: the newest, or else the nearest of its ancestors that verifies.
+"""Which checkpoint to resume from: the newest, or else the nearest of its ancestors that verifies.
 
-Owns the falling back; runs wherever somebody reads; changes nothing on disk.
+Owns the fallback; runs on any thread; changes nothing on disk.
 
-The highest number that is not fenced is what was last ordered. When it does not verify, the way leads along the parents
-and never to number - 1, which may lie on a timeline that a rewind has abandoned. A sound manifest names all ancestors,
-so pruned ones are stepped over. An unreadable one is replaced by the empty file that names the parent. Where both are
-gone, or that parent is not on disk, nobody can know what was ordered: then nothing is guessed, and the error says how
-to choose.
+The highest number that is not fenced is the present timeline's newest. When it does not verify, the fallback follows
+the parents and never takes number - 1, which may lie on a timeline that a rewind has abandoned. A sound manifest names
+all ancestors, so pruned ones are stepped over. An unreadable manifest is replaced by the empty file that names the
+parent. Where both are gone, or that parent is not on disk, the timeline is unknown: then nothing is guessed, and the
+error says how to choose a checkpoint.
 """
 
 import logging
@@ -20,11 +20,11 @@ from training.errors import AllCorruptError, NewerFormatError
 
 log = logging.getLogger(__name__)
 Look = Callable[[int], Inspection]
-_ORDERS = frozenset({SaveReason.REWIND, SaveReason.SKIP})
+_INTERVENTIONS = frozenset({SaveReason.REWIND, SaveReason.SKIP})
 
 
 def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None:
-    """The manifest to go on from, all of its files hashed; None where nothing was ever published."""
+    """Return the manifest to resume from, all of its files hashed; None where nothing was ever published."""
     numbers = folder.numbers()
     found = _newest_unfenced(numbers, look)
     if found is None:
@@ -39,7 +39,7 @@ def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None
         if found.condition is Condition.NEWER:
             raise NewerFormatError(found.problems[0])
         log.error("checkpoint %s is %s: %s", found.name, found.condition, "; ".join(found.problems))
-        if found.manifest is not None and found.manifest.reason in _ORDERS:
+        if found.manifest is not None and found.manifest.reason in _INTERVENTIONS:
             log.error(
                 "checkpoint %s was a %s: what it ordered must be ordered again", found.name, found.manifest.reason
             )
@@ -52,7 +52,7 @@ def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None
 
 
 def _way_back(found: Inspection, way: list[int], numbers: Collection[int]) -> list[int]:
-    """The ancestors to try, nearest first: by its own manifest, by a descendant's, or by the file that names one."""
+    """Return the ancestors to try, nearest first: from its manifest, a descendant's, or the file that names one."""
     if found.manifest is not None:
         return [number for number in found.manifest.ancestors if number in numbers]
     if way:

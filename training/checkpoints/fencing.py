@@ -1,7 +1,7 @@
-"""Terms: who wrote when, and what is fenced because a later writer had begun.
+"""Terms: which writer wrote when, and which checkpoints are fenced because a later writer had begun.
 
-Owns `terms/<number>.json`, one sealed record a term, written once by its own writer and by nobody else: a process that
-was stopped in the middle of anything can never overwrite what a later one wrote. Runs wherever it is read.
+Owns `terms/<number>.json`, one sealed record a term. Only the writer of the term writes it, once, so a process that was
+stopped in the middle of a write can never overwrite what a later one wrote. Runs on any thread.
 
 The fence: a checkpoint is never loaded when a greater term had begun before it was published, that is, when a record of
 a greater term says that its writer began after a smaller number.
@@ -49,12 +49,12 @@ class Terms:
         return max([NOTHING, *(record.began_after for record in self.records)])
 
     def fences(self, term: int, number: int) -> bool:
-        """Whether what this term published under this number came after a greater term had begun."""
+        """Return whether this term published this number after a greater term had begun."""
         return any(record.term > term and number > record.began_after for record in self.records)
 
 
 def begin(folder: Folder, term: int, holder: Mapping[str, Any]) -> TermRecord:
-    """Record that a term, already claimed by its lock, has begun. Whoever publishes with a smaller one is fenced.
+    """Record that a term, already claimed by its lock, has begun. Checkpoints of smaller terms are fenced from now on.
 
     The claim comes first: a smaller term that publishes later finds itself passed, and what it published before the
     claim is among the numbers that are read here.
@@ -69,7 +69,7 @@ def begin(folder: Folder, term: int, holder: Mapping[str, Any]) -> TermRecord:
 
 
 def _forget_barren(folder: Folder, terms: Terms, begun: TermRecord) -> None:
-    """Remove records of smaller terms that published nothing: what they fence, the one that has begun fences too."""
+    """Remove records of smaller terms that published nothing: the term that has begun fences what they fence."""
     older = (record for record in terms.records if record.term < begun.term)
     barren = [record.term for record in older if record.began_after == begun.began_after]
     for term in barren:

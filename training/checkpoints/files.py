@@ -1,7 +1,7 @@
 """Durable files: written, hashed and synced in one go; read and verified as the same bytes.
 
-Owns how bytes reach the disk; runs on the checkpoint writer's thread, and on whichever reads. Full disks and other
-failures are plain OSErrors here. Nothing is left open.
+Owns how bytes reach the disk; runs on the checkpoint writer's thread, and on any thread that reads. Full disks and
+other failures are plain OSErrors here. Nothing is left open.
 """
 
 import errno
@@ -65,7 +65,7 @@ def link_durably(source: Path, expected: FileFacts, target: Path) -> FileFacts:
 
 
 def read_verified(path: Path, expected: FileFacts) -> bytes:
-    """Read a file whole and give back the very bytes that were verified."""
+    """Read a whole file, verify it, and return the very bytes that were verified."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -78,7 +78,7 @@ def read_verified(path: Path, expected: FileFacts) -> bytes:
 
 
 def complaint(path: Path, expected: FileFacts, *, deep: bool) -> str | None:
-    """What is wrong with a file, in words, or None. Only a deep look reads its contents."""
+    """Describe what is wrong with a file; None where nothing is. Only a deep look reads its contents."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -103,7 +103,7 @@ def sync_folder(path: Path) -> None:
 
 
 def require_space(path: Path, needed: int) -> None:
-    """Raise CheckpointError unless the file system of `path` has this many bytes for us."""
+    """Raise CheckpointError unless the file system of `path` has this many bytes free for this process."""
     free = shutil.disk_usage(path).free
     if free < needed:
         raise CheckpointError(

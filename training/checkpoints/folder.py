@@ -1,16 +1,16 @@
-"""The folder of one name: what lies where, and which names are ours.
+"""The folder of one name: where each file lies, and which names millrace uses.
 
     <checkpoints.path>/<name>/
         checkpoints/0000000042/     manifest.json, one or two files a part, and an empty file whose name is the lineage
-        checkpoints/.saving-0000000043-0000000007/      being written by term 7; torn if nobody writes it
+        checkpoints/.saving-0000000043-0000000007/      being written by term 7; torn if no process writes it
         checkpoints/.removing-0000000017/               being pruned
         terms/0000000007.json       which writer began when, and after which number
         lock.0000000007             held by the writer of term 7, which touches it every 2 s
-        starts/0000000007           what the writer of term 7 has in flight, for whoever comes after its death
+        starts/0000000007           what the writer of term 7 has in flight, for the process that starts after its death
 
-The lineage stands twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty
-file whose name is all there is to it. No damage to contents can take it away, so the way back along the parents is
-known even when a manifest is unreadable. Owns names only; runs anywhere. What bears another name is left alone.
+The lineage is stored twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty
+file that consists of its name alone. No damage to contents can remove it, so the parents are known even when a manifest
+is unreadable. Owns names only; runs on any thread. Files of other names are left alone.
 """
 
 import os
@@ -43,17 +43,17 @@ class Lineage:
 
     @classmethod
     def read(cls, path: Path) -> "Lineage | None":
-        """The lineage of the checkpoint in this folder; None where no name says it, or several do."""
-        found = [match for name in _names(path) if (match := _LINEAGE.fullmatch(name))]
-        if len(found) != 1:
+        """Read the lineage of the checkpoint in this folder; None where no file names it, or several do."""
+        matches = [match for name in _names(path) if (match := _LINEAGE.fullmatch(name))]
+        if len(matches) != 1:
             return None
-        parent, term = found[0].groups()
+        parent, term = matches[0].groups()
         return cls(None if parent == "none" else int(parent), int(term))
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Paths below one root. Every one of them is made of whole numbers, so none leads out of it."""
+    """Paths below one root. Each of them is made of whole numbers, so none leads out of the root."""
 
     root: Path
 
@@ -73,27 +73,27 @@ class Folder:
         return self.root / "starts"
 
     def checkpoint(self, number: int) -> Path:
-        """The folder of a published checkpoint."""
+        """Return the folder of a published checkpoint."""
         return self.checkpoints / _digits(number)
 
     def saving(self, number: int, term: int) -> Path:
-        """The folder of a checkpoint that is being written."""
+        """Return the folder of a checkpoint that is being written."""
         return self.checkpoints / f".saving-{_digits(number)}-{_digits(term)}"
 
     def removing(self, number: int) -> Path:
-        """The folder of a checkpoint that is being pruned."""
+        """Return the folder of a checkpoint that is being pruned."""
         return self.checkpoints / f".removing-{_digits(number)}"
 
     def lock(self, term: int) -> Path:
-        """The lock file of a term."""
+        """Return the path of a term's lock file."""
         return self.root / f"lock.{_digits(term)}"
 
     def term(self, term: int) -> Path:
-        """The record of a term."""
+        """Return the path of a term's record."""
         return self.terms / f"{_digits(term)}.json"
 
     def start(self, term: int) -> Path:
-        """What the start of a term has in flight."""
+        """Return the path of the file that says what a term's process has in flight."""
         return self.starts / _digits(term)
 
     def create(self) -> None:
@@ -108,11 +108,11 @@ class Folder:
             raise ConfigError(f"checkpoints.path: cannot write to {self.root}: {error.strerror}") from error
 
     def numbers(self) -> list[int]:
-        """The numbers of all published checkpoints, of any kind, ascending."""
+        """Return the numbers of all published checkpoints, of any condition, ascending."""
         return sorted(_numbered(self.checkpoints, _NUMBER))
 
     def temporaries(self) -> list[tuple[Path, int | None]]:
-        """What was left half written (with the term of its writer) or half removed."""
+        """Return the folders that are half written (with the term of the writer) or half removed (with None)."""
         found: list[tuple[Path, int | None]] = []
         for name in sorted(_names(self.checkpoints)):
             if saving := _SAVING.fullmatch(name):
@@ -122,24 +122,26 @@ class Folder:
         return found
 
     def unknown(self) -> list[str]:
-        """Names among the checkpoints that are not ours."""
-        ours = (_NUMBER, _SAVING, _REMOVING)
-        return sorted(name for name in _names(self.checkpoints) if not any(p.fullmatch(name) for p in ours))
+        """Return the names among the checkpoints that are not millrace's."""
+        known = (_NUMBER, _SAVING, _REMOVING)
+        return sorted(
+            name for name in _names(self.checkpoints) if not any(pattern.fullmatch(name) for pattern in known)
+        )
 
     def locks(self) -> list[int]:
-        """The terms that have a lock file, ascending."""
+        """Return the terms that have a lock file, ascending."""
         return sorted(_numbered(self.root, _LOCK))
 
     def recorded_terms(self) -> list[int]:
-        """The terms that have a record, ascending."""
+        """Return the terms that have a record, ascending."""
         return sorted(_numbered(self.terms, _TERM))
 
     def started_terms(self) -> list[int]:
-        """The terms whose starts have left something, ascending."""
+        """Return the terms whose processes have left a record of what was in flight, ascending."""
         return sorted(_numbered(self.starts, _NUMBER))
 
     def highest_term(self) -> int:
-        """The greatest term that anybody has claimed; 0 when nobody has."""
+        """Return the greatest term that was ever claimed; 0 where none was."""
         return max([0, *self.locks(), *self.recorded_terms()])
 
 

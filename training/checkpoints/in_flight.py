@@ -1,16 +1,16 @@
-"""Starts: what each process had in flight when it died, for the one that starts next.
+"""Starts: what each process had in flight when it died, for the process that starts next.
 
-Owns `starts/<term>`, a file of fixed size for each start, written by its own process alone, on the trainer's thread,
-through a mapping into memory. A call costs it some microseconds and waits for no disk, and what stands there stays,
-whatever the process dies of: SIGKILL, an abort, the lack of memory. A machine that loses power loses it, which no
-record brings about. The room is allotted beforehand, since storing into a mapping kills where the disk turns out full.
+Owns `starts/<term>`, a file of fixed size for each start. Only its own process writes it, on the trainer's thread,
+through a memory mapping. A call costs some microseconds and no wait for the disk, and the contents survive any death of
+the process: SIGKILL, an abort, the lack of memory. They do not survive a loss of power, but no record causes one. The
+whole file is written beforehand, because storing into a mapping kills the process where the disk turns out to be full.
 
     5f0c2b9a 00000043           CRC-32 and length of what follows; length 0: nothing is in flight
-    41                          the checkpoint that it has gone on from
+    41                          the checkpoint that the process resumed from
     clicks:0 1200 1264          a range in flight, its end excluded
     clicks:1 1190 1254
 
-What was torn by the death itself does not match its CRC, and counts as nothing in flight: between two calls.
+A record that the death itself has torn does not match its CRC. It counts as a death between two calls.
 """
 
 import contextlib
@@ -42,18 +42,18 @@ class Death:
     """A start that died in the middle of a call."""
 
     term: int
-    """Under which it wrote."""
+    """The term under which it wrote."""
     number: int
-    """The checkpoint that it had gone on from."""
+    """The checkpoint that it had resumed from."""
     in_flight: Mapping[Partition, Range]
     """What the call was learning."""
 
 
 class StartRecord:
-    """The file of this process."""
+    """The file in which this process says what it has in flight."""
 
     def __init__(self, path: Path, number: int) -> None:
-        """Create it, durably; OSError where that cannot be."""
+        """Create the file, durably; OSError where that fails. `number` is the checkpoint that was resumed from."""
         self._path = path
         self._began = f"{number}\n"
         path.parent.mkdir(exist_ok=True)
@@ -65,10 +65,10 @@ class StartRecord:
 
     @contextmanager
     def in_flight(self, facts: BlockFacts) -> Iterator[None]:
-        """Around a call: only a death leaves what it says behind, an error does not."""
+        """Return a context for one call: its ranges stay behind where the process dies inside, not where it raises."""
         spans = [f"{span.partition} {span.start} {span.end}\n" for span in facts.spans if span.learnt]
         body = "".join([self._began, *spans]).encode()
-        if len(body) > _MOST:  # some thousand partitions in one block: those that have room must do
+        if len(body) > _MOST:  # some thousand partitions in one block: only those that have room are recorded
             body = body[: body.rfind(b"\n", 0, _MOST) + 1]
         line = b"%08x %08d\n%b" % (zlib.crc32(body), len(body), body)
         self._memory[: len(line)] = line
@@ -78,29 +78,30 @@ class StartRecord:
             self._memory[: len(_NOTHING)] = _NOTHING
 
     def close(self) -> None:
-        """An end that is no death: nothing of it stays."""
+        """Remove the file: an orderly end leaves nothing behind."""
         self._memory.close()
         _remove(self._path)
 
 
 def deaths(folder: Folder, number: int, *, before_term: int) -> list[Death]:
-    """The starts that died in a call after going on from this checkpoint, the latest first.
+    """Return the starts that died in a call after resuming from this checkpoint, the latest first.
 
-    Each that is told of is durable from now on. What other starts left is removed: they came further, or nowhere.
+    Each returned record is durable from now on. The files of other starts are removed, because their processes came
+    further, or not as far as a call.
     """
-    found: list[Death] = []
+    matching: list[Death] = []
     for term in sorted(folder.started_terms(), reverse=True):
         if term < before_term:
             death = _read(folder.start(term), term)
             if death is not None and death.number == number:
-                found.append(death)
+                matching.append(death)
             else:
                 _remove(folder.start(term))
-    return found
+    return matching
 
 
 def forget(folder: Folder) -> None:
-    """Remove what every start has left."""
+    """Remove the files of all starts."""
     for term in folder.started_terms():
         _remove(folder.start(term))
 
@@ -111,7 +112,7 @@ def _read(path: Path, term: int) -> Death | None:
             os.fsync(file.fileno())
             raw = file.read()
     except OSError as error:
-        log.warning("%s cannot be read, so that start counts for nothing: %s", path, error.strerror)
+        log.warning("%s cannot be read, so that start is not counted: %s", path, error.strerror)
         return None
     head = _HEAD.match(raw)
     if head is None:
@@ -129,5 +130,5 @@ def _range(line: str) -> tuple[Partition, Range]:
 
 
 def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # one that stays is read again, and says the same
+    with contextlib.suppress(OSError):  # a file that stays is read again, with the same result
         path.unlink(missing_ok=True)

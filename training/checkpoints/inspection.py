@@ -1,6 +1,6 @@
-"""One checkpoint, looked at: is it what was written, may it be loaded, where does it come from.
+"""Inspecting one checkpoint: is it what was written, may it be loaded, where does it come from.
 
-Owns the verdict on a single folder; runs wherever somebody reads. Changes nothing on disk.
+Owns the verdict on a single folder; runs on any thread; changes nothing on disk.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Condition(StrEnum):
     """What a folder among the checkpoints is."""
 
     GOOD = "good"
-    """All that was looked at is what was written."""
+    """All that was read is what was written."""
     CORRUPT = "corrupt"
     """Something is not what was written. Never loaded, never pruned."""
     FENCED = "fenced"
@@ -26,9 +26,9 @@ class Condition(StrEnum):
     NEWER = "newer"
     """Written by a later version of millrace. Never loaded, never pruned."""
     TEMPORARY = "temporary"
-    """Half written or half removed: torn, unless its writer is at it."""
+    """Half written or half removed: torn, unless its writer is still working on it."""
     UNKNOWN = "unknown"
-    """Not ours. Left alone."""
+    """Not millrace's. Left alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class Inspection:
     condition: Condition
     number: int | None = None
     manifest: Manifest | None = None
-    """As far as it can be trusted: its seal holds and it is that of this number."""
+    """None unless its seal holds and it is the manifest of this number."""
     lineage: Lineage | None = None
-    """From the manifest, or else from the empty file's name."""
+    """From the manifest, or else from the name of the empty file."""
     problems: tuple[str, ...] = field(default=())
     """What is wrong, one sentence each."""
     deep: bool = False
@@ -54,7 +54,7 @@ class Inspection:
 
 
 def inspect(folder: Folder, number: int, terms: Terms, *, deep: bool) -> Inspection:
-    """Look at the checkpoint with this number."""
+    """Inspect the checkpoint with this number. A deep inspection reads and hashes all of its files."""
     path = folder.checkpoint(number)
     manifest, lineage, problems = None, Lineage.read(path), []
     condition = Condition.GOOD

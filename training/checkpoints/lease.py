@@ -36,14 +36,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseOptions:
-    """How life is shown and judged."""
+    """How a writer shows that it lives, and when others count it as stopped."""
 
     renew_every: float = 2.0
     """Seconds between touches."""
     stale_after: float = 10.0
-    """A held lock that was not touched for so many seconds belongs to a stopped process."""
+    """A held lock that was not touched for this many seconds belongs to a stopped process."""
     poll_every: float = 0.1
-    """Seconds between looks while watching somebody else's lock."""
+    """Seconds between looks while watching the lock of another process."""
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
 
@@ -73,7 +73,8 @@ class FolderLease:
     ) -> "FolderLease":
         """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
 
-        `holder` is a word about us for whoever finds the folder busy. `on_passed` is called on the lease's thread.
+        `holder` describes this process to others that find the folder busy. `on_passed` is called on the lease's
+        thread.
         """
         options = options or LeaseOptions()
         folder.create()
@@ -88,7 +89,7 @@ class FolderLease:
         return writer
 
     def check(self) -> None:
-        """Raise PassedError when somebody has begun a greater term."""
+        """Raise PassedError when another process has begun a greater term."""
         newest = self.folder.highest_term()
         if newest > self.term:
             raise PassedError(
@@ -97,7 +98,7 @@ class FolderLease:
             )
 
     def touch(self) -> None:
-        """Show life."""
+        """Touch the lock file, so that others see that this process lives."""
         os.utime(self.folder.lock(self.term))
 
     def release(self) -> None:
@@ -134,7 +135,7 @@ class _Contest:
     since: float = field(default=0.0)
 
     def win(self) -> tuple[int, int]:
-        """The term and the handle of its lock."""
+        """Wait until the folder is free or proves to be held. Returns the new term and the handle of its lock."""
         while True:
             newest = self.folder.highest_term()
             predecessor = _lock_file(self.folder, newest)
@@ -163,7 +164,7 @@ class _Contest:
 
 
 def describe_holder(folder: Folder, term: int) -> str:
-    """Who holds a term, in words."""
+    """Describe the process that holds a term."""
     try:
         facts = json.loads(folder.lock(term).read_bytes())
         return f"{facts['holder']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"
@@ -172,7 +173,7 @@ def describe_holder(folder: Folder, term: int) -> str:
 
 
 def _claim(folder: Folder, term: int, facts: dict[str, Any]) -> int | None:
-    """Create and lock the lock file of the term after the one that was judged; None when somebody else was first."""
+    """Create and lock the lock file of the next term; None when another process was first."""
     try:
         handle = os.open(folder.lock(term), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -205,7 +206,7 @@ def _locked(handle: int) -> bool:
 
 
 def _touched_at(folder: Folder, term: int) -> int:
-    """When a lock was touched; opened first, so that a network file system asks its server."""
+    """Return when a lock was touched. The file is opened first, so that a network file system asks its server."""
     try:
         with folder.lock(term).open("rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns
@@ -222,7 +223,7 @@ def _remove_locks_before(folder: Folder, term: int) -> None:
 def _keep_alive(
     writer: FolderLease, options: LeaseOptions, stop: threading.Event, on_passed: Callable[[PassedError], None]
 ) -> None:
-    """Touch the lock until told to stop or passed. A failing disk is waited out."""
+    """Touch the lock until the lease is released or passed. While the disk fails, try again."""
     while not stop.wait(options.renew_every):
         try:
             writer.check()

@@ -1,7 +1,7 @@
-"""Who holds a folder, by looking only: nothing is taken over, nothing is written.
+"""Which process holds a folder. Reads only: nothing is taken over, nothing is written.
 
-Runs anywhere. A lock that can be shared is held by nobody; it is let go at once, and a writer that arrives in that very
-instant just looks again.
+Runs on any thread. A lock that can be shared has no holder. It is released at once, and a writer that arrives in that
+very instant just tries again.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from training.checkpoints.lease import describe_holder
 
 
 def holder_of(folder: Folder) -> str | None:
-    """The process that holds the folder, in words; None while nobody does."""
+    """Describe the process that holds the folder; None while none does."""
     newest = folder.highest_term()
     try:
         handle = os.open(folder.lock(newest), os.O_RDONLY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """The manifest: what a checkpoint is, which files it has, and where it comes from.
 
-Owns the format, version 1; runs anywhere. Fields are only ever added within a version, and a reader ignores those that
-it does not know. The seal is the same in all versions (see `sealed`), so a manifest whose seal holds and whose `format`
-is greater was written by a later millrace: it is refused by name, and never deleted.
+Owns the format, version 1; runs on any thread. Fields are only ever added within a version, and a reader ignores those
+that it does not know. The seal is the same in all versions (see `sealed_json`), so a manifest whose seal holds and
+whose `format` is greater was written by a later millrace: it is refused with the reason, and never deleted.
 """
 
 import re
@@ -31,20 +31,20 @@ class SaveReason(StrEnum):
     INTERVAL = "interval"
     STEPS = "steps"
     DEMAND = "demand"
-    """Somebody asked for it."""
+    """A command asked for it."""
     STOP = "stop"
     """The last one before an orderly end."""
     REWIND = "rewind"
-    """An order to go on from an older checkpoint."""
+    """A command to resume from an older checkpoint."""
     SKIP = "skip"
-    """An order to cut a range out of history."""
+    """A rewind that also skips a range of offsets."""
     RECREATED = "recreated"
-    """Another topic stands under the name of one that was learnt, and is learnt from its first record."""
+    """A learnt topic was deleted and created again under its name, and is learnt from its first record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRequest:
-    """What the one who saves says about a checkpoint."""
+    """What the caller of a save states about the checkpoint."""
 
     reason: SaveReason
     parent: int | None
@@ -56,14 +56,14 @@ class SaveRequest:
     ordered_by: str | None = None
     note: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Hashes of config and model, versions, cluster id: whatever JSON can hold, and no secret."""
+    """Hashes of config and model, versions, cluster id: JSON values, and no secret."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Live metrics of that moment, for keeping the best; finite ones only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What stands in `manifest.json`."""
+    """The contents of `manifest.json`."""
 
     number: int
     parent: int | None
@@ -73,7 +73,7 @@ class Manifest:
     incarnation: int
     step: int
     reason: str
-    """A SaveReason, or one that a later version has added."""
+    """A SaveReason, or a reason that a later version has added."""
     ordered_by: str | None
     note: str | None
     created_at: str
@@ -102,12 +102,12 @@ class Manifest:
         return datetime.fromisoformat(self.created_at)
 
     def render(self) -> bytes:
-        """The bytes that stand on disk."""
+        """Return the bytes of `manifest.json`."""
         return seal({"format": FORMAT, **asdict(self)})
 
 
 def read_manifest(folder: Path, number: int) -> Manifest:
-    """The manifest in this folder, which must be that of `number`. CorruptError or NewerFormatError otherwise."""
+    """Read the manifest in this folder, which must be that of `number`; CorruptError or NewerFormatError otherwise."""
     path = folder / FILE_NAME
     try:
         raw = path.read_bytes()

@@ -1,6 +1,6 @@
 """The files of the parts: arrays in `<part>.safetensors`, facts in `<part>.json`.
 
-Owns the translation between a PartState and its files; runs on the checkpoint writer's thread and on whichever loads.
+Owns the translation between a PartState and its files; runs on the checkpoint writer's thread, and on any that loads.
 """
 
 import json
@@ -31,7 +31,7 @@ class VerifiedCheckpoint:
 
 
 def part_sources(parts: Mapping[str, PartState]) -> dict[str, FileSource]:
-    """What writes the files of these parts, by file name."""
+    """Return the functions that write the files of these parts, by file name."""
     sources: dict[str, FileSource] = {}
     for name, state in sorted(parts.items()):
         checked_name(name)
@@ -43,7 +43,7 @@ def part_sources(parts: Mapping[str, PartState]) -> dict[str, FileSource]:
 
 
 def read_parts(folder: Path, manifest: Manifest, only: Collection[str] | None = None) -> dict[str, PartState]:
-    """The parts of a checkpoint, all or some, out of bytes that were verified after they were read."""
+    """Return the parts of a checkpoint, all or some, out of bytes that were verified after they were read."""
     return {name: _read_part(folder, manifest, name) for name in manifest.parts if only is None or name in only}
 
 

@@ -1,10 +1,10 @@
-"""Parts: what a checkpoint is a list of, by name (model, optimizer, seeds, metrics, ledger, and whatever comes later).
+"""Parts: what a checkpoint consists of, by name (model, optimizer, seeds, metrics, ledger, and further ones later).
 
-Owns the two types; runs anywhere. A snapshot is taken on the trainer's thread between two calls, and does not change
-until it is released.
+Owns the two types; runs on any thread. A snapshot is taken on the trainer's thread between two calls, and does not
+change until it is released.
 
 On disk a part is `<name>.safetensors` where it has arrays and `<name>.json` where it has facts, so a name is plain:
-lower case letters, digits, `-` and `_`. A part that has neither is an empty `<name>.json`: it was there.
+lower case letters, digits, `-` and `_`. A part that has neither is an empty `<name>.json`, so that it exists.
 """
 
 import re
@@ -19,40 +19,40 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _TAKEN = frozenset({"manifest"})
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartState:
-    """All that one part needs to be as it was."""
+    """The whole state of one part."""
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Whatever JSON can hold; keys are text."""
-    release: Callable[[], None] = _nothing
-    """Whoever is through with a snapshot may say so, once: its memory then serves the next one."""
+    release: Callable[[], None] = _do_nothing
+    """Hand the snapshot's memory to the next one. To be called at most once, when the snapshot is no longer needed."""
 
 
 class Part(Protocol):
-    """Something whose state belongs to the model's, and is saved and brought back together with it."""
+    """A holder of state that is saved and restored together with the model."""
 
     @property
     def name(self) -> str:
-        """What its files are called; the same in every version to come."""
+        """The name of its files; it must stay the same in every later version."""
         ...
 
     def snapshot(self) -> PartState:
-        """Give its state as of now, between two calls."""
+        """Return its present state; called between two calls."""
         ...
 
     def restore(self, state: PartState) -> None:
-        """Be as it was. Raises, unchanged, where the state does not fit."""
+        """Take a saved state. Raises, without any change, where the state does not fit."""
         ...
 
 
 def checked_name(name: str) -> str:
-    """Give the name back if a part may bear it."""
+    """Return the name if a part may have it; ValueError otherwise."""
     if not _NAME.fullmatch(name) or name in _TAKEN:
         raise ValueError(f"{name!r} cannot name a part; use lower case letters, digits, - and _, as in `optimizer`")
     return name

@@ -4,15 +4,15 @@ Owns the folder `.saving-<number>-<term>` until it is renamed; runs on the check
 
 1. The caller has copied the state between two calls.
 2. Each file is written under the temporary folder, hashed, and synced.
-3. Dead letters are acknowledged (`before_manifest`), nobody has cancelled (`gate`), the term is still the greatest;
-   then the manifest, synced, and the temporary folder, synced.
-4. The folder gets its number, and the parent folder is synced. The term is looked at again: a writer that finds itself
-   passed here tells nobody.
-5. `on_durable`, by the store.
-6. Pruning, by the store.
+3. Dead letters are acknowledged (`before_manifest`), the save is not cancelled (`gate`), the term is still the
+   greatest; then the manifest is written and synced, and the temporary folder is synced.
+4. The folder gets its number, and the parent folder is synced. The term is checked again: a writer that finds itself
+   passed here announces nothing.
+5. The store calls `on_durable`.
+6. The store prunes.
 
-What fails (a full disk, a cancelled save, a name that cannot be synced) leaves nothing behind; what dies leaves a
-temporary folder, which the next writer removes.
+A save that fails (a full disk, a cancellation, a name that cannot be synced) leaves nothing behind. A process that dies
+leaves a temporary folder, which the next writer removes.
 """
 
 import logging
@@ -37,7 +37,7 @@ FileSource = Callable[[Path], FileFacts]
 
 
 def wall_clock() -> datetime:
-    """Now, in UTC."""
+    """Return the time of the wall clock, in UTC."""
     return datetime.now(UTC)
 
 
@@ -46,7 +46,7 @@ class UnpublishedCheckpoint:
     """A checkpoint that is about to be written."""
 
     number: int
-    order: SaveRequest
+    request: SaveRequest
     ancestors: tuple[int, ...]
     files: Mapping[str, FileSource]
     created: datetime
@@ -58,14 +58,17 @@ def publish_draft(
     before_manifest: Callable[[SaveRequest], None],
     gate: Callable[[], None],
 ) -> Manifest:
-    """Write it, and return when it is durable. CheckpointError when it could not be, PassedError when we were."""
+    """Write a checkpoint, and return when it is durable.
+
+    Raises CheckpointError where it could not be made durable, and PassedError where another writer has taken over.
+    """
     temporary, published = writer.folder.saving(draft.number, writer.term), writer.folder.checkpoint(draft.number)
     renamed = False
     try:
         failpoint("save.before_data")
         files = _write_data(temporary, draft, writer.term)  # (2)
         failpoint("save.after_data")
-        before_manifest(draft.order)  # (3)
+        before_manifest(draft.request)  # (3)
         gate()
         writer.check()
         failpoint("save.before_manifest")
@@ -81,7 +84,7 @@ def publish_draft(
         raise
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if _still_ours(writer) and renamed:
+        if _is_still_writer(writer) and renamed:
             _withdraw(published, temporary)
         raise CheckpointError(
             f"checkpoint {draft.number} could not be written below {writer.folder.root}: {error.strerror}; "
@@ -90,21 +93,22 @@ def publish_draft(
     return manifest
 
 
-def _still_ours(writer: FolderLease) -> bool:
-    """PassedError where another has taken over: it removes what we were writing, and may go on from what we published.
+def _is_still_writer(writer: FolderLease) -> bool:
+    """Return whether this process still holds the folder; False where the disk does not tell.
 
-    On a disk that does not even tell, nothing may be taken back.
+    Raises PassedError where another writer has taken over: it removes what this one was writing, and may resume from
+    what this one published, so nothing may be withdrawn.
     """
     try:
         writer.check()
     except OSError as error:
-        log.error("whether somebody has taken over cannot be told: %s", error)  # noqa: TRY400 - one line
+        log.error("it is not known whether another writer has taken over: %s", error)  # noqa: TRY400 - one line
         return False
     return True
 
 
 def _withdraw(published: Path, temporary: Path) -> None:
-    """Take back what was given its name and may not be durable: nobody was told, so no restart may find it."""
+    """Take back a checkpoint that has its name and may not be durable; it was not announced, so no start may use it."""
     try:
         published.rename(temporary)
     except OSError as error:
@@ -114,32 +118,32 @@ def _withdraw(published: Path, temporary: Path) -> None:
 
 
 def _write_data(temporary: Path, draft: UnpublishedCheckpoint, term: int) -> dict[str, FileFacts]:
-    if temporary.exists():  # left by a save of our own that failed in the middle of an unforeseen error
+    if temporary.exists():  # left by a save of this process that failed with an unforeseen error
         shutil.rmtree(temporary)
     temporary.mkdir()
-    write_durably(temporary / Lineage(draft.order.parent, term).file_name, [])
+    write_durably(temporary / Lineage(draft.request.parent, term).file_name, [])
     return {name: source(temporary / name) for name, source in draft.files.items()}
 
 
 def _write_manifest(
     temporary: Path, draft: UnpublishedCheckpoint, term: int, files: Mapping[str, FileFacts]
 ) -> Manifest:
-    order = draft.order
+    request = draft.request
     manifest = Manifest(
         number=draft.number,
-        parent=order.parent,
+        parent=request.parent,
         ancestors=draft.ancestors,
         term=term,
-        incarnation=order.incarnation,
-        step=order.step,
-        reason=order.reason,
-        ordered_by=order.ordered_by,
-        note=order.note,
+        incarnation=request.incarnation,
+        step=request.step,
+        reason=request.reason,
+        ordered_by=request.ordered_by,
+        note=request.note,
         created_at=draft.created.astimezone(UTC).isoformat(timespec="milliseconds"),
         files=files,
-        positions={str(partition): position for partition, position in sorted(order.positions.items())},
-        provenance=dict(order.provenance),
-        metrics={name: float(value) for name, value in order.metrics.items() if isfinite(value)},
+        positions={str(partition): position for partition, position in sorted(request.positions.items())},
+        provenance=dict(request.provenance),
+        metrics={name: float(value) for name, value in request.metrics.items() if isfinite(value)},
         variables=None,
     )
     write_durably(temporary / FILE_NAME, [manifest.render()])

@@ -1,6 +1,6 @@
 """Sealed documents: JSON that carries its own SHA-256, so that a flipped bit in it is found.
 
-Owns the form of manifests and of the records of terms; runs anywhere. The seal is the SHA-256 of the document without
+Owns the form of manifests and of the records of terms; pure. The seal is the SHA-256 of the document without
 it, in canonical JSON (sorted keys, no spaces, ASCII). This holds in every version of the format, so that a reader can
 tell a damaged document from one that a later version wrote. On disk a document is indented, for people.
 """
@@ -14,7 +14,7 @@ SEAL = "sha256"
 
 
 def canonical(body: Mapping[str, Any]) -> bytes:
-    """The one spelling of a document that is hashed."""
+    """Return the one spelling of a document that is hashed."""
     return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -24,7 +24,7 @@ def seal(body: Mapping[str, Any]) -> bytes:
 
 
 def unseal(raw: bytes) -> dict[str, Any]:
-    """Give the document back without its seal, or raise a ValueError that says what is wrong with it."""
+    """Return the document without its seal, or raise a ValueError that says what is wrong with it."""
     document = json.loads(raw, parse_constant=_refuse)
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one kind of error for all that is wrong
@@ -35,7 +35,10 @@ def unseal(raw: bytes) -> dict[str, Any]:
 
 
 def spelt_as_sealed(raw: bytes) -> bool:
-    """Whether the bytes are those that `seal` writes: finds changes that JSON does not see, as a lost last line."""
+    """Return whether the bytes are spelt as `seal` spells them.
+
+    This finds changes that JSON does not see, such as a lost last line.
+    """
     return raw == _render(json.loads(raw))
 
 

@@ -1,10 +1,10 @@
 """The store: checkpoints on disk, published in order, verified before anything is loaded, pruned by policy.
 
-Owns the `checkpoints` folder of one name. Publishing and pruning need the Writer and run on one thread, the checkpoint
-writer's; reading needs nothing and runs on any. A full disk fails a save and nothing else. Holds nothing open, so it
-ends with its last user.
+Owns the `checkpoints` folder of one name. Publishing and pruning need the folder's lease and run on one thread, the
+checkpoint writer's; reading needs no lease and runs on any thread. A full disk fails a save and nothing else. The store
+holds nothing open, so it needs no closing.
 
-Numbers only grow: the next is one more than the highest that is on disk, of any kind, or that a term remembers.
+Numbers only grow: the next is one more than the highest that is on disk, of any condition, or that a term has recorded.
 """
 
 import logging
@@ -31,10 +31,11 @@ from training.checkpoints.publication import FileSource, UnpublishedCheckpoint, 
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError
 
 log = logging.getLogger(__name__)
+_TORN = "torn, unless its writer is still working on it"
 Replaced = Mapping[str, PartState] | Callable[[int], Mapping[str, PartState]]
 
 
-def _wait_for_nothing(_order: SaveRequest) -> None:
+def _wait_for_nothing(_request: SaveRequest) -> None:
     """Return at once: there are no dead letters to wait for."""
 
 
@@ -48,13 +49,13 @@ def _never_cancel() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What the store is told by those who wire it."""
+    """What the store keeps, and what it calls around a save."""
 
     keep: KeepPolicy = field(default_factory=lambda: KeepLast(5))
     before_manifest: Callable[[SaveRequest], None] = _wait_for_nothing
-    """Returns when the dead letters before the order's positions are acknowledged; CheckpointError fails the save."""
+    """Returns when the dead letters before the request's positions are acknowledged; CheckpointError fails the save."""
     on_durable: Callable[[Manifest], None] = _ignore
-    """Told of each checkpoint that is durable: its positions may be committed."""
+    """Called with the manifest of each checkpoint that is durable: its positions may be committed."""
     now: Callable[[], datetime] = wall_clock
 
 
@@ -72,7 +73,7 @@ class CheckpointStore:
 
     def publish(
         self,
-        order: SaveRequest,
+        request: SaveRequest,
         parts: Mapping[str, PartState],
         *,
         start_over: bool = False,
@@ -80,19 +81,19 @@ class CheckpointStore:
     ) -> Manifest:
         """Write a checkpoint, and return when it is durable.
 
-        `order.parent` is None for a beginning, which needs `start_over` where checkpoints exist. `gate` is called last
-        before the manifest; what it raises ends the save.
+        `request.parent` is None for a beginning, which needs `start_over` where checkpoints exist. `gate` is called
+        last before the manifest; what it raises ends the save.
         """
         with self._publishing:
-            if order.parent is None and not start_over:
+            if request.parent is None and not start_over:
                 self._require_empty()
-            return self._publish(order, part_sources(parts), gate)
+            return self._publish(request, part_sources(parts), gate)
 
     def publish_linked(
         self,
         target: VerifiedCheckpoint,
         replaced: Replaced,
-        order: SaveRequest,
+        request: SaveRequest,
         *,
         gate: Callable[[], None] = _never_cancel,
     ) -> Manifest:
@@ -114,31 +115,31 @@ class CheckpointStore:
                 for name, facts in target.manifest.files.items()
                 if name.partition(".")[0] not in parts
             }
-            return self._publish(_inherit(order, target.manifest), {**links, **part_sources(parts)}, gate)
+            return self._publish(_inherit(request, target.manifest), {**links, **part_sources(parts)}, gate)
 
     def newest(self) -> Manifest | None:
-        """The checkpoint to go on from, all of its bytes verified; None where nothing was ever published.
+        """Return the checkpoint to resume from, all of its bytes verified; None where nothing was ever published.
 
-        Falls back along the parents, each step logged. AllCorruptError when the way ends, NewerFormatError when a later
-        version wrote it.
+        Falls back along the parents and logs each step. Raises AllCorruptError where no ancestor verifies, and
+        NewerFormatError where a later version wrote the checkpoint.
         """
         terms = Terms.read(self.folder)
         return newest_verified(self.folder, terms, lambda number: self._look(number, terms))
 
     def verify(self, number: int) -> Inspection:
-        """Read and hash everything of one checkpoint."""
+        """Read and hash all files of one checkpoint, and return the verdict."""
         self._require(number)
         found = self._look(number, Terms.read(self.folder))
-        self._require(number)  # one that was pruned while it was read is not corrupt, it is gone
+        self._require(number)  # a checkpoint that was pruned while it was read is not corrupt, it is gone
         return found
 
     def look(self, number: int) -> Inspection:
-        """One checkpoint by its manifest and the sizes of its files."""
+        """Inspect one checkpoint by its manifest and the sizes of its files."""
         self._require(number)
         return inspect(self.folder, number, Terms.read(self.folder), deep=False)
 
     def manifest(self, number: int) -> Manifest:
-        """The manifest of one checkpoint; its other files are not looked at."""
+        """Return the manifest of one checkpoint; its other files are not inspected."""
         self._require(number)
         return read_manifest(self.folder.checkpoint(number), number)
 
@@ -165,15 +166,15 @@ class CheckpointStore:
         return checkpoint
 
     def listing(self, *, deep: bool = False) -> list[Inspection]:
-        """Everything in the folder, the greatest number first, then what is half written, half removed, or not ours.
+        """Inspect everything in the folder. Only a deep listing reads the contents of all files.
 
-        Only a deep listing reads the contents of all files.
+        The checkpoints come first, the greatest number first; then what is half written, half removed, or unknown.
         """
         terms = Terms.read(self.folder)
         looks = [inspect(self.folder, number, terms, deep=deep) for number in reversed(self.folder.numbers())]
         numbered = [look for look in looks if (self.folder.checkpoints / look.name).exists()]  # not pruned meanwhile
         temporary = [
-            Inspection(name=path.name, condition=Condition.TEMPORARY, problems=("torn, unless its writer is at it",))
+            Inspection(name=path.name, condition=Condition.TEMPORARY, problems=(_TORN,))
             for path, _ in self.folder.temporaries()
         ]
         return numbered + temporary + [Inspection(name=n, condition=Condition.UNKNOWN) for n in self.folder.unknown()]
@@ -182,11 +183,11 @@ class CheckpointStore:
         """Raise CheckpointError unless there is room for this many bytes."""
         require_space(self.folder.checkpoints, needed)
 
-    def _publish(self, order: SaveRequest, files: Mapping[str, FileSource], gate: Callable[[], None]) -> Manifest:
+    def _publish(self, request: SaveRequest, files: Mapping[str, FileSource], gate: Callable[[], None]) -> Manifest:
         writer = self._require_writer()
         try:
             writer.check()
-            draft = self._draft(order, files)
+            draft = self._draft(request, files)
         except CheckpointError:
             raise
         except OSError as error:
@@ -194,7 +195,7 @@ class CheckpointStore:
         manifest = publish_draft(writer, draft, self._options.before_manifest, gate)  # (1) to (4)
         self._verified[manifest.number] = manifest
         log.info("checkpoint %d is durable: step %d, %s", manifest.number, manifest.step, manifest.reason)
-        self._tell(manifest)  # (5)
+        self._announce(manifest)  # (5)
         failpoint("save.before_prune")
         try:
             self._prune(manifest)  # (6)
@@ -202,11 +203,11 @@ class CheckpointStore:
             log.warning("checkpoint %d is durable, and nothing was pruned after it: %s", manifest.number, error)
         return manifest
 
-    def _draft(self, order: SaveRequest, files: Mapping[str, FileSource]) -> UnpublishedCheckpoint:
+    def _draft(self, request: SaveRequest, files: Mapping[str, FileSource]) -> UnpublishedCheckpoint:
         return UnpublishedCheckpoint(
             number=self._next_number(),
-            order=order,
-            ancestors=self._ancestors(order.parent),
+            request=request,
+            ancestors=self._ancestors(request.parent),
             files=files,
             created=self._options.now(),
         )
@@ -214,25 +215,25 @@ class CheckpointStore:
     def _next_number(self) -> int:
         return max([Terms.read(self.folder).published, *self.folder.numbers()]) + 1
 
-    def _tell(self, manifest: Manifest) -> None:
+    def _announce(self, manifest: Manifest) -> None:
         try:
             self._options.on_durable(manifest)
-        except Exception:  # whoever listens, the checkpoint is durable all the same
+        except Exception:  # the checkpoint is durable, whatever its listener raises
             log.exception("checkpoint %d is durable, and what was to follow failed", manifest.number)
 
     def _prune(self, newest: Manifest) -> None:
-        """Remove what no policy keeps. A failure leaves more than is wanted, and the next save tries again."""
+        """Remove what no policy keeps. A failure leaves too many checkpoints, and the next save tries again."""
         terms = Terms.read(self.folder)
         looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
         good = [look.manifest for look in looks if look.condition is Condition.GOOD and look.manifest is not None]
         kept = self._options.keep.keep(good) | self._always_kept(newest, good, terms)
         for manifest in good:
             if manifest.number not in kept:
-                self._require_writer().check()  # one that was passed while it slept must not prune by an old view
+                self._require_writer().check()  # a writer that was passed while it slept must not prune by an old view
                 self._remove(manifest.number)
 
     def _always_kept(self, newest: Manifest, good: list[Manifest], terms: Terms) -> set[int]:
-        """The newest, the nearest ancestor to fall back to, and the beginnings."""
+        """Return the newest, the nearest ancestor to fall back to, and the beginnings."""
         present = {manifest.number for manifest in good}
         ancestors = (number for number in newest.ancestors if number in present)
         fallback = next((n for n in ancestors if n in self._verified or self._look(n, terms).verified), None)
@@ -250,10 +251,10 @@ class CheckpointStore:
             log.warning("checkpoint %d was not pruned: %s", number, error)
 
     def _clean(self, term: int) -> None:
-        """Remove what dead or passed writers left half done."""
+        """Remove what writers that died or were passed left half done."""
         for path, its_term in self.folder.temporaries():
             if its_term is None or its_term <= term:
-                log.info("removing %s, left by a writer that ended in the middle", path)
+                log.info("removing %s, left by a writer that ended in the middle of a save", path)
                 shutil.rmtree(path, ignore_errors=True)
 
     def _look(self, number: int, terms: Terms) -> Inspection:
@@ -287,7 +288,7 @@ class CheckpointStore:
         if any(look.condition is not Condition.FENCED for look in looks):
             raise DataLossError(
                 f"{self.folder.checkpoints} holds checkpoints, and a new beginning would forget what they have learnt: "
-                "go on from the newest, or order a new beginning explicitly"
+                "resume from the newest, or ask for a new beginning explicitly"
             )
 
     def _require(self, number: int) -> None:
@@ -301,11 +302,11 @@ class CheckpointStore:
         return self._writer
 
 
-def _inherit(order: SaveRequest, target: Manifest) -> SaveRequest:
-    """The order as a child of its target, with the target's words about the state where it has none of its own."""
+def _inherit(request: SaveRequest, target: Manifest) -> SaveRequest:
+    """Return the request as a child of its target; what it does not state about the state is the target's."""
     return replace(
-        order,
+        request,
         parent=target.number,
-        provenance=order.provenance or target.provenance,
-        metrics=order.metrics or target.metrics,
+        provenance=request.provenance or target.provenance,
+        metrics=request.metrics or target.metrics,
     )

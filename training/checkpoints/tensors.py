@@ -1,6 +1,6 @@
 """Arrays as safetensors: a length, a header in JSON, the raw bytes. No pickle, nothing that runs.
 
-Owns the encoding of a part's arrays; runs on the checkpoint writer's thread and on whichever loads. Encoding gives
+Owns the encoding of a part's arrays; runs on the checkpoint writer's thread, and on any that loads. Encoding gives
 views on the arrays' own memory, so that a save costs no second copy of the model. Decoding is the library's, which
 checks the header; the types that NumPy lacks come from ml_dtypes.
 """
@@ -40,7 +40,7 @@ _RESERVED = "__metadata__"
 
 
 def encode(part: str, arrays: Mapping[str, Array]) -> list[Bytes]:
-    """The pieces of a file that holds these arrays; all but the first are views on them."""
+    """Return the pieces of a file that holds these arrays; all but the first are views on the arrays."""
     plain = {name: _plain(part, name, array) for name, array in arrays.items()}
     order = sorted(plain, key=lambda name: (-plain[name].itemsize, name))  # every array lies aligned
     header: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def encode(part: str, arrays: Mapping[str, Array]) -> list[Bytes]:
 
 
 def decode(raw: bytes) -> dict[str, Array]:
-    """The arrays of a file, writable and each in memory of its own."""
+    """Return the arrays of a file, writable, each in memory of its own."""
     return {
         name: np.frombuffer(spec["data"], dtype=_DTYPES[spec["dtype"]]).reshape(spec["shape"])
         for name, spec in safetensors.deserialize(raw)  # type: ignore[no-untyped-call]  # the library has no stubs for it

@@ -1,11 +1,11 @@
 """The thread that writes, so that the trainer's thread only copies.
 
-Owns the daemon thread "checkpoint-writer", which alone publishes. It takes one save at a time: a second one is refused
-while the first is running, and the caller asks `busy` before it copies anything. It ends with `close`, which waits for
-the running save as long as it is told to, and says whether it had to leave it behind.
+Owns the daemon thread "checkpoint-writer", the only one that publishes. It takes one save at a time: a second one is
+refused while the first is running, and the caller asks `busy` before it copies anything. `close` ends the thread: it
+waits for the running save until its deadline, and says whether it had to leave the save behind.
 
-A save can be cancelled until right before its manifest; from there on it takes as long as a rename does, and is waited
-for.
+A save can be cancelled until right before its manifest. From there on it takes as long as a rename, and callers wait
+for it.
 """
 
 import logging
@@ -37,7 +37,7 @@ class _PointOfNoReturn:
     def __call__(self) -> None:
         with self._lock:
             if self.cancelled:
-                raise CheckpointError("the save was cancelled by a later order; nothing of it was published")
+                raise CheckpointError("the save was cancelled by a later command; nothing of it was published")
             self._passed = True
 
     def cancel(self) -> bool:
@@ -49,7 +49,7 @@ class _PointOfNoReturn:
 
 @dataclass(frozen=True, slots=True)
 class _RunningSave:
-    """What is known of a save from outside. It holds no snapshot, whose memory ends with the writing."""
+    """A save, as its caller sees it. It holds no snapshot, so that the snapshot's memory is free after the writing."""
 
     gate: _PointOfNoReturn = field(default_factory=_PointOfNoReturn)
     future: Future[Manifest] = field(default_factory=Future)
@@ -74,24 +74,24 @@ class CheckpointWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether a save is running that nobody has cancelled."""
+        """Whether a save is running that was not cancelled."""
         save = self._current
         return save is not None and not save.future.done() and not save.gate.cancelled
 
-    def submit(self, order: SaveRequest, parts: Mapping[str, PartState]) -> Future[Manifest]:
-        """Have a snapshot published. CheckpointError while another save is running."""
+    def submit(self, request: SaveRequest, parts: Mapping[str, PartState]) -> Future[Manifest]:
+        """Hand a snapshot to the writer's thread. CheckpointError while another save is running."""
         with self._lock:
             if self._closed or self.busy:
                 state = "closed" if self._closed else "still writing the save before"
                 raise CheckpointError(f"the checkpoint writer is {state}: nothing was copied, nothing is saved")
             save = self._current = _RunningSave()
-            self._jobs.put((partial(self._store.publish, order, parts), save))
+            self._jobs.put((partial(self._store.publish, request, parts), save))
         return save.future
 
     def cancel_or_settle(self, deadline_s: float) -> Manifest | None:
         """Give the running save this long to become durable, then cancel it.
 
-        Afterwards nothing that was submitted before will be published. Gives the manifest of a save that became
+        Afterwards nothing that was submitted before will be published. Returns the manifest of a save that became
         durable; None where there was none, or it failed, or it was cancelled.
         """
         save = self._current
@@ -121,7 +121,7 @@ class CheckpointWriter:
 
 
 def _write(jobs: _Jobs) -> None:
-    """The thread's body: publish what comes until told to end."""
+    """Publish each job until None comes; the body of the thread."""
     while (job := jobs.get()) is not None:
         _run(*job)
         del job  # the snapshot's memory is free while the next one is waited for
@@ -130,7 +130,7 @@ def _write(jobs: _Jobs) -> None:
 def _run(publish: _Publish, save: _RunningSave) -> None:
     try:
         manifest = publish(gate=save.gate)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the one who waits for the save
+    except Exception as error:  # noqa: BLE001 - every error belongs to the caller that waits for the save
         save.future.set_exception(error)
     else:
         save.future.set_result(manifest)

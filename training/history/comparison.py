@@ -1,7 +1,7 @@
-"""What differs between two checkpoints, down to each variable's numbers. Reads only; NumPy does, without TensorFlow.
+"""Comparing two checkpoints, down to each variable's numbers. Reads only, by NumPy without TensorFlow.
 
-Owns the comparing. One part of both checkpoints is in memory at a time, and each variable is compared piece by piece,
-so that a large one is not copied whole into float64.
+One part of both checkpoints is in memory at a time, and each variable is compared piece by piece, so that a large one
+is not copied whole into float64.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,67 +21,66 @@ _PIECE = 1 << 20
 _HYPERPARAMETERS = "hyperparameters"
 _OWN_FACTS = ("step", "incarnation", "term", "reason", "ordered_by", "note", "created_at")
 Pair = tuple[Any, Any]
-"""A value in the one and in the other; None where it has none."""
+"""A value in the first checkpoint and in the second; None where one has no such value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableDifference:
-    """One variable of both."""
+    """How one variable differs between the two."""
 
     name: str
     shapes: Pair
-    """None for one that only the other has."""
+    """None on the side that lacks the variable."""
     dtypes: Pair
     largest: float | None = None
     """The largest absolute difference; None where shapes or presence differ, or where it is not finite."""
     mean: float | None = None
     """The mean absolute difference, over all elements."""
     differing: int | None = None
-    """How many elements are not the same."""
+    """The number of elements that differ."""
     values: Pair | None = None
-    """Of a scalar: both."""
+    """Both values of a scalar; None for other shapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two checkpoints, side by side. Mappings hold what differs, and nothing else."""
+    """Two checkpoints, side by side. Mappings hold only what differs."""
 
     lineages: tuple[CheckpointLineage, CheckpointLineage]
     manifest: Mapping[str, Pair]
-    """What their manifests say of themselves."""
+    """The fields of their manifests."""
     made_with: Mapping[str, Pair]
     """Settings and code by hash, versions, cluster, topics."""
     hyperparameters: Mapping[str, Pair]
     history: Mapping[str, Mapping[str, Pair]]
-    """By partition: position, learnt, and the rest of the account by name."""
+    """By partition: position, learnt, and the other fields of the account by name."""
     model: tuple[VariableDifference, ...] = field(default=())
-    """Every variable of either, the same ones included."""
+    """Every variable of either model, those without differences included."""
     optimizer: tuple[VariableDifference, ...] = field(default=())
 
 
 def compare(store: CheckpointStore, first: int, second: int) -> Comparison:
-    """Compare two checkpoints; raises where one may not be loaded."""
-    ours, theirs = _lineage(store, first), _lineage(store, second)
+    """Compare two checkpoints. Raises CorruptError where one may not be loaded."""
+    a, b = _lineage(store, first), _lineage(store, second)
     return Comparison(
-        lineages=(ours, theirs),
-        manifest=_differing(_own(ours), _own(theirs)),
-        made_with=_differing(_provenance(ours), _provenance(theirs)),
+        lineages=(a, b),
+        manifest=_differing(_own(a), _own(b)),
+        made_with=_differing(_provenance(a), _provenance(b)),
         hyperparameters=_differing(
             _part(store, first, _HYPERPARAMETERS).facts, _part(store, second, _HYPERPARAMETERS).facts
         ),
-        history={str(at): found for at, found in _histories(ours, theirs)},
+        history={str(partition): differing for partition, differing in _histories(a, b)},
         model=tuple(_variables(store, (first, second), "model")),
         optimizer=tuple(_variables(store, (first, second), "optimizer")),
     )
 
 
 def _lineage(store: CheckpointStore, number: int) -> CheckpointLineage:
-    found = lineage_of(store, store.look(number))
-    if found.found.problems:
-        raise CorruptError(
-            f"checkpoint {number} is {found.found.condition}: {'; '.join(found.found.problems)}; compare other ones"
-        )
-    return found
+    lineage = lineage_of(store, store.look(number))
+    look = lineage.found
+    if look.problems:
+        raise CorruptError(f"checkpoint {number} is {look.condition}: {'; '.join(look.problems)}; compare other ones")
+    return lineage
 
 
 def _own(lineage: CheckpointLineage) -> Mapping[str, Any]:
@@ -93,21 +92,20 @@ def _provenance(lineage: CheckpointLineage) -> Mapping[str, Any]:
 
 
 def _part(store: CheckpointStore, number: int, name: str) -> PartState:
-    """A part; an empty one where the checkpoint has none."""
+    """Load a part; an empty one where the checkpoint lacks it."""
     return store.load(number, only={name}).get(name, PartState())
 
 
-def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Pair]:
-    names = dict.fromkeys([*ours, *theirs])
-    pairs = {name: (ours.get(name), theirs.get(name)) for name in names}
-    return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Pair]:
+    pairs = {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _histories(ours: CheckpointLineage, theirs: CheckpointLineage) -> Iterator[tuple[Any, Mapping[str, Pair]]]:
-    for partition in sorted(ours.partitions.keys() | theirs.partitions.keys()):
-        found = _differing(_flat(ours.partitions.get(partition)), _flat(theirs.partitions.get(partition)))
-        if found:
-            yield partition, found
+def _histories(a: CheckpointLineage, b: CheckpointLineage) -> Iterator[tuple[Any, Mapping[str, Pair]]]:
+    for partition in sorted(a.partitions.keys() | b.partitions.keys()):
+        differing = _differing(_flat(a.partitions.get(partition)), _flat(b.partitions.get(partition)))
+        if differing:
+            yield partition, differing
 
 
 def _flat(facts: PartitionAccount | None) -> Mapping[str, int]:
@@ -125,18 +123,18 @@ def _flat(facts: PartitionAccount | None) -> Mapping[str, int]:
 
 
 def _variables(store: CheckpointStore, numbers: tuple[int, int], part: str) -> Iterator[VariableDifference]:
-    ours, theirs = (_part(store, number, part).arrays for number in numbers)
-    for name in dict.fromkeys([*ours, *theirs]):
-        yield _variable(name, ours.get(name), theirs.get(name))
+    a, b = (_part(store, number, part).arrays for number in numbers)
+    for name in dict.fromkeys([*a, *b]):
+        yield _variable(name, a.get(name), b.get(name))
 
 
-def _variable(name: str, ours: Array | None, theirs: Array | None) -> VariableDifference:
-    shapes = (_shape(ours), _shape(theirs))
-    dtypes = (_dtype(ours), _dtype(theirs))
-    if ours is None or theirs is None or ours.shape != theirs.shape:
+def _variable(name: str, a: Array | None, b: Array | None) -> VariableDifference:
+    shapes = (_shape(a), _shape(b))
+    dtypes = (_dtype(a), _dtype(b))
+    if a is None or b is None or a.shape != b.shape:
         return VariableDifference(name=name, shapes=shapes, dtypes=dtypes)
-    largest, total, differing = _measured(ours, theirs)
-    mean = total / max(1, ours.size)
+    largest, total, differing = _measured(a, b)
+    mean = total / max(1, a.size)
     finite = bool(np.isfinite(largest) and np.isfinite(mean))
     return VariableDifference(
         name=name,
@@ -145,7 +143,7 @@ def _variable(name: str, ours: Array | None, theirs: Array | None) -> VariableDi
         largest=largest if finite else None,
         mean=mean if finite else None,
         differing=differing,
-        values=(_scalar(ours), _scalar(theirs)) if ours.shape == () else None,
+        values=(_scalar(a), _scalar(b)) if a.shape == () else None,
     )
 
 
@@ -157,24 +155,24 @@ def _dtype(array: Array | None) -> str | None:
     return None if array is None else str(array.dtype)
 
 
-def _measured(ours: Array, theirs: Array) -> tuple[float, float, int]:
-    """The largest difference, their sum, and how many there are; NaN beside NaN is none."""
+def _measured(a: Array, b: Array) -> tuple[float, float, int]:
+    """Return the largest difference, the sum of all, and their number; NaN beside NaN is no difference."""
     largest, total, differing = 0.0, 0.0, 0
-    flat, other = ours.reshape(-1), theirs.reshape(-1)
-    for start in range(0, flat.size, _PIECE):
-        apart = _apart(flat[start : start + _PIECE], other[start : start + _PIECE])
-        largest = float(np.maximum(largest, apart.max()))
-        total += float(apart.sum())
-        differing += int(np.count_nonzero(apart))
+    flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+    for start in range(0, flat_a.size, _PIECE):
+        distances = _distances(flat_a[start : start + _PIECE], flat_b[start : start + _PIECE])
+        largest = float(np.maximum(largest, distances.max()))
+        total += float(distances.sum())
+        differing += int(np.count_nonzero(distances))
     return largest, total, differing
 
 
-def _apart(ours: Array, theirs: Array) -> npt.NDArray[np.float64]:
-    a, b = ours.astype(_wide(ours)), theirs.astype(_wide(theirs))
+def _distances(a: Array, b: Array) -> npt.NDArray[np.float64]:
+    a, b = a.astype(_wide(a)), b.astype(_wide(b))
     same = (a == b) | ((a != a) & (b != b))  # noqa: PLR0124 - what is not itself is NaN, in any dtype
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(a - b)
-    return np.where(same, 0.0, apart).astype(np.float64)
+        distances = np.abs(a - b)
+    return np.where(same, 0.0, distances).astype(np.float64)
 
 
 def _wide(array: Array) -> npt.DTypeLike:
@@ -182,7 +180,7 @@ def _wide(array: Array) -> npt.DTypeLike:
 
 
 def _scalar(array: Array) -> Any:
-    """As JSON can hold it."""
+    """Return a scalar as JSON can hold it."""
     value = array.item()
     if isinstance(value, bool | int):
         return value

@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: its manifest, out of its ledger what became of every offset, and the chain before it.
+"""Where a checkpoint comes from: its manifest, the outcome of every offset from its ledger, and the chain before it.
 
 Reads only, with or without a trainer; TensorFlow is not needed for it.
 """
@@ -22,21 +22,21 @@ from training.ledger.ledger import NAME, Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Checkpoints in a row, of the chain that leads to one, that were made for the same reason by the same code."""
+    """Successive checkpoints of a chain that were made for the same reason by the same code."""
 
     first: int
     """The nearest."""
     last: int
-    """The one furthest back."""
+    """The furthest back."""
     count: int
     reason: str | None
-    """None where they are not on disk any more, or cannot be read; so are the following."""
+    """None where the checkpoints are no longer on disk, or cannot be read; so are the fields below."""
     ordered_by: str | None
     note: str | None
     config_sha256: str | None
     model_sha256: str | None
     version: str | None
-    """Of millrace."""
+    """The version of millrace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class CheckpointLineage:
 
     found: Inspection
     partitions: Mapping[Partition, PartitionAccount]
-    """What became of the offsets; empty where the checkpoint may not be read."""
+    """The outcome of the offsets; empty where the checkpoint may not be read."""
     orders: Interventions
-    """The ranges that were skipped, and the last rewind."""
+    """The skipped ranges, and the last rewind."""
     event_span: EventSpan
     """The event times of what was learnt."""
     chain: tuple[Link, ...]
@@ -55,14 +55,14 @@ class CheckpointLineage:
 
 
 def ledger_of(store: CheckpointStore, number: int) -> Ledger:
-    """The ledger of a checkpoint; raises where it may not be loaded."""
+    """Load the ledger of a checkpoint; raises where it may not be loaded."""
     ledger = Ledger()
     ledger.restore(store.load(number, only={NAME})[NAME])
     return ledger
 
 
 def lineage_of(store: CheckpointStore, found: Inspection) -> CheckpointLineage:
-    """What is behind a checkpoint that was looked at; a damaged one is told of as far as it can be."""
+    """Return the lineage of an inspected checkpoint; of a damaged one, as far as it can be read."""
     ledger, known = Ledger(), False
     if found.condition is Condition.GOOD and found.number is not None:
         try:

@@ -1,9 +1,9 @@
-"""Orders: what people have told this history to pass over, and the last rewind; kept for ever after.
+"""Interventions: the ranges that people have had skipped in this history, and the last rewind. They are kept for good.
 
-Owns what becomes of them in a rewind; pure, runs anywhere. A skip is written down as it was ordered and never removed:
-a rewind to before it takes it along, so that it holds on every later replay, until an order takes it back by name. Even
-then it stays on record. Where ranges overlap, an offset belongs to the earliest order that holds, so every offset is
-skipped by one order at most.
+Owns what a rewind does to them; pure. A skip is recorded as it was given and never removed: a rewind to before it takes
+it along, so that it holds on every later replay, until another rewind lifts it by name. Even then it stays on record.
+Where ranges overlap, an offset belongs to the earliest intervention that holds, so every offset is skipped by at most
+one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ class Rewound:
     """The last rewind of a history."""
 
     number: int
-    """The checkpoint that the order was published as."""
+    """The checkpoint that the rewind was published as."""
     to: int
     """The checkpoint that it went back to."""
     by: str | None
@@ -28,10 +28,10 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interventions:
-    """All that was ordered up to now."""
+    """All interventions up to now."""
 
     skips: tuple[Skip, ...] = ()
-    """As they were ordered, the earliest first; those that were taken back included."""
+    """As they were given, the earliest first; lifted ones included."""
     rewound: Rewound | None = None
 
     @property
@@ -44,11 +44,11 @@ class Interventions:
         return tuple(sorted(pieces, key=lambda piece: (piece.partition, piece.start)))
 
     def with_skip(self, skip: Skip) -> "Interventions":
-        """One range more."""
+        """Return these interventions and one more range to skip."""
         return replace(self, skips=(*self.skips, skip))
 
     def without(self, names: Sequence[str], number: int) -> "Interventions":
-        """Some orders taken back by the order that is published as this number."""
+        """Return these with some skips lifted by the rewind of this number; ConfigError for a name that does not hold."""
         known = {skip.order for skip in self.skips if skip.lifted_by is None}
         for name in names:
             if name not in known:
@@ -58,7 +58,7 @@ class Interventions:
         return replace(self, skips=tuple(lifted))
 
     def since(self, older: "Interventions") -> "Interventions":
-        """These, and what an older checkpoint knows besides, which is nothing but where a beginning lies between."""
+        """Return these and those that only an older checkpoint has: none, unless a new beginning lies between."""
         known = {skip.order for skip in self.skips}
         return replace(self, skips=(*(skip for skip in older.skips if skip.order not in known), *self.skips))
 
@@ -70,7 +70,7 @@ class Interventions:
         return replace(self, skips=tuple(skip.published_as(number) for skip in self.skips), rewound=rewound)
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds them."""
+        """Return the interventions as JSON holds them."""
         return {
             "skips": [skip.facts() for skip in self.skips],
             "rewound": None if self.rewound is None else asdict(self.rewound),
@@ -78,7 +78,7 @@ class Interventions:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Interventions":
-        """Out of JSON; older versions have written down no rewind."""
+        """Read the interventions from JSON; older versions recorded no rewind."""
         rewound = facts.get("rewound")
         return cls(
             skips=tuple(Skip.of_facts(skip) for skip in facts["skips"]),

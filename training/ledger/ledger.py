@@ -1,11 +1,11 @@
-"""The ledger: what became of every offset, by partition one integer (the next offset) and counters by reason.
+"""The ledger: the outcome of every offset, by partition one integer (the next offset) and counters by reason.
 
 Owns the positions. The trainer's thread settles a block when its call has returned, all of it or nothing, and copies
 the ledger as a part of each checkpoint; other threads only read frozen statistics, under one lock. It is never full, as
 it holds a few integers a partition, and it ends with the process: what lasts is its part.
 
 The law: position - start = learnt + set aside + skipped by order + gaps + lost, by partition, at any time. To rewind is
-to restore the ledger of an older checkpoint, counters and all, under the orders that have been given since.
+to restore the ledger of an older checkpoint, counters included, under the interventions that were given since.
 """
 
 import threading
@@ -45,7 +45,7 @@ class LedgerStatistics:
     balanced: bool
     """Whether the law holds; False is a defect."""
     orders: Interventions
-    """What was ordered, ever."""
+    """All skips and the last rewind."""
     tally: OffsetCounts
     """What this process has settled; it never goes back."""
     event_span: EventSpan
@@ -55,7 +55,7 @@ class LedgerStatistics:
 
 
 class Ledger:
-    """Moves when a call has returned. A part of every checkpoint, named `ledger`."""
+    """The outcome of every offset. It moves when a call has returned, and is the part `ledger` of every checkpoint."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = NAME
@@ -77,7 +77,7 @@ class Ledger:
 
     @property
     def skips(self) -> tuple[Skip, ...]:
-        """All ranges cut out by orders that hold; no two of them overlap."""
+        """All ranges cut out by interventions that hold; no two of them overlap."""
         return self._skips
 
     @property
@@ -87,29 +87,29 @@ class Ledger:
 
     @property
     def orders(self) -> Interventions:
-        """What was ordered, ever."""
+        """All skips and the last rewind."""
         return self._orders
 
     def begin_incarnation(self) -> int:
-        """Begin the next one: what still arrives from those before is dropped."""
+        """Begin the next incarnation, and return its number. Blocks of earlier ones are dropped from now on."""
         with self._lock:
             self._incarnation += 1
             return self._incarnation
 
     def raise_incarnation(self, number: int) -> None:
-        """Take note of an incarnation that has begun elsewhere; the number never goes back."""
+        """Raise the incarnation to this number, unless it is higher already; the number never goes back."""
         with self._lock:
             self._incarnation = max(self._incarnation, number)
 
     def join(self, partition: Partition, start: int) -> None:
-        """Take a new partition in, from this offset on."""
+        """Add a partition that begins at this offset; DataLossError where the ledger has it."""
         with self._lock:
             if partition in self._accounts:
                 raise DataLossError(f"{partition} is in the ledger already; it cannot begin anew at {start}")
             self._accounts[partition] = PartitionAccount(start=start, position=start)
 
     def join_if_new(self, partition: Partition, start: int) -> bool:
-        """Take a partition in unless the ledger has it. True when it was new."""
+        """Add a partition that begins at this offset, unless the ledger has it. Returns whether it was new."""
         with self._lock:
             new = partition not in self._accounts
             if new:
@@ -126,13 +126,13 @@ class Ledger:
             self._skips = self._holding()
 
     def follow(self, orders: Interventions) -> None:
-        """Be under these orders from here on; what they skip before the positions is history already."""
+        """Replace the interventions; what they skip before the positions is history already."""
         with self._lock:
             self._orders = orders
             self._skips = self._holding()
 
     def skip(self, skip: Skip) -> tuple[Skip, ...]:
-        """Cut a range out of what is ahead. Gives the pieces that no earlier order has cut out already."""
+        """Cut out a range after the position. Returns the pieces that no earlier intervention has cut out."""
         with self._lock:
             account = self._accounts.get(skip.partition)
             if account is None or not account.position <= skip.start < skip.end:
@@ -170,29 +170,29 @@ class Ledger:
             return True
 
     def positions(self) -> dict[Partition, int]:
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
         with self._lock:
             return {partition: account.position for partition, account in sorted(self._accounts.items())}
 
     def fingerprints(self) -> dict[Partition, Fingerprint | None]:
-        """By what each partition of which anything is settled is known again; None where nothing was kept."""
+        """Return the fingerprint of each settled partition, or None where none was recorded."""
         with self._lock:
             accounts = sorted(self._accounts.items())
             return {partition: account.fingerprint for partition, account in accounts if account.settled}
 
     def learnt(self) -> dict[Partition, int]:
-        """How many records of each partition were learnt, of topics that bore its name before too."""
+        """Return the number of learnt records of each partition, earlier topics of the same name included."""
         return {
             partition: sum(history.learnt for history in account.histories)
             for partition, account in self.statistics().partitions.items()
         }
 
     def history_balanced(self) -> bool:
-        """Whether the law holds in every partition."""
+        """Return whether the law holds in every partition."""
         return self.statistics().balanced
 
     def statistics(self) -> LedgerStatistics:
-        """What became of everything so far."""
+        """Return a consistent view of the outcome of all offsets so far."""
         with self._lock:
             partitions = dict(sorted(self._accounts.items()))
             return LedgerStatistics(
@@ -208,7 +208,7 @@ class Ledger:
             )
 
     def snapshot(self) -> PartState:
-        """Its state as a part."""
+        """Return the ledger's state as a part."""
         with self._lock:
             return PartState(
                 facts={
@@ -222,7 +222,7 @@ class Ledger:
             )
 
     def restore(self, state: PartState) -> None:
-        """Be as it was then, counters included. The incarnation never goes back. CorruptError leaves it as it is."""
+        """Take a saved state, counters included; the incarnation never goes back. CorruptError changes nothing."""
         try:
             accounts = {
                 Partition.parse(text): PartitionAccount.of_facts(facts)
@@ -286,12 +286,12 @@ class Ledger:
         return next((text for text, applies in complaints.items() if applies), None)
 
     def _holding(self) -> tuple[Skip, ...]:
-        """The ranges that hold, of the topics that the accounts are of."""
+        """Return the ranges that hold for the present topics."""
         topics = {partition: len(account.former) for partition, account in self._accounts.items()}
         return tuple(skip for skip in self._orders.standing if topics.get(skip.partition, 0) == skip.topic)
 
     def _cut(self, span: Span) -> dict[str, int]:
-        """How many offsets of a span are cut out, by order."""
+        """Return the number of offsets of a span that are cut out, by intervention."""
         cut: dict[str, int] = {}
         for skip in self._skips:
             if skip.partition == span.partition:

@@ -1,8 +1,8 @@
-"""Evidence: what a set of offsets adds up to, so that none can be lost or learnt twice unseen.
+"""Evidence: checksums of a set of offsets, so that none can be lost or learnt twice without being detected.
 
 Count, wrapping sum, and wrapping sum of a 64-bit mix (SplitMix64) of each, so that one lost and one learnt twice cannot
-cancel out. Pure numpy, runs anywhere: whoever checks a checkpoint's witness needs no TensorFlow. The witness computes
-the same inside the compiled call.
+cancel out. Pure NumPy: checking a checkpoint's witness needs no TensorFlow. The witness computes the same inside the
+compiled call.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one partition's learnt offsets add up to."""
+    """The checksums of one partition's learnt offsets."""
 
     count: int
     total: int
@@ -28,14 +28,14 @@ class Evidence:
 
     @classmethod
     def of(cls, offsets: Iterable[int]) -> "Evidence":
-        """What these offsets would testify; in plain integers, for whoever checks."""
+        """Compute the evidence of these offsets, in plain integers."""
         array = np.fromiter(offsets, np.int64)
         with np.errstate(over="ignore"):
             return cls(len(array), int(array.sum(dtype=np.int64)), int(mix(array).sum(dtype=np.int64)))
 
 
 def mix(offsets: Int64s) -> Int64s:
-    """SplitMix64 of each offset."""
+    """Compute the SplitMix64 of each offset."""
     z = offsets.astype(np.uint64) + np.uint64(GOLDEN)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)

@@ -1,6 +1,6 @@
-"""Skips: ranges of offsets that an order has cut out of history.
+"""Skips: ranges of offsets that a rewind has cut out of history.
 
-Owns the range and its arithmetic; pure, runs anywhere.
+Owns the range and its arithmetic; pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,30 +15,30 @@ UNPUBLISHED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
-    """A range of offsets that an order has cut out of history."""
+    """A range of offsets that a rewind has cut out of history."""
 
     order: str
-    """Whose counter it moves: `rewind-17`."""
+    """The name of the rewind, `rewind-17`; skipped offsets are counted under it."""
     partition: Partition
     start: int
     end: int
     """One past the last offset."""
     reason: str
-    """Why, in the words of the one who ordered it."""
+    """Why, in the words of the person who asked for it."""
     number: int | None = None
-    """The checkpoint that the order was published as; None before, and where an older version wrote it down."""
+    """The checkpoint that the rewind was published as; None before, and where an older version recorded it."""
     by: str | None = None
-    """Who ordered it."""
+    """Who asked for it."""
     lifted_by: int | None = None
-    """The checkpoint whose order took it back; None while it holds."""
+    """The rewind that lifted it, by its checkpoint's number; None while it holds."""
     topic: int = 0
-    """Of which topic of that name it is: how many bore it before, when it was ordered. It holds in that one alone."""
+    """The number of earlier topics of that name when it was given: a topic created again is not affected."""
 
     def __str__(self) -> str:
         return f"{self.partition}:{self.start}-{self.end - 1}"
 
     def overlap(self, start: int, end: int) -> int:
-        """How many offsets of [start, end) it cuts out."""
+        """Return the number of offsets of [start, end) that it cuts out."""
         return max(0, min(self.end, end) - max(self.start, start))
 
     def published_as(self, number: int) -> "Skip":
@@ -49,7 +49,7 @@ class Skip:
         return replace(skip, lifted_by=number) if skip.lifted_by == UNPUBLISHED else skip
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the skip as JSON holds it."""
         return {
             "order": self.order,
             "partition": str(self.partition),
@@ -64,7 +64,7 @@ class Skip:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "Skip":
-        """Out of JSON."""
+        """Read a skip from JSON."""
         return cls(
             order=facts["order"],
             partition=Partition.parse(facts["partition"]),
@@ -79,7 +79,7 @@ class Skip:
 
 
 def uncovered(skip: Skip, earlier: Sequence[Skip]) -> Iterator[Skip]:
-    """The pieces of a range that no earlier one covers, ascending."""
+    """Yield the pieces of a range that no earlier one covers, ascending."""
     start = skip.start
     same = (other for other in earlier if (other.partition, other.topic) == (skip.partition, skip.topic))
     ranges = sorted((other.start, other.end) for other in same)

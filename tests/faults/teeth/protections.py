@@ -328,8 +328,8 @@ TEETH = (
         row=16,
         missing="A save that finds the disk full leaves there what it has written.",
         file="training/checkpoints/publication.py",
-        text="        shutil.rmtree(temporary, ignore_errors=True)\n        if _still_ours(",
-        instead="        if _still_ours(",
+        text="        shutil.rmtree(temporary, ignore_errors=True)\n        if _is_still_writer(",
+        instead="        if _is_still_writer(",
         test="tests/training/checkpoints/test_full_disk.py::test_a_save_that_finds_the_disk_full_leaves_nothing_and_the"
         "_next_one_works",
     ),
@@ -378,8 +378,8 @@ TEETH = (
         row=18,
         missing="A beginning may be published beside checkpoints without an order to begin anew.",
         file="training/checkpoints/store.py",
-        text="            if order.parent is None and not start_over:",
-        instead="            if order.parent is None and not self.folder.numbers():",
+        text="            if request.parent is None and not start_over:",
+        instead="            if request.parent is None and not self.folder.numbers():",
         test=_ALL_CORRUPT,
     ),
     Tooth(

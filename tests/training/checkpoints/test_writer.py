@@ -74,7 +74,7 @@ def test_a_save_that_does_not_settle_in_time_is_cancelled_and_publishes_nothing(
     later = saving.submit(order(0, step=2), parts(2))
     letters.acknowledged.set()
     assert later.result(WAIT_S).number == 1
-    with pytest.raises(CheckpointError, match="cancelled by a later order"):
+    with pytest.raises(CheckpointError, match="cancelled by a later command"):
         late.result(WAIT_S)
     assert folder.numbers() == [0, 1]
     assert folder.temporaries() == []
