@@ -48,7 +48,7 @@ class Interventions:
         return replace(self, skips=(*self.skips, skip))
 
     def without(self, names: Sequence[str], number: int) -> "Interventions":
-        """Return these with some skips lifted by the rewind of this number; ConfigError for a name that does not hold."""
+        """Return these, with some skips lifted by the rewind of this number; ConfigError for an unknown name."""
         known = {skip.order for skip in self.skips if skip.lifted_by is None}
         for name in names:
             if name not in known:
