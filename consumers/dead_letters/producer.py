@@ -316,6 +316,6 @@ async def _close_producer(producer: AIOKafkaProducer) -> None:
 
 
 def _retrieve_error(sent: "asyncio.Future[object]") -> None:
-    """Retrieve the future's error, as asyncio logs one that is not: a window that fails early does not await them."""
+    """Retrieve the future's error, as asyncio would log it otherwise: a window that fails early awaits no future."""
     if not sent.cancelled():
         sent.exception()

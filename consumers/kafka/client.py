@@ -8,6 +8,7 @@ There are two clients, so that trouble in the group (other members, a coordinato
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.conn import collect_hosts, create_conn
@@ -39,6 +40,7 @@ from consumers.kafka.client_internals import (
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
 
+T = TypeVar("T")
 _RETRY_S = 0.25
 _SPARE_MS = 1000
 """How much later than a request the call that waits for it times out; see `_translated_errors`."""
@@ -137,7 +139,7 @@ class KafkaClient:
     async def beginnings(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the first offset that each partition still has."""
         async with _translated_errors(self._options):
-            return _ours(await self._consumer.beginning_offsets(_theirs(partitions)))
+            return _from_aiokafka(await self._consumer.beginning_offsets(_to_aiokafka(partitions)))
 
     async def ends(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return one past the last readable offset of each partition.
@@ -145,13 +147,13 @@ class KafkaClient:
         With read_committed, a partition ends before its first open transaction.
         """
         async with _translated_errors(self._options):
-            return _ours(await self._consumer.end_offsets(_theirs(partitions)))
+            return _from_aiokafka(await self._consumer.end_offsets(_to_aiokafka(partitions)))
 
     async def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int | None]:
         """Return the first offset of each partition at or after a time, None where there is none."""
         async with _translated_errors(self._options):
-            offsets = await self._consumer.offsets_for_times(dict.fromkeys(_theirs(partitions), timestamp_ms))
-        return {Partition(*theirs): None if offset is None else offset.offset for theirs, offset in offsets.items()}
+            offsets = await self._consumer.offsets_for_times(dict.fromkeys(_to_aiokafka(partitions), timestamp_ms))
+        return {Partition(*key): None if entry is None else entry.offset for key, entry in offsets.items()}
 
     async def retention_ms(self) -> dict[str, int | None]:
         """Return for how long Kafka keeps each topic's records; None where it removes none because of their age.
@@ -171,7 +173,7 @@ class KafkaClient:
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these positions. What was fetched for an earlier assignment is dropped."""
         with self._doubt.suspended():
-            self._consumer.assign(_theirs(positions))
+            self._consumer.assign(_to_aiokafka(positions))
             # The assignment has limited the metadata to its own topics; new partitions of the others are of interest.
             self._client.set_topics(self._options.topics)
         for partition, position in positions.items():
@@ -194,18 +196,18 @@ class KafkaClient:
         """
         try:
             polled = await self._consumer.getmany(
-                *_theirs(partitions), timeout_ms=timeout_ms, max_records=self._options.chunk_records
+                *_to_aiokafka(partitions), timeout_ms=timeout_ms, max_records=self._options.chunk_records
             )
         except OffsetOutOfRangeError as error:
-            (theirs, offset), *_ = error.args[0].items()
-            raise OffsetGoneError(Partition(*theirs), offset) from None
+            (topic_partition, offset), *_ = error.args[0].items()
+            raise OffsetGoneError(Partition(*topic_partition), offset) from None
         except (TopicAuthorizationFailedError, RecordTooLargeError) as error:
             raise SourceError(_fatal_text(error)) from error
         except KafkaError as error:
             if error.retriable or isinstance(error, CorruptRecordException):
                 raise PollError(str(error)) from error
             raise SourceError(f"fetching from Kafka failed: {error}; see the broker's log") from error
-        return {Partition(*theirs): records for theirs, records in polled.items()}
+        return _from_aiokafka(polled)
 
     async def _bootstrap(self) -> None:
         while True:
@@ -305,15 +307,15 @@ class GroupCommits:
         While a commit is under way it changes nothing; the caller calls it again every second.
         """
         assigned = self._consumer.assignment()
-        if not self._lock.locked() and not assigned <= (kept := set(_theirs(led))):
+        if not self._lock.locked() and not assigned <= (kept := set(_to_aiokafka(led))):
             self._assign(assigned & kept, {})
 
     def _assign(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
         """Assign the partitions without fetching them: paused, at a position, so that none is asked of Kafka."""
         self._consumer.assign(sorted(partitions))
-        for theirs in self._consumer.assignment():
-            self._consumer.seek(theirs, offsets.get(theirs, 0))
-            self._consumer.pause(theirs)
+        for partition in self._consumer.assignment():
+            self._consumer.seek(partition, offsets.get(partition, 0))
+            self._consumer.pause(partition)
 
 
 def missing_topic(topic: str, servers: str) -> str:
@@ -324,12 +326,12 @@ def missing_topic(topic: str, servers: str) -> str:
     )
 
 
-def _theirs(partitions: Iterable[Partition]) -> list[TopicPartition]:
+def _to_aiokafka(partitions: Iterable[Partition]) -> list[TopicPartition]:
     return [TopicPartition(*partition) for partition in partitions]
 
 
-def _ours(offsets: Mapping[TopicPartition, int]) -> dict[Partition, int]:
-    return {Partition(*theirs): offset for theirs, offset in offsets.items()}
+def _from_aiokafka(values: Mapping[TopicPartition, T]) -> dict[Partition, T]:
+    return {Partition(*key): value for key, value in values.items()}
 
 
 def _retention_ms(settings: Mapping[str, str]) -> int | None:

@@ -220,7 +220,7 @@ class _LoopParts:
             try:
                 retention_ms = await self.client.retention_ms()
             except MillraceError as error:
-                log.debug("Kafka did not say for how long it keeps records: %s", error)
+                log.debug("Kafka did not report for how long it keeps records: %s", error)
             self._meter.retention(retention_ms)
             await asyncio.sleep(_RETENTION_EVERY_S if retention_ms else _RETENTION_RETRY_S)
 
