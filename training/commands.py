@@ -1,6 +1,6 @@
-"""What others may ask of the trainer: it obeys between calls, in order, and answers through a future.
+"""Commands to the trainer: it obeys them between calls, in the order sent, and answers each through a future.
 
-Commands are made on any thread; only the trainer's thread looks at them.
+Any thread sends commands; only the trainer's thread takes them from the queue.
 """
 
 import queue
@@ -17,7 +17,7 @@ from training.ledger.ledger import Skip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """Make a checkpoint now; answered when it is durable."""
+    """Write a checkpoint now; answered when it is durable."""
 
     by: str | None = None
     note: str | None = None
@@ -26,12 +26,12 @@ class Save:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind:
-    """Go back to a checkpoint and on from there, passing over what is to be skipped; answered when it is durable."""
+    """Resume from an older checkpoint, without the ranges to skip; answered when the rewind is durable and loaded."""
 
     to: int
     skips: Sequence[Skip] = ()
     unskip: Sequence[str] = ()
-    """Orders to skip that hold no more, by name."""
+    """The names of earlier skips that no longer apply."""
     by: str | None = None
     note: str | None = None
     answer: "Future[Manifest]" = field(default_factory=Future)
@@ -39,7 +39,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Learn nothing until told to go on."""
+    """Learn nothing until a `Resume`."""
 
     reason: str = "asked to"
     answer: "Future[None]" = field(default_factory=Future)
@@ -47,10 +47,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Go on."""
+    """Learn again after a `Pause`."""
 
     reason: str | None = None
-    """As in "asked to by 127.0.0.1 over HTTP"."""
+    """Why, for example "asked to by 127.0.0.1 over HTTP"."""
     answer: "Future[None]" = field(default_factory=Future)
 
 
@@ -60,7 +60,7 @@ class Profiled:
 
     folder: Path
     calls: int
-    """That it shows: fewer than asked for where they were slow to come."""
+    """The calls that it shows; fewer than asked for if there were not enough of them in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +69,13 @@ class Profile:
 
     calls: int
     folder: Path
-    """Where to; of its own."""
+    """The folder to write; it holds nothing else."""
     answer: "Future[Profiled]" = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Finish the call, save, end."""
+    """End in order: finish the call, write the last checkpoint; answered when that is durable."""
 
     answer: "Future[None]" = field(default_factory=Future)
 
@@ -84,7 +84,7 @@ Command = Save | Rewind | Pause | Resume | Profile | Stop
 
 
 class Commands:
-    """The queue between whoever asks and the trainer."""
+    """The queue of commands; it has no bound, and its senders wait for the answers."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -92,7 +92,7 @@ class Commands:
         self._refusal: Exception | None = None
 
     def send(self, command: Command) -> "Future[Any]":
-        """Ask; never waits."""
+        """Queue a command and return its answer's future; never waits."""
         with self._lock:
             if self._refusal is None:
                 self._queue.put(command)
@@ -101,14 +101,14 @@ class Commands:
         return command.answer
 
     def next(self, timeout: float = 0.0) -> Command | None:
-        """The next command, if one comes in time."""
+        """Return the next command, or None if none arrives within `timeout` seconds."""
         try:
             return self._queue.get(timeout=timeout) if timeout else self._queue.get_nowait()
         except queue.Empty:
             return None
 
     def refuse_all(self, error: Exception) -> None:
-        """Nobody will obey any more: what waits is answered with this error, and so is what comes."""
+        """Answer every command that waits, and every later one, with this error: the trainer has ended."""
         with self._lock:
             self._refusal = error
         while (command := self.next()) is not None:

@@ -4,19 +4,19 @@ MillraceError
 ├── ConfigError
 │   ├── ModelError           the user's model file or model does not fit
 │   └── UncapturedStateError the model holds state that no checkpoint could bring back
-├── CheckpointError (exit 1)     a save failed; training goes on, the save is tried again
-├── StepError (exit 1)           the model or preprocess raises, and setting records aside would not mend it
-├── ProfileError (exit 1)        no profile was taken; training goes on
-│   └── ProfileBusyError         one is being taken already
+├── CheckpointError (exit 1)     a save failed; training continues, the save is tried again
+├── StepError (exit 1)           the model or preprocess raises, and setting records aside would not help
+├── ProfileError (exit 1)        no profile was taken; training continues
+│   └── ProfileBusyError         another profile is being taken
 ├── DataLossError (exit 4)
-│   └── LossyRewindError     a rewind would read again what Kafka has no more
-├── CorruptError (exit 4)        what is on disk is not what was written
-│   └── AllCorruptError          no checkpoint that may be loaded verifies; nothing starts afresh unasked
-├── NewerFormatError (exit 4)    a later version wrote it; this one neither reads nor deletes it
+│   └── LossyRewindError     a rewind would read again what Kafka no longer has
+├── CorruptError (exit 4)        the files on disk are not what was written
+│   └── AllCorruptError          no checkpoint that may be loaded verifies; only --start-over starts afresh
+├── NewerFormatError (exit 4)    a later version wrote the file; this one neither reads nor deletes it
 ├── MissingCheckpointError (exit 2)  no checkpoint has that number
-├── OtherModelError (exit 2)     a checkpoint of another model
+├── OtherModelError (exit 2)     the checkpoint is of another model
 ├── FolderBusyError (exit 4)     another trainer holds the folder
-└── PassedError (exit 4)         another trainer took over: this one must end
+└── PassedError (exit 4)         another trainer took over; this one must end
 """
 
 import re
@@ -28,13 +28,13 @@ _KERAS_WRAPPING = ("Exception encountered when calling", "Arguments received by"
 
 
 def gist(error: BaseException) -> str:
-    """What the user's own code has raised, in one line: its kind, and the first thing that it says.
+    """Return what the user's code raised in one line: the class, and the first line of the message.
 
-    Keras puts a line of its own before what a layer raised, and colours it.
+    Keras adds a coloured line of its own before the message of a layer; it is left out.
     """
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines()]
-    said = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
-    return f"{type(error).__name__}: {said}"
+    message = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
+    return f"{type(error).__name__}: {message}"
 
 
 class ModelError(ConfigError):
@@ -52,33 +52,33 @@ class CheckpointError(MillraceError, OSError):
 
 
 class StepError(MillraceError, RuntimeError):
-    """A training step or `preprocess` raised, and it is not for us to set records aside."""
+    """A training step or `preprocess` raised, and setting records aside is not allowed or would not help."""
 
 
 class ProfileError(MillraceError, RuntimeError):
-    """No profile could be taken. The learning goes on."""
+    """No profile could be taken. The training continues."""
 
 
 class ProfileBusyError(ProfileError):
-    """One is being taken already."""
+    """Another profile is being taken."""
 
 
 class LossyRewindError(DataLossError):
-    """A rewind would read again what Kafka has no more, and the settings do not allow to lose it."""
+    """A rewind would read again what Kafka no longer has, and the settings do not allow to lose it."""
 
 
 class CorruptError(MillraceError, ValueError):
-    """What is on disk is not what was written."""
+    """The files on disk are not what was written."""
 
     exit_code = 4
 
 
 class AllCorruptError(CorruptError):
-    """There are checkpoints, and none that may be loaded verifies. Nothing starts afresh unless told to."""
+    """There are checkpoints, but none that may be loaded verifies. Only `--start-over` starts afresh."""
 
 
 class NewerFormatError(MillraceError, ValueError):
-    """A later version of millrace wrote it: this one neither reads nor deletes it."""
+    """A later version of millrace wrote the file; this one neither reads nor deletes it."""
 
     exit_code = 4
 
@@ -90,7 +90,7 @@ class MissingCheckpointError(MillraceError, LookupError):
 
 
 class OtherModelError(ConfigError):
-    """A checkpoint of another model: names and shapes differ."""
+    """The checkpoint is of another model: names or shapes of variables differ."""
 
 
 class FolderBusyError(MillraceError, RuntimeError):
@@ -100,6 +100,6 @@ class FolderBusyError(MillraceError, RuntimeError):
 
 
 class PassedError(MillraceError, RuntimeError):
-    """Another trainer has taken over with a greater term; this one must end and publish nothing."""
+    """Another trainer has taken over with a greater term; this one must end and publish nothing more."""
 
     exit_code = 4

@@ -1,7 +1,7 @@
-"""What the trainer draws blocks from, and how it asks for one: the seam between training and whatever feeds it.
+"""The stream of blocks that the trainer learns: the boundary between training and what feeds it.
 
-The service implements it with Kafka, hand-off, feed and dataset; the trainer knows none of them. One stream is one
-incarnation: it begins at positions and ends for good.
+The service implements it with Kafka, hand-off, feed and dataset; the trainer knows none of these. One stream serves one
+incarnation: it begins at given positions, and once closed it is never opened again.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,16 +17,16 @@ from training.model.compiled_call import Rows
 
 
 class StreamEnded(Exception):  # noqa: N818 - the regular end of a stream, as StopIteration is
-    """All that was to be learnt has been handed out."""
+    """The stream has handed out everything up to its limit."""
 
 
-class TopicsRecreated(Exception):  # noqa: N818 - what the stream meets, and may be lived with
-    """Other topics stand under the names of some that were learnt, and are to be learnt from their first records."""
+class TopicsRecreated(Exception):  # noqa: N818 - not an error for the trainer, which restarts the partitions
+    """Topics that were learnt were deleted and created again; their partitions restart from the first record."""
 
     def __init__(self, beginnings: Mapping[Partition, int]) -> None:
-        super().__init__(f"begin anew: {', '.join(map(str, beginnings))}")
+        super().__init__(f"created again: {', '.join(map(str, beginnings))}")
         self.beginnings = beginnings
-        """Where each of their partitions begins."""
+        """The first offset of each of their partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,49 +36,49 @@ class Delivery:
     rows: Rows
     facts: BlockFacts
     prepare: Callable[[Rows], Rows] | None = None
-    """Makes of any of the rows what the model takes, where they are as the records have them; may raise."""
+    """Runs `preprocess` on some of the rows, if they have not been through it; may raise. Else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStart:
-    """Where a stream is to begin."""
+    """Where and how a stream begins."""
 
     incarnation: int
     positions: Mapping[Partition, int]
     skips: Sequence[Skip]
     fingerprints: Mapping[Partition, Fingerprint | None] = field(default_factory=dict)
-    """By what partitions of which something is settled are known again; None where no record is on file."""
+    """The fingerprint of each settled partition, or None where none was recorded."""
     turn: Turn | None
-    """Where the strict rotation stood, in deterministic mode."""
+    """The turn of the strict rotation, in deterministic mode; else None."""
     learnt: int
-    """Offsets learnt by this process before, against a limit on records."""
+    """Records learnt by this process before; they count against a limit on records."""
     settled: int = 0
-    """Records settled by this process before; what else was fetched for the streams before is read again."""
+    """Records settled by this process before; whatever else was fetched for earlier streams is read again."""
     suspects: Sequence[Suspect] = ()
-    """What has made `preprocess` raise: blocks with any of it are delivered as the records have them."""
+    """The offsets on which `preprocess` raised: blocks with any of them are delivered without it."""
 
 
 class BlockStream(Protocol):
     """Blocks of one incarnation."""
 
     def take(self) -> Delivery | None:
-        """The next block; None soon where there is nothing just now.
+        """Return the next block, or None after a tick without one.
 
-        StreamEnded at the end; TopicsRecreated where it cannot go on without a new beginning; PreprocessError for a
-        block that the user's `preprocess` has raised on.
+        Raises StreamEnded at the end, TopicsRecreated if partitions have to restart, and PreprocessError for a block on
+        which the user's `preprocess` raised.
         """
         ...
 
     def draw_ahead(self) -> None:
-        """Begin to draw the next block meanwhile, as a call is about to take its time; `take` then gives it."""
+        """Begin to draw the next block while a call runs; `take` then returns it."""
         ...
 
     def aim(self, batches: int) -> None:
-        """Make the blocks that are yet to be begun of so many batches at most; exact streams take no hints."""
+        """Limit blocks that are not begun yet to this many batches; streams of deterministic mode ignore it."""
         ...
 
     def close(self) -> None:
-        """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
+        """Stop what feeds the stream, then drop what was drawn ahead; a second call does nothing."""
         ...
 
 

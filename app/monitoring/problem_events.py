@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot
 from consumers.reasons import Reason
-from training.telemetry.events import EventKind, Severity, Tell
+from training.telemetry.events import EventKind, ReportEvent, Severity
 
 _TOLD_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
 """The beginnings of these are events of the trainer's or the service's own."""
@@ -45,7 +45,7 @@ class _SetAsideSurge:
 class Noticing:
     """Looks at what the observer has seen, and tells what is new."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: ReportEvent) -> None:
         self._tell = tell
         self._problems: dict[str, float] = {}
         self._flows: dict[Reason, _SetAsideSurge] = {}

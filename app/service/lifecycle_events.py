@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.checkpoints.manifest import Manifest, SaveReason
-from training.telemetry.events import EventKind, Severity, Tell
+from training.telemetry.events import EventKind, ReportEvent, Severity
 
 _OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256": "model.py", "millrace": "millrace"}
 
 
-def tell_started(tell: Tell, manifest: Manifest, now: Mapping[str, Any]) -> None:
+def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any]) -> None:
     """It goes on from this checkpoint; `now` is what the next one will say of where it comes from."""
     begins = manifest.reason == SaveReason.START and manifest.step == 0
     how = "Began with new weights, as" if begins else "Started again, and went on from"
@@ -21,7 +21,7 @@ def tell_started(tell: Tell, manifest: Manifest, now: Mapping[str, Any]) -> None
         tell(EventKind.NEW_CODE, text, number=manifest.number, changed=changed)
 
 
-def tell_ended(tell: Tell, error: BaseException | None) -> None:
+def tell_ended(tell: ReportEvent, error: BaseException | None) -> None:
     """Nothing is learnt any more."""
     if error is None:
         tell(EventKind.ENDED, "Ended: what was learnt is saved.")

@@ -130,7 +130,7 @@ class Service:
             self._stop_asked_at = time.monotonic()
             self._stop_asked.set()
             log.info("stopping: finishing the call, then the last checkpoint")
-            self.events.tell(EventKind.STOPPING, "Asked to stop: finishing the call, then the last checkpoint.")
+            self.events.report(EventKind.STOPPING, "Asked to stop: finishing the call, then the last checkpoint.")
             self.commands.send(Stop())
 
     def grace_left_s(self) -> float:
@@ -161,7 +161,7 @@ class Service:
                     log.exception("the service failed")
             finally:
                 self.commands.refuse_all(MillraceError("the service has ended; start it again"))
-        tell_ended(self.events.tell, self.error)
+        tell_ended(self.events.report, self.error)
         self._on_end()
 
     def _start(self, opened: ExitStack) -> Running:
@@ -251,14 +251,14 @@ class Service:
                 stop_timeout_s=self.settings.stop.grace * 0.8,
                 hyperparameters=hyperparameter_options(self.settings),
                 clock=time.monotonic,
-                tell=self.events.tell,
+                report_event=self.events.report,
             ),
         )
         start = self.settings.kafka.start_position
         manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
-        tell_started(self.events.tell, manifest, saving.provenance)
+        tell_started(self.events.report, manifest, saving.provenance)
         return saving, CrashGuard.of(lease, manifest.number, self.settings.training.pause_after_crashes)
 
     def _assemble(
@@ -296,7 +296,7 @@ class Service:
                 live=live,
                 on_refused=partial(_post_refused, dead_letters, settings.name),
                 board=self.board,
-                tell=self.events.tell,
+                report_event=self.events.report,
             ),
             TrainerOptions(
                 clock=time.monotonic,
@@ -321,7 +321,7 @@ class Service:
         """Return why the trainer starts paused; None where it does not."""
         if (loop := guard.loop) is not None:
             log.error("paused: %s", loop)
-            self.events.tell(EventKind.BRAKE, f"Came up paused: {loop}.", Severity.ERROR, checkpoint=loop.number)
+            self.events.report(EventKind.BRAKE, f"Came up paused: {loop}.", Severity.ERROR, checkpoint=loop.number)
             return str(loop)
         return "started with --paused" if self.options.paused else None
 

@@ -21,7 +21,7 @@ def test_training_goes_on_over_a_full_disk_and_nothing_is_committed_until_a_save
     topic.flow(500)
     armed = f"{FULL}=full:after=1:once, save.after_rename=sleep:0, commit.after=sleep:0, call.settled=sleep:0"
     with Run(made, failpoints=armed) as run:
-        run.wait_for_line("a checkpoint failed, and the next tries again")
+        run.wait_for_line("a checkpoint failed, and the next save tries again")
         at_failure = run.log()
         assert "No space left on device" in at_failure
         commits = run.hits("commit.after")

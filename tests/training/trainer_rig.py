@@ -258,7 +258,7 @@ class Run:
                 provenance={"model": "mlp"},
                 hyperparameters=options.hyperparameters,
                 clock=options.clock,
-                tell=self.events.tell,
+                report_event=self.events.report,
             ),
         )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
@@ -285,7 +285,7 @@ class Run:
             live=self.live,
             on_refused=lambda *refused: self.refused.append(refused),
             board=self.board,
-            tell=self.events.tell,
+            report_event=self.events.report,
         )
         options = TrainerOptions(
             clock=self.options.clock,

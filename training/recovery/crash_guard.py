@@ -1,10 +1,10 @@
-"""The crash-loop brake: a start that would die like those before it comes up paused, and says of what.
+"""The crash-loop guard: a start that would probably die like those before it comes up paused, and says why.
 
-A start that was killed in the middle of a call (an abort, a segmentation fault, the lack of memory) and after which the
-next one goes on from the very same checkpoint has got nowhere. So many of these in a row, all with some offset in
-flight, and a record is at fault; three times as many, and something is, though no offset was in flight each time. What
-died between two calls, or ended with an error, counts for nothing, and neither does whoever was killed after a
-checkpoint. Owns this start's record; runs on the trainer's thread.
+A start makes no progress if it dies in the middle of a call (an abort, a segmentation fault, no memory) and the next
+start resumes from the same checkpoint. `training.pause_after_crashes` of these in a row that had an offset in flight in
+common point to a record; three times as many without a common offset point to something else. A death between two
+calls, after a new checkpoint, or with an error does not count. Owns the record of this start; runs on the trainer's
+thread.
 """
 
 import logging
@@ -20,29 +20,29 @@ from training.checkpoints.lease import FolderLease
 
 log = logging.getLogger(__name__)
 InFlight = Callable[[BlockFacts], AbstractContextManager[None]]
-"""Goes around a call, so that the death of the process in it leaves the block's ranges behind."""
+"""Surrounds a call: if the process dies in it, the block's ranges stay on disk for the next start."""
 _UNRELATED = 3
-"""How many times as many deaths it takes where they have no offset in common."""
+"""The factor on the number of deaths that it takes if they have no offset in common."""
 
 
 def leave_no_record(_facts: BlockFacts) -> AbstractContextManager[None]:
-    """Nothing is left behind."""
+    """Return a context that records nothing."""
     return nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashLoop:
-    """Starts in a row that died in a call, and none of which got any further than the one before."""
+    """Starts in a row that died in a call, none of which published a checkpoint."""
 
     starts: int
     number: int
-    """The checkpoint that all of them went on from."""
+    """The checkpoint that all of them resumed from."""
     suspects: Mapping[Partition, Range]
-    """What was in flight each time; empty where no offset was."""
+    """The offsets that were in flight each time; empty if there are none."""
 
     @property
     def ranges(self) -> list[str]:
-        """The suspects as people write them, both ends included."""
+        """The suspects as `topic:partition:first-last`, both ends included."""
         return [f"{partition}:{start}-{end - 1}" for partition, (start, end) in sorted(self.suspects.items())]
 
     def __str__(self) -> str:
@@ -50,34 +50,37 @@ class CrashLoop:
         return f"{self.starts} starts in a row died in a call, with no new checkpoint in between; {where}"
 
 
-def crash_loop(found: Sequence[Death], after: int) -> CrashLoop | None:
-    """Judge deaths, the latest first: each that shares offsets with all later ones makes the suspects fewer."""
-    if not found:
+def crash_loop(starts: Sequence[Death], after: int) -> CrashLoop | None:
+    """Return the crash loop that these deaths, latest first, amount to; None if there is none.
+
+    Each death that shares offsets with all later ones narrows the suspects down to what they have in common.
+    """
+    if not starts:
         return None
-    suspects, alike = found[0].in_flight, 1
-    for death in found[1:]:
+    suspects, alike = starts[0].in_flight, 1
+    for death in starts[1:]:
         narrower = _common(suspects, death.in_flight)
         if not narrower:
             break
         suspects, alike = narrower, alike + 1
     if alike >= after:
-        return CrashLoop(starts=alike, number=found[0].number, suspects=suspects)
-    if len(found) >= _UNRELATED * after:
-        return CrashLoop(starts=len(found), number=found[0].number, suspects={})
+        return CrashLoop(starts=alike, number=starts[0].number, suspects=suspects)
+    if len(starts) >= _UNRELATED * after:
+        return CrashLoop(starts=len(starts), number=starts[0].number, suspects={})
     return None
 
 
-def _common(one: Mapping[Partition, Range], other: Mapping[Partition, Range]) -> dict[Partition, Range]:
-    both = {p: (max(one[p][0], other[p][0]), min(one[p][1], other[p][1])) for p in one.keys() & other.keys()}
+def _common(a: Mapping[Partition, Range], b: Mapping[Partition, Range]) -> dict[Partition, Range]:
+    both = {p: (max(a[p][0], b[p][0]), min(a[p][1], b[p][1])) for p in a.keys() & b.keys()}
     return {partition: (start, end) for partition, (start, end) in both.items() if start < end}
 
 
 @dataclass(slots=True, kw_only=True)
 class CrashGuard:
-    """The brake of one start; without a record it neither holds nor remembers anything."""
+    """The guard of one start; without a record it neither pauses the start nor remembers its death."""
 
     loop: CrashLoop | None = None
-    """Why this start has to be paused."""
+    """Why this start has to be paused; None if it need not."""
     folder: Folder | None = None
     record: StartRecord | None = field(default=None, repr=False)
     holds: bool = field(init=False)
@@ -91,26 +94,26 @@ class CrashGuard:
         self.holds = False
 
     @classmethod
-    def of(cls, writer: FolderLease, number: int, after: int | None) -> "CrashGuard":
-        """For a start that goes on from this checkpoint; None for `after` is no brake at all."""
+    def of(cls, lease: FolderLease, number: int, after: int | None) -> "CrashGuard":
+        """Judge the starts before one that resumes from this checkpoint; `after=None` switches the guard off."""
         if after is None:
             return cls()
-        folder = writer.folder
-        loop = crash_loop(deaths(folder, number, before_term=writer.term), after)
+        folder = lease.folder
+        loop = crash_loop(deaths(folder, number, before_term=lease.term), after)
         try:
-            record = StartRecord(folder.start(writer.term), number)
+            record = StartRecord(folder.start(lease.term), number)
         except OSError as error:
-            log.warning("should this start die, nobody will know in what: %s: %s", folder.starts, error.strerror)
+            log.warning("the next start cannot see what this one had in flight: %s: %s", folder.starts, error.strerror)
             return cls(loop=loop, folder=folder)
         return cls(loop=loop, folder=folder, record=record)
 
     @property
     def in_flight(self) -> InFlight:
-        """What goes around a call."""
+        """The context that surrounds each call."""
         return leave_no_record if self.record is None else self.record.in_flight
 
     def close(self, *, well: bool) -> None:
-        """The process ends by itself. Where it ends well, as it was ordered to, the deaths before it are forgotten."""
+        """Close the record, as the process ends by itself; an end without an error also forgets the earlier deaths."""
         if self.record is not None:
             self.record.close()
         if well and self.folder is not None:

@@ -1,11 +1,17 @@
-"""Careful learning: a block that makes a call raise is learnt without the records at fault, and all the rest once.
+"""Isolation of culprits: learns a block that makes a call raise, all of it once but for the records that raise.
 
 The whole block is tried, then its batches one by one, then halves, down to single records, each as a call of its own.
-Before each try every variable is copied, and put back where the try raises, so that a record at fault leaves nothing
-behind, on no replica: no weight, no statistic, no testimony. What raises alone is a culprit. What is learnt, and in
-which order, is a function of the records and of the weights before them, so a replay comes to the same.
+Before each try every variable is copied, and copied back if the try raises, so that a culprit leaves no trace on any
+replica: no weight, no statistic, no count of the witness. A record that raises alone is a culprit. What is learnt, and
+in which order, depends only on the records and on the weights before them, so that a replay gives the same weights.
 
-Owns the copies while it learns; runs on the trainer's thread, inside the settling of the block.
+`training/model/culprit_search.py` searches by halves too, for updates that are not finite, and is a search of its own
+because it needs another order. There the call itself leaves a bad batch out, and the number of calls is limited: both
+halves are tried before either is searched, so that a good half is learnt before the limit is reached. Here each try
+copies all variables, and the number of culprits is limited: the first half is searched to its end before the second is
+tried, so that a hopeless block reaches the limit in fewer tries.
+
+Owns the copies while it learns; runs on the trainer's thread, before the block is settled.
 """
 
 import re
@@ -24,122 +30,122 @@ from training.model.learner import Learner, Lesson
 from training.model.variables import copies
 
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
-_OF_THE_MACHINE = (
+_MACHINE_ERRORS = (
     tf.errors.ResourceExhaustedError,
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
 )
-"""Memory that has run out, a device that is lost, work that was called off."""
+"""Errors of the machine: no memory, a lost device, cancelled work. No record causes them."""
 FEW = 32
-"""So many records may be at fault in any case."""
-_MANY, _SHARE = 256, 4
+"""The number of culprits that any block may have, however small it is."""
+_MANY, _PORTION = 256, 4
+"""Beyond that: a quarter of the block's rows, but no more than 256."""
 STEP, PREPROCESS = "the training step", "preprocess"
 
 
 def at_fault(error: Exception) -> bool:
-    """Whether a record may be to blame for what was raised: not for our own errors, nor for what ails the machine."""
-    return not isinstance(error, (MillraceError, MemoryError, *_OF_THE_MACHINE))
+    """Return whether a record may have caused this error: not one of millrace's own, nor one of the machine."""
+    return not isinstance(error, (MillraceError, MemoryError, *_MACHINE_ERRORS))
 
 
 def blamed(error: BaseException, place: str) -> str:
-    """What was raised, and where. Never its message, which may hold a record's values."""
+    """Describe what raised, and where: never by the error's message, which may quote a record's values."""
     node = _NODE.search(str(error))
     return f"{type(error).__name__} in {place}" + (f" ({node[1]})" if node else "")
 
 
 def most_culprits(rows: int) -> int:
-    """How many of a block's rows may raise: where more do, it is not the records that are at fault."""
-    return min(max(rows // _SHARE, FEW), _MANY)
+    """Return how many of a block's rows may raise; if more do, the model or the producer is at fault."""
+    return min(max(rows // _PORTION, FEW), _MANY)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows that one call has learnt."""
+    """The rows of one call that has returned, and its results."""
 
     rows: Rows
-    """As the model took them."""
+    """The rows as the model took them."""
     lesson: Lesson
 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """A record that makes a step raise."""
+    """A record that makes a training step or `preprocess` raise."""
 
     partition: int
-    """By its place in the incarnation's table."""
+    """The partition's index in the table of the incarnation."""
     offset: int
     gist: str
 
 
 class TooManyCulpritsError(Exception):
-    """The search has found more culprits than single bad records can be."""
+    """The search has found more culprits than single bad records explain."""
 
-    def __init__(self, found: int, gist: str) -> None:
-        super().__init__(f"{found} records: {gist}")
-        self.found, self.gist = found, gist
+    def __init__(self, count: int, gist: str) -> None:
+        super().__init__(f"{count} records: {gist}")
+        self.count, self.gist = count, gist
 
 
-class Memory:
-    """Every variable that a checkpoint holds, on every replica, as it was."""
+class VariableCopies:
+    """Copies of every variable that a checkpoint holds, on every replica."""
 
     def __init__(self, learner: Learner) -> None:
         self._variables = [copy for variable in learner.state for copy in copies(variable)]
         self._values: list[Any] = []
 
-    def keep(self) -> None:
-        """Copy them all; TensorFlow writes the next update to another buffer."""
+    def copy(self) -> None:
+        """Copy all variables; reading is enough, as TensorFlow writes the next update to another buffer."""
         self._values = [variable.read_value() for variable in self._variables]
 
-    def put_back(self) -> None:
-        """Undo everything since `keep`."""
+    def restore(self) -> None:
+        """Undo every update since `copy`."""
         for variable, value in zip(self._variables, self._values, strict=True):
             variable.assign(value)
 
 
 @dataclass(slots=True, kw_only=True)
-class CarefulLearner:
-    """Learns one block."""
+class IsolatingLearner:
+    """Learns one block and isolates the records that raise."""
 
     learner: Learner
     prepare: Callable[[Rows], Rows] | None
-    """The user's `preprocess`, where the rows have not been through it."""
+    """The user's `preprocess`, if the rows have not been through it; else None."""
     progress: Callable[[], None]
-    """Called before each try: a search may take long."""
+    """Called before each try, as a search may take long."""
     most: int
-    """Culprits; TooManyCulpritsError where there are more."""
+    """The most culprits; TooManyCulpritsError if there are more."""
     pieces: list[Piece] = field(default_factory=list)
     culprits: list[Culprit] = field(default_factory=list)
 
     def learn(self, rows: Rows) -> None:
-        """Learn all that can be learnt, into `pieces`; the rest are `culprits`."""
-        memory = Memory(self.learner)
-        if self._try(rows, memory) is None:
+        """Learn every record that can be learnt; list the calls in `pieces` and the other records in `culprits`."""
+        variables = VariableCopies(self.learner)
+        if self._try(rows, variables) is None:
             return
         for index in range(int(rows.weights.shape[0])):
-            self._search(rows.batch(index), memory)
+            self._search(rows.batch(index), variables)
 
-    def _search(self, batch: Rows, memory: Memory) -> None:
+    def _search(self, batch: Rows, variables: VariableCopies) -> None:
         offsets, partitions = batch.offsets.numpy()[0], batch.partitions.numpy()[0]
-        left = [np.flatnonzero(offsets >= 0)]
-        while left:
-            rows = left.pop()
-            gist = self._try(only(batch, rows), memory)
-            if gist is not None and len(rows) == 1:
-                self._found(Culprit(int(partitions[rows[0]]), int(offsets[rows[0]]), gist))
-            elif gist is not None:
-                left.extend(reversed(np.array_split(rows, 2)))
+        untried = [np.flatnonzero(offsets >= 0)]
+        while untried:
+            rows = untried.pop()
+            gist = self._try(only(batch, rows), variables)
+            if gist is None:
+                continue
+            if len(rows) > 1:
+                untried.extend(reversed(np.array_split(rows, 2)))
+                continue
+            self.culprits.append(Culprit(int(partitions[rows[0]]), int(offsets[rows[0]]), gist))
+            failpoint("careful.culprit")
+            if len(self.culprits) > self.most:
+                raise TooManyCulpritsError(len(self.culprits), gist)
 
-    def _found(self, culprit: Culprit) -> None:
-        self.culprits.append(culprit)
-        failpoint("careful.culprit")
-        if len(self.culprits) > self.most:
-            raise TooManyCulpritsError(len(self.culprits), culprit.gist)
-
-    def _try(self, rows: Rows, memory: Memory) -> str | None:
-        """Learn these rows, or be as before: then what they have raised."""
+    def _try(self, rows: Rows, variables: VariableCopies) -> str | None:
+        """Learn these rows and return None; if they raise, undo it all and return what raised, and where."""
         self.progress()
-        memory.keep()
+        variables.copy()
         place = PREPROCESS
         try:
             prepared = rows if self.prepare is None else self.prepare(rows)
@@ -148,7 +154,7 @@ class CarefulLearner:
         except Exception as error:
             if not at_fault(error):
                 raise
-            memory.put_back()
+            variables.restore()
             return blamed(error, place)
         self.pieces.append(Piece(prepared, lesson))
         return None

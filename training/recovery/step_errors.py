@@ -1,12 +1,12 @@
-"""What follows when a call raises, or the user's `preprocess`: back to what is durable, and on from there with care.
+"""Recovery from a call, or the user's `preprocess`, that raises: restore what is durable, then isolate the culprits.
 
-A call that raised may have moved some of the variables, so nothing in memory may be used; the trainer goes back to the
-newest durable checkpoint, as a crash does. The offsets of the block are suspect from then on, and a block with any of
-them is learnt carefully (`training/recovery/isolation.py`): the records at fault are set aside, all others are learnt.
+A call that raised may have changed some of the variables, so the state in memory must not be used. The trainer restores
+the newest durable checkpoint, as a restart after a crash does. From then on the offsets of the block are suspect, and a
+block with any of them is learnt by `training/recovery/isolation.py`: culprits are set aside, all others are learnt.
 
-Owns what is suspect, and the policy. It ends the training where setting aside would be wrong: by order, where so many
-records raise that it cannot be the records, and where something raises again and again though no record is at fault.
-Runs on the trainer's thread. What is suspect ends with the process; a replay finds the same again.
+Owns the suspects and the policy. The training ends with an error if setting records aside would be wrong: if the policy
+is `halt`, if so many records raise that the records cannot be the cause, or if something keeps raising though no record
+alone does. Runs on the trainer's thread. The suspects end with the process; a replay finds the same ones again.
 """
 
 import logging
@@ -27,8 +27,8 @@ from training.recovery.isolation import (
     FEW,
     PREPROCESS,
     STEP,
-    CarefulLearner,
     Culprit,
+    IsolatingLearner,
     Piece,
     TooManyCulpritsError,
     at_fault,
@@ -36,19 +36,20 @@ from training.recovery.isolation import (
     most_culprits,
 )
 from training.stream import BlockStream, Delivery
-from training.telemetry.events import EventKind, Severity, Tell, ignore_event
+from training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
 
 log = logging.getLogger(__name__)
 
 _BEYOND = 16
-"""Bad records come in flocks: so many lengths of the block beyond it are suspect too. Care changes no result."""
+"""Bad records come in groups: this many lengths of the block after it are suspect too. Isolation changes no result."""
 _MOST_IN_VAIN = 4
-"""How often it goes back to one checkpoint without finding a culprit."""
+"""How often the trainer goes back to one checkpoint without finding a culprit."""
 _SHOWN = 4
+"""The partitions that a message names."""
 
 
 class OnStepError(StrEnum):
-    """What is done with records that make a training step raise."""
+    """What to do with records that make a training step raise."""
 
     SET_ASIDE = "set_aside"
     HALT = "halt"
@@ -56,16 +57,16 @@ class OnStepError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepErrorOptions:
-    """What is done when a call raises."""
+    """What to do when a call raises."""
 
     policy: OnStepError = OnStepError.SET_ASIDE
     exact: bool = False
-    """Whether only those very blocks go past the dataset's `preprocess` that have made it raise: elsewhere it may give
-    other last bits."""
+    """Whether only the very blocks that made `preprocess` raise bypass the dataset's `preprocess`: for other blocks,
+    running it outside of the dataset may change the last bits. For deterministic mode."""
 
 
 class BlockRaised(Exception):  # noqa: N818 - the trainer acts upon it
-    """A block made something raise: what is in memory may not be used any more."""
+    """A block made something raise: the state in memory must not be used any more."""
 
     def __init__(self, facts: BlockFacts, gist: str, *, in_preprocess: bool) -> None:
         super().__init__(gist)
@@ -73,34 +74,34 @@ class BlockRaised(Exception):  # noqa: N818 - the trainer acts upon it
 
 
 @dataclass(slots=True)
-class _Fall:
-    """One time that something raised."""
+class _Failure:
+    """One block that raised."""
 
     suspects: Sequence[Suspect]
     raised: BlockRaised
     back_to: int
     explained: bool = False
-    """Whether a culprit was found."""
+    """Whether a culprit was found for it."""
 
     def touches(self, spans: Iterable[Span]) -> bool:
         return any(suspect.touches(spans) for suspect in self.suspects)
 
 
 @dataclass(slots=True)
-class Learnt:
-    """What became of a block's rows."""
+class LearntBlock:
+    """The outcome of a block's rows."""
 
     pieces: Sequence[Piece] = ()
     raised: Culprits = field(default_factory=Culprits)
 
     def culprits(self) -> dict[Reason, Culprits]:
-        """All that are to be set aside, by reason."""
+        """Return the records to set aside, by reason."""
         not_finite = [offset for piece in self.pieces for offset in piece.lesson.culprits.offsets]
         return {Reason.UPDATE_NOT_FINITE: Culprits(tuple(not_finite)), Reason.STEP_RAISED: self.raised}
 
 
 class StepRecovery:
-    """Learns blocks, and remembers what raised."""
+    """Learns blocks, and remembers which ones raised."""
 
     def __init__(
         self,
@@ -109,25 +110,28 @@ class StepRecovery:
         *,
         progress: Callable[[], None],
         newest: Callable[[], int],
-        tell: Tell = ignore_event,
+        report_event: ReportEvent = ignore_event,
     ) -> None:
-        self._learner, self._options, self._progress, self._say = learner, options, progress, tell
+        self._learner, self._options, self._progress, self._report = learner, options, progress, report_event
         self._newest = newest
-        """The number of the newest durable checkpoint."""
-        self._falls: list[_Fall] = []
+        """Returns the number of the newest durable checkpoint."""
+        self._failures: list[_Failure] = []
         self._in_a_row = 0
+        """Culprits since the last record that was learnt."""
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """What has made `preprocess` raise."""
+        """The offsets whose blocks must bypass the dataset's `preprocess`, as it raised on them."""
         exact = self._options.exact
-        falls = [fall for fall in self._falls if fall.raised.in_preprocess]
+        failures = [failure for failure in self._failures if failure.raised.in_preprocess]
         return tuple(
-            suspect for fall in falls for suspect in (_suspects(fall.raised.facts) if exact else fall.suspects)
+            suspect
+            for failure in failures
+            for suspect in (_suspects(failure.raised.facts) if exact else failure.suspects)
         )
 
     def take(self, stream: BlockStream) -> Delivery | None:
-        """The stream's next block; BlockRaised where `preprocess` has raised on it."""
+        """Return the stream's next block, or None; BlockRaised if `preprocess` raised on it."""
         try:
             return stream.take()
         except PreprocessError as error:
@@ -136,11 +140,11 @@ class StepRecovery:
                 raise
             raise self._raised(error.facts, blamed(cause or error, PREPROCESS), in_preprocess=True) from error
 
-    def learn(self, delivery: Delivery) -> Learnt:
-        """Learn a block: with care where it is suspect, else BlockRaised where its call raises."""
-        falls = [fall for fall in self._falls if fall.touches(delivery.facts.spans)]
-        if falls or delivery.prepare is not None:
-            return self._with_care(delivery, falls)
+    def learn(self, delivery: Delivery) -> LearntBlock:
+        """Learn a block. A suspect one is isolated; for any other, a call that raises ends in BlockRaised."""
+        failures = [failure for failure in self._failures if failure.touches(delivery.facts.spans)]
+        if failures or delivery.prepare is not None:
+            return self._isolate(delivery, failures)
         try:
             lesson = self._learner.learn(delivery.rows)
         except Exception as error:
@@ -148,77 +152,84 @@ class StepRecovery:
                 raise
             raise self._raised(delivery.facts, blamed(error, STEP), in_preprocess=False) from error
         self._in_a_row = 0
-        return Learnt([Piece(delivery.rows, lesson)])
+        return LearntBlock([Piece(delivery.rows, lesson)])
 
     def remember(self, raised: BlockRaised, back_to: Manifest) -> None:
-        """Take note before going back to a checkpoint; StepError where that has been in vain too often."""
+        """Make the block suspect before the trainer goes back to a checkpoint.
+
+        StepError if it went back to the same checkpoint too often without finding a culprit.
+        """
         self._forget(back_to)
-        beyond = _suspects(raised.facts, beyond=_BEYOND)
-        self._falls.append(_Fall(beyond, raised, back_to.number))
-        in_vain = sum(not fall.explained for fall in self._falls if fall.back_to == back_to.number)
+        suspects = _suspects(raised.facts, beyond=_BEYOND)
+        self._failures.append(_Failure(suspects, raised, back_to.number))
+        in_vain = sum(not failure.explained for failure in self._failures if failure.back_to == back_to.number)
         if in_vain > _MOST_IN_VAIN:
-            why = f"{in_vain} times since checkpoint {back_to.number} something raised though no record was at fault"
+            why = f"{in_vain} times since checkpoint {back_to.number} something raised though no record alone raises"
             raise self._ended(raised.facts, raised.gist, f"{why}: look for what else it depends on")
-        text = "%s, on %s; going back to checkpoint %d, to find the records at fault"
+        text = "%s, on %s; going back to checkpoint %d to find the culprits"
         what = (raised.gist, _listed(raised.facts), back_to.number)
         log.warning(text, *what)
-        self._say(EventKind.FELL_BACK, f"{text % what}.", Severity.WARNING, number=back_to.number)
+        self._report(EventKind.FELL_BACK, f"{text % what}.", Severity.WARNING, number=back_to.number)
 
     def _raised(self, facts: BlockFacts, gist: str, *, in_preprocess: bool) -> BlockRaised | StepError:
         if self._options.policy is OnStepError.HALT:
-            why = "training.on_step_error is halt: set_aside would find the records at fault"
+            why = "training.on_step_error is halt; set_aside would find the culprits"
             return self._ended(facts, gist, why)
         return BlockRaised(facts, gist, in_preprocess=in_preprocess)
 
-    def _with_care(self, delivery: Delivery, falls: Sequence[_Fall]) -> Learnt:
+    def _isolate(self, delivery: Delivery, failures: Sequence[_Failure]) -> LearntBlock:
         facts = delivery.facts
-        careful = CarefulLearner(
+        isolating = IsolatingLearner(
             learner=self._learner,
             prepare=delivery.prepare,
             progress=self._progress,
             most=most_culprits(facts.rows),
         )
         try:
-            careful.learn(delivery.rows)
+            isolating.learn(delivery.rows)
         except TooManyCulpritsError as error:
-            raise self._too_many(facts, error.gist, f"at least {error.found} of {facts.rows} records raise") from error
-        self._in_a_row = 0 if careful.pieces else self._in_a_row + len(careful.culprits)
+            raise self._too_many(facts, error.gist, f"at least {error.count} of {facts.rows} records raise") from error
+        self._in_a_row = 0 if isolating.pieces else self._in_a_row + len(isolating.culprits)
         if self._in_a_row > FEW:
-            raise self._too_many(facts, careful.culprits[-1].gist, f"{self._in_a_row} records in a row raise")
-        self._tell(careful.culprits, falls, facts)
-        found = tuple(sorted((culprit.partition, culprit.offset) for culprit in careful.culprits))
-        return Learnt(careful.pieces, Culprits(found))
+            raise self._too_many(facts, isolating.culprits[-1].gist, f"{self._in_a_row} records in a row raise")
+        self._report_culprits(isolating.culprits, failures, facts)
+        offsets = tuple(sorted((culprit.partition, culprit.offset) for culprit in isolating.culprits))
+        return LearntBlock(isolating.pieces, Culprits(offsets))
 
     def _too_many(self, facts: BlockFacts, gist: str, how_many: str) -> StepError:
-        why = f"{how_many}, which is no matter of single records: mend the model or the producer"
+        why = f"{how_many}, which single bad records do not explain: correct the model or the producer"
         return self._ended(facts, gist, why)
 
     def _ended(self, facts: BlockFacts, gist: str, why: str) -> StepError:
-        """The error that ends the training, with the way past the block."""
+        """Return the error that ends the training; its text gives the command that skips the block."""
         spans = [span for span in facts.spans if span.learnt]
         skips = " ".join(f"--skip {span.partition}:{span.start}-{span.end - 1}" for span in spans)
         return StepError(
-            f"{gist}, on {_listed(facts)}; {why}; or pass the block over: millrace rewind --to {self._newest()} {skips}"
+            f"{gist}, on {_listed(facts)}; {why}; or skip the block: millrace rewind --to {self._newest()} {skips}"
         )
 
-    def _tell(self, culprits: Sequence[Culprit], falls: Sequence[_Fall], facts: BlockFacts) -> None:
+    def _report_culprits(self, culprits: Sequence[Culprit], failures: Sequence[_Failure], facts: BlockFacts) -> None:
         partitions = {span.index: span.partition for span in facts.spans}
         for culprit in culprits:
             partition = partitions[culprit.partition]
             text = "%s offset %d is set aside: %s"
             log.warning(text, partition, culprit.offset, culprit.gist)
-            said = f"{text % (partition, culprit.offset, culprit.gist)}."
-            self._say(EventKind.SET_ASIDE, said, Severity.WARNING, partition=str(partition), offset=culprit.offset)
-        for fall in falls:
-            fall.explained |= bool(culprits)
-        if not culprits and any(_same(fall.raised.facts, facts) for fall in falls):
-            log.warning("%s raised before and has not now; nothing is set aside", _listed(facts))
+            sentence = f"{text % (partition, culprit.offset, culprit.gist)}."
+            self._report(
+                EventKind.SET_ASIDE, sentence, Severity.WARNING, partition=str(partition), offset=culprit.offset
+            )
+        for failure in failures:
+            failure.explained |= bool(culprits)
+        if not culprits and any(_overlap(failure.raised.facts, facts) for failure in failures):
+            log.warning("%s raised before and did not raise now; nothing is set aside", _listed(facts))
 
     def _forget(self, back_to: Manifest) -> None:
-        """What lies before a durable checkpoint is not read again, unless somebody rewinds: then it raises again."""
+        """Forget what lies before a durable checkpoint: only a rewind would read it again, and then it raises again."""
         positions = {Partition.parse(name): offset for name, offset in back_to.positions.items()}
-        self._falls = [
-            fall for fall in self._falls if any(at.end > positions.get(at.partition, 0) for at in fall.suspects)
+        self._failures = [
+            failure
+            for failure in self._failures
+            if any(suspect.end > positions.get(suspect.partition, 0) for suspect in failure.suspects)
         ]
 
 
@@ -230,8 +241,8 @@ def _suspects(facts: BlockFacts, *, beyond: int = 0) -> tuple[Suspect, ...]:
     )
 
 
-def _same(one: BlockFacts, other: BlockFacts) -> bool:
-    return any(suspect.touches(other.spans) for suspect in _suspects(one))
+def _overlap(a: BlockFacts, b: BlockFacts) -> bool:
+    return any(suspect.touches(b.spans) for suspect in _suspects(a))
 
 
 def _listed(facts: BlockFacts) -> str:

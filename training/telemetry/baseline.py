@@ -1,8 +1,6 @@
-"""The baseline: what a guesser who only knows the base rate would score.
+"""The baseline: the score of always guessing the base rate. A model that does not beat it has learnt nothing useful.
 
-A model that does not beat it has learnt nothing worth having.
-
-Owns the sums of labels and the few formulas by which they become accuracies and losses. Pure; runs anywhere.
+Owns the sums of labels and the formulas that turn them into accuracies and losses. Pure; runs on any thread.
 """
 
 from collections.abc import Mapping
@@ -17,18 +15,18 @@ MOST_CLASSES = 10_000
 
 
 class Baseline(StrEnum):
-    """What the model's loss says about its task."""
+    """The kind of task, as the model's loss shows it."""
 
     BINARY = "binary"
     ONE_HOT = "one_hot"
     CLASSES = "classes"
     SQUARES = "squares"
     NONE = "none"
-    """Several outputs, or a loss of the user's own: there is no one base rate."""
+    """Several outputs, or a loss of the user's own: there is no single base rate."""
 
     @classmethod
     def of(cls, loss: Any) -> "Baseline":
-        """Tell the task by the loss that the model was compiled with."""
+        """Return the task that the model's compiled loss implies."""
         name = (loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))) or ""
         return {
             "binary_crossentropy": cls.BINARY,
@@ -42,7 +40,7 @@ class Baseline(StrEnum):
 
 @dataclass(slots=True)
 class LabelSums:
-    """Sums over labels: enough for means, variances and shares of classes."""
+    """Sums over labels, from which means, variances and frequencies of classes follow."""
 
     count: int = 0
     total: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -51,7 +49,7 @@ class LabelSums:
 
     @classmethod
     def over(cls, kind: Baseline, labels: npt.NDArray[Any]) -> "LabelSums":
-        """Sum present rows' labels, [n, …]."""
+        """Sum up the labels of rows that are present, [n, …]."""
         if kind is Baseline.NONE or not len(labels):
             return cls()
         if kind is Baseline.CLASSES:
@@ -63,15 +61,15 @@ class LabelSums:
 
     @classmethod
     def of(cls, count: int, arrays: Mapping[str, npt.NDArray[Any]]) -> "LabelSums":
-        """Read what `arrays` wrote."""
+        """Return the sums from the arrays of a checkpoint."""
         return cls(count, arrays["labels.total"], arrays["labels.squares"], arrays["labels.classes"])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """What a checkpoint keeps, beside the count."""
+        """Return the arrays that a checkpoint holds, beside the count."""
         return {"labels.total": self.total, "labels.squares": self.squares, "labels.classes": self.classes}
 
     def add(self, other: "LabelSums") -> None:
-        """Take another stretch in."""
+        """Add the sums of other rows."""
         self.count += other.count
         self.total = _padded_sum(self.total, other.total)
         self.squares = _padded_sum(self.squares, other.squares)
@@ -86,7 +84,7 @@ def _padded_sum(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.N
 
 
 def guess_the_base_rate(kind: Baseline, labels: LabelSums) -> dict[str, float]:
-    """Score the guesser; an empty answer where the task or the stretch has no base rate."""
+    """Return loss and accuracy of guessing the base rate; empty if the task or the rows have none."""
     if kind is Baseline.NONE or not labels.count:
         return {}
     if kind is Baseline.SQUARES:
@@ -100,7 +98,7 @@ def guess_the_base_rate(kind: Baseline, labels: LabelSums) -> dict[str, float]:
 
 
 def _entropy(shares: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """In nats, over the first axis; what never happens adds nothing."""
+    """Return the entropy in nats, over the first axis; a class that never occurs adds nothing."""
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(shares > 0, -shares * np.log(shares), 0.0)
     return np.asarray(terms.sum(axis=0))

@@ -1,8 +1,8 @@
-"""Events: what has happened, in words, for people who were not there.
+"""Events: what has happened, each as a sentence for people and as facts for programs.
 
-Owns a ring of the newest events, bounded for each severity, so that a flood of small ones pushes no grave one out.
-Any thread tells and any thread reads, under one lock that is held for a moment; it ends with the process. An event's id
-is greater than that of each before it, also over a restart: the first of a process is the time in milliseconds.
+Owns the newest events, bounded for each severity, so that many unimportant ones never push an important one out. Any
+thread reports and any thread reads, under one lock that is held for a moment. The events end with the process. An
+event's id is greater than all before it, also across a restart: the first id of a process is the time in milliseconds.
 """
 
 import threading
@@ -15,14 +15,14 @@ from typing import Any, Protocol
 
 
 class Severity(StrEnum):
-    """Who should care."""
+    """How urgent an event is."""
 
     INFO = "info"
-    """Nobody has to."""
+    """Nothing has to be done."""
     WARNING = "warning"
-    """Somebody should look when there is time."""
+    """Someone should look at it when there is time."""
     ERROR = "error"
-    """Somebody should look now."""
+    """Someone should look at it now."""
 
 
 _KEPT: Mapping[Severity, int] = {Severity.INFO: 300, Severity.WARNING: 150, Severity.ERROR: 50}
@@ -30,17 +30,17 @@ MOST_KEPT = sum(_KEPT.values())
 
 
 class EventKind(StrEnum):
-    """What has happened: a word for programs."""
+    """The kind of an event, for programs."""
 
     STARTED = "started"
     NEW_CODE = "new_code"
-    """Config, model.py or millrace itself differ from those that wrote the checkpoint."""
+    """The configuration, model.py or millrace itself differs from what wrote the checkpoint."""
     HYPERPARAMETERS = "hyperparameters"
     CHECKPOINT = "checkpoint"
     SAVE_FAILED = "save_failed"
     REWOUND = "rewound"
     FELL_BACK = "fell_back"
-    """Something raised; it went back to a checkpoint to find the records at fault."""
+    """A step raised; the trainer went back to a checkpoint to find the culprits."""
     SET_ASIDE = "set_aside"
     NOT_FINITE = "not_finite"
     PAUSED = "paused"
@@ -57,7 +57,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that has happened."""
+    """One thing that happened."""
 
     id: int
     at: float
@@ -67,22 +67,22 @@ class Event:
     text: str
     """What happened, as a sentence."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """The same for programs: JSON values."""
+    """The same for programs, as JSON values."""
 
 
-class Tell(Protocol):
-    """Whom to tell what has happened."""
+class ReportEvent(Protocol):
+    """A function that takes events."""
 
     def __call__(self, kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
-        """Take note; never waits."""
+        """Take an event; never waits."""
 
 
 def ignore_event(kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
-    """Nobody listens."""
+    """Take an event and drop it."""
 
 
 class Events:
-    """The ring."""
+    """The newest events of this process."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
@@ -90,8 +90,8 @@ class Events:
         self._kept = {severity: deque[Event](maxlen=most) for severity, most in _KEPT.items()}
         self._next = int(wall() * 1000)
 
-    def tell(self, kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
-        """Take note of what has happened. Facts that are None are left out."""
+    def report(self, kind: EventKind, text: str, severity: Severity = Severity.INFO, **facts: Any) -> None:
+        """Add an event; facts that are None are left out."""
         known = {name: fact for name, fact in facts.items() if fact is not None}
         with self._lock:
             event = Event(id=self._next, at=self._wall(), kind=kind, severity=severity, text=text, facts=known)
@@ -100,14 +100,14 @@ class Events:
 
     @property
     def newest(self) -> int:
-        """The id of the newest event; before any, one that is smaller than all to come."""
+        """The id of the newest event; before the first one, a smaller id than all to come."""
         with self._lock:
             return self._next - 1
 
     def since(self, event_id: int = 0) -> list[Event]:
-        """All that are kept and came after the event of this id, the oldest first.
+        """Return the events after the one with this id that are still kept, the oldest first.
 
-        An id that is still to come is of a process before whose clock was ahead: whoever has it, has none of these.
+        An id greater than all here comes from an earlier process whose clock was ahead: its reader gets all events.
         """
         with self._lock:
             after = event_id if event_id < self._next else 0

@@ -1,11 +1,10 @@
-"""The live metrics: what the model scored on records that it had not yet learnt, over a window and since number 0.
+"""The live metrics: the scores on records that the model had not learnt yet, over a window and since checkpoint 0.
 
-Sums are float64 and int64, kept here, in buckets of a second or a sixtieth of the window; the compiled metrics' states
-are added up bucket by bucket and turned into values only when somebody looks. Beside each value stands what always
-guessing the base rate would score.
+Sums are float64 and int64, in buckets of a sixtieth of the window, at least a second. The states of the compiled
+metrics are added up bucket by bucket; `look` turns them into values, beside the score of always guessing the base rate.
 
-Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's thread; what `look` gives is frozen, and
-is what other threads read.
+Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's thread; `look` returns a frozen snapshot,
+which other threads read.
 """
 
 from collections import deque
@@ -20,60 +19,59 @@ from training.checkpoints.parts import PartState
 from training.telemetry.baseline import Baseline, LabelSums, guess_the_base_rate
 
 _BUCKETS = 60
-"""Of a window: adding them up is work on the trainer's thread, once a second."""
+"""The number of buckets of a window: adding them up is work on the trainer's thread, once a second."""
 State = npt.NDArray[np.float64]
 Results = Callable[[Sequence[State]], dict[str, float]]
 
 
 @dataclass(slots=True)
 class Sums:
-    """What a stretch of the stream adds up to."""
+    """Sums over a part of the stream."""
 
     records: int = 0
     loss: float = 0.0
-    """Of each record's share in its batch's loss; divided by the records it is their mean."""
+    """The sum of the records' losses; divided by `scored` it is their mean."""
     scored: int = 0
     """Records whose loss is in the sum."""
     states: list[State] = field(default_factory=list)
     labels: LabelSums = field(default_factory=LabelSums)
 
     def add(self, other: "Sums") -> None:
-        """Take another stretch in."""
+        """Add the sums of another part."""
         self.records += other.records
         self.loss += other.loss
         self.scored += other.scored
         if [state.shape for state in self.states] != [state.shape for state in other.states]:
-            self.states = [
-                np.array(state) for state in other.states
-            ]  # the first, or the metrics were compiled otherwise
+            # The first sums, or the metrics are compiled differently than before.
+            self.states = [np.array(state) for state in other.states]
         else:
-            for mine, state in zip(self.states, other.states, strict=True):
-                np.add(mine, state, out=mine)
+            for total, state in zip(self.states, other.states, strict=True):
+                np.add(total, state, out=total)
         self.labels.add(other.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSnapshot:
-    """The live metrics at an instant."""
+    """The live metrics at one time."""
 
     scored: str
-    """`before_update` from the training pass, or `inference_pass` from a second one; both before the update."""
+    """`before_update`: by the training pass; `inference_pass`: by a second pass. Both score before the update."""
     window_s: float
     """How far back the window reaches."""
     records: int
-    """Records scored in the window; with none, there are no values."""
+    """Records scored in the window; without any, there are no values."""
     values: Mapping[str, float]
-    """The window's values: loss and every compiled metric."""
+    """Loss and every compiled metric over the window."""
     baseline: Mapping[str, float]
-    """What always guessing the window's base rate would score; absent where that has no meaning."""
+    """The score of always guessing the window's base rate; empty if the task has none."""
     cumulative: Mapping[str, float]
-    """The same since checkpoint number 0."""
+    """The same values since checkpoint 0."""
     cumulative_records: int
-    """Records scored since checkpoint number 0."""
+    """Records scored since checkpoint 0."""
 
 
 class LiveMetrics:
-    """Windowed and cumulative sums of what calls return."""
+    """Windowed and cumulative sums of the calls' results."""
 
     name = "metrics"
 
@@ -98,7 +96,7 @@ class LiveMetrics:
         self._total = Sums()
 
     def add(self, sums: Sums) -> None:
-        """Take in what one call scored."""
+        """Add what one call scored."""
         began = self._clock() // self._bucket_s * self._bucket_s
         if not self._buckets or self._buckets[-1][0] != began:
             self._buckets.append((began, Sums()))
@@ -108,7 +106,7 @@ class LiveMetrics:
             self._buckets.popleft()
 
     def look(self) -> LiveSnapshot:
-        """Work the values out."""
+        """Compute the values over the window and since checkpoint 0."""
         oldest = self._clock() - self._window_s
         window = Sums()
         for began, sums in self._buckets:
@@ -131,7 +129,7 @@ class LiveMetrics:
         return {**values, **self._results(sums.states)}
 
     def snapshot(self) -> PartState:
-        """The cumulative sums; the window is of this process only."""
+        """Copy the cumulative sums for a checkpoint; the window belongs to this process only."""
         total = self._total
         arrays: dict[str, npt.NDArray[Any]] = {f"state.{i}": s.copy() for i, s in enumerate(total.states)}
         arrays.update(total.labels.arrays())
@@ -139,11 +137,11 @@ class LiveMetrics:
         return PartState(arrays=arrays, facts={**facts, "names": self._names})
 
     def restore(self, state: PartState) -> None:
-        """Take the cumulative sums back; states of metrics that were compiled otherwise begin at nothing."""
+        """Take the cumulative sums back; metrics that are compiled differently now begin at zero."""
         arrays = state.arrays
         facts = state.facts
         same = facts.get("names", self._names) == self._names
         states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays)) if same]
         labels = LabelSums.of(int(facts["labels"]), arrays)
         self._total = Sums(int(facts["records"]), float(facts["loss"]), int(facts["scored"]), states, labels)
-        self._buckets.clear()  # what follows is another history
+        self._buckets.clear()  # the window must not mix two histories

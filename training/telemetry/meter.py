@@ -1,6 +1,6 @@
-"""The meter: how fast the model learns, how fresh what it learns is, and what the trainer's thread waits for.
+"""The meter: how fast the model learns, how fresh the learnt records are, and what the trainer's thread waits for.
 
-A bucket a second, kept for five minutes. Written by the trainer's thread, read by any through frozen snapshots.
+Owns one bucket for each second, kept for five minutes. The trainer's thread writes; any thread reads frozen snapshots.
 """
 
 import threading
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 WINDOWS: Mapping[str, int] = {"10s": 10, "1m": 60, "5m": 300}
 _KEPT_S = max(WINDOWS.values())
 FRESHNESS_BOUNDS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
-"""Upper bounds of the bins in which freshness is counted; what is beyond the last has a bin of its own."""
+"""Upper bounds of the bins of the freshness histogram; one more bin holds what is above the last bound."""
 
 
 @dataclass(slots=True)
@@ -35,14 +35,14 @@ class Meterings:
     records_per_s: Mapping[str, float]
     """Offsets learnt a second over each window; a window that is longer than the run covers the run."""
     waiting: Mapping[str, float]
-    """Shares of the last minute that the trainer's thread spent waiting for blocks, computing, and saving."""
+    """The portions of the last minute that the trainer's thread spent waiting for blocks, computing, and saving."""
     freshness_s: Mapping[str, float]
-    """From a record's timestamp to the return of the call that learnt it, over the last minute: p50, p99, max. A
-    timestamp from the future counts as 0."""
+    """Seconds from the timestamp of a call's oldest record to the call's return, over the last minute: p50, p99, max.
+    A timestamp in the future counts as 0."""
     freshness_counts: tuple[int, ...]
-    """Calls of this process by the bin of their freshness, as FRESHNESS_BOUNDS_S has them."""
+    """The number of calls of this process in each bin of FRESHNESS_BOUNDS_S."""
     freshness_sum_s: float
-    """Their freshness added up."""
+    """The sum of the freshness of these calls."""
     learnt: int
     """Offsets learnt by this process."""
     calls: int
@@ -50,7 +50,7 @@ class Meterings:
 
 
 class Meter:
-    """Buckets of what the trainer's thread did."""
+    """Counts what the trainer's thread did, second by second."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -63,12 +63,12 @@ class Meter:
         self._freshness_sum_s = 0.0
 
     def waited(self, seconds: float) -> None:
-        """The thread waited for a block."""
+        """Count time that the thread waited for a block."""
         with self._lock:
             self._bucket().waited_s += seconds
 
     def called(self, seconds: float, learnt: int, batches: int, freshness_s: float | None) -> None:
-        """A call returned."""
+        """Count a call that returned: its duration, its records and batches, and how fresh its oldest record was."""
         with self._lock:
             bucket = self._bucket()
             bucket.computed_s += seconds
@@ -83,12 +83,12 @@ class Meter:
             self._calls += 1
 
     def saved(self, seconds: float) -> None:
-        """The thread copied its state."""
+        """Count time that the thread took to copy its state."""
         with self._lock:
             self._bucket().saving_s += seconds
 
     def snapshot(self) -> Meterings:
-        """Rates, shares and ages, worked out now."""
+        """Return rates, portions and ages as of now."""
         with self._lock:
             now = self._clock()
             minute = [bucket for bucket in self._buckets if bucket.second >= now - 60]
@@ -109,7 +109,7 @@ class Meter:
             )
 
     def _rate(self, now: float, seconds: int) -> float:
-        """Over whole seconds and the one under way: as far back as its buckets reach, and no further."""
+        """Return records a second over the whole seconds in the window and the present one, since the process began."""
         oldest = int(now) - seconds + 1
         learnt = sum(bucket.learnt for bucket in self._buckets if bucket.second >= oldest)
         return learnt / max(now - max(oldest, self._begun), 1e-3)

@@ -1,6 +1,7 @@
 """The trainer's phases: one state machine that probes, page, limits and logs share.
 
-`Phases` is written by the trainer's thread and read by any. Hung means: in a phase past its limit.
+Owns the present phase. The trainer's thread writes it and any thread reads it. A trainer that stays in a phase for
+longer than its limit without progress counts as hung.
 """
 
 import threading
@@ -20,11 +21,11 @@ class Phase(StrEnum):
     IDLE = "idle"
     """Waiting for records; nothing is wrong."""
     SAVING = "saving"
-    """Copying its state between calls; the writing happens beside the training."""
+    """Copying its state between calls; another thread writes the files while the training continues."""
     PAUSED = "paused"
     STOPPING = "stopping"
     ENDED = "ended"
-    """It learnt what it was told to (`--until`, `--max-records`) or was stopped, and saved."""
+    """It reached its limit (`--until`, `--max-records`) or was stopped, and has saved."""
     FAILED = "failed"
 
 
@@ -45,13 +46,13 @@ _MAY_FOLLOW: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseLimits:
-    """Seconds that a phase may take before it counts as hung; a phase that is not named may take for ever."""
+    """Seconds that a phase may take before it counts as hung; a phase that is not named has no limit."""
 
     limits: Mapping[Phase, float]
 
     @classmethod
     def usual(cls) -> "PhaseLimits":
-        """Generous: a big model may trace for minutes, a call may not."""
+        """Return generous limits: a big model may trace for minutes, a call may not take that long."""
         return cls(
             limits={
                 Phase.STARTING: 120.0,
@@ -67,25 +68,25 @@ class PhaseLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSnapshot:
-    """The phase at an instant."""
+    """The phase at one time."""
 
     phase: Phase
     """What the trainer is doing."""
     reason: str | None
-    """Why, where it is paused or failed."""
+    """Why the trainer is paused or failed; else None."""
     for_s: float
-    """Since it entered the phase or last showed progress in it."""
+    """Seconds since the trainer entered the phase or last showed progress in it."""
     limit_s: float | None
-    """How long it may be in the phase without progress; None for ever."""
+    """Seconds that the phase may take without progress; None for no limit."""
 
     @property
     def hung(self) -> bool:
-        """Whether it is in the phase past its limit."""
+        """Whether the trainer has been in the phase for longer than the limit."""
         return self.limit_s is not None and self.for_s > self.limit_s
 
 
 class Phases:
-    """The state machine itself."""
+    """The state machine."""
 
     def __init__(self, limits: PhaseLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits or PhaseLimits.usual()
@@ -97,18 +98,18 @@ class Phases:
 
     @property
     def phase(self) -> Phase:
-        """The phase now."""
+        """The present phase."""
         return self._phase
 
     def enter(self, phase: Phase, reason: str | None = None) -> None:
-        """Go to a phase; entering the one it is in shows progress."""
+        """Enter a phase; entering the present one again shows progress."""
         with self._lock:
             if phase not in (self._phase, Phase.FAILED) and phase not in _MAY_FOLLOW[self._phase]:
                 raise AssertionError(f"the trainer cannot go from {self._phase} to {phase}")
             self._phase, self._reason, self._since = phase, reason, self._clock()
 
     def snapshot(self) -> PhaseSnapshot:
-        """The phase, for how long, and whether that is too long."""
+        """Return the phase, how long it has lasted, and its limit."""
         with self._lock:
             age = self._clock() - self._since
             limit = self._limits.limits.get(self._phase)

@@ -1,4 +1,4 @@
-"""What the trainer tells of what it did: one sentence an event, with the facts beside it. Pure, but for the telling."""
+"""What the trainer announces: one event for each thing that happened, as a sentence with the facts beside it."""
 
 import logging
 from collections.abc import Iterable
@@ -7,42 +7,43 @@ from consumers.records import Partition
 from training.checkpoints.manifest import Manifest
 from training.commands import Pause, Resume, Rewind
 from training.model.hyperparameters import Change
-from training.telemetry.events import EventKind, Severity, Tell
+from training.telemetry.events import EventKind, ReportEvent, Severity
 
 log = logging.getLogger(__name__)
 
 
-def joined(tell: Tell, partition: Partition, offset: int) -> None:
-    """A partition is learnt from now on."""
+def joined(report: ReportEvent, partition: Partition, offset: int) -> None:
+    """Announce a partition that is learnt from this offset on."""
     text = f"Partition {partition} has joined at offset {offset:,}."
-    tell(EventKind.PARTITION_ADDED, text, partition=str(partition), offset=offset)
+    report(EventKind.PARTITION_ADDED, text, partition=str(partition), offset=offset)
 
 
-def recreated(tell: Tell, partition: Partition, offset: int) -> None:
-    """A topic of the same name is another one."""
-    text = f"{partition} is of a topic that was created again, and begins anew at {offset}"
+def recreated(report: ReportEvent, partition: Partition, offset: int) -> None:
+    """Announce, and log, that the topic of a partition was deleted and created again."""
+    text = f"{partition}: its topic was deleted and created again, so the partition restarts at offset {offset}"
     log.warning(text)
-    tell(EventKind.TOPIC_RECREATED, f"{text}.", Severity.WARNING, partition=str(partition), offset=offset)
+    report(EventKind.TOPIC_RECREATED, f"{text}.", Severity.WARNING, partition=str(partition), offset=offset)
 
 
-def paused(tell: Tell, command: Pause) -> None:
-    """Nothing is learnt until it is resumed."""
-    tell(EventKind.PAUSED, f"Paused: {command.reason}.", reason=command.reason)
+def paused(report: ReportEvent, command: Pause) -> None:
+    """Announce that a command has paused the training."""
+    report(EventKind.PAUSED, f"Paused: {command.reason}.", reason=command.reason)
 
 
-def resumed(tell: Tell, command: Resume) -> None:
-    """It is learnt again."""
-    tell(EventKind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
+def resumed(report: ReportEvent, command: Resume) -> None:
+    """Announce that a command has resumed the training."""
+    report(EventKind.RESUMED, f"Resumed{f': {command.reason}' if command.reason else ''}.")
 
 
-def rewound(tell: Tell, command: Rewind, manifest: Manifest) -> None:
-    """Another history was ordered, and is gone on with."""
-    by, why = f" by {command.by}" if command.by else "", f": {command.note}" if command.note else ""
+def rewound(report: ReportEvent, command: Rewind, manifest: Manifest) -> None:
+    """Announce a rewind: from whom, why, to which checkpoint, and what it skips. `manifest` is the new checkpoint."""
+    by = f", asked for by {command.by}," if command.by else ""
+    why = f": {command.note}" if command.note else ""
     ranges = [f"{skip.partition}:{skip.start}-{skip.end - 1}" for skip in command.skips]
-    over = f" It passes over {', '.join(ranges)}." if ranges else ""
-    tell(
+    skipped = f" It skips {', '.join(ranges)}." if ranges else ""
+    report(
         EventKind.REWOUND,
-        f"Rewound to checkpoint {command.to}, ordered{by} as checkpoint {manifest.number}{why}.{over}",
+        f"Rewound to checkpoint {command.to}{by} as checkpoint {manifest.number}{why}.{skipped}",
         number=manifest.number,
         to=command.to,
         by=command.by,
@@ -51,11 +52,11 @@ def rewound(tell: Tell, command: Rewind, manifest: Manifest) -> None:
     )
 
 
-def published(tell: Tell, manifest: Manifest) -> None:
-    """A checkpoint is durable."""
+def published(report: ReportEvent, manifest: Manifest) -> None:
+    """Announce a checkpoint that is durable."""
     asked = f", asked for by {manifest.ordered_by}" if manifest.ordered_by else ""
     note = f": {manifest.note}" if manifest.note else ""
-    tell(
+    report(
         EventKind.CHECKPOINT,
         f"Checkpoint {manifest.number} is durable{asked}{note}.",
         number=manifest.number,
@@ -66,12 +67,12 @@ def published(tell: Tell, manifest: Manifest) -> None:
     )
 
 
-def save_failed(tell: Tell, error: Exception) -> None:
-    """A checkpoint did not become durable."""
-    tell(EventKind.SAVE_FAILED, f"A save failed: {error}", Severity.ERROR)
+def save_failed(report: ReportEvent, error: Exception) -> None:
+    """Announce a checkpoint that could not be written."""
+    report(EventKind.SAVE_FAILED, f"A save failed: {error}", Severity.ERROR)
 
 
-def changed(tell: Tell, changes: Iterable[Change], number: int) -> None:
-    """Hyperparameters differ from those of the checkpoint that was restored."""
+def changed(report: ReportEvent, changes: Iterable[Change], number: int) -> None:
+    """Announce each hyperparameter that differs from the restored checkpoint `number`."""
     for change in changes:
-        tell(EventKind.HYPERPARAMETERS, f"{change}.", name=change.name, number=number)
+        report(EventKind.HYPERPARAMETERS, f"{change}.", name=change.name, number=number)

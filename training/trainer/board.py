@@ -1,8 +1,8 @@
-"""The board: what the trainer tells about itself, for whoever wants to know.
+"""The board: the figures that the trainer posts about itself, for any thread to read.
 
-Owns the newest posting. The trainer's thread writes it between two calls, at most once a second and after each save;
-any thread reads it. A posting is frozen and replaced as a whole, so there is no lock, nothing is ever full, and it ends
-with the process.
+Owns the newest posting. The trainer's thread replaces it between two calls, at most once a second and after each save.
+A posting is frozen and replaced as a whole, so that readers need no lock. The board holds one posting and ends with the
+process.
 """
 
 from dataclasses import dataclass
@@ -16,25 +16,25 @@ POST_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What does not change while the model learns."""
+    """The facts of the model that stay the same while it learns."""
 
     parameters: int
-    """How many numbers the model learns."""
+    """The number of trainable values."""
     replicas: int
-    """How many devices share a batch."""
+    """The number of devices that share a batch."""
     devices: tuple[str, ...]
-    """Their names, as in `CPU:0`."""
+    """The names of these devices, such as `CPU:0`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """The trainer between two calls."""
+    """The figures of the trainer between two calls."""
 
     live: LiveSnapshot
     learning_rate: float
-    """The rate that the next update takes."""
+    """The learning rate of the next update."""
     step: int
-    """Batches run since number 0."""
+    """Batches trained since checkpoint 0."""
     model: ModelFacts
     last_save: LastSave | None
     """The newest durable checkpoint; None only before the first."""
@@ -43,22 +43,22 @@ class Posting:
     failed_saves: int
     """Saves of this process that failed."""
     save_error: str | None
-    """Why the newest save failed; None once one has succeeded again."""
+    """Why the newest save failed; None after a save that succeeded."""
     learnt_to_ms: int | None
     """Event time of the newest record of the last call, milliseconds since 1970; None before the first."""
     changes: tuple[Change, ...] = ()
-    """The hyperparameters that differed at the last restore."""
+    """The hyperparameters that differed from the checkpoint at the last restore."""
 
 
 class Board:
-    """Where the newest posting hangs."""
+    """Holds the newest posting."""
 
     def __init__(self) -> None:
         self.latest: Posting | None = None
         self._posted_at = float("-inf")
 
     def wants(self, now: float, last_save: LastSave | None) -> bool:
-        """Whether it is time for a new posting, by the trainer's own clock."""
+        """Return whether a new posting is due: after a second by the trainer's clock, or after a save."""
         stale = now - self._posted_at >= POST_EVERY_S
         return stale or self.latest is None or self.latest.last_save is not last_save
 

@@ -1,10 +1,10 @@
-"""How many batches a call should have, so that it does not take too long: nothing is saved or obeyed within one.
+"""The number of batches of a call, chosen so that a call stays short: nothing is saved or obeyed within one.
 
-A model of a second a step would take 16 of them a call, and a stop or a save would wait for all. So calls get shorter
-as steps get longer. Not by more than it takes: each call costs some milliseconds between itself and the next, 2 % of a
-model of 10 ms a step where calls were cut to 100 ms.
+With a model that takes a second a step, a call of 16 batches would make a stop or a save wait for 16 seconds. So calls
+get fewer batches as steps get longer, but no fewer than needed: each call costs some milliseconds between itself and
+the next, which is 2 % for a model of 10 ms a step if calls are cut to 100 ms.
 
-Owns what calls took lately; the trainer's thread.
+Owns the durations of the latest calls; runs on the trainer's thread.
 """
 
 import statistics
@@ -12,22 +12,22 @@ from collections import deque
 
 AIM_S = 0.25
 _CALLS = 5
-"""Calls to judge by: their median, as a first call is traced and any may be held up."""
+"""The calls whose median counts: the first call includes the tracing, and any call may be delayed."""
 _SLACK = 1.25
-"""How much another size must differ, so that it does not change to and fro."""
+"""The factor by which a new size must differ, so that the size does not change back and forth."""
 
 
 class CallSize:
-    """The size of the calls to come."""
+    """The size of the next calls."""
 
     def __init__(self, most: int, aim_s: float = AIM_S) -> None:
         self._most, self._aim_s = most, aim_s
         self._batch_s: deque[float] = deque(maxlen=_CALLS)
         self.batches = most
-        """At most so many batches."""
+        """The most batches that the next call should have."""
 
     def called(self, batches: int, seconds: float) -> bool:
-        """Take note of a call. Whether the calls to come should have another size."""
+        """Record the duration of a call; return whether `batches` has changed."""
         self._batch_s.append(seconds / batches)
         if len(self._batch_s) < _CALLS:
             return False

@@ -11,7 +11,7 @@ from training.model.learner import Learner
 from training.recovery.crash_guard import InFlight, leave_no_record
 from training.recovery.step_errors import StepErrorOptions
 from training.stream import StreamSource
-from training.telemetry.events import Tell, ignore_event
+from training.telemetry.events import ReportEvent, ignore_event
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phases
@@ -55,7 +55,7 @@ class TrainerReports:
     on_refused: Callable[[Partition, int, Reason], None]
     """Called for each record that decodes and still cannot be learnt; never waits."""
     board: Board = field(default_factory=Board)
-    tell: Tell = ignore_event
+    report_event: ReportEvent = ignore_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""Saving and going back: the trainer's side of the store.
+"""Saving and restoring: the trainer's side of the checkpoint store.
 
-Owns the state, the lineage (which checkpoint the state in memory comes from) and the saves asked for. Runs on the
-trainer's thread; the writing happens on the store's own, and what is durable is told there to `on_durable`.
+Owns the state, the lineage (which checkpoint the state in memory comes from) and the save commands that wait. Runs on
+the trainer's thread. The checkpoint writer's thread does the writing, and calls the store's `on_durable` when a
+checkpoint is durable. One save is written at a time; a save that is due meanwhile waits for it.
 """
 
 import logging
@@ -28,7 +29,7 @@ from training.history.rewind_target import verified_target
 from training.ledger.ledger import Ledger
 from training.model.hyperparameters import Change, HyperparameterOptions
 from training.model.learner import Learner
-from training.telemetry.events import Tell, ignore_event
+from training.telemetry.events import ReportEvent, ignore_event
 from training.telemetry.live_metrics import LiveMetrics
 from training.trainer import announcements
 from training.trainer.state import TrainerState, release
@@ -39,20 +40,20 @@ OnDurable = Callable[[Manifest], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingOptions:
-    """When to save, and what to write down with it."""
+    """When to save, and what to write into each checkpoint."""
 
     policy: SavePolicy
     provenance: Mapping[str, Any]
     stop_timeout_s: float = 20.0
-    """How long the last checkpoint may take."""
+    """How long the last checkpoint may take to be durable."""
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
     clock: Callable[[], float]
-    tell: Tell = ignore_event
+    report_event: ReportEvent = ignore_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSave:
-    """The newest durable checkpoint of this process, or the one that it began from."""
+    """The newest durable checkpoint of this process, or the one that it resumed from."""
 
     manifest: Manifest
     at: float
@@ -62,7 +63,7 @@ class LastSave:
 
 @dataclass(slots=True)
 class _UnderWay:
-    """The save that is being written."""
+    """The save that is being written, and the commands that it answers."""
 
     future: "Future[Manifest]"
     began: float
@@ -98,55 +99,58 @@ class Saving:
 
     @property
     def step(self) -> int:
-        """Batches run since number 0."""
+        """Batches trained since checkpoint 0."""
         return self._state.progress.step
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """What this process writes down with each checkpoint."""
+        """The provenance that this process writes into each checkpoint."""
         return self._options.provenance
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The hyperparameters that differed at the last restore."""
+        """The hyperparameters that differed from the checkpoint at the last restore."""
         return self._state.hyperparameters.changes
 
     @property
     def turn(self) -> Turn | None:
-        """Where the strict rotation stands."""
+        """The turn of the strict rotation; None outside of deterministic mode."""
         return self._state.progress.turn
 
     def settled(self, facts: BlockFacts) -> None:
-        """A call has returned."""
+        """Note that a call has returned and its block is settled."""
         self._state.progress.step += facts.batches
         self._state.progress.turn = facts.turn
         self._settled_since = True
 
     def joined(self) -> None:
-        """A partition has joined: where it begins is worth a checkpoint, though nothing of it is settled yet."""
+        """Note that a partition has joined: its first offset is worth a save, though none of its records is settled."""
         self._settled_since = True
 
     def begin_or_restore(self, start: Callable[[], Mapping[Partition, int]], *, start_over: bool) -> Manifest:
-        """Load the newest checkpoint; where there is none, resolve the start and publish number 0."""
+        """Restore the newest checkpoint, or if there is none, resolve the start positions and publish number 0.
+
+        Returns the manifest of the one that was restored or published. `start_over` ignores what is there.
+        """
         newest = None if start_over else self._store.newest()
         if newest is not None:
             failpoint("restore.before")
             self._restore(newest, self._store.load(newest.number))
             failpoint("restore.after")
-            announcements.changed(self._options.tell, self.changes, newest.number)
+            announcements.changed(self._options.report_event, self.changes, newest.number)
             return newest
         for partition, offset in start().items():
             self._ledger.join(partition, offset)
         failpoint("start.before_zero")
         state = self._state.snapshot()
-        manifest = self._store.publish(self._order(SaveReason.START), state, start_over=start_over)
+        manifest = self._store.publish(self._request(SaveReason.START), state, start_over=start_over)
         release(state)
         failpoint("start.after_zero")
         self._remember(manifest, self._options.clock())
         return manifest
 
     def due(self) -> SaveReason | None:
-        """Why to save now, if at all; one save at a time."""
+        """Return why a save is due now, or None; also None while another save is being written."""
         self._collect()
         if self._under_way is not None:
             return None
@@ -164,7 +168,7 @@ class Saving:
         )
 
     def begin(self, reason: SaveReason, command: Save | None = None) -> None:
-        """Copy the state and hand it to the writer; behind a save that is under way, wait for a turn."""
+        """Copy the state and hand it to the writer; while another save is being written, only queue the command."""
         self._collect()
         if command is not None:
             self._waiting.append(command)
@@ -172,17 +176,17 @@ class Saving:
             return
         first = self._waiting[0] if self._waiting else Save()
         self._tried_at = began = self._options.clock()
-        order, state = self._order(reason, by=first.by, note=first.note), self._state.snapshot()
+        request, state = self._request(reason, by=first.by, note=first.note), self._state.snapshot()
         stall_s = self._options.clock() - began
-        future = self._writer.submit(order, state)
+        future = self._writer.submit(request, state)
         future.add_done_callback(lambda _done: release(state))
         self._settled_since, self._saved_step = False, self.step
         self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
 
     def prepare_rewind(self, command: Rewind) -> PreparedRewind:
-        """Read and hash the target, once, and refuse a rewind that cannot be carried out before anything is stopped.
+        """Read and hash the target, once; raise if the rewind cannot be carried out, before anything is stopped.
 
-        What is verified here is what is linked and restored afterwards.
+        What is verified here is linked and restored afterwards.
         """
         target = verified_target(self._store, command.to)
         prepared = prepare_rewind(target, command, self._ledger.orders)
@@ -190,9 +194,9 @@ class Saving:
         return prepared
 
     def publish_rewind(self, prepared: PreparedRewind) -> Manifest:
-        """Publish the rewind as a checkpoint of its own: from here on a restart finds it."""
+        """Publish the rewind as a checkpoint of its own; from then on a restart resumes from it."""
         self.settle()
-        self._see_to_who_waits()
+        self._answer_waiting_saves()
         failpoint("rewind.before_order")
         manifest = publish_rewind(
             self._store,
@@ -206,21 +210,21 @@ class Saving:
     def go_to(self, rewound: Manifest, target: VerifiedCheckpoint) -> None:
         """Restore the state of a published rewind: the target's parts, already verified, under the published ledger.
 
-        Where this raises, nothing in memory may be used any more.
+        If this raises, do not use the state in memory any more.
         """
         ledger = self._store.load(rewound.number, only={self._ledger.name})
         self._restore(rewound, {**target.parts, **ledger})
         self._settled_since = False
-        announcements.changed(self._options.tell, self.changes, rewound.number)
+        announcements.changed(self._options.report_event, self.changes, rewound.number)
         failpoint("rewind.after_restore")
 
     @property
     def newest_number(self) -> int:
-        """Of the newest checkpoint that is known to be durable."""
+        """The number of the newest checkpoint that is known to be durable."""
         return 0 if self.last is None else self.last.manifest.number
 
     def newest(self) -> Manifest:
-        """The newest durable checkpoint, once nothing is under way: where a restart would go on from."""
+        """Wait for the save under way, then return the newest durable checkpoint, as a restart would find it."""
         self.settle()
         failpoint("fallback.before_restore")
         newest = self._store.newest()
@@ -228,28 +232,28 @@ class Saving:
         return newest
 
     def fall_back(self, newest: Manifest) -> None:
-        """Be in that state. Where this raises, nothing in memory may be used any more."""
+        """Restore this checkpoint. If this raises, do not use the state in memory any more."""
         self._restore(newest, self._store.load(newest.number))
         self._settled_since = False
         failpoint("fallback.after_restore")
 
     def settle(self) -> None:
-        """Wait for the save that is under way; its outcome stands in the log."""
+        """Wait for the save that is under way, if any, or cancel it; a failure is logged and reported."""
         if self._under_way is not None:
             self._writer.cancel_or_settle(self._options.stop_timeout_s)
             self._collect()
 
-    def _see_to_who_waits(self) -> None:
-        """Who waits for a save has asked for one of the present history, not of the one that an order begins."""
+    def _answer_waiting_saves(self) -> None:
+        """Save once more for the commands that wait: they asked for the present history, not for the rewound one."""
         if self._waiting and self._under_way is None:
             self.begin(SaveReason.DEMAND)
             self.settle()
         waiting, self._waiting = self._waiting, []
         for command in waiting:
-            command.answer.set_exception(CheckpointError("the save was overtaken by a later order; nothing was saved"))
+            command.answer.set_exception(CheckpointError("a later rewind has cancelled the save; nothing was saved"))
 
     def finish(self) -> None:
-        """The last checkpoint, durable before this returns; raises where it cannot be."""
+        """Write the last checkpoint and wait until it is durable; CheckpointError if it is not durable in time."""
         self.settle()
         if self._settled_since or self._waiting:
             self.begin(SaveReason.STOP)
@@ -258,28 +262,28 @@ class Saving:
             wait([under_way.future], self._options.stop_timeout_s)
             if not under_way.future.done():
                 raise CheckpointError(
-                    f"the last checkpoint was not durable within {self._options.stop_timeout_s:g} s, and is left "
-                    "behind; a restart goes on from the one before it: give stop.grace more time, or look at the disk"
+                    f"the last checkpoint was not durable within {self._options.stop_timeout_s:g} s and is abandoned; "
+                    "a restart resumes from the one before it: give stop.grace more time, or check the disk"
                 )
             self._collect()
             under_way.future.result()
         self._writer.close(self._options.stop_timeout_s)
 
     def abandon(self, error: BaseException) -> None:
-        """End without a checkpoint; whoever waits for one is told."""
+        """End without a checkpoint, and answer the save commands that still wait with an error."""
         self._writer.close(self._options.stop_timeout_s)
-        with suppress(Exception):  # the one that ended the training is told, and no other
+        with suppress(Exception):  # only the error that ended the training is reported
             self._collect()
-        left_behind = [] if self._under_way is None else self._under_way.commands
-        for command in (*left_behind, *self._waiting):
+        unanswered = [] if self._under_way is None else self._under_way.commands
+        for command in (*unanswered, *self._waiting):
             if not command.answer.done():
-                command.answer.set_exception(CheckpointError(f"nothing was saved, as training has ended: {error}"))
+                command.answer.set_exception(CheckpointError(f"nothing was saved, as the training has ended: {error}"))
 
     def _restore(self, manifest: Manifest, parts: Mapping[str, PartState]) -> None:
         self._state.restore(self._state.fitting(manifest.number, parts))
         self._remember(manifest, self._options.clock())
 
-    def _order(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveRequest:
+    def _request(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveRequest:
         return SaveRequest(
             reason=reason,
             parent=self._parent,
@@ -292,18 +296,18 @@ class Saving:
         )
 
     def _collect(self) -> None:
-        """See to the outcome of the save that was under way."""
+        """Take in the outcome of the save under way, if it has ended, and answer its commands."""
         if self._under_way is None or not self._under_way.future.done():
             return
         done, self._under_way = self._under_way, None
         try:
             manifest = done.future.result()
-        except Exception as error:  # noqa: BLE001 - raised again there, unless the next save may do better
+        except Exception as error:  # noqa: BLE001 - raised again there, unless the next save may succeed
             self._save_failed(done.commands, error)
             return
         self.saved += 1
         self._remember(manifest, done.began, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
-        announcements.published(self._options.tell, manifest)
+        announcements.published(self._options.report_event, manifest)
         for command in done.commands:
             command.answer.set_result(manifest)
 
@@ -311,8 +315,8 @@ class Saving:
         self.failed += 1
         self.last_error = str(error)
         self._settled_since = True
-        log.error("a checkpoint failed, and the next tries again: %s", error)
-        announcements.save_failed(self._options.tell, error)
+        log.error("a checkpoint failed, and the next save tries again: %s", error)
+        announcements.save_failed(self._options.report_event, error)
         for command in commands:
             command.answer.set_exception(error)
         if not isinstance(error, MillraceError) or not error.retriable:

@@ -1,4 +1,4 @@
-"""What a call's results say of the records that were learnt, by weights from before they were. Pure."""
+"""Turns the results of a call into sums for the live metrics: each record scored by the weights before its update."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from training.telemetry.live_metrics import Sums
 
 
 def sums_of(piece: Piece, task: Baseline, batch_size: int) -> Sums:
-    """What the rows of one call add up to; those that were found to raise are left out."""
+    """Sum up the rows of one call, without those whose update was not finite."""
     rows, lesson = piece.rows, piece.lesson
     result = lesson.result
     offsets = rows.offsets.numpy()
@@ -22,6 +22,7 @@ def sums_of(piece: Piece, task: Baseline, batch_size: int) -> Sums:
         present &= ~np.isin(_as_one(places), _as_one(culprits))
     records = int(present.sum())
     applied = result.finite & np.isfinite(result.losses)
+    # Keras divides a batch's loss by all of its rows: times the batch size it is a sum over the rows that are present.
     loss = float(result.losses[applied].sum()) * batch_size
     labels = LabelSums()
     if task is not Baseline.NONE and hasattr(rows.labels, "numpy"):
@@ -30,5 +31,5 @@ def sums_of(piece: Piece, task: Baseline, batch_size: int) -> Sums:
 
 
 def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Pairs [..., 2] as one comparable value each."""
+    """View pairs [..., 2] as one comparable value each."""
     return np.ascontiguousarray(places).view([("partition", np.int64), ("offset", np.int64)])[..., 0]

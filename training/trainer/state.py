@@ -1,7 +1,7 @@
-"""All that a checkpoint holds, as one: model, optimizer, position, live values and progress.
+"""The whole state that a checkpoint holds: model, optimizer, positions, live metrics and progress.
 
-Owns the parts. It is copied only where the weights' own count of offsets is the ledger's, and brought back only from a
-checkpoint that fits the model. Runs on the trainer's thread.
+Owns the parts. The state is copied only if the model's witness has counted the same offsets as the ledger, and restored
+only from a checkpoint that fits the model. Runs on the trainer's thread.
 """
 
 from collections.abc import Mapping
@@ -20,26 +20,26 @@ from training.telemetry.live_metrics import LiveMetrics
 
 @dataclass(slots=True)
 class Progress:
-    """The part `progress`: steps taken, and where the strict rotation stands."""
+    """The part `progress`: the steps taken, and the turn of the strict rotation."""
 
     step: int = 0
     turn: Turn | None = None
     name: str = "progress"
 
     def snapshot(self) -> PartState:
-        """A few bytes."""
+        """Copy the two values."""
         turn = None if self.turn is None else [str(self.turn.partition), self.turn.taken]
         return PartState(facts={"step": self.step, "turn": turn})
 
     def restore(self, state: PartState) -> None:
-        """As it was."""
+        """Take the two values back."""
         turn = state.facts["turn"]
         self.step = int(state.facts["step"])
         self.turn = None if turn is None else Turn(Partition.parse(turn[0]), int(turn[1]))
 
 
 class TrainerState:
-    """The parts, copied and brought back together."""
+    """The parts, copied and restored together."""
 
     def __init__(
         self, learner: Learner, ledger: Ledger, live: LiveMetrics, hyperparameters: HyperparameterOptions
@@ -50,12 +50,12 @@ class TrainerState:
         self._parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
 
     def snapshot(self) -> dict[str, PartState]:
-        """Copies of all parts, for a checkpoint; `release` them when it is written."""
-        self._testify()
+        """Copy all parts for a checkpoint; CorruptError if witness and ledger differ. `release` the copies later."""
+        self._check_witness()
         return {part.name: part.snapshot() for part in self._parts}
 
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
-        """What was loaded of checkpoint `number`, once it is certain that every part of it fits this model."""
+        """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
         state = {**UNKNOWN, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
@@ -67,25 +67,26 @@ class TrainerState:
         return state
 
     def restore(self, state: Mapping[str, PartState]) -> None:
-        """Be in a state that fits. Where this raises, nothing in memory may be used any more."""
+        """Take over a state that `fitting` has returned. If this raises, do not use the state in memory any more."""
         for part in self._parts:
             part.restore(state[part.name])
-        self._testify()
+        self._check_witness()
 
-    def _testify(self) -> None:
-        """The weights' own count of offsets must be the ledger's: else nothing of this may be saved or used."""
+    def _check_witness(self) -> None:
+        """Raise CorruptError unless the model's witness and the ledger have counted the same offsets as learnt."""
         seen = {partition: count for partition, count in self._learner.witness.counts().items() if count}
         counted = {partition: count for partition, count in self._ledger.learnt().items() if count}
         if seen != counted:
             raise CorruptError(
-                "the model has seen other offsets than the ledger counts, so nothing of this is saved or used; restart "
-                "from the newest checkpoint, or where that is the one, rewind to an earlier one, and report this: "
+                "the model has seen other offsets than the ledger counts, so this state is neither saved nor used; "
+                "restart from the newest checkpoint, or if that is the damaged one, rewind to an earlier one, and "
+                "report this: "
                 f"{_compared(seen, counted)}"
             )
 
 
 def release(state: Mapping[str, PartState]) -> None:
-    """Give the copies' memory back."""
+    """Free the memory of the copies."""
     for part in state.values():
         part.release()
 

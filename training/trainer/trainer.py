@@ -63,7 +63,7 @@ class Trainer:
             options.step_errors,
             progress=self._show_progress,
             newest=lambda: parts.saving.newest_number,
-            tell=reports.tell,
+            report_event=reports.report_event,
         )
         self._facts = ModelFacts(
             parameters=parts.learner.parameters, replicas=parts.learner.replicas, devices=parts.learner.devices
@@ -135,7 +135,7 @@ class Trainer:
         refused: dict[Partition, dict[Reason, int]] = {}
         for span in facts.spans:  # (6)
             if self._ledger.join_if_new(span.partition, span.start):
-                announcements.joined(self._reports.tell, span.partition, span.start)
+                announcements.joined(self._reports.report_event, span.partition, span.start)
             self._learner.witness.know(span.partition, span.index)
         failpoint("call.before")
         if facts.batches:  # none where every record of the block was skipped or set aside before
@@ -157,7 +157,7 @@ class Trainer:
         self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
 
     def _size(self, facts: BlockFacts, began: float) -> None:
-        """Have the calls to come no longer than they should be."""
+        """Record how long the call took, and ask the stream for blocks of another size if that is due."""
         if self._sizes.called(facts.batches, self._clock() - began):
             self._need_stream().aim(self._sizes.batches)
 
@@ -179,10 +179,11 @@ class Trainer:
             )
             self._reports.board.post(posting, now)
 
-    def _set_aside(self, facts: BlockFacts, found: Mapping[Reason, Culprits]) -> dict[Partition, dict[Reason, int]]:
+    def _set_aside(self, facts: BlockFacts, by_reason: Mapping[Reason, Culprits]) -> dict[Partition, dict[Reason, int]]:
+        """Report each culprit as refused; return how many there are of each partition, by reason."""
         partitions = {span.index: span.partition for span in facts.spans}
         refused: dict[Partition, dict[Reason, int]] = {}
-        for reason, culprits in found.items():
+        for reason, culprits in by_reason.items():
             for index, offset in culprits.offsets:
                 self._reports.on_refused(partitions[index], offset, reason)
             for index, count in culprits.by_partition().items():
@@ -190,7 +191,7 @@ class Trainer:
         return refused
 
     def _obey(self, command: Command) -> None:
-        """Do as told. Whoever asked is answered even where this is the end of the training."""
+        """Carry out a command, and answer it even if it ends the training by an error."""
         try:
             self._carry_out(command)
         except BaseException as error:
@@ -208,13 +209,13 @@ class Trainer:
                 self._paused = command.reason
                 self._parts.release_guard()
                 self._phases.enter(Phase.PAUSED, command.reason)
-                announcements.paused(self._reports.tell, command)
+                announcements.paused(self._reports.report_event, command)
                 command.answer.set_result(None)
             case Resume():
                 self._paused = None
                 self._parts.release_guard()
                 self._phases.enter(Phase.IDLE)
-                announcements.resumed(self._reports.tell, command)
+                announcements.resumed(self._reports.report_event, command)
                 command.answer.set_result(None)
             case Profile():
                 self._profiling.begin(command)
@@ -230,7 +231,10 @@ class Trainer:
         self._reports.meter.saved(self._clock() - began)
 
     def _rewind(self, command: Rewind) -> None:
-        """Another history from here on: stop what feeds, publish the order, go to its state, begin anew."""
+        """Close the stream, publish the rewind as a checkpoint, restore its state, and open a new stream.
+
+        A rewind that cannot be carried out is answered with its error, and the training continues as before.
+        """
         self._phases.enter(Phase.RESTORING)
         try:
             prepared = self._saving.prepare_rewind(command)
@@ -245,12 +249,12 @@ class Trainer:
         else:
             self._saving.go_to(manifest, prepared.target)
             self._learnt_to_ms = None
-            announcements.rewound(self._reports.tell, command, manifest)
+            announcements.rewound(self._reports.report_event, command, manifest)
             command.answer.set_result(manifest)
         self._open()
 
     def _fall_back(self, raised: BlockRaised) -> None:
-        """Do as a crash does, without one: go back to what is durable, and on from there knowing what is suspect."""
+        """Restore the newest durable checkpoint, as a restart after a crash would, but remember which block raised."""
         self._phases.enter(Phase.RESTORING)
         self._close_stream()
         newest = self._saving.newest()
@@ -262,13 +266,13 @@ class Trainer:
         self._open()
 
     def _restart_recreated(self, beginnings: Mapping[Partition, int]) -> None:
-        """Go on with other topics under the names of those that were learnt, whose histories end here."""
+        """Restart partitions whose topics were deleted and created again: their old histories end here."""
         self._phases.enter(Phase.RESTORING)
         self._close_stream()
         self._saving.settle()
         for partition, beginning in beginnings.items():
             self._ledger.begin_anew(partition, beginning)
-            announcements.recreated(self._reports.tell, partition, beginning)
+            announcements.recreated(self._reports.report_event, partition, beginning)
         self._save(SaveReason.RECREATED)
         self._open()
 
@@ -279,10 +283,10 @@ class Trainer:
             self._obey(command)
 
     def _open(self) -> None:
-        """Begin an incarnation at the ledger's positions."""
+        """Begin an incarnation: open a stream at the ledger's positions."""
         for partition, beginning in self._parts.streams.newcomers(self._ledger.positions()).items():
             if self._ledger.join_if_new(partition, beginning):
-                announcements.joined(self._reports.tell, partition, beginning)
+                announcements.joined(self._reports.report_event, partition, beginning)
             self._saving.joined()
         incarnation = self._ledger.begin_incarnation()
         order = StreamStart(
@@ -314,7 +318,7 @@ class Trainer:
             self._stream = None
 
     def _finish(self) -> None:
-        """The ordered end: stop what feeds, the last checkpoint, wait until it is durable."""
+        """End in order: close the stream, write the last checkpoint, and wait until it is durable."""
         self._phases.enter(Phase.STOPPING)
         self._close_stream()
         self._saving.finish()
@@ -323,13 +327,13 @@ class Trainer:
             stop.answer.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
-        """End without a checkpoint: the newest durable one is where a restart goes on."""
+        """End without a checkpoint: a restart resumes from the newest durable one."""
         self._phases.enter(Phase.FAILED, str(error))
         log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
-        for clean in (self._close_stream, lambda: self._saving.abandon(error)):
+        for clean_up in (self._close_stream, lambda: self._saving.abandon(error)):
             try:
-                clean()
+                clean_up()
             except Exception:
-                log.exception("cleaning up after that failed too")
+                log.exception("cleaning up after this error failed too")
         for stop in self._stopping:
             stop.answer.set_result(None)

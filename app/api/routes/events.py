@@ -39,7 +39,7 @@ class EventRoutes:
 
     def __init__(self, observer: Observer, events: Events) -> None:
         self._observer, self._events = observer, events
-        self._noticing = Noticing(events.tell)
+        self._noticing = Noticing(events.report)
         self._history = SampleHistory()
         self.streams = Streams()
         self._seen: Observation | None = None

@@ -44,37 +44,37 @@ def messages(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 def test_events_come_as_json_and_those_since_an_id_alone(rig: Rig, client: httpx.Client) -> None:
-    rig.service.events.tell(EventKind.PAUSED, "Paused: asked to.", reason="asked to")
+    rig.service.events.report(EventKind.PAUSED, "Paused: asked to.", reason="asked to")
     first = client.get("/events").json()
     assert [event["text"] for event in first["events"]] == ["Paused: asked to."]
     assert first["events"][0]["facts"] == {"reason": "asked to"}
-    rig.service.events.tell(EventKind.RESUMED, "Resumed.")
+    rig.service.events.report(EventKind.RESUMED, "Resumed.")
     later = client.get("/events", params={"since": first["newest"]}).json()
     assert [event["text"] for event in later["events"]] == ["Resumed."]
     assert client.get("/events", params={"since": later["newest"]}).json()["events"] == []
 
 
 def test_a_listener_is_told_what_was_and_what_comes(rig: Rig, client: httpx.Client) -> None:
-    rig.service.events.tell(EventKind.PAUSED, "Paused.")
+    rig.service.events.report(EventKind.PAUSED, "Paused.")
     with listening(client) as lines:
         told = messages(lines)
         assert next(told)["text"] == "Paused."
-        rig.service.events.tell(EventKind.RESUMED, "Resumed.")
+        rig.service.events.report(EventKind.RESUMED, "Resumed.")
         assert next(told)["text"] == "Resumed."
 
 
 def test_a_listener_that_comes_back_is_told_what_it_missed_and_nothing_twice(rig: Rig, client: httpx.Client) -> None:
-    rig.service.events.tell(EventKind.PAUSED, "Paused.")
+    rig.service.events.report(EventKind.PAUSED, "Paused.")
     with listening(client) as lines:
         last = next(line for line in lines if line.startswith("id: ")).removeprefix("id: ")
-    rig.service.events.tell(EventKind.RESUMED, "Resumed.")
+    rig.service.events.report(EventKind.RESUMED, "Resumed.")
     with listening(client, **{"last-event-id": last}) as lines:
         assert next(messages(lines))["text"] == "Resumed."
 
 
 @pytest.mark.parametrize("last", ["", "x", "-1", "٣", "9" * 30])
 def test_a_last_event_id_that_is_none_is_no_obstacle(rig: Rig, client: httpx.Client, last: str) -> None:
-    rig.service.events.tell(EventKind.PAUSED, "Paused.")
+    rig.service.events.report(EventKind.PAUSED, "Paused.")
     answer = client.get("/events", headers=[(b"last-event-id", last.encode())])
     assert [event["text"] for event in answer.json()["events"]] == ["Paused."]
 
@@ -119,7 +119,7 @@ def test_a_stop_ends_every_stream_at_once_and_in_order(rig: Rig) -> None:
 
 
 def test_the_page_is_told_once_a_look_how_it_stands_and_each_event_once(rig: Rig, client: httpx.Client) -> None:
-    rig.service.events.tell(EventKind.PAUSED, "Paused.")
+    rig.service.events.report(EventKind.PAUSED, "Paused.")
     with listening(client, "/page/updates") as lines:
         told = messages(lines)
         first = next(told)

@@ -141,7 +141,7 @@ def test_a_listener_that_never_reads_is_let_go_without_an_error(
 ) -> None:
     monkeypatch.setattr(http_protocol, "WRITE_TIMEOUT_S", 0.3)
     for _ in range(200):
-        rig.service.events.tell(EventKind.PAUSED, "Paused." * 100)
+        rig.service.events.report(EventKind.PAUSED, "Paused." * 100)
     clients(asking("/events", more="accept: text/event-stream\r\n"))
     wait_for(lambda: connections(server))
     wait_for(lambda: not connections(server))

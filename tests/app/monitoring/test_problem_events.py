@@ -20,7 +20,7 @@ def at(rig: Rig) -> At:
     """Look at so many seconds after the beginning; all that was told up to then."""
     seen = [take(rig.service)]
     began, events = seen[0].clock, Events()
-    observer, noticing = Observer(lambda: seen[-1]), Noticing(events.tell)
+    observer, noticing = Observer(lambda: seen[-1]), Noticing(events.report)
 
     def look(seconds: float, *, connected: bool = True, **reasons: int) -> list[tuple[EventKind, str]]:
         snapshot: Snapshot = seen[0]
@@ -69,7 +69,7 @@ def test_updates_that_were_not_finite_are_a_warning_of_their_own(rig: Rig, at: A
 
 def test_what_ends_the_learning_is_an_error_to_whoever_reads_events(rig: Rig) -> None:
     snapshot, events = take(rig.service), Events()
-    Noticing(events.tell).look(Observer(lambda: replace(snapshot, alive=False)).look())
+    Noticing(events.report).look(Observer(lambda: replace(snapshot, alive=False)).look())
     assert [(event.severity, event.facts) for event in events.since()] == [
         (Severity.ERROR, {"problem": "trainer_dead"})
     ]

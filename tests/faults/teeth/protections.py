@@ -409,15 +409,15 @@ TEETH = (
         row=20,
         missing="What a try has done before it raised stays in the variables.",
         file="training/recovery/isolation.py",
-        text="            memory.put_back()\n",
+        text="            variables.restore()\n",
         test=f"{_CAREFUL}::test_what_raises_leaves_no_trace_in_any_variable",
     ),
     Tooth(
         row=20,
         missing="Of a half that raises only one half is looked at.",
         file="training/recovery/isolation.py",
-        text="                left.extend(reversed(np.array_split(rows, 2)))",
-        instead="                left.append(np.array_split(rows, 2)[0])",
+        text="                untried.extend(reversed(np.array_split(rows, 2)))",
+        instead="                untried.append(np.array_split(rows, 2)[0])",
         test=f"{_CAREFUL}::test_whatever_raises_is_found_and_all_others_are_learnt_and_scored_once",
     ),
     Tooth(

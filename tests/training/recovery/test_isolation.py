@@ -28,7 +28,14 @@ from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 from training.model.variables import assign
 from training.recovery import isolation
-from training.recovery.isolation import CarefulLearner, Memory, TooManyCulpritsError, at_fault, blamed, most_culprits
+from training.recovery.isolation import (
+    IsolatingLearner,
+    TooManyCulpritsError,
+    VariableCopies,
+    at_fault,
+    blamed,
+    most_culprits,
+)
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]
 PARTITION = Partition("clicks", 0)
@@ -47,14 +54,14 @@ def _raising(rows: Rows, culprits: set[int]) -> Rows:
     return rows
 
 
-def _carefully(learner: Learner, rows: Rows, prepare: Callable[[Rows], Rows] | None = None) -> CarefulLearner:
+def _carefully(learner: Learner, rows: Rows, prepare: Callable[[Rows], Rows] | None = None) -> IsolatingLearner:
     learner.witness.know(PARTITION, 0)
-    found = CarefulLearner(learner=learner, prepare=prepare, progress=lambda: None, most=BATCH)
+    found = IsolatingLearner(learner=learner, prepare=prepare, progress=lambda: None, most=BATCH)
     found.learn(rows)
     return found
 
 
-def _offsets(found: CarefulLearner) -> list[int]:
+def _offsets(found: IsolatingLearner) -> list[int]:
     return [culprit.offset for culprit in found.culprits]
 
 
@@ -103,13 +110,13 @@ def test_what_is_put_back_is_every_variable_that_a_checkpoint_holds(learner: Lea
     _begin_anew(learner)
     learner.learn(block(1))
     before, testimonies = state_of(learner), learner.witness.testimonies()
-    memory = Memory(learner)
-    memory.keep()
+    variables = VariableCopies(learner)
+    variables.copy()
     for _ in range(2):  # what was kept stays, though it was put back once
         learner.learn(block(2, seed=4, first=500))
         assert largest_difference(state_of(learner), before) > 0
         assert learner.witness.testimonies() != testimonies
-        memory.put_back()
+        variables.restore()
         assert largest_difference(state_of(learner), before) == 0
         assert learner.witness.testimonies() == testimonies
 
@@ -165,7 +172,7 @@ def test_rows_as_the_records_have_them_are_prepared_try_by_try(learner: Learner)
 
 def test_where_more_raise_than_single_records_the_search_ends_soon(learner: Learner) -> None:
     tries: list[None] = []
-    found = CarefulLearner(learner=learner, prepare=None, progress=lambda: tries.append(None), most=3)
+    found = IsolatingLearner(learner=learner, prepare=None, progress=lambda: tries.append(None), most=3)
     with pytest.raises(TooManyCulpritsError):
         found.learn(_raising(block(2), set(range(2 * BATCH))))
     assert len(found.culprits) == 4

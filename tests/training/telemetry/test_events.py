@@ -20,9 +20,9 @@ def texts(run: Run, kind: EventKind) -> list[str]:
 
 def test_a_flood_of_small_events_is_bounded_and_pushes_no_grave_one_out() -> None:
     events = Events()
-    events.tell(EventKind.FAILED, "Failed.", Severity.ERROR)
+    events.report(EventKind.FAILED, "Failed.", Severity.ERROR)
     for number in range(10_000):
-        events.tell(EventKind.CHECKPOINT, f"Checkpoint {number}.")
+        events.report(EventKind.CHECKPOINT, f"Checkpoint {number}.")
     kept = events.since()
     assert kept[0].text == "Failed."
     assert kept[-1].text == "Checkpoint 9999."
@@ -33,7 +33,7 @@ def test_whoever_asks_since_the_last_id_gets_each_event_once_and_in_order() -> N
     events, seen = Events(), list[Event]()
     grave = {3, 4, 7}
     for number in range(9):
-        events.tell(EventKind.PROBLEM, str(number), Severity.ERROR if number in grave else Severity.INFO)
+        events.report(EventKind.PROBLEM, str(number), Severity.ERROR if number in grave else Severity.INFO)
         if number % 2:
             seen += events.since(seen[-1].id if seen else 0)
     seen += events.since(seen[-1].id)
@@ -44,14 +44,14 @@ def test_whoever_asks_since_the_last_id_gets_each_event_once_and_in_order() -> N
 def test_the_ids_of_a_later_process_are_greater_though_it_has_told_less() -> None:
     before, after = Events(wall=lambda: 1000.0), Events(wall=lambda: 1060.0)
     for _ in range(50):
-        before.tell(EventKind.CHECKPOINT, "x")
-    after.tell(EventKind.STARTED, "y")
+        before.report(EventKind.CHECKPOINT, "x")
+    after.report(EventKind.STARTED, "y")
     assert [event.text for event in after.since(before.newest)] == ["y"]
 
 
 def test_an_id_of_a_process_whose_clock_was_ahead_hides_nothing() -> None:
     events = Events(wall=lambda: 1000.0)
-    events.tell(EventKind.STARTED, "y")
+    events.report(EventKind.STARTED, "y")
     assert [event.text for event in events.since(5_000_000)] == ["y"]
 
 
@@ -60,7 +60,7 @@ def test_threads_that_tell_at_once_get_ids_of_their_own() -> None:
 
     def tell() -> None:
         for _ in range(50):
-            events.tell(EventKind.CHECKPOINT, "x")
+            events.report(EventKind.CHECKPOINT, "x")
 
     tellers = [threading.Thread(target=tell) for _ in range(4)]
     for teller in tellers:
@@ -89,7 +89,7 @@ def test_a_life_is_told_in_the_order_in_which_it_was_lived(tmp_path: Path) -> No
         (EventKind.RESUMED, "Resumed: asked to by Ada."),
         (
             EventKind.REWOUND,
-            "Rewound to checkpoint 0, ordered by Ada as checkpoint 2: bad import. It passes over clicks:0:5-7.",
+            "Rewound to checkpoint 0, asked for by Ada, as checkpoint 2: bad import. It skips clicks:0:5-7.",
         ),
         (EventKind.CHECKPOINT, "Checkpoint 3 is durable."),
     ]
