@@ -1,4 +1,4 @@
-"""Learners on one, two or three logical CPU devices, on models that say what is examined."""
+"""Learners on one, two or three logical CPU devices, and small models and blocks for them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ SCHEMA = Schema(
 
 
 def mlp(*layers: Any, loss: Any = "binary_crossentropy", metrics: Any = ("accuracy",), model: Any = None) -> Any:
-    """A small classifier with some layers in its middle."""
+    """Build a small classifier with some layers in its middle."""
     inputs = keras.Input((FEATURES,), name="x")
     hidden = keras.layers.Dense(8, activation="relu")(inputs)
     for layer in layers:
@@ -35,7 +35,7 @@ def mlp(*layers: Any, loss: Any = "binary_crossentropy", metrics: Any = ("accura
 
 
 class Fragile(keras.Model):
-    """Raises where a feature is above 100, once it has updated the weights."""
+    """Raises if a feature is above 100, after it has updated the weights."""
 
     def train_step(self, data: Any) -> Any:
         logs = super().train_step(data)
@@ -50,7 +50,7 @@ MakeLearner = Callable[..., Learner]
 
 @pytest.fixture
 def learner_of() -> MakeLearner:
-    """Build a learner."""
+    """Return a function that builds a learner."""
 
     def make(
         build: Callable[[], Any] = mlp, *, replicas: int = 1, batch: int = BATCH, schema: Schema = SCHEMA
@@ -62,7 +62,7 @@ def learner_of() -> MakeLearner:
 
 
 def block(batches: int, *, rows: int | None = None, batch: int = BATCH, seed: int = 0, first: int = 0) -> Rows:
-    """A learnable block; the last batch holds what is left of `rows`, the absent being copies of the first."""
+    """Make a learnable block; rows beyond `rows` are absent, and are copies of the first."""
     random = np.random.default_rng(seed)
     size = batches * batch
     present = size if rows is None else rows
@@ -81,7 +81,7 @@ def block(batches: int, *, rows: int | None = None, batch: int = BATCH, seed: in
 
 
 def with_feature(rows: Rows, row: int, value: float) -> Rows:
-    """The same block with one number of one row replaced."""
+    """Return the same block with one number of one row replaced."""
     x = rows.features["x"].numpy().copy()
     x.reshape(-1, FEATURES)[row, 2] = value
     features, *others = rows.tensors()
@@ -89,15 +89,15 @@ def with_feature(rows: Rows, row: int, value: float) -> Rows:
 
 
 def state_of(learner: Learner) -> dict[str, Any]:
-    """Every number that a checkpoint would hold of model and optimizer."""
-    found = {}
+    """Return every number of model and optimizer that a checkpoint would hold."""
+    values = {}
     for part in learner.parts[:2]:
         for key, value in part.snapshot().arrays.items():
-            found[f"{part.name}/{key}"] = np.array(value)
-    return found
+            values[f"{part.name}/{key}"] = np.array(value)
+    return values
 
 
-def largest_difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """The largest distance between two states."""
-    assert one.keys() == other.keys()
-    return max(float(np.max(np.abs(one[key].astype(float) - other[key].astype(float)), initial=0)) for key in one)
+def largest_difference(a: dict[str, Any], b: dict[str, Any]) -> float:
+    """Return the largest difference between two states."""
+    assert a.keys() == b.keys()
+    return max(float(np.max(np.abs(a[key].astype(float) - b[key].astype(float)), initial=0)) for key in a)

@@ -1,6 +1,6 @@
-"""A trainer at work: real model, ledger, store and writer; only the stream is made by hand, out of a topic in memory.
+"""A running trainer with real model, ledger, store and writer; only the stream is made from a topic in memory.
 
-The topic is the log: every run, and every incarnation of it, reads the same records at the same offsets.
+The topic is the log: every run, and every incarnation of a run, reads the same records at the same offsets.
 """
 
 import threading
@@ -42,7 +42,7 @@ from training.trainer.trainer import Trainer
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 SHARE = 2 * BATCH
-"""How many offsets of each partition a block takes at most."""
+"""The most offsets of each partition in a block."""
 _TICK_S = 0.02
 _SOON_S = 20.0
 
@@ -54,25 +54,25 @@ class Topic:
         self.changed = threading.Condition()
         self.ends = dict.fromkeys(partitions or (P0,), 0)
         self.bad: set[tuple[Partition, int]] = set()
-        """Records that no decoder takes."""
+        """Records that cannot be decoded."""
         self.poison: dict[tuple[Partition, int], float] = {}
-        """Records of which one feature has this value."""
+        """Records with this value in one feature."""
         self.ended = False
 
     def produce(self, count: int, partition: Partition = P0) -> None:
-        """So many records more; the partition is new where there was none."""
+        """Append this many records; a partition that does not exist is created."""
         with self.changed:
             self.ends[partition] = self.ends.get(partition, 0) + count
             self.changed.notify_all()
 
     def end(self) -> None:
-        """There will be no more."""
+        """End the topic: no more records will come."""
         with self.changed:
             self.ended = True
             self.changed.notify_all()
 
     def x(self, partition: Partition, offset: int) -> npt.NDArray[np.float32]:
-        """The features of one record."""
+        """Return the features of one record."""
         x = np.random.default_rng([partition.number, offset]).normal(size=FEATURES).astype(np.float32)
         if (partition, offset) in self.poison:
             x[2] = self.poison[partition, offset]
@@ -90,7 +90,7 @@ class TopicStream:
         self._table = sorted(order.positions)
         self._number = 0
         self.delivered_first: list[Delivery] = []
-        """What arrives before anything else: a block that is late, say."""
+        """Blocks to deliver before any other, for example a late one."""
 
     def take(self) -> Delivery | None:
         assert not self.closed
@@ -104,10 +104,10 @@ class TopicStream:
             return self._block() if self._ready() else None
 
     def draw_ahead(self) -> None:
-        """Nothing: its blocks are made when they are taken."""
+        """Do nothing: blocks are made when they are taken."""
 
     def aim(self, batches: int) -> None:
-        """Nothing: its blocks have the size that the test gives them."""
+        """Do nothing: blocks have the size that the test gives them."""
 
     def close(self) -> None:
         self.closed = True
@@ -162,7 +162,7 @@ def delivery(
     rows: list[tuple[Partition, int]],
     place: tuple[int, int],
 ) -> Delivery:
-    """A block of these records; the last batch is filled up with copies of the first row."""
+    """Make a block of these records; the last batch is filled up with copies of the first row."""
     batches = -(-len(rows) // BATCH)
     size = batches * BATCH
     facts = BlockFacts(
@@ -193,7 +193,7 @@ def delivery(
 
 @dataclass
 class Clock:
-    """A clock that a test moves on."""
+    """A clock that a test advances."""
 
     now: float = 1000.0
 
@@ -203,7 +203,7 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class RigOptions:
-    """What differs from test to test."""
+    """The options that differ from test to test."""
 
     build: Callable[[], Any] = mlp
     policy: SavePolicy = field(default_factory=Never)
@@ -221,7 +221,7 @@ class RigOptions:
 
 
 class Run:
-    """One process's life of a trainer, on a folder that may have seen others."""
+    """The trainer of one process, on a folder that earlier ones may have used."""
 
     def __init__(self, root: Path, topic: Topic, options: RigOptions) -> None:
         self.topic, self.options = topic, options
@@ -232,9 +232,9 @@ class Run:
         self.delivered_first: list[Delivery] = []
         self.durable: list[Manifest] = []
         self.raised: BaseException | None = None
-        self._right = FolderLease.acquire(Folder(root / "clicks"), "a test")
+        self._lease = FolderLease.acquire(Folder(root / "clicks"), "a test")
         store_options = StoreOptions(before_manifest=options.before_manifest, on_durable=self.durable.append)
-        self.store = CheckpointStore(Folder(root / "clicks"), self._right, store_options)
+        self.store = CheckpointStore(Folder(root / "clicks"), self._lease, store_options)
         self.learner = Learner(
             options.build,
             None,
@@ -264,7 +264,7 @@ class Run:
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
     def start(self) -> "Run":
-        """Go on from the newest checkpoint, or begin at offset 0 of what there is."""
+        """Resume from the newest checkpoint, or begin at offset 0 of every partition."""
         self.phases.enter(Phase.RESTORING)
         self.begun_at = self.saving.begin_or_restore(
             lambda: dict.fromkeys(self.topic.ends, 0), start_over=self.options.start_over
@@ -299,39 +299,39 @@ class Run:
         return self
 
     def ask(self, command: Command) -> Any:
-        """Its answer; raises what it was answered with."""
+        """Send a command and return its answer; raise the error that it is answered with."""
         return self.commands.send(command).result(_SOON_S)
 
     def stop(self) -> None:
-        """The ordered end."""
+        """Stop the trainer in order, and wait for its end."""
         self.ask(Stop())
         self.join()
 
     def join(self) -> None:
-        """The trainer's thread has ended."""
+        """Wait until the trainer's thread has ended."""
         self._thread.join(_SOON_S)
         assert not self._thread.is_alive()
 
     def leave(self) -> None:
-        """Let the folder go, as a process does when it dies. Whatever was not durable is lost."""
+        """Stop the trainer if it runs, and release the folder."""
         if self._thread.is_alive():
             self.stop()
-        self._right.release()
+        self._lease.release()
 
     def settled(self, position: int, partition: Partition = P0) -> bool:
-        """Whether the ledger has come to this offset."""
+        """Return whether the ledger has reached this offset."""
         return self.ledger.positions().get(partition) == position
 
     def reaches(self, position: int, partition: Partition = P0) -> None:
-        """Wait until the ledger has come to this offset."""
+        """Wait until the ledger has reached this offset."""
         self.sees(lambda: self.settled(position, partition))
 
     def sees(self, condition: Callable[[], object]) -> None:
-        """Wait for a condition; a trainer that ended meanwhile cannot bring it about any more."""
-        end = time.monotonic() + _SOON_S
+        """Wait for a condition; fail at once if the trainer ends before it holds."""
+        deadline = time.monotonic() + _SOON_S
         while not condition():
             assert self._thread.is_alive(), f"the trainer has ended: {self.raised or self.trainer.error}"
-            assert time.monotonic() < end, f"in vain for {_SOON_S} s"
+            assert time.monotonic() < deadline, f"the condition did not hold within {_SOON_S} s"
             time.sleep(0.005)
 
     def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
@@ -346,13 +346,13 @@ class Run:
     def _run(self) -> None:
         try:
             self.trainer.run()
-        except BaseException as error:  # noqa: BLE001 - a test looks at it
+        except BaseException as error:  # noqa: BLE001 - kept for the test to look at
             self.raised = error
 
 
 @contextmanager
 def running(root: Path, topic: Topic, **options: Any) -> Iterator[Run]:
-    """A trainer at work; when the test is done with it, it is stopped, if it has not ended, and leaves the folder."""
+    """Run a trainer; afterwards, stop it if it has not ended, and release the folder."""
     run = Run(root, topic, RigOptions(**options))
     try:
         yield run.start()

@@ -410,7 +410,7 @@ TEETH = (
         missing="What a try has done before it raised stays in the variables.",
         file="training/recovery/isolation.py",
         text="            variables.restore()\n",
-        test=f"{_CAREFUL}::test_what_raises_leaves_no_trace_in_any_variable",
+        test=f"{_CAREFUL}::test_a_culprit_leaves_no_trace_in_any_variable",
     ),
     Tooth(
         row=20,
@@ -418,7 +418,7 @@ TEETH = (
         file="training/recovery/isolation.py",
         text="                untried.extend(reversed(np.array_split(rows, 2)))",
         instead="                untried.append(np.array_split(rows, 2)[0])",
-        test=f"{_CAREFUL}::test_whatever_raises_is_found_and_all_others_are_learnt_and_scored_once",
+        test=f"{_CAREFUL}::test_every_record_that_raises_is_found_and_all_others_learnt_and_scored_once",
     ),
     Tooth(
         row=21,

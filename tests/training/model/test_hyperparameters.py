@@ -68,7 +68,7 @@ def refused(root: Path, topic: Topic, build: Callable[[], Any], given: Hyperpara
         with pytest.raises(ConfigError) as told:
             run.saving.begin_or_restore(dict, start_over=False)
     finally:
-        run._right.release()
+        run._lease.release()
     return str(told.value), largest_difference(before, state_of(run.learner)) == 0
 
 

@@ -1,4 +1,4 @@
-"""The crash-loop brake: which deaths hold the next start, and which do not."""
+"""The crash-loop guard: which deaths make the next start come up paused, and which do not."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,22 +26,22 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def _started(folder: Folder, number: int, after: int | None = AFTER) -> CrashGuard:
-    """A start that goes on from this checkpoint; its process ends without a word."""
-    writer = FolderLease.acquire(folder, "a test")
+    """Make a start that resumes from this checkpoint; its process ends without an orderly end."""
+    lease = FolderLease.acquire(folder, "a test")
     try:
-        return CrashGuard.of(writer, number, after)
+        return CrashGuard.of(lease, number, after)
     finally:
-        writer.release()
+        lease.release()
 
 
 def _dies(folder: Folder, number: int, *spans: dict[Partition, Range]) -> None:
-    """A start for each, which dies with that in flight."""
+    """Make one start for each of these, which dies with them in flight."""
     for in_flight in spans:
         _started(folder, number)
         die(folder, folder.highest_term(), number, in_flight)
 
 
-def test_the_third_death_in_a_row_holds_the_next_start_and_names_what_was_in_flight_each_time(folder: Folder) -> None:
+def test_third_death_in_a_row_pauses_the_next_start_and_names_what_was_in_flight(folder: Folder) -> None:
     _dies(folder, 41, {P0: (0, 100), P1: (5, 20)}, {P0: (50, 180), P1: (5, 20)})
     assert _started(folder, 41).loop is None
     _dies(folder, 41, {P0: (60, 120), P1: (20, 40)})
@@ -53,7 +53,7 @@ def test_the_third_death_in_a_row_holds_the_next_start_and_names_what_was_in_fli
     )
 
 
-def test_a_start_that_is_held_or_dies_outside_of_a_call_neither_counts_nor_ends_the_row(folder: Folder) -> None:
+def test_a_start_that_is_paused_or_dies_between_calls_neither_counts_nor_ends_a_row(folder: Folder) -> None:
     _dies(folder, 41, {P0: (0, 100)}, {P0: (0, 100)})
     for _ in range(5):
         assert _started(folder, 41).loop is None
@@ -64,14 +64,14 @@ def test_a_start_that_is_held_or_dies_outside_of_a_call_neither_counts_nor_ends_
         assert loop.starts == 3
 
 
-def test_one_more_death_after_a_resume_holds_the_next_start_again(folder: Folder) -> None:
+def test_one_more_death_after_a_resume_pauses_the_next_start_again(folder: Folder) -> None:
     _dies(folder, 41, *[{P0: (0, 100)}] * 3, {P0: (90, 200)})
     loop = _started(folder, 41).loop
     assert loop is not None
     assert (loop.starts, loop.suspects) == (4, {P0: (90, 100)})
 
 
-def test_progress_or_an_order_in_between_forgets_the_deaths_before(folder: Folder) -> None:
+def test_a_new_checkpoint_or_a_rewind_in_between_forgets_the_deaths_before(folder: Folder) -> None:
     _dies(folder, 41, *[{P0: (0, 100)}] * 2)
     _dies(folder, 42, {P0: (0, 100)})
     assert _started(folder, 42).loop is None
@@ -80,7 +80,7 @@ def test_progress_or_an_order_in_between_forgets_the_deaths_before(folder: Folde
 
 
 def test_deaths_at_other_offsets_each_time_take_three_times_as_many(folder: Folder) -> None:
-    _dies(folder, 41, *[{P0: (at, at + 10)} for at in range(0, 80, 10)])
+    _dies(folder, 41, *[{P0: (start, start + 10)} for start in range(0, 80, 10)])
     assert _started(folder, 41).loop is None
     _dies(folder, 41, {P0: (0, 10)})
     loop = _started(folder, 41).loop
@@ -89,7 +89,7 @@ def test_deaths_at_other_offsets_each_time_take_three_times_as_many(folder: Fold
     assert str(loop).endswith("in between; each at other offsets")
 
 
-def test_who_ends_as_ordered_forgets_the_deaths_and_who_ends_by_an_error_does_not(folder: Folder) -> None:
+def test_an_orderly_end_forgets_the_deaths_and_an_end_by_an_error_does_not(folder: Folder) -> None:
     _dies(folder, 41, *[{P0: (0, 100)}] * 3)
     _started(folder, 41).close(well=False)
     assert _started(folder, 41).loop is not None
@@ -98,28 +98,28 @@ def test_who_ends_as_ordered_forgets_the_deaths_and_who_ends_by_an_error_does_no
     assert _started(folder, 41).loop is None
 
 
-def test_an_error_in_a_call_is_no_death(folder: Folder) -> None:
-    brake = _started(folder, 41)
-    with pytest.raises(ValueError, match="the step"), brake.in_flight(block({P0: (0, 100)})):
+def test_an_error_in_a_call_does_not_count_as_a_death(folder: Folder) -> None:
+    guard = _started(folder, 41)
+    with pytest.raises(ValueError, match="the step"), guard.in_flight(block({P0: (0, 100)})):
         raise ValueError("the step")
     assert _started(folder, 41, after=1).loop is None
 
 
-def test_without_a_brake_nothing_is_left_behind_and_nothing_holds(folder: Folder) -> None:
+def test_without_a_crash_guard_nothing_is_recorded_and_no_start_is_paused(folder: Folder) -> None:
     _dies(folder, 41, *[{P0: (0, 100)}] * 3)
-    brake = _started(folder, 41, after=None)
-    assert brake.loop is None
-    with brake.in_flight(block({P0: (0, 100)})):
+    guard = _started(folder, 41, after=None)
+    assert guard.loop is None
+    with guard.in_flight(block({P0: (0, 100)})):
         assert not folder.start(folder.highest_term()).exists()
-    brake.close(well=True)
+    guard.close(well=True)
 
 
-def test_a_folder_that_takes_no_record_stops_nobody(folder: Folder) -> None:
+def test_a_folder_that_takes_no_record_does_not_stop_the_trainer(folder: Folder) -> None:
     folder.starts.touch()
-    brake = _started(folder, 41)
-    with brake.in_flight(block({P0: (0, 100)})):
+    guard = _started(folder, 41)
+    with guard.in_flight(block({P0: (0, 100)})):
         pass
-    brake.close(well=True)
+    guard.close(well=True)
 
 
 @given(
@@ -129,11 +129,11 @@ def test_a_folder_that_takes_no_record_stops_nobody(folder: Folder) -> None:
 def test_a_record_that_was_in_flight_each_time_is_always_among_the_suspects(
     culprit: int, reaches: list[tuple[int, int]]
 ) -> None:
-    found = [
+    starts = [
         Death(term=term, number=41, in_flight={P0: (culprit - before, culprit + after), P1: (term, term + 1)})
         for term, (before, after) in enumerate(reaches)
     ]
-    loop = crash_loop(found, AFTER)
+    loop = crash_loop(starts, AFTER)
     assert loop is not None
     assert loop.starts == len(reaches)
     start, end = loop.suspects[P0]
@@ -142,17 +142,17 @@ def test_a_record_that_was_in_flight_each_time_is_always_among_the_suspects(
 
 
 @pytest.mark.tensorflow
-def test_the_trainer_has_a_block_in_flight_while_its_call_runs_and_none_that_needs_no_call(tmp_path: Path) -> None:
+def test_a_block_is_in_flight_while_its_call_runs_and_never_if_it_needs_no_call(tmp_path: Path) -> None:
     from tests.training.trainer_rig import SHARE, Topic, running
 
-    told: list[tuple[str, Range]] = []
+    log: list[tuple[str, Range]] = []
 
     @contextmanager
     def in_flight(facts: BlockFacts) -> Iterator[None]:
         (span,) = facts.spans
-        told.append(("begins", (span.start, span.end)))
+        log.append(("begins", (span.start, span.end)))
         yield
-        told.append(("has ended", (span.start, span.end)))
+        log.append(("has ended", (span.start, span.end)))
 
     topic = Topic()
     topic.bad = {(P0, offset) for offset in range(SHARE, 2 * SHARE)}
@@ -160,4 +160,4 @@ def test_the_trainer_has_a_block_in_flight_while_its_call_runs_and_none_that_nee
     with running(tmp_path, topic, in_flight=in_flight) as run:
         run.reaches(3 * SHARE)
     first, third = (0, SHARE), (2 * SHARE, 3 * SHARE)
-    assert told == [("begins", first), ("has ended", first), ("begins", third), ("has ended", third)]
+    assert log == [("begins", first), ("has ended", first), ("begins", third), ("has ended", third)]

@@ -1,4 +1,4 @@
-"""A call that raises: back to what is durable, the records at fault set aside, the rest learnt, and never a loop."""
+"""A call that raises: the durable state is restored, culprits are set aside, the rest is learnt, and never a loop."""
 
 import threading
 from pathlib import Path
@@ -27,8 +27,8 @@ from training.telemetry.phases import Phase
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]
 RAISES = 1000.0
-NOBODY: Any = None
-"""Learns nothing: what is looked at is who is remembered."""
+NO_LEARNER: Any = None
+"""For tests that learn nothing and look only at the suspects."""
 
 
 def fragile() -> Any:
@@ -44,7 +44,7 @@ def _set_aside(run: Run, partition: Partition = P0) -> Any:
     return run.ledger.statistics().partitions[partition].set_aside
 
 
-def test_the_records_at_fault_are_set_aside_and_all_others_learnt_once(tmp_path: Path, topic: Topic) -> None:
+def test_culprits_are_set_aside_and_all_others_learnt_once(tmp_path: Path, topic: Topic) -> None:
     culprits = {2 * SHARE + 3, 2 * SHARE + 9, 4 * SHARE}
     topic.poison = dict.fromkeys(((P0, offset) for offset in culprits), RAISES)
     with running(tmp_path, topic, build=fragile) as run:
@@ -60,12 +60,12 @@ def test_the_records_at_fault_are_set_aside_and_all_others_learnt_once(tmp_path:
         assert run.learner.witness.testimonies() == {P0: Evidence.of(set(range(5 * SHARE)) - culprits)}
         assert run.live.look().cumulative_records == 5 * SHARE - len(culprits), "each is scored once"
         assert run.saving.step == 10
-        assert run.streams[1].order.positions == {P0: SHARE}, "it went on from what was durable"
+        assert run.streams[1].order.positions == {P0: SHARE}, "the second stream begins at the durable position"
         assert run.streams[1].order.learnt == SHARE, "what was not durable does not count as learnt"
-        assert len(run.streams) == 2, "what lies near a culprit is learnt with care at once"
+        assert len(run.streams) == 2, "blocks near a culprit are isolated at once"
 
 
-def test_a_restart_finds_what_was_set_aside_and_does_not_stumble_again(tmp_path: Path, topic: Topic) -> None:
+def test_a_restart_finds_what_was_set_aside_and_does_not_raise_again(tmp_path: Path, topic: Topic) -> None:
     topic.poison = {(P0, 3): RAISES, (P0, SHARE + 1): RAISES}
     topic.produce(2 * SHARE)
     with running(tmp_path, topic, build=fragile) as run:
@@ -91,14 +91,14 @@ def test_culprits_of_several_partitions_are_counted_in_each(tmp_path: Path) -> N
         assert run.learner.witness.testimonies() == everyone
 
 
-def test_a_replay_with_culprits_comes_to_the_same_bits(tmp_path: Path, topic: Topic) -> None:
+def test_a_replay_with_culprits_gives_the_same_bits(tmp_path: Path, topic: Topic) -> None:
     topic.poison = {(P0, SHARE + 3): RAISES, (P0, 2 * SHARE): RAISES}
     topic.produce(4 * SHARE)
-    with running(tmp_path / "one", topic, build=fragile) as run:
+    with running(tmp_path / "undisturbed", topic, build=fragile) as run:
         run.reaches(4 * SHARE)
         run.ask(Pause())
         whole = state_of(run.learner)
-    with running(tmp_path / "other", topic, build=fragile, paused=True) as run:
+    with running(tmp_path / "rewound", topic, build=fragile, paused=True) as run:
         run.ask(Resume())
         saved = run.ask(Save())
         run.reaches(4 * SHARE)
@@ -108,9 +108,7 @@ def test_a_replay_with_culprits_comes_to_the_same_bits(tmp_path: Path, topic: To
         assert largest_difference(state_of(run.learner), whole) == 0
 
 
-def test_a_model_that_always_raises_ends_the_training_and_no_checkpoint_knows_of_it(
-    tmp_path: Path, topic: Topic
-) -> None:
+def test_a_model_that_always_raises_ends_the_training_without_a_checkpoint(tmp_path: Path, topic: Topic) -> None:
     topic.poison = {(P0, offset): RAISES for offset in range(10 * SHARE)}
     with running(tmp_path, topic, build=fragile) as run:
         topic.produce(10 * SHARE)
@@ -121,7 +119,7 @@ def test_a_model_that_always_raises_ends_the_training_and_no_checkpoint_knows_of
         assert [manifest.number for manifest in run.durable] == [0]
 
 
-def test_where_too_many_of_a_block_raise_none_is_set_aside(
+def test_if_too_many_records_of_a_block_raise_none_is_set_aside(
     tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.recovery.step_errors.most_culprits", lambda rows: rows // 4)
@@ -133,32 +131,32 @@ def test_where_too_many_of_a_block_raise_none_is_set_aside(
         assert (run.refused, run.ledger.positions()) == ([], {P0: 0})
 
 
-def test_records_that_raise_one_by_one_with_none_learnt_between_end_the_training_too(
+def test_records_that_raise_one_by_one_with_none_learnt_between_end_the_training(
     learner_of: MakeLearner, topic: Topic
 ) -> None:
     topic.poison = {(P0, offset): RAISES for offset in range(isolation.FEW + 1)}
     learner = learner_of(fragile)
-    raising = StepRecovery(learner, StepErrorOptions(), progress=lambda: None, newest=lambda: 3)
+    recovery = StepRecovery(learner, StepErrorOptions(), progress=lambda: None, newest=lambda: 3)
     for offset in range(isolation.FEW):
-        assert raising.learn(_single(topic, offset)).raised.offsets == ((0, offset),)
+        assert recovery.learn(_single(topic, offset)).raised.offsets == ((0, offset),)
     with pytest.raises(StepError, match=r"33 records in a row raise.* --to 3 --skip clicks:0:32-32$"):
-        raising.learn(_single(topic, isolation.FEW))
-    raising.learn(_single(topic, isolation.FEW + 1))
-    assert raising.learn(_single(topic, 0)).raised.offsets, "one that is learnt begins the count anew"
+        recovery.learn(_single(topic, isolation.FEW))
+    recovery.learn(_single(topic, isolation.FEW + 1))
+    assert recovery.learn(_single(topic, 0)).raised.offsets, "a record that is learnt restarts the count"
 
 
-def test_what_raises_once_and_not_again_is_learnt_and_nothing_is_set_aside(
+def test_a_block_that_raises_only_once_is_learnt_and_nothing_is_set_aside(
     tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tmp_path, topic) as run:
-        learn, errors = run.learner.learn, [tf.errors.InternalError(None, None, "a hiccup")]
+        learn, errors = run.learner.learn, [tf.errors.InternalError(None, None, "a transient error")]
 
-        def hiccup(rows: Rows) -> Any:
+        def raises_once(rows: Rows) -> Any:
             if errors:
                 raise errors.pop()
             return learn(rows)
 
-        monkeypatch.setattr(run.learner, "learn", hiccup)
+        monkeypatch.setattr(run.learner, "learn", raises_once)
         topic.produce(2 * SHARE)
         run.reaches(2 * SHARE)
         assert run.refused == []
@@ -166,7 +164,7 @@ def test_what_raises_once_and_not_again_is_learnt_and_nothing_is_set_aside(
         assert len(run.streams) == 2
 
 
-def test_what_lacks_memory_ends_the_training(tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_without_memory_ends_the_training(tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path, topic) as run:
 
         def too_large(_rows: Rows) -> Any:
@@ -179,7 +177,7 @@ def test_what_lacks_memory_ends_the_training(tmp_path: Path, topic: Topic, monke
         assert len(run.streams) == 1
 
 
-def test_a_save_under_way_is_what_it_goes_back_to(tmp_path: Path, topic: Topic) -> None:
+def test_a_trainer_goes_back_to_the_save_that_was_under_way(tmp_path: Path, topic: Topic) -> None:
     topic.poison = {(P0, SHARE): RAISES}
     writing, released = threading.Event(), threading.Event()
 
@@ -205,7 +203,7 @@ def test_a_save_under_way_is_what_it_goes_back_to(tmp_path: Path, topic: Topic) 
 
 
 class Unprepared(TopicStream):
-    """Delivers what a `preprocess` has been through that raises above 100; what is suspect as the records have it."""
+    """Runs a `preprocess` that raises above 100 on every block but the suspect ones, which are delivered without it."""
 
     def take(self) -> Delivery | None:
         delivery = super().take()
@@ -232,7 +230,7 @@ def unprepared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unprepared")
 @pytest.mark.parametrize("exact", [True, False])
-def test_what_makes_preprocess_raise_is_set_aside_and_all_others_are_learnt(
+def test_records_that_make_preprocess_raise_are_set_aside_and_all_others_learnt(
     tmp_path: Path, topic: Topic, exact: bool
 ) -> None:
     topic.poison = {(P0, SHARE + 5): RAISES, (P0, 2 * SHARE): RAISES}
@@ -243,45 +241,45 @@ def test_what_makes_preprocess_raise_is_set_aside_and_all_others_are_learnt(
         learnt = set(range(4 * SHARE)) - {SHARE + 5, 2 * SHARE}
         assert run.learner.witness.testimonies() == {P0: Evidence.of(learnt)}
         assert run.live.look().records == len(learnt)
-        falls = len(run.streams) - 1
-        assert falls == (2 if exact else 1), "only what has raised is led past the dataset where bits count"
+        failures = len(run.streams) - 1
+        assert failures == (2 if exact else 1), "with exact, only blocks that raised bypass the dataset"
 
 
 def test_a_preprocess_without_memory_ends_the_training(tmp_path: Path, topic: Topic) -> None:
-    raising = _raising()
+    recovery = _recovery()
     error = PreprocessError("preprocess", _facts(0))
     error.__cause__ = tf.errors.ResourceExhaustedError(None, None, "out of memory")
     with pytest.raises(PreprocessError):
-        raising.take(_Raises(error))
+        recovery.take(_Raises(error))
     error.__cause__ = tf.errors.InvalidArgumentError(None, None, "a value")
     with pytest.raises(BlockRaised, match="InvalidArgumentError in preprocess"):
-        raising.take(_Raises(error))
+        recovery.take(_Raises(error))
 
 
 # What is suspect
 
 
-def test_what_raises_again_and_again_without_a_culprit_ends_the_training() -> None:
-    raising = _raising()
+def test_blocks_that_keep_raising_without_a_culprit_end_the_training() -> None:
+    recovery = _recovery()
     for time in range(4):
-        raising.remember(_raised(time), _manifest(7))
-    raising.remember(_raised(0), _manifest(8))
+        recovery.remember(_raised(time), _manifest(7))
+    recovery.remember(_raised(0), _manifest(8))
     for time in range(3):
-        raising.remember(_raised(time), _manifest(8))
+        recovery.remember(_raised(time), _manifest(8))
     with pytest.raises(StepError, match=r"5 times since checkpoint 8 .* rewind --to 8 --skip clicks:0:40-49$"):
-        raising.remember(_raised(4), _manifest(8))
+        recovery.remember(_raised(4), _manifest(8))
 
 
-def test_what_lies_before_the_durable_checkpoint_is_suspect_no_more() -> None:
-    raising = _raising(exact=True)
-    raising.remember(_raised(0), _manifest(1))
-    assert raising.suspects == (Suspect(partition=P0, start=0, end=10),)
-    raising.remember(_raised(50), _manifest(2, {"clicks:0": 500}))
-    assert raising.suspects == (Suspect(partition=P0, start=500, end=510),)
+def test_blocks_before_the_durable_checkpoint_are_not_suspect_any_more() -> None:
+    recovery = _recovery(exact=True)
+    recovery.remember(_raised(0), _manifest(1))
+    assert recovery.suspects == (Suspect(partition=P0, start=0, end=10),)
+    recovery.remember(_raised(50), _manifest(2, {"clicks:0": 500}))
+    assert recovery.suspects == (Suspect(partition=P0, start=500, end=510),)
 
 
 def _single(topic: Topic, offset: int) -> Delivery:
-    """A block of one record, delivered as the record has it."""
+    """Make a block of one record, delivered without `preprocess`."""
     span = Span(partition=P0, index=0, start=offset, end=offset + 1, learnt=1)
     block = trainer_rig.delivery(topic, [P0], (span,), [(P0, offset)], (1, 0))
     return Delivery(block.rows, block.facts, lambda rows: rows)
@@ -298,7 +296,7 @@ class _Raises:
         pass
 
     def aim(self, batches: int) -> None:
-        """Nothing: its blocks have the size that the test gives them."""
+        pass
 
     def close(self) -> None:
         pass
@@ -318,8 +316,8 @@ def _facts(tens: int) -> BlockFacts:
     )
 
 
-def _raising(*, exact: bool = False) -> StepRecovery:
-    return StepRecovery(NOBODY, StepErrorOptions(exact=exact), progress=lambda: None, newest=lambda: 8)
+def _recovery(*, exact: bool = False) -> StepRecovery:
+    return StepRecovery(NO_LEARNER, StepErrorOptions(exact=exact), progress=lambda: None, newest=lambda: 8)
 
 
 def _raised(tens: int) -> BlockRaised:

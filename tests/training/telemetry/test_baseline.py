@@ -1,4 +1,4 @@
-"""The baseline is what a guesser of the base rate really scores, by Keras' own losses."""
+"""The baseline equals the score of guessing the base rate, computed by Keras' own losses."""
 
 from typing import Any
 
@@ -21,31 +21,33 @@ def _guessed(kind: Baseline, labels: npt.NDArray[Any]) -> dict[str, float]:
     return guess_the_base_rate(kind, LabelSums.over(kind, labels))
 
 
-def test_of_two_sides_the_guesser_takes_the_more_frequent() -> None:
+def test_binary_baseline_guesses_the_more_frequent_label() -> None:
     guess = np.full_like(BITS, BITS.mean())
     loss = float(keras.losses.BinaryCrossentropy()(BITS[:, None], guess[:, None]))
-    found = _guessed(Baseline.BINARY, BITS)
-    assert found["accuracy"] == pytest.approx(max(BITS.mean(), 1 - BITS.mean()))
-    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    guessed = _guessed(Baseline.BINARY, BITS)
+    assert guessed["accuracy"] == pytest.approx(max(BITS.mean(), 1 - BITS.mean()))
+    assert guessed["loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_several_bits_a_record_are_guessed_each_by_itself() -> None:
+def test_binary_baseline_guesses_each_label_of_a_record_separately() -> None:
     both = np.stack([BITS, 1 - BITS[::-1]], axis=1)
-    one, other = _guessed(Baseline.BINARY, both[:, 0]), _guessed(Baseline.BINARY, both[:, 1])
-    assert _guessed(Baseline.BINARY, both) == pytest.approx({key: (one[key] + other[key]) / 2 for key in one})
+    first, second = _guessed(Baseline.BINARY, both[:, 0]), _guessed(Baseline.BINARY, both[:, 1])
+    assert _guessed(Baseline.BINARY, both) == pytest.approx({key: (first[key] + second[key]) / 2 for key in first})
 
 
 @pytest.mark.parametrize("kind", [Baseline.CLASSES, Baseline.ONE_HOT])
-def test_of_several_classes_the_guesser_takes_the_most_frequent(kind: Baseline) -> None:
+def test_baseline_of_several_classes_guesses_the_most_frequent(kind: Baseline) -> None:
     labels = CLASSES if kind is Baseline.CLASSES else np.eye(4, dtype=np.float32)[CLASSES]
     shares = np.bincount(CLASSES) / len(CLASSES)
     guess = np.tile(shares, (len(CLASSES), 1)).astype(np.float32)
-    found = _guessed(kind, labels)
-    assert found["accuracy"] == pytest.approx(shares.max())
-    assert found["loss"] == pytest.approx(float(keras.losses.SparseCategoricalCrossentropy()(CLASSES, guess)), rel=1e-5)
+    guessed = _guessed(kind, labels)
+    assert guessed["accuracy"] == pytest.approx(shares.max())
+    assert guessed["loss"] == pytest.approx(
+        float(keras.losses.SparseCategoricalCrossentropy()(CLASSES, guess)), rel=1e-5
+    )
 
 
-def test_of_numbers_the_guesser_takes_the_mean() -> None:
+def test_baseline_of_numbers_guesses_the_mean() -> None:
     guess = np.full_like(NUMBERS, NUMBERS.mean())
     assert _guessed(Baseline.SQUARES, NUMBERS) == pytest.approx(
         {"loss": float(keras.losses.MeanSquaredError()(NUMBERS[:, None], guess[:, None]))}, rel=1e-5
@@ -65,7 +67,7 @@ def test_sums_of_pieces_are_the_sums_of_the_whole(kind: Baseline, labels: npt.ND
     assert guess_the_base_rate(kind, pieces) == pytest.approx(guess_the_base_rate(kind, whole))
 
 
-def test_a_class_that_comes_late_is_counted_with_those_before() -> None:
+def test_a_class_that_appears_late_is_counted_with_earlier_ones() -> None:
     sums = LabelSums.over(Baseline.CLASSES, np.array([0, 0, 1]))
     sums.add(LabelSums.over(Baseline.CLASSES, np.array([7])))
     assert guess_the_base_rate(Baseline.CLASSES, sums)["accuracy"] == 0.5
@@ -81,7 +83,7 @@ def test_without_labels_there_is_no_base_rate(kind: Baseline) -> None:
     assert _guessed(kind, np.zeros(0)) == {}
 
 
-def test_sums_come_back_as_they_were() -> None:
+def test_sums_are_the_same_after_a_restore() -> None:
     for kind, labels in ((Baseline.BINARY, BITS), (Baseline.CLASSES, CLASSES), (Baseline.SQUARES, NUMBERS)):
         sums = LabelSums.over(kind, labels)
         back = LabelSums.of(sums.count, sums.arrays())
@@ -105,5 +107,5 @@ def test_sums_come_back_as_they_were() -> None:
         (None, Baseline.NONE),
     ],
 )
-def test_the_task_is_told_by_the_loss(loss: Any, kind: Baseline) -> None:
+def test_the_loss_decides_the_task(loss: Any, kind: Baseline) -> None:
     assert Baseline.of(loss) is kind

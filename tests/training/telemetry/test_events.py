@@ -1,4 +1,4 @@
-"""Events: kept in bounds, in order, under ids that only grow; and what a trainer tells of its life."""
+"""Events: bounded, in order, with ids that only grow; and the events that a trainer reports."""
 
 import threading
 from pathlib import Path
@@ -18,7 +18,7 @@ def texts(run: Run, kind: EventKind) -> list[str]:
     return [event.text for event in run.events.since() if event.kind is kind]
 
 
-def test_a_flood_of_small_events_is_bounded_and_pushes_no_grave_one_out() -> None:
+def test_many_unimportant_events_are_bounded_and_push_no_important_one_out() -> None:
     events = Events()
     events.report(EventKind.FAILED, "Failed.", Severity.ERROR)
     for number in range(10_000):
@@ -29,11 +29,11 @@ def test_a_flood_of_small_events_is_bounded_and_pushes_no_grave_one_out() -> Non
     assert len(kept) < MOST_KEPT
 
 
-def test_whoever_asks_since_the_last_id_gets_each_event_once_and_in_order() -> None:
+def test_a_reader_that_asks_since_its_last_id_gets_each_event_once_and_in_order() -> None:
     events, seen = Events(), list[Event]()
-    grave = {3, 4, 7}
+    errors = {3, 4, 7}
     for number in range(9):
-        events.report(EventKind.PROBLEM, str(number), Severity.ERROR if number in grave else Severity.INFO)
+        events.report(EventKind.PROBLEM, str(number), Severity.ERROR if number in errors else Severity.INFO)
         if number % 2:
             seen += events.since(seen[-1].id if seen else 0)
     seen += events.since(seen[-1].id)
@@ -41,7 +41,7 @@ def test_whoever_asks_since_the_last_id_gets_each_event_once_and_in_order() -> N
     assert events.since(events.newest) == []
 
 
-def test_the_ids_of_a_later_process_are_greater_though_it_has_told_less() -> None:
+def test_the_ids_of_a_later_process_are_greater_though_it_reported_fewer_events() -> None:
     before, after = Events(wall=lambda: 1000.0), Events(wall=lambda: 1060.0)
     for _ in range(50):
         before.report(EventKind.CHECKPOINT, "x")
@@ -49,29 +49,29 @@ def test_the_ids_of_a_later_process_are_greater_though_it_has_told_less() -> Non
     assert [event.text for event in after.since(before.newest)] == ["y"]
 
 
-def test_an_id_of_a_process_whose_clock_was_ahead_hides_nothing() -> None:
+def test_an_id_of_an_earlier_process_with_a_clock_ahead_hides_no_event() -> None:
     events = Events(wall=lambda: 1000.0)
     events.report(EventKind.STARTED, "y")
     assert [event.text for event in events.since(5_000_000)] == ["y"]
 
 
-def test_threads_that_tell_at_once_get_ids_of_their_own() -> None:
+def test_threads_that_report_at_the_same_time_get_different_ids() -> None:
     events = Events()
 
-    def tell() -> None:
+    def report() -> None:
         for _ in range(50):
             events.report(EventKind.CHECKPOINT, "x")
 
-    tellers = [threading.Thread(target=tell) for _ in range(4)]
-    for teller in tellers:
-        teller.start()
-    for teller in tellers:
-        teller.join(20)
+    threads = [threading.Thread(target=report) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
     assert len({event.id for event in events.since()}) == 200
 
 
 @pytest.mark.tensorflow
-def test_a_life_is_told_in_the_order_in_which_it_was_lived(tmp_path: Path) -> None:
+def test_saves_commands_and_rewinds_are_reported_in_the_order_they_happened(tmp_path: Path) -> None:
     topic = Topic(P0)
     with running(tmp_path, topic) as run:
         topic.produce(2 * SHARE)
@@ -82,8 +82,8 @@ def test_a_life_is_told_in_the_order_in_which_it_was_lived(tmp_path: Path) -> No
         skip = Skip(order="", partition=P0, start=5, end=8, reason="bad import")
         run.ask(Rewind(to=0, skips=[skip], by="Ada", note="bad import"))
         run.reaches(2 * SHARE)
-    told = [(event.kind, event.text) for event in run.events.since()]
-    assert told == [
+    reported = [(event.kind, event.text) for event in run.events.since()]
+    assert reported == [
         (EventKind.CHECKPOINT, "Checkpoint 1 is durable, asked for by Ada: before the sale."),
         (EventKind.PAUSED, "Paused: asked to by Ada."),
         (EventKind.RESUMED, "Resumed: asked to by Ada."),
@@ -98,7 +98,7 @@ def test_a_life_is_told_in_the_order_in_which_it_was_lived(tmp_path: Path) -> No
 
 
 @pytest.mark.tensorflow
-def test_a_save_that_fails_is_told_as_an_error(tmp_path: Path) -> None:
+def test_a_save_that_fails_is_reported_as_an_error(tmp_path: Path) -> None:
     def before_manifest(order: Any) -> None:
         if order.parent is not None:
             raise CheckpointError("no room")
@@ -112,7 +112,7 @@ def test_a_save_that_fails_is_told_as_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.tensorflow
-def test_a_step_that_raises_is_told_with_what_was_set_aside(tmp_path: Path) -> None:
+def test_a_step_that_raises_is_reported_with_what_was_set_aside(tmp_path: Path) -> None:
     topic = Topic(P0)
     topic.poison = {(P0, 3): 1000.0}
     with running(tmp_path, topic, build=lambda: mlp(model=Fragile)) as run:
@@ -121,11 +121,11 @@ def test_a_step_that_raises_is_told_with_what_was_set_aside(tmp_path: Path) -> N
         (fell_back,), (set_aside,) = texts(run, EventKind.FELL_BACK), texts(run, EventKind.SET_ASIDE)
         assert "going back to checkpoint 0" in fell_back
         assert set_aside.startswith("clicks:0 offset 3 is set aside: ")
-        assert "1000" not in fell_back + set_aside, "a record's value stays home"
+        assert "1000" not in fell_back + set_aside, "no value of a record is reported"
 
 
 @pytest.mark.tensorflow
-def test_a_partition_that_joins_is_told_whether_it_came_before_or_while_it_ran(tmp_path: Path) -> None:
+def test_a_partition_that_joins_is_reported_at_the_start_and_while_running(tmp_path: Path) -> None:
     topic = Topic(P0)
     with running(tmp_path, topic, newcomers={P1: 7}) as run:
         topic.produce(SHARE, partition := type(P0)("clicks", 2))

@@ -1,4 +1,4 @@
-"""The live metrics: sums that never stop counting, a window that forgets, and values that are Keras' own."""
+"""The live metrics: cumulative sums that never saturate, a window that forgets, and values equal to Keras' own."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def _metrics() -> list[Any]:
 
 
 def _standing_still(weighted: tuple[Any, ...] = ()) -> Any:
-    """A model that learns nothing, so that all of its scores are of the same weights."""
+    """Build a model that learns nothing, so that all of its scores are of the same weights."""
     inputs = keras.Input((FEATURES,), name="x")
     outputs = keras.layers.Dense(1, activation="sigmoid")(keras.layers.Dense(4, activation="relu")(inputs))
     model = keras.Model(inputs, outputs)
@@ -58,7 +58,7 @@ def _standing_still(weighted: tuple[Any, ...] = ()) -> Any:
 
 
 def _scored(learner: Learner, seeds: range, rows: int) -> tuple[LiveMetrics, Any, Any]:
-    """What the live metrics have taken in of so many blocks, and all of their rows."""
+    """Learn a block for each seed; return the live metrics of them, and all their rows."""
     live = _live(Clock(), learner.call.metrics.results)
     xs, ys = [], []
     for seed in seeds:
@@ -76,15 +76,15 @@ def test_values_of_merged_calls_are_keras_own_over_all_the_rows(learner_of: Make
     live, x, y = _scored(learner, range(6), rows=2 * BATCH + 5)
     own = _standing_still()
     own.set_weights(learner.model.get_weights())
-    wanted = own.evaluate(x, y, batch_size=len(x), verbose=0, return_dict=True)
-    found = live.look()
-    assert found.records == len(x) == 6 * 29
-    assert found.values.keys() == wanted.keys()
-    assert dict(found.values) == pytest.approx(wanted, rel=2e-5)
-    assert found.values == found.cumulative
+    expected = own.evaluate(x, y, batch_size=len(x), verbose=0, return_dict=True)
+    look = live.look()
+    assert look.records == len(x) == 6 * 29
+    assert look.values.keys() == expected.keys()
+    assert dict(look.values) == pytest.approx(expected, rel=2e-5)
+    assert look.values == look.cumulative
 
 
-def test_sums_go_on_counting_where_float32_has_long_stopped() -> None:
+def test_sums_keep_counting_where_float32_would_stop() -> None:
     clock = Clock()
     live = _live(clock)
     live.add(_sums(2**33, 2**34))
@@ -117,7 +117,7 @@ def test_an_auc_over_billions_of_records_still_moves(learner_of: MakeLearner) ->
         np.testing.assert_allclose(moved, added, rtol=1e-3, atol=1e-4)
 
 
-def test_the_window_forgets_and_the_whole_does_not() -> None:
+def test_the_window_forgets_and_the_cumulative_sums_do_not() -> None:
     clock = Clock()
     live = _live(clock)
     live.add(_sums(0, 100, loss=2.0, label=1))
@@ -144,7 +144,7 @@ def test_a_window_without_records_has_no_values() -> None:
     assert look.cumulative["accuracy"] == 0.5
 
 
-def test_what_a_call_scored_is_not_changed_by_what_follows() -> None:
+def test_the_sums_of_a_call_are_not_changed_by_later_calls() -> None:
     live = _live(Clock())
     first = _sums(1, 2)
     live.add(first)
@@ -155,7 +155,7 @@ def test_what_a_call_scored_is_not_changed_by_what_follows() -> None:
     assert float(np.asarray(taken.arrays["state.1"])) == 7
 
 
-def test_a_restart_brings_the_whole_back_and_begins_the_window_anew() -> None:
+def test_a_restart_restores_the_cumulative_sums_and_empties_the_window() -> None:
     clock = Clock()
     live, fresh = _live(clock), _live(clock)
     live.add(_sums(60, 100, loss=1.0, label=1))
@@ -170,7 +170,7 @@ def test_a_restart_brings_the_whole_back_and_begins_the_window_anew() -> None:
     assert float(np.asarray(live.snapshot().arrays["state.1"])) == 100, "the two share nothing"
 
 
-def test_metrics_that_were_compiled_otherwise_begin_at_nothing_after_a_restart() -> None:
+def test_metrics_that_are_compiled_differently_begin_at_zero_after_a_restart() -> None:
     live, fresh = _live(Clock()), _live(Clock(), results=lambda states: {"bins": float(len(states))})
     live.add(_sums(60, 100))
     fresh.restore(live.snapshot())
@@ -180,7 +180,7 @@ def test_metrics_that_were_compiled_otherwise_begin_at_nothing_after_a_restart()
     assert fresh.look().cumulative_records == 110
 
 
-def test_a_stretch_whose_loss_is_unknown_has_metrics_and_no_loss() -> None:
+def test_sums_with_an_unknown_loss_give_metrics_and_no_loss() -> None:
     live = _live(Clock())
     sums = _sums(1, 2)
     sums.loss, sums.scored = 0.0, 0
@@ -188,7 +188,7 @@ def test_a_stretch_whose_loss_is_unknown_has_metrics_and_no_loss() -> None:
     assert live.look().values == {"accuracy": 0.5}
 
 
-def test_a_metric_that_was_swapped_for_another_of_the_same_shape_begins_anew() -> None:
+def test_a_metric_replaced_by_another_of_the_same_shape_begins_at_zero() -> None:
     def live(*names: str) -> LiveMetrics:
         return LiveMetrics(
             window_s=60.0,

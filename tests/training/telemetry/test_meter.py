@@ -1,4 +1,4 @@
-"""How fast, how fresh, waiting for what: worked out over windows of the trainer's own clock."""
+"""The meter: rates, freshness and waiting, over windows of the trainer's clock."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_steady_rate_is_that_rate_over_every_window_at_any_moment(window: str,
     assert meter.snapshot().records_per_s[window] == pytest.approx(1000, rel=0.03)
 
 
-def test_a_run_shorter_than_the_window_is_the_window() -> None:
+def test_in_a_run_shorter_than_the_window_the_rate_covers_the_run() -> None:
     clock = Clock(50.5)
     meter = Meter(clock)
     clock.now += 2
@@ -26,7 +26,7 @@ def test_a_run_shorter_than_the_window_is_the_window() -> None:
     assert meter.snapshot().records_per_s == {"10s": 50, "1m": 50, "5m": 50}
 
 
-def test_what_lies_behind_the_window_is_forgotten_and_the_total_is_not() -> None:
+def test_what_is_older_than_the_window_is_forgotten_and_the_total_is_not() -> None:
     clock = Clock()
     meter = Meter(clock)
     meter.called(0.1, learnt=100, batches=1, freshness_s=1.0)
@@ -41,7 +41,7 @@ def test_what_lies_behind_the_window_is_forgotten_and_the_total_is_not() -> None
     assert (snapshot.learnt, snapshot.calls) == (100, 1)
 
 
-def test_the_shares_of_the_last_minute_add_up_to_one() -> None:
+def test_the_portions_of_the_last_minute_add_up_to_one() -> None:
     clock = Clock()
     meter = Meter(clock)
     meter.waited(100.0)
@@ -53,22 +53,22 @@ def test_the_shares_of_the_last_minute_add_up_to_one() -> None:
     assert meter.snapshot().waiting == {"blocks": 0.25, "compute": 0.5, "saving": 0.25}
 
 
-def test_a_thread_that_has_done_nothing_yet_waits_for_nothing() -> None:
+def test_a_meter_without_any_work_reports_zeros() -> None:
     snapshot = Meter(Clock()).snapshot()
     assert set(snapshot.waiting.values()) == {0}
     assert set(snapshot.records_per_s.values()) == {0}
 
 
-def test_freshness_is_told_by_its_middle_its_tail_and_its_worst() -> None:
+def test_freshness_is_reported_as_median_99th_percentile_and_maximum() -> None:
     meter = Meter(Clock())
     for age in range(1, 102):
         meter.called(0.0, learnt=1, batches=1, freshness_s=float(age))
     assert meter.snapshot().freshness_s == {"p50": 51.0, "p99": 100.0, "max": 101.0}
 
 
-def test_what_was_written_in_the_future_is_as_fresh_as_can_be() -> None:
+def test_a_record_with_a_timestamp_in_the_future_has_freshness_0() -> None:
     meter = Meter(Clock())
     meter.called(0.1, learnt=1, batches=1, freshness_s=-90.0)
-    found = meter.snapshot()
-    assert found.freshness_s == {"p50": 0.0, "p99": 0.0, "max": 0.0}
-    assert (found.freshness_counts[0], found.freshness_sum_s) == (1, 0.0)
+    snapshot = meter.snapshot()
+    assert snapshot.freshness_s == {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    assert (snapshot.freshness_counts[0], snapshot.freshness_sum_s) == (1, 0.0)

@@ -1,4 +1,4 @@
-"""The trainer's phases: which may follow which, and when one hangs."""
+"""The trainer's phases: which phase may follow which, and when the trainer counts as hung."""
 
 from itertools import product
 
@@ -29,15 +29,15 @@ def _in(phase: Phase, clock: Clock | None = None) -> Phases:
     return phases
 
 
-@pytest.mark.parametrize(("one", "other"), list(product(LIVING, LIVING)))
-def test_a_trainer_at_work_goes_from_any_phase_to_any(one: Phase, other: Phase) -> None:
-    phases = _in(one)
-    phases.enter(other)
-    assert phases.phase is other
+@pytest.mark.parametrize(("before", "after"), list(product(LIVING, LIVING)))
+def test_a_trainer_at_work_goes_from_any_phase_to_any(before: Phase, after: Phase) -> None:
+    phases = _in(before)
+    phases.enter(after)
+    assert phases.phase is after
 
 
 @pytest.mark.parametrize("phase", [*LIVING, Phase.STARTING, Phase.TRACING])
-def test_it_may_be_stopped_in_every_phase(phase: Phase) -> None:
+def test_a_trainer_may_be_stopped_in_every_phase(phase: Phase) -> None:
     phases = _in(phase)
     phases.enter(Phase.STOPPING)
     phases.enter(Phase.ENDED)
@@ -45,7 +45,7 @@ def test_it_may_be_stopped_in_every_phase(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_it_may_fail_in_every_phase_with_a_reason(phase: Phase) -> None:
+def test_a_trainer_may_fail_in_every_phase_with_a_reason(phase: Phase) -> None:
     phases = _in(phase)
     phases.enter(Phase.FAILED, "the disk is gone")
     snapshot = phases.snapshot()
@@ -53,7 +53,7 @@ def test_it_may_fail_in_every_phase_with_a_reason(phase: Phase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("before", "after"),
     [
         *((over, phase) for over, phase in product((Phase.ENDED, Phase.FAILED), LIVING)),
         *((Phase.STOPPING, phase) for phase in LIVING),
@@ -63,14 +63,14 @@ def test_it_may_fail_in_every_phase_with_a_reason(phase: Phase) -> None:
         (Phase.FAILED, Phase.ENDED),
     ],
 )
-def test_no_way_leads_back_from_an_end_or_past_the_start(one: Phase, other: Phase) -> None:
-    phases = _in(one)
-    with pytest.raises(AssertionError, match=f"from {one} to {other}"):
-        phases.enter(other)
-    assert phases.phase is one
+def test_no_phase_follows_an_end_or_skips_the_start(before: Phase, after: Phase) -> None:
+    phases = _in(before)
+    with pytest.raises(AssertionError, match=f"from {before} to {after}"):
+        phases.enter(after)
+    assert phases.phase is before
 
 
-def test_a_phase_hangs_past_its_limit_and_not_before() -> None:
+def test_a_phase_counts_as_hung_beyond_its_limit_and_not_before() -> None:
     clock = Clock()
     phases = Phases(PhaseLimits(limits={Phase.STARTING: 5.0}), clock)
     clock.now += 5
@@ -92,7 +92,7 @@ def test_entering_the_phase_again_shows_progress() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.PAUSED, Phase.ENDED, Phase.FAILED])
-def test_who_is_paused_or_over_never_hangs(phase: Phase) -> None:
+def test_a_paused_or_ended_trainer_never_counts_as_hung(phase: Phase) -> None:
     clock = Clock()
     phases = _in(phase, clock)
     clock.now += 1e9

@@ -1,4 +1,4 @@
-"""When the trainer posts."""
+"""The board: when a new posting is due."""
 
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ def test_a_board_wants_a_posting_once_a_second() -> None:
     assert board.wants(11.0, last)
 
 
-def test_a_board_wants_to_know_of_each_save_at_once() -> None:
+def test_a_board_wants_a_posting_after_each_save_at_once() -> None:
     board = Board()
     board.post(posting(save()), 10.0)
     assert board.wants(10.0, save())

@@ -1,4 +1,4 @@
-"""How many batches a call should have."""
+"""The number of batches of a call follows the duration of a step."""
 
 import pytest
 
@@ -16,20 +16,20 @@ def test_calls_get_shorter_as_steps_get_longer(batch_s: float, batches: int) -> 
     assert _after(CallSize(16, aim_s=0.25), batch_s=batch_s) == batches
 
 
-def test_calls_grow_again_when_steps_get_faster_and_never_beyond_what_was_set() -> None:
+def test_calls_grow_again_when_steps_get_faster_but_never_beyond_the_setting() -> None:
     size = CallSize(16, aim_s=0.25)
     assert _after(size, batch_s=1.0) == 1
     assert _after(size, batch_s=0.001) == 16
 
 
-def test_one_call_that_was_held_up_changes_nothing() -> None:
+def test_one_delayed_call_changes_nothing() -> None:
     size = CallSize(16, aim_s=0.25)
     _after(size, batch_s=0.001)
     assert not size.called(16, 30.0)
     assert size.batches == 16
 
 
-def test_a_size_between_two_does_not_change_to_and_fro() -> None:
+def test_a_size_between_two_does_not_change_back_and_forth() -> None:
     size = CallSize(16, aim_s=0.25)
     _after(size, batch_s=0.05)
-    assert sum(size.called(size.batches, size.batches * (0.05 if turn % 2 else 0.052)) for turn in range(50)) == 0
+    assert sum(size.called(size.batches, size.batches * (0.05 if call % 2 else 0.052)) for call in range(50)) == 0

@@ -1,4 +1,4 @@
-"""A topic that was created again: its history begins anew, and the one before it stays in the ledger as it ended."""
+"""A topic that was created again: a new history begins, and the ledger keeps the former one as it ended."""
 
 from typing import Any
 
@@ -46,31 +46,31 @@ def ledger() -> Ledger:
 
 
 def restored(ledger: Ledger) -> Ledger:
-    other = Ledger()
-    other.restore(ledger.snapshot())
-    return other
+    copy = Ledger()
+    copy.restore(ledger.snapshot())
+    return copy
 
 
-def test_a_fingerprint_comes_back_with_the_checkpoint_and_stays_until_the_next_chunk_ends(ledger: Ledger) -> None:
+def test_a_restored_fingerprint_stays_until_the_next_chunk_ends(ledger: Ledger) -> None:
     assert ledger.fingerprints() == {}, "nothing is settled"
     ledger.settle(block(P, 100, 110))
-    assert ledger.fingerprints() == {P: None}, "something is settled, and no chunk has ended"
+    assert ledger.fingerprints() == {P: None}, "some records are settled, but no chunk has ended"
     ledger.settle(block(P, 110, 120, fingerprint=MARK))
     ledger.settle(block(P, 120, 130))
     assert restored(ledger).fingerprints() == {P: MARK}
 
 
-def test_a_ledger_from_before_there_were_fingerprints_loads_and_knows_none(ledger: Ledger) -> None:
+def test_a_ledger_of_a_version_without_fingerprints_loads_without_any(ledger: Ledger) -> None:
     ledger.settle(block(P, 100, 120, fingerprint=MARK))
     older = {**ledger.snapshot().facts}
     older["partitions"] = {
         name: {key: value for key, value in facts.items() if key not in {"fingerprint", "former"}}
         for name, facts in older["partitions"].items()
     }
-    other = Ledger()
-    other.restore(PartState(facts=older))
-    assert other.fingerprints() == {P: None}
-    assert other.positions() == {P: 120, Q: 0}
+    loaded = Ledger()
+    loaded.restore(PartState(facts=older))
+    assert loaded.fingerprints() == {P: None}
+    assert loaded.positions() == {P: 120, Q: 0}
 
 
 @pytest.mark.parametrize("damaged", [[1, 2], "a text", [1, 2, "x"], 7])
@@ -104,11 +104,11 @@ def test_a_former_history_that_does_not_add_up_refuses_the_ledger(ledger: Ledger
         Ledger().restore(state)
 
 
-def test_what_was_to_be_skipped_of_the_topic_before_is_learnt_of_this_one(ledger: Ledger) -> None:
+def test_a_skip_of_the_former_topic_does_not_apply_to_the_new_one(ledger: Ledger) -> None:
     ledger.skip(skip(105, 115, "rewind-1"))
     ledger.begin_anew(P, 100)
     assert restored(ledger).skips == ()
     ledger.settle(block(P, 100, 110))
     (piece,) = ledger.skip(skip(110, 113, "rewind-2"))
-    assert (piece.start, piece.end) == (110, 113), "the order for the topic before covers nothing of it"
+    assert (piece.start, piece.end) == (110, 113), "the skip of the former topic covers nothing of this one"
     assert [held.order for held in restored(ledger).skips] == ["rewind-2"]

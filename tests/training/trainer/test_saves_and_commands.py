@@ -1,4 +1,4 @@
-"""What a save is of: the history in which it was asked for, and where partitions have joined it."""
+"""Saves beside commands: a save belongs to the history in which it was asked for, and keeps where partitions joined."""
 
 import threading
 from concurrent.futures import Future
@@ -18,7 +18,7 @@ def _answer(sent: "Future[Any]") -> Any:
     return sent.result(20)
 
 
-def test_a_save_that_waits_for_its_turn_when_a_rewind_is_ordered_is_of_what_was_learnt_before_it(
+def test_a_save_that_waits_during_a_rewind_is_of_what_was_learnt_before_it(
     tmp_path: Path,
 ) -> None:
     topic, disk, begun = Topic(P0), threading.Event(), threading.Event()
@@ -47,7 +47,7 @@ def test_a_save_that_waits_for_its_turn_when_a_rewind_is_ordered_is_of_what_was_
         assert _answer(rewound).number > _answer(waiting).number
 
 
-def test_where_a_partition_joined_outlives_a_stop_though_nothing_of_it_was_settled(tmp_path: Path) -> None:
+def test_where_a_partition_joined_survives_a_stop_without_a_settled_record(tmp_path: Path) -> None:
     with running(tmp_path, Topic(P0)):
         pass
     with running(tmp_path, Topic(P0), newcomers={P1: 7}) as joined:

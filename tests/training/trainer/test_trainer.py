@@ -38,7 +38,7 @@ def topic() -> Topic:
 
 @pytest.fixture
 def run(tmp_path: Path, topic: Topic) -> Iterator[Run]:
-    """A trainer on one empty partition, saving only when told to."""
+    """Start a trainer on one empty partition that saves only by command."""
     with running(tmp_path, topic) as started:
         yield started
 
@@ -56,10 +56,14 @@ def _answer(sent: "Future[Any]") -> Any:
     return sent.result(20)
 
 
+def _fragile() -> Any:
+    return mlp(model=Fragile)
+
+
 # Saving
 
 
-def test_a_save_on_demand_is_answered_when_it_is_durable_and_holds_model_and_position_as_one(run: Run) -> None:
+def test_a_save_command_is_answered_when_model_and_position_are_durable_as_one(run: Run) -> None:
     run.topic.produce(3 * SHARE)
     run.reaches(3 * SHARE)
     manifest = run.ask(Save(by="tester", note="before lunch"))
@@ -77,7 +81,7 @@ def test_a_save_in_the_middle_of_a_backlog_lies_between_two_calls(run: Run) -> N
     assert _witnessed(run, manifest.number) == {"clicks:0": _evidence(range(manifest.positions["clicks:0"]))}
 
 
-def test_a_second_demand_waits_for_the_first_and_gets_a_child_of_its_own(run: Run) -> None:
+def test_a_second_save_command_waits_for_the_first_and_gets_its_own_child(run: Run) -> None:
     first, second = run.commands.send(Save()), run.commands.send(Save())
     assert _answer(second).parent == _answer(first).number
 
@@ -109,13 +113,13 @@ def test_an_idle_trainer_is_not_saved_again(tmp_path: Path, topic: Topic) -> Non
         clock.now += 61
         run.sees(lambda: len(run.durable) == 2)
         clock.now += 1000
-        for _ in range(5):  # turns in which one might be due
+        for _ in range(5):  # iterations in which a save might be due
             run.ask(Pause())
             run.ask(Resume())
         assert run.ask(Save()).number == 2, "nothing was saved between the two"
 
 
-def test_a_save_that_fails_is_told_to_who_asked_and_training_goes_on(tmp_path: Path, topic: Topic) -> None:
+def test_a_save_that_fails_answers_its_command_and_training_continues(tmp_path: Path, topic: Topic) -> None:
     failing = [CheckpointError("no room")]
 
     def before_manifest(order: Any) -> None:
@@ -135,9 +139,7 @@ def test_a_save_that_fails_is_told_to_who_asked_and_training_goes_on(tmp_path: P
         assert (run.saving.failed, run.saving.last_error) == (1, None)
 
 
-def test_a_save_that_fails_is_tried_again_when_the_next_is_due_and_not_after_every_call(
-    tmp_path: Path, topic: Topic
-) -> None:
+def test_a_failed_save_is_tried_again_when_the_next_is_due_not_after_every_call(tmp_path: Path, topic: Topic) -> None:
     clock = Clock()
     tries: list[float] = []
 
@@ -161,7 +163,7 @@ def test_a_save_that_fails_is_tried_again_when_the_next_is_due_and_not_after_eve
         assert tries == [1061, 1122]
 
 
-def test_a_save_that_fails_at_the_end_fails_the_end_and_answers_everybody(tmp_path: Path, topic: Topic) -> None:
+def test_a_failed_last_save_ends_the_training_by_an_error_and_answers_the_stop(tmp_path: Path, topic: Topic) -> None:
     def before_manifest(order: Any) -> None:
         if order.parent is not None:
             raise CheckpointError("no room")
@@ -174,10 +176,10 @@ def test_a_save_that_fails_at_the_end_fails_the_end_and_answers_everybody(tmp_pa
         assert isinstance(run.trainer.error, CheckpointError)
 
 
-# Going back
+# Rewinding
 
 
-def test_a_rewind_goes_back_in_weights_positions_window_and_witness(run: Run) -> None:
+def test_a_rewind_restores_weights_positions_window_and_witness(run: Run) -> None:
     run.topic.produce(2 * SHARE)
     run.reaches(2 * SHARE)
     saved = run.ask(Save())
@@ -224,21 +226,21 @@ def test_what_follows_a_rewind_is_learnt_again_to_the_same_bits(run: Run) -> Non
     assert run.streams[1].order.incarnation > run.streams[0].order.incarnation
 
 
-def test_a_restart_after_a_rewind_is_on_the_ordered_timeline(tmp_path: Path, run: Run) -> None:
+def test_a_restart_after_a_rewind_resumes_from_the_rewind(tmp_path: Path, run: Run) -> None:
     run.topic.produce(SHARE)
     run.reaches(SHARE)
     run.ask(Save())
     run.ask(Pause())
     rewound = run.ask(Rewind(to=0))
     run.stop()
-    assert run.store.newest() == rewound, "nothing was settled since, so there was nothing more to save"
+    assert run.store.newest() == rewound, "nothing was settled since, so the stop had nothing to save"
     run.leave()
     with running(tmp_path, run.topic, paused=True) as again:
         assert again.begun_at.number == rewound.number
         assert again.ledger.positions() == {P0: 0}
 
 
-def test_a_skipped_range_is_passed_over_and_counted_under_its_order(run: Run) -> None:
+def test_a_skipped_range_is_not_learnt_and_is_counted_under_the_name_of_its_skip(run: Run) -> None:
     run.topic.produce(2 * SHARE)
     run.reaches(2 * SHARE)
     skip = Skip(order="rewind-1", partition=P0, start=3, end=SHARE + 5, reason="a bad batch")
@@ -252,9 +254,7 @@ def test_a_skipped_range_is_passed_over_and_counted_under_its_order(run: Run) ->
     assert run.learner.witness.testimonies() == {P0: Evidence.of([0, 1, 2, *range(SHARE + 5, 2 * SHARE)])}
 
 
-def test_while_letters_of_refused_records_find_no_room_nothing_is_learnt_and_orders_are_obeyed(
-    tmp_path: Path, topic: Topic
-) -> None:
+def test_while_dead_letters_block_nothing_is_learnt_and_commands_are_obeyed(tmp_path: Path, topic: Topic) -> None:
     full = threading.Event()
     full.set()
     with running(tmp_path, topic, blocked=full.is_set) as run:
@@ -266,7 +266,7 @@ def test_while_letters_of_refused_records_find_no_room_nothing_is_learnt_and_ord
         run.reaches(SHARE)
 
 
-def test_a_rewind_that_cannot_be_is_refused_and_disturbs_nothing(run: Run) -> None:
+def test_a_rewind_to_a_missing_checkpoint_is_refused_and_changes_nothing(run: Run) -> None:
     run.topic.produce(SHARE)
     run.reaches(SHARE)
     with pytest.raises(MissingCheckpointError, match="17"):
@@ -344,13 +344,13 @@ def test_a_stream_that_ends_is_saved_to_its_last_record(run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [Save(), Rewind(to=0), Pause(), Resume(), Stop()], ids=lambda c: type(c).__name__)
-def test_nobody_waits_for_an_answer_of_a_trainer_that_has_ended(run: Run, command: Command) -> None:
+def test_commands_to_a_trainer_that_has_ended_are_answered_with_an_error(run: Run, command: Command) -> None:
     run.stop()
     with pytest.raises(MillraceError, match="has ended"):
         run.ask(command)
 
 
-def test_a_killed_process_goes_on_from_its_newest_checkpoint_to_the_same_weights(tmp_path: Path, topic: Topic) -> None:
+def test_a_killed_process_resumes_from_its_newest_checkpoint_to_the_same_weights(tmp_path: Path, topic: Topic) -> None:
     with running(tmp_path / "undisturbed", topic) as undisturbed:
         topic.produce(2 * SHARE)
         undisturbed.reaches(2 * SHARE)
@@ -360,7 +360,7 @@ def test_a_killed_process_goes_on_from_its_newest_checkpoint_to_the_same_weights
     with running(first, topic) as killed:
         killed.sees(lambda: killed.ledger.positions()[P0] >= 2 * SHARE)
         saved = killed.ask(Save())
-        killed.saving.finish = lambda: None  # type: ignore[method-assign]  # it is killed: there is no orderly end
+        killed.saving.finish = lambda: None  # type: ignore[method-assign]  # killed: there is no orderly end
     with running(first, topic) as resumed:
         assert resumed.begun_at == saved
         resumed.reaches(4 * SHARE)
@@ -406,7 +406,7 @@ def test_a_partition_that_joins_late_is_counted_from_its_beginning_and_saved(tmp
         }
 
 
-def test_a_partition_that_came_while_nobody_was_here_joins_where_it_begins(tmp_path: Path, topic: Topic) -> None:
+def test_a_partition_created_while_no_trainer_ran_joins_at_its_beginning(tmp_path: Path, topic: Topic) -> None:
     with running(tmp_path, topic):
         pass
     with running(tmp_path, topic, newcomers={P0: 99, P1: 7}) as run:
@@ -414,7 +414,7 @@ def test_a_partition_that_came_while_nobody_was_here_joins_where_it_begins(tmp_p
         assert run.streams[0].order.positions == {P0: 0, P1: 7}
 
 
-def test_a_record_without_a_finite_update_is_set_aside_and_told_and_not_scored(tmp_path: Path) -> None:
+def test_a_record_without_a_finite_update_is_set_aside_reported_and_not_scored(tmp_path: Path) -> None:
     topic = Topic(P0, P1)
     topic.poison = {(P0, 3): np.nan}
     with running(tmp_path, topic, paused=True) as run:
@@ -435,17 +435,15 @@ def test_a_record_without_a_finite_update_is_set_aside_and_told_and_not_scored(t
 # Failing
 
 
-def test_where_that_is_ordered_a_call_that_raises_ends_the_training_without_a_checkpoint(
-    tmp_path: Path, topic: Topic
-) -> None:
+def test_policy_halt_ends_the_training_without_a_checkpoint_if_a_call_raises(tmp_path: Path, topic: Topic) -> None:
     topic.poison = {(P0, SHARE): 1000.0}
-    with running(tmp_path, topic, build=lambda: mlp(model=Fragile), step_errors=HALT) as run:
+    with running(tmp_path, topic, build=_fragile, step_errors=HALT) as run:
         topic.produce(SHARE)
         run.reaches(SHARE)
         topic.produce(SHARE)
         run.join()
         assert run.phases.phase is Phase.FAILED
-        assert run.raised is None, "it is one line, and no traceback"
+        assert run.raised is None, "the error is one line, without a traceback"
         assert isinstance(run.trainer.error, StepError)
         assert "on clicks:0 24 to 47; training.on_step_error is halt" in str(run.trainer.error)
         assert str(run.trainer.error).endswith("millrace rewind --to 0 --skip clicks:0:24-47")
@@ -455,11 +453,11 @@ def test_where_that_is_ordered_a_call_that_raises_ends_the_training_without_a_ch
 
 
 def _cannot_be_closed(_: TopicStream) -> None:
-    raise RuntimeError("it cannot be closed")
+    raise RuntimeError("the stream cannot be closed")
 
 
 @pytest.mark.parametrize("close", [TopicStream.close, _cannot_be_closed])
-def test_who_waits_for_a_save_is_answered_though_the_training_fails_and_its_stream_with_it(
+def test_save_commands_are_answered_though_the_training_and_its_stream_fail(
     tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch, close: Callable[[TopicStream], None]
 ) -> None:
     monkeypatch.setattr(TopicStream, "close", close)
@@ -471,19 +469,18 @@ def test_who_waits_for_a_save_is_answered_though_the_training_fails_and_its_stre
             writing.set()
             assert released.wait(20)
 
-    build = lambda: mlp(model=Fragile)  # noqa: E731 - said once
-    with running(tmp_path, topic, build=build, step_errors=HALT, before_manifest=before_manifest) as run:
+    with running(tmp_path, topic, build=_fragile, step_errors=HALT, before_manifest=before_manifest) as run:
         written, waiting = run.commands.send(Save()), run.commands.send(Save())
         assert writing.wait(20)
         topic.produce(SHARE)
         run.sees(lambda: run.phases.phase is Phase.FAILED)
         released.set()
-        assert _answer(written).number == 1, "it was copied before, and its writing ended well"
+        assert _answer(written).number == 1, "its state was copied before, and its writing succeeded"
         with pytest.raises(CheckpointError, match="training has ended"):
             _answer(waiting)
 
 
-def test_weights_that_have_seen_other_offsets_than_the_ledger_counts_are_not_saved(run: Run) -> None:
+def test_weights_that_saw_other_offsets_than_the_ledger_counts_are_not_saved(run: Run) -> None:
     run.topic.produce(SHARE)
     run.reaches(SHARE)
     run.ask(Pause())
@@ -502,10 +499,10 @@ def test_a_checkpoint_of_another_model_is_refused_at_the_start(tmp_path: Path, t
         pytest.raises(OtherModelError, match="dense_2"),
         running(tmp_path, topic, build=lambda: mlp(keras.layers.Dense(3))),
     ):
-        pytest.fail("it began")
+        pytest.fail("the trainer started")
 
 
-def test_a_posting_tells_where_the_trainer_stands(run: Run) -> None:
+def test_a_posting_holds_the_figures_of_the_trainer(run: Run) -> None:
     run.topic.produce(SHARE)
     run.reaches(SHARE)
     saved: Manifest = run.ask(Save())
