@@ -89,6 +89,6 @@ class StreamSource(Protocol):
         """Return the partitions that are not among those known, each with the offset where it begins."""
         ...
 
-    def open(self, order: StreamStart) -> BlockStream:
+    def open(self, start: StreamStart, /) -> BlockStream:
         """Begin to feed a stream from these positions."""
         ...

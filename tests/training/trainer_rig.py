@@ -82,12 +82,12 @@ class Topic:
 class TopicStream:
     """Blocks of one incarnation, each with the next offsets of every partition that has any."""
 
-    def __init__(self, topic: Topic, order: StreamStart) -> None:
+    def __init__(self, topic: Topic, start: StreamStart) -> None:
         self._topic = topic
-        self.order = order
+        self.start = start
         self.closed = False
-        self._positions = dict(order.positions)
-        self._table = sorted(order.positions)
+        self._positions = dict(start.positions)
+        self._table = sorted(start.positions)
         self._number = 0
         self.delivered_first: list[Delivery] = []
         """Blocks to deliver before any other, for example a late one."""
@@ -126,13 +126,13 @@ class TopicStream:
             spans.append(span)
             rows += [(partition, offset) for offset in present]
             self._positions[partition] = end
-        return delivery(self._topic, self._table, tuple(spans), rows, (self.order.incarnation, self._count()))
+        return delivery(self._topic, self._table, tuple(spans), rows, (self.start.incarnation, self._count()))
 
     def _span(self, partition: Partition, start: int, end: int) -> tuple[Span, list[int]]:
         skipped: dict[str, int] = {}
         present, bad = list[int](), 0
         for offset in range(start, end):
-            cut = next((s for s in self.order.skips if s.partition == partition and s.start <= offset < s.end), None)
+            cut = next((s for s in self.start.skips if s.partition == partition and s.start <= offset < s.end), None)
             if cut is not None:
                 skipped[cut.order] = skipped.get(cut.order, 0) + 1
             elif (partition, offset) in self._topic.bad:
@@ -210,7 +210,7 @@ class RigOptions:
     task: Baseline = Baseline.BINARY
     paused: bool = False
     clock: Callable[[], float] = time.monotonic
-    before_manifest: Callable[[Any], None] = lambda _order: None
+    before_manifest: Callable[[Any], None] = lambda _request: None
     newcomers: Mapping[Partition, int] = field(default_factory=dict)
     start_over: bool = False
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
@@ -337,8 +337,8 @@ class Run:
     def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
         return {partition: first for partition, first in self.options.newcomers.items() if partition not in known}
 
-    def open(self, order: StreamStart) -> TopicStream:
-        stream = TopicStream(self.topic, order)
+    def open(self, start: StreamStart) -> TopicStream:
+        stream = TopicStream(self.topic, start)
         stream.delivered_first, self.delivered_first = self.delivered_first, []
         self.streams.append(stream)
         return stream

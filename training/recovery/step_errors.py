@@ -5,7 +5,7 @@ the newest durable checkpoint, as a restart after a crash does. From then on the
 block with any of them is learnt by `training/recovery/isolation.py`: culprits are set aside, all others are learnt.
 
 Owns the suspects and the policy. The training ends with an error if setting records aside would be wrong: if the policy
-is `halt`, if so many records raise that the records cannot be the cause, or if something keeps raising though no record
+is `halt`, if too many records raise for the records to be the cause, or if something keeps raising though no record
 alone does. Runs on the trainer's thread. The suspects end with the process; a replay finds the same ones again.
 """
 

@@ -11,7 +11,7 @@ Owns the learner, the ledger and the parts of a checkpoint while it runs, on the
 7. Settle the block in the ledger. Only now its records count as learnt or set aside.
 8. Report to the meter.
 
-The trainer ends with a last checkpoint when the stream ends or it is asked to stop, and without one by an error. Where
+The trainer ends with a last checkpoint when the stream ends or it is asked to stop, and without one by an error. If
 (5) or (6) raises because of a block, the state in memory is not used again: the trainer restores the newest durable
 checkpoint and isolates the culprits (`training/recovery/step_errors.py`).
 """
@@ -289,7 +289,7 @@ class Trainer:
                 announcements.joined(self._reports.report_event, partition, beginning)
             self._saving.joined()
         incarnation = self._ledger.begin_incarnation()
-        order = StreamStart(
+        start = StreamStart(
             incarnation=incarnation,
             positions=self._ledger.positions(),
             skips=self._ledger.skips,
@@ -299,9 +299,9 @@ class Trainer:
             settled=self._ledger.tally.records,
             suspects=self._steps.suspects,
         )
-        self._learner.witness.lay(order.positions)
-        log.info("incarnation %d begins", incarnation, extra={"partitions": len(order.positions)})
-        self._stream = self._parts.streams.open(order)
+        self._learner.witness.lay(start.positions)
+        log.info("incarnation %d begins", incarnation, extra={"partitions": len(start.positions)})
+        self._stream = self._parts.streams.open(start)
         self._stream.aim(self._sizes.batches)
 
     def _show_progress(self) -> None:

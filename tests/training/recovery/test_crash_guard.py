@@ -117,6 +117,7 @@ def test_without_a_crash_guard_nothing_is_recorded_and_no_start_is_paused(folder
 def test_a_folder_that_takes_no_record_does_not_stop_the_trainer(folder: Folder) -> None:
     folder.starts.touch()
     guard = _started(folder, 41)
+    assert guard.record is None
     with guard.in_flight(block({P0: (0, 100)})):
         pass
     guard.close(well=True)

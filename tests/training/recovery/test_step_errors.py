@@ -60,8 +60,8 @@ def test_culprits_are_set_aside_and_all_others_learnt_once(tmp_path: Path, topic
         assert run.learner.witness.testimonies() == {P0: Evidence.of(set(range(5 * SHARE)) - culprits)}
         assert run.live.look().cumulative_records == 5 * SHARE - len(culprits), "each is scored once"
         assert run.saving.step == 10
-        assert run.streams[1].order.positions == {P0: SHARE}, "the second stream begins at the durable position"
-        assert run.streams[1].order.learnt == SHARE, "what was not durable does not count as learnt"
+        assert run.streams[1].start.positions == {P0: SHARE}, "the second stream begins at the durable position"
+        assert run.streams[1].start.learnt == SHARE, "what was not durable does not count as learnt"
         assert len(run.streams) == 2, "blocks near a culprit are isolated at once"
 
 
@@ -196,7 +196,7 @@ def test_a_trainer_goes_back_to_the_save_that_was_under_way(tmp_path: Path, topi
         released.set()
         run.reaches(2 * SHARE)
         assert asked.result(20).positions == {"clicks:0": SHARE}
-        assert run.streams[1].order.positions == {P0: SHARE}
+        assert run.streams[1].start.positions == {P0: SHARE}
 
 
 # `preprocess`
@@ -209,7 +209,7 @@ class Unprepared(TopicStream):
         delivery = super().take()
         if delivery is None:
             return None
-        if any(suspect.touches(delivery.facts.spans) for suspect in self.order.suspects):
+        if any(suspect.touches(delivery.facts.spans) for suspect in self.start.suspects):
             return Delivery(delivery.rows, delivery.facts, _prepared)
         try:
             return Delivery(_prepared(delivery.rows), delivery.facts)

@@ -223,7 +223,7 @@ def test_what_follows_a_rewind_is_learnt_again_to_the_same_bits(run: Run) -> Non
     run.ask(Pause())
     assert largest_difference(undisturbed, state_of(run.learner)) == 0
     assert [stream.closed for stream in run.streams] == [True, False]
-    assert run.streams[1].order.incarnation > run.streams[0].order.incarnation
+    assert run.streams[1].start.incarnation > run.streams[0].start.incarnation
 
 
 def test_a_restart_after_a_rewind_resumes_from_the_rewind(tmp_path: Path, run: Run) -> None:
@@ -376,7 +376,7 @@ def test_a_block_of_an_older_incarnation_is_dropped_and_counted(tmp_path: Path, 
     with running(tmp_path, topic, paused=True) as run:
         span = Span(partition=P0, index=0, start=0, end=BATCH, learnt=BATCH)
         rows = [(P0, offset) for offset in range(BATCH)]
-        late = delivery(topic, [P0], (span,), rows, (run.streams[0].order.incarnation, 0))
+        late = delivery(topic, [P0], (span,), rows, (run.streams[0].start.incarnation, 0))
         before = state_of(run.learner)
         run.delivered_first.append(late)
         run.ask(Rewind(to=0))
@@ -411,7 +411,7 @@ def test_a_partition_created_while_no_trainer_ran_joins_at_its_beginning(tmp_pat
         pass
     with running(tmp_path, topic, newcomers={P0: 99, P1: 7}) as run:
         assert run.ledger.positions() == {P0: 0, P1: 7}
-        assert run.streams[0].order.positions == {P0: 0, P1: 7}
+        assert run.streams[0].start.positions == {P0: 0, P1: 7}
 
 
 def test_a_record_without_a_finite_update_is_set_aside_reported_and_not_scored(tmp_path: Path) -> None:
