@@ -1,9 +1,9 @@
 """One block as one compiled call: a loop over k batches in the graph, `strategy.run` inside it, k a tensor.
 
 Each replica takes its rows of a batch by its own number and runs the model's `train_step`, Keras' own or the user's.
-Nothing looks inside a call; what it returns is what the trainer settles by.
+The trainer settles a block by what its call returns, and never looks inside a call.
 
-Owns the traced function and everything it closes over (gate, metrics, witness); runs on the trainer's thread.
+Owns the traced function and everything it closes over (finite guard, metrics, witness); runs on the trainer's thread.
 """
 
 from collections.abc import Mapping
@@ -36,26 +36,26 @@ class Rows:
 
     @classmethod
     def of(cls, tensors: tuple[Any, ...]) -> "Rows":
-        """From what `tensors` gives."""
+        """Make rows from what `tensors` returns."""
         return cls(**dict(zip(cls.__dataclass_fields__, tensors, strict=True)))
 
     def tensors(self) -> tuple[Any, ...]:
-        """The columns as TensorFlow's nested structures have them."""
+        """Return the columns as a nested structure of TensorFlow."""
         return self.features, self.labels, self.weights, self.offsets, self.partitions
 
     def batch(self, index: int) -> "Rows":
-        """One batch of it, as a block of its own."""
+        """Return one batch as a block of its own."""
         return Rows.of(tf.nest.map_structure(lambda column: column[index : index + 1], self.tensors()))
 
     def first_batch(self, model: Any) -> tuple[Any, Any, Any]:
-        """The first batch as a model's `train_step` takes it."""
+        """Return the first batch as a model's `train_step` takes it."""
         x, y, w = tf.nest.map_structure(lambda column: column[0], (self.features, self.labels, self.weights))
         return as_the_model_takes_it(model, x, y, w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What a returned call says."""
+    """The outcome of a call that has returned."""
 
     finite: npt.NDArray[np.bool_]
     """By batch: whether its update was applied."""
@@ -97,7 +97,7 @@ class TrainingCall:
         )
 
     def traced(self, rows: Rows) -> Any:
-        """The concrete function for these rows, for whoever inspects its graph."""
+        """Return the concrete function for these rows, so that its graph can be inspected."""
         with self.strategy.scope():
             return self._function.get_concrete_function(*rows.tensors())
 
@@ -116,7 +116,7 @@ class TrainingCall:
         return applied, losses.stack(), self.metrics.read()
 
     def _guarded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
-        """One batch on all replicas; where its update was not finite, the forward pass leaves no trace either."""
+        """Run one batch on all replicas. Where its update is not finite, undo what the forward pass has changed."""
         guarded = [*self.model.non_trainable_variables, *self.metrics.variables]
         before = [tf.convert_to_tensor(variable.value) for variable in guarded]
         verdicts, shares = self.strategy.run(self._replica_step, args=(features, labels, weights, offsets))
@@ -145,13 +145,13 @@ class TrainingCall:
         return self._gate.verdict(), self._loss(logs, context.num_replicas_in_sync)
 
     def _score(self, x: Any, y: Any, w: Any) -> None:
-        """Score before learning, as the model will behave in use; the training pass then counts for nothing."""
+        """Score before learning, as the model will behave in use; the training pass is then not counted."""
         y_pred = self.model(x, training=False)
         self.model.compute_metrics(x, y, y_pred, sample_weight=w)
         self.metrics.mute()
 
     def _loss(self, logs: Any, replicas: int) -> Any:
-        """Give the replica's share of the batch's loss: shares add up to the loss of the global batch."""
+        """Return the replica's portion of the batch's loss: the portions add up to the loss of the global batch."""
         share = self._gate.loss()
         if share is None:
             share = tf.cast(logs.get("loss", float("nan")), tf.float32) / replicas
@@ -159,10 +159,10 @@ class TrainingCall:
 
 
 def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any, Any]:
-    """Features by name, or the only one bare for a model of one unnamed input; without labels, y is x.
+    """Return features, labels and weights as the model takes them. Without labels, y is x.
 
-    Ragged features travel padded, with their lengths beside them, so that every block has one shape; here they become
-    what the model takes.
+    Features stay a mapping by name, except that a model with one unnamed input gets the only feature bare. Ragged
+    features travel padded, with their lengths beside them, so that every block has one shape; here they become ragged.
     """
     x = _with_ragged(x)
     inputs = getattr(model, "_inputs_struct", None)

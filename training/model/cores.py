@@ -1,6 +1,6 @@
 """How many cores this process may use: its affinity and its cgroup's quota, as a pod's CPU limit is one.
 
-Whoever counts the machine's cores instead starts 64 threads in a pod of two. Runs anywhere; reads /proc and /sys once.
+Counting the machine's cores instead would start 64 threads in a pod of two. Runs on any thread; reads /sys once.
 """
 
 import os
@@ -14,13 +14,13 @@ _CGROUP_1 = ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
 
 @cache
 def usable_cores() -> int:
-    """At least one."""
+    """Return the number of cores that this process may use, at least one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, quota(Path("/sys/fs/cgroup")) or allowed))
 
 
 def quota(mounted: Path) -> int | None:
-    """The cores' worth of time that a control group grants, rounded up; None where it sets no limit."""
+    """Return how many cores a control group grants, rounded up; None where it sets no limit."""
     try:
         if (mounted / _CGROUP_2).exists():
             granted, period = (mounted / _CGROUP_2).read_text().split()

@@ -1,9 +1,9 @@
 """The search for culprits: which records of a batch make its update not finite.
 
-The gate has left such a batch out whole, so nothing of it is learnt yet. Halves are tried, each as a call of its own;
-a half that gives a finite update is thereby learnt, one that does not is halved again, down to single records. Replays
-search alike, so the weights after it are a function of the records. Runs on the trainer's thread, inside the settling
-of the block: nobody sees a state in between.
+The finite guard has left out such a batch whole, so nothing of it is learnt yet. The search tries halves, each as a
+call of its own: a half that gives a finite update is thereby learnt, any other is halved again, down to single records.
+A replay searches in the same way, so the weights afterwards are a function of the records. Runs on the trainer's
+thread, before the block is settled, so no state in between is ever visible.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ import tensorflow as tf
 from training.model.compiled_call import CallResult, Rows, TrainingCall
 
 MOST_CALLS = 256
-"""A batch that needs more tries than this is poisoned through and through: what is left of it is set aside untried."""
+"""After this many calls for one batch, what is left of it is set aside untried: most of it is poisoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class Culprits:
     """Records set aside, by the index of their partition."""
 
     offsets: tuple[tuple[int, int], ...] = ()
-    """(partition index, offset), in the order found."""
+    """(partition index, offset), sorted."""
 
     def by_partition(self) -> Mapping[int, int]:
-        """How many of each partition."""
+        """Count the culprits of each partition, by its index."""
         return Counter(partition for partition, _ in self.offsets)
 
 
@@ -43,11 +43,11 @@ class CulpritSearch:
 
     @property
     def culprits(self) -> Culprits:
-        """All found so far."""
+        """All culprits found so far."""
         return Culprits(tuple(sorted(self.found)))
 
     def search(self, batch: Rows) -> None:
-        """Learn what can be learnt of a batch of shape [1, B, …]; name the rest."""
+        """Learn what can be learnt of a batch of shape [1, B, …], and record the other rows as culprits."""
         offsets = batch.offsets.numpy()[0]
         partitions = batch.partitions.numpy()[0]
         bad, calls = [np.flatnonzero(offsets >= 0)], 0
@@ -62,7 +62,7 @@ class CulpritSearch:
                     bad.append(half)
 
     def merged(self, first: CallResult) -> CallResult:
-        """The block's scores, with those of the calls that the search made."""
+        """Return the block's scores, with those of the calls that the search made."""
         results = [first, *self.results]
         return CallResult(
             finite=np.concatenate([result.finite for result in results]),
@@ -78,7 +78,7 @@ class CulpritSearch:
 
 
 def only(batch: Rows, rows: npt.NDArray[np.int64]) -> Rows:
-    """The batch with only these rows present; the others are copies of them, with weight 0."""
+    """Return the batch with only these rows present; the others are copies of them, with weight 0."""
     size = int(batch.weights.shape[1])
     order = np.resize(rows, size)
     present = np.arange(size) < len(rows)

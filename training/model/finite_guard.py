@@ -1,4 +1,4 @@
-"""The gate: no update that is not finite is ever applied.
+"""The finite guard: no update that is not finite is ever applied.
 
 Wraps the `apply` of each optimizer, so that the model's own `train_step` runs as it is: in the graph, the gradients of
 all replicas (and the loss, where the model computes it by `compute_loss`) are checked together; where anything is NaN
@@ -15,7 +15,7 @@ from training.model.variables import optimizers_of
 
 
 class _GuardedStep(threading.local):
-    """What the step being traced has shown so far. Each replica is traced in a thread of its own, in turns."""
+    """The losses and verdicts of the step being traced. Each replica is traced in a thread of its own, in turns."""
 
     def __init__(self) -> None:
         self.losses: list[Any] = []
@@ -23,7 +23,7 @@ class _GuardedStep(threading.local):
 
 
 class FiniteGuard:
-    """Guards a model's optimizers. `verdict()` tells, inside the traced step, whether all updates were finite."""
+    """Guards a model's optimizers. Inside the traced step, `verdict()` is whether all updates were finite."""
 
     def __init__(self, model: Any) -> None:
         self._step = _GuardedStep()
@@ -36,12 +36,12 @@ class FiniteGuard:
         self._step.losses, self._step.verdicts = [], []
 
     def verdict(self) -> Any:
-        """Whether every update of the step was finite; true where the step made none."""
+        """Return whether every update of the step was finite, as a tensor; true where the step made none."""
         verdicts = self._step.verdicts or [tf.constant(True)]  # noqa: FBT003 - a tensor's value
         return tf.reduce_all(tf.stack(verdicts))
 
     def loss(self) -> Any | None:
-        """Give the replica's share of the global batch's loss, where the model computes it by `compute_loss`."""
+        """Return the replica's portion of the global batch's loss; None where the model does not use `compute_loss`."""
         return self._step.losses[-1] if self._step.losses else None
 
     def _noted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ class FiniteGuard:
 
 
 def _not_finite(tensors: Sequence[Any]) -> Any:
-    """How many of the tensors hold something that is not finite, as a float32 that replicas can sum."""
+    """Count the tensors that hold a value that is not finite, as a float32 that replicas can sum."""
     flags = [1.0 - tf.cast(tf.reduce_all(tf.math.is_finite(_values(tensor))), tf.float32) for tensor in tensors]
     return tf.add_n(flags) if flags else tf.constant(0.0)
 

@@ -1,9 +1,9 @@
-"""Hyperparameters: what a checkpoint was learnt with, and what becomes of it where model or settings differ now.
+"""Hyperparameters: which ones a checkpoint was learnt with, and which ones hold where model or settings differ now.
 
 Owns the part `hyperparameters`: by name, every scalar of every optimizer's config and the settings that matter to what
-is learnt, as they were in force. A learning rate is a variable, so a restore brings the old one back whatever the code
-says; all others are constants of the compiled step, so the new ones hold whatever the checkpoint says. This part sees
-both, says every difference in a line of the log, and decides by policy. Where nothing differs nothing is touched.
+is learnt, as they were in force. A learning rate is a variable, so a restore brings back the old one whatever the code
+says; all others are constants of the compiled step, so the new ones hold whatever the checkpoint says. This part
+compares both, logs every difference, and decides by policy. Where nothing differs, it changes nothing.
 
 Runs on the trainer's thread, after the part `optimizer`, whose variables it corrects.
 """
@@ -27,9 +27,9 @@ from training.model.variables import assign, differences, optimizer_variables, o
 log = logging.getLogger(__name__)
 NAME = "hyperparameters"
 UNKNOWN: Mapping[str, PartState] = {NAME: PartState()}
-"""What a checkpoint without this part says of it."""
+"""Stands in for this part where a checkpoint lacks it."""
 _BY_USERS = ("model.args.", "records.features.")
-"""Names that users make: there, one that only one side has is a difference too. Others come and go with versions."""
+"""Names that users make: of these, a name that only one side has is a difference. Others come and go with versions."""
 _CLASS = "class"
 _FADED = 0.01
 
@@ -40,12 +40,12 @@ class OnChange(StrEnum):
     BUILD = "build"
     """Those of the model as it was built: what was just deployed."""
     CHECKPOINT = "checkpoint"
-    """Those of the checkpoint; what cannot be set any more is refused."""
+    """Those of the checkpoint; a value that can no longer be set is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HyperparameterOptions:
-    """What the settings have to do with it."""
+    """What the settings say about hyperparameters."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Those that matter to what is learnt, by name (`training.batch_size`): JSON values, and no secret."""
@@ -58,9 +58,9 @@ class Change:
 
     name: str
     then: Any
-    """In the checkpoint: whatever JSON can hold."""
+    """The value in the checkpoint, as JSON holds it."""
     now: Any
-    """In model and settings."""
+    """The value in model and settings."""
     used: OnChange
     """Which of the two is in force."""
 
@@ -71,7 +71,7 @@ class Change:
 
 
 class Hyperparameters:
-    """What is in force in this process, and its part of a checkpoint."""
+    """The hyperparameters in force in this process, as a part of a checkpoint."""
 
     name = NAME
 
@@ -87,11 +87,11 @@ class Hyperparameters:
         """What differed at the last restore."""
 
     def snapshot(self) -> PartState:
-        """What is in force; some hundred bytes."""
+        """Return the hyperparameters in force; some hundred bytes."""
         return PartState(facts=dict(self._in_force))
 
     def check(self, state: Mapping[str, PartState]) -> None:
-        """Refuse, by all parts of a checkpoint, another optimizer, and what the policy asks for and cannot be."""
+        """Refuse another optimizer, and a value that the policy asks for and that cannot be set. Takes all parts."""
         changes = self.foreseen(state)
         for change in changes:
             if change.name in self._classes:
@@ -101,13 +101,13 @@ class Hyperparameters:
                 raise ConfigError(_cannot_hold(change))
 
     def foreseen(self, state: Mapping[str, PartState]) -> tuple[Change, ...]:
-        """What a restore of these parts would find to differ."""
+        """Return the differences that a restore of these parts would find."""
         arrays = state["optimizer"].arrays
         then = {name: float(arrays[key]) for name in self._variables if (key := _key(name)) in arrays}
         return self._compared(state[NAME].facts or then)
 
     def restore(self, state: PartState) -> None:
-        """Let the policy decide each difference; the variables are the checkpoint's already."""
+        """Decide each difference by policy. The variables must have been restored already."""
         if not state.facts:
             log.info("the checkpoint does not say with which hyperparameters it was learnt")
         restored = {name: float(np.array(read(variable))) for name, variable in self._variables.items()}
@@ -122,7 +122,7 @@ class Hyperparameters:
             log.warning("%s", warning)
 
     def _compared(self, then: Mapping[str, Any]) -> tuple[Change, ...]:
-        """Every difference to what a checkpoint says, by name; none to what it does not say."""
+        """Return every difference from the checkpoint's values, by name; a value that it lacks is no difference."""
         both = then.keys() & self._now.keys()
         one = {name for name in then.keys() ^ self._now.keys() if then and name.startswith(_BY_USERS)}
         return tuple(
@@ -135,7 +135,7 @@ class Hyperparameters:
         return self._on_change if name in self._variables else OnChange.BUILD
 
     def _can_hold(self, change: Change) -> bool:
-        """Whether the checkpoint's value holds, or is of no concern to the policy: model.py's own business."""
+        """Return whether the checkpoint's value can be set, or is not subject to the policy, as in model.py."""
         if change.name.startswith(("model.", "records.")):
             return True
         return change.name in self._variables and isinstance(change.then, int | float)
@@ -150,7 +150,7 @@ class Hyperparameters:
 
 
 def faded(model: Any) -> Iterator[str]:
-    """A line for each schedule that has all but ended the learning, though the stream goes on."""
+    """Yield a warning for each schedule whose rate is close to zero, because the model would stop learning."""
     for name, optimizer in optimizers_of(model).items():
         schedule = optimizer._learning_rate  # noqa: SLF001 - Keras gives the rate in public, never the schedule
         step, rate = int(np.asarray(optimizer.iterations)), float(np.asarray(optimizer.learning_rate))
@@ -166,7 +166,7 @@ def faded(model: Any) -> Iterator[str]:
 
 
 def _of_optimizers(model: Any) -> dict[str, Any]:
-    """Every scalar of every optimizer's config, by the optimizer's name and its own."""
+    """Return every scalar of every optimizer's config, by the optimizer's name and the scalar's."""
     facts: dict[str, Any] = {}
     for name, optimizer in optimizers_of(model).items():
         facts[f"{name}.{_CLASS}"] = type(optimizer).__name__
@@ -187,7 +187,7 @@ def _config(optimizer: Any) -> Mapping[str, Any]:
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
-    """A value by name; a serialized object (a schedule, say) by its class, and below it its own config."""
+    """Flatten a value: a serialized object (such as a schedule) becomes its class, and below it its own config."""
     if not isinstance(value, Mapping):
         return {name: _plain(value)}
     kind, config = value.get("class_name"), value.get("config", {})
@@ -202,7 +202,7 @@ def _flat(name: str, value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold, and reads back as the same."""
+    """Convert a value to one that JSON can hold and reads back as the same."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
@@ -215,7 +215,7 @@ def _plain(value: Any) -> Any:
 
 
 def _key(name: str) -> str:
-    """The optimizer's variable that would hold this hyperparameter."""
+    """Return the key of the optimizer's variable that would hold this hyperparameter."""
     return name.replace(".", "/", 1)
 
 

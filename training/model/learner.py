@@ -31,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerOptions:
-    """How a model is put to work."""
+    """How a model is built and trained."""
 
     schema: Schema
     batch_size: int
@@ -41,11 +41,11 @@ class LearnerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """What came of one block."""
+    """The outcome of one block."""
 
     result: CallResult
     culprits: Culprits
-    """Records that no finite update could be made with."""
+    """Records without which the updates are finite; they are set aside."""
 
 
 class Learner:
@@ -77,29 +77,29 @@ class Learner:
             )
 
     def alone(self) -> "Learner":
-        """The same model anew, on one replica; built by the same code."""
+        """Build the same model again, by the same code, on one replica."""
         return Learner(
             self._build_model, self.preprocess, replace(self.options, devices=replace(self.options.devices, replicas=1))
         )
 
     @property
     def replicas(self) -> int:
-        """How many devices share a batch."""
+        """The number of devices that share a batch."""
         return int(self.strategy.num_replicas_in_sync)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """What the replicas are called, as in `CPU:0`."""
+        """The names of the replicas' devices, as in `CPU:0`."""
         return tuple(name.rpartition("device:")[2] for name in self.strategy.extended.worker_devices)
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model learns."""
+        """The number of trainable parameters."""
         return sum(int(np.prod(variable.shape)) for variable in self.model.trainable_variables)
 
     @property
     def state_bytes(self) -> int:
-        """What model and optimizer weigh in a checkpoint."""
+        """The bytes that model and optimizer take in a checkpoint."""
         variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
         return sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in variables)
 
@@ -110,7 +110,7 @@ class Learner:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The model's share of a checkpoint. Seeds are among the model's variables."""
+        """The model's parts of a checkpoint. Seeds are among the model's variables."""
         return (
             VariablesPart("model", model_variables(self.model)),
             VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model)),
@@ -124,11 +124,11 @@ class Learner:
         return [*variables, self.witness.variable]
 
     def probe(self, seed: int = 1) -> Probe:
-        """A made-up batch that fits the schema."""
+        """Make up a batch that fits the schema."""
         return make_probe(self.options.schema, self.options.batch_size, seed)
 
     def rows_of(self, probe: Probe, present: Mask | None = None) -> Rows:
-        """A block of one batch from made-up rows, of which some are present: all, unless told."""
+        """Make a block of one batch from made-up rows; `present` says which rows are present, None that all are."""
         size = self.options.batch_size
         here = np.ones(size, np.bool_) if present is None else present
         features, labels, tensor_weights = flat_preprocess(
@@ -156,11 +156,11 @@ class Learner:
         refuse_uncaptured(function, [*self.state, *self.metric_variables()], deterministic=deterministic)
 
     def metric_variables(self) -> list[Any]:
-        """States that each call resets, and trackers of losses that nothing reads."""
+        """Return the states that each call resets, and the trackers of losses, which nothing reads."""
         return list(self.model.metrics_variables) + self.call.metrics.variables
 
     def learn(self, rows: Rows) -> Lesson:
-        """Learn one block, all or nothing; batches whose update was not finite are searched for the culprits."""
+        """Learn one block, all or nothing; search the batches whose update was not finite for the culprits."""
         result = self.call(rows)
         if result.finite.all():
             return Lesson(result=result, culprits=Culprits())
@@ -198,7 +198,10 @@ def _checked(model: Any) -> Any:
 
 
 def _behaves_differently(model: Any, rows: Rows) -> bool:
-    """Whether the training pass may score otherwise than the model in use: by its own step, dropout, statistics."""
+    """Return whether the training pass may score otherwise than the model in use.
+
+    Its own `train_step`, dropout, or statistics over the batch are reasons.
+    """
     if type(model).train_step is not keras.Model.train_step:
         return True
     x, _, _ = rows.first_batch(model)

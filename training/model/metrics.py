@@ -21,7 +21,7 @@ State = npt.NDArray[np.float64]
 
 
 class _MeteredStep(threading.local):
-    """What the step being traced goes by. Each replica is traced in a thread of its own, in turns."""
+    """The state of the step being traced. Each replica is traced in a thread of its own, in turns."""
 
     def __init__(self) -> None:
         self.present: Any = None
@@ -29,7 +29,7 @@ class _MeteredStep(threading.local):
 
 
 class CompiledMetrics:
-    """The metrics that a model was compiled with, and those that it holds as attributes; the loss is not among them."""
+    """The metrics that a model was compiled with, and those that it holds as attributes, without the loss."""
 
     def __init__(self, model: Any) -> None:
         self._step = _MeteredStep()
@@ -50,20 +50,20 @@ class CompiledMetrics:
         self._step.present, self._step.muted = present, False
 
     def mute(self) -> None:
-        """What follows in this step does not count: the scores are in already."""
+        """Stop counting for the rest of this step, because the scores were counted already."""
         self._step.muted = True
 
     def reset(self) -> None:
-        """In the graph, outside of replicas: begin a call."""
+        """Reset all states at the beginning of a call; runs in the graph, outside of replicas."""
         for variable in self.variables:
             variable.assign(tf.zeros_like(variable.value))
 
     def read(self) -> list[Any]:
-        """In the graph, outside of replicas: the states' sums over the replicas."""
+        """Return the states' sums over the replicas; runs in the graph, outside of replicas."""
         return [tf.convert_to_tensor(variable.value) for variable in self.variables]
 
     def results(self, states: Sequence[State]) -> dict[str, float]:
-        """What the metrics say about these sums of states; scalars only, and nothing where there are no sums."""
+        """Return the metrics' values for these sums of states; scalars only, and none where there are no sums."""
         if not states:
             return {}
         tensors = [tf.constant(state, tf.as_dtype(v.dtype)) for state, v in zip(states, self.variables, strict=True)]
@@ -71,12 +71,12 @@ class CompiledMetrics:
         return {name: float(value) for name, value in values.items() if value.ndim == 0}
 
     def _stateless_results(self, tensors: list[Any]) -> dict[str, Any]:
-        """All results in one graph: one by one they are dozens of small operations, on the trainer's thread."""
-        left, found = list(tensors), {}
+        """Compute all results in one graph: one by one they are dozens of small operations on the trainer's thread."""
+        left, results = list(tensors), {}
         for name, metric in self.metrics.items():
             own, left = left[: len(metric.variables)], left[len(metric.variables) :]
-            found[name] = metric.stateless_result(own)
-        return found
+            results[name] = metric.stateless_result(own)
+        return results
 
     def _weighted(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
         def weighted(*args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,7 @@ class CompiledMetrics:
 
 
 def _objects(model: Any) -> tuple[list[Any], list[Any]]:
-    """The compiled metrics, and the model's own metric attributes."""
+    """Return the compiled metrics, and the model's own metric attributes."""
     compiled = model._compile_metrics.metrics if model._compile_metrics is not None else []  # noqa: SLF001 - no public list
     known = {id(metric) for metric in compiled}
     trackers = {id(model._loss_tracker), id(model._compile_metrics)}  # noqa: SLF001 - to tell them from the user's
@@ -102,7 +102,7 @@ def _objects(model: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _flat(metrics: Sequence[Any]) -> list[Any]:
-    """Metrics in the order of the list, containers opened."""
+    """Return the metrics in the order of the list, with containers replaced by what they contain."""
     flat: list[Any] = []
     for metric in metrics:
         inner = getattr(metric, "metrics", None)

@@ -1,7 +1,7 @@
-"""The user's model file: found by path, loaded by file, called once, and every way it can fail named.
+"""The user's model file: found by path, loaded from the file, called once. Each way to fail has its own error text.
 
-Owns the loading; runs on the thread that starts the service. The file is loaded under a name of its own, so a folder
-of the user's called `training` can neither shadow nor be shadowed.
+Owns the loading; runs on the thread that starts the service. The file is loaded under a module name of its own, so that
+a user's folder called `training` neither shadows ours nor is shadowed by it.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class ModelFile:
 
     @property
     def sha256(self) -> str:
-        """The file's content, by hash; part of each checkpoint's provenance."""
+        """The hash of the file's contents, which is part of each checkpoint's provenance."""
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""The proof on `preprocess`: each row is made of its own row alone, in its place.
+"""The proof on `preprocess`: each row is computed from its own row alone, and keeps its place.
 
-It is mapped over as many rows as happen to come together, absent ones among them, so a function that looks at a row's
-neighbours (a mean over the batch, a sort) would make what is learnt depend on them. Runs while the model is examined.
+The function is mapped over the rows that happen to come together, absent ones among them. If it looked at a row's
+neighbours (a mean over the batch, a sort), what is learnt would depend on them. Runs while the model is examined.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ CLAIM = "preprocess makes each row of its own row alone"
 
 
 def repeats_itself(learner: Learner) -> bool:
-    """Whether the same rows come out the same again; where not, nothing that is compared shows anything."""
+    """Return whether the same rows give the same result twice; where they do not, no comparison shows anything."""
     probe = learner.probe()
     return not [*_differing(learner.rows_of(probe), learner.rows_of(probe), slice(None))]
 
 
 def row_by_row(learner: Learner) -> list[Finding]:
-    """Examine `preprocess`; nothing to find where the model has none."""
+    """Examine `preprocess`; no findings where the model has none."""
     size = learner.options.batch_size
     if learner.preprocess is None:
         return []
@@ -46,7 +46,7 @@ def row_by_row(learner: Learner) -> list[Finding]:
 
 
 def _differing(one: Rows, other: Rows, rows: slice) -> Iterator[str]:
-    """The names of what differs in these rows."""
+    """Yield the names of the columns that differ in these rows."""
     pairs = zip(_named(one), _named(other), strict=True)
     for (name, mine), (_, theirs) in pairs:
         if not _same(mine[0][rows], theirs[0][rows]):

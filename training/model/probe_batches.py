@@ -23,7 +23,7 @@ class Probe:
     labels: Mapping[str, Column]
 
     def arranged(self, order: npt.NDArray[np.int64]) -> "Probe":
-        """The rows in another order, with repetitions."""
+        """Return the rows in another order, which may repeat some."""
         return Probe(
             features={name: column[order] for name, column in self.features.items()},
             labels={name: column[order] for name, column in self.labels.items()},
@@ -31,7 +31,7 @@ class Probe:
 
 
 def make_probe(schema: Schema, rows: int, seed: int = 1) -> Probe:
-    """Make rows up; the same for the same seed."""
+    """Make up rows that fit the schema, the same ones for the same seed."""
     random = np.random.default_rng(seed)
     features = {field.name: _column(field, rows, random) for field in schema.features}
     for field in schema.features:
@@ -44,17 +44,18 @@ def make_probe(schema: Schema, rows: int, seed: int = 1) -> Probe:
 
 
 def _of_any_length(field: Field, column: Column, random: np.random.Generator) -> dict[str, Column]:
-    """The rows cut to lengths from 0 to all, padded, and their lengths where the dataset has them."""
+    """Cut the rows to random lengths, pad them, and add the lengths where the dataset has such a column."""
     lengths = random.integers(0, field.shape[0] + 1, len(column))
     beyond = np.arange(field.shape[0]) >= lengths[:, np.newaxis]
     cut = column.copy()
     cut[beyond] = np.array(field.pad.encode() if isinstance(field.pad, str) else field.pad, field.numpy_dtype)
-    told = field.lengths
-    return {field.name: cut} | ({} if told is None else {told.name: lengths.astype(np.int32)})
+    if field.lengths is None:
+        return {field.name: cut}
+    return {field.name: cut, field.lengths.name: lengths.astype(np.int32)}
 
 
 def keeping_rules(field: Field, shape: tuple[int, ...], random: np.random.Generator) -> Column:
-    """Values that `one_of` lists, or numbers of [0, 1] moved and squeezed as little as `min` and `max` ask for."""
+    """Make up values that `one_of` lists, or numbers of [0, 1] moved into the bounds of `min` and `max`."""
     if field.one_of is not None:
         return _listed(field)[random.integers(0, len(field.one_of), shape)]
     made_up = random.integers(0, 2, shape) if field.numpy_dtype.kind in "iu" else random.uniform(0.05, 0.95, shape)
@@ -82,7 +83,7 @@ def _listed(field: Field) -> Column:
 
 
 def _within(made_up: npt.NDArray[np.float64] | Int64s, field: Field) -> Column:
-    """Numbers of [0, 1], moved and squeezed as little as the field's bounds ask for."""
+    """Move and squeeze numbers of [0, 1] as little as the field's bounds require."""
     low, high = field.min, field.max
     span = 1 if low is None or high is None else min(1, high - low)
     start = 0 if high is None else min(0, high - span)

@@ -1,8 +1,9 @@
 """A profile: what TensorFlow does during some calls, as a trace that TensorBoard shows.
 
-Owns TensorFlow's one profiler while a trace is taken, on the trainer's thread. It begins and ends between two calls: it
-ends after so many of them, or after a while where the topic is idle, or with the training. One is taken at a time, and
-another one is refused. Writing it holds the learning up, by a second or some; a profile that fails disturbs nothing.
+Owns TensorFlow's only profiler while a trace is taken, on the trainer's thread. A trace begins and ends between two
+calls: it ends after the number of calls that was asked for, after `LONGEST_S` where the topic is idle, or with the
+training. Only one is taken at a time; a second one is refused. Writing it blocks the learning for a few seconds. A
+profile that fails does not disturb the learning.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from training.errors import ProfileBusyError, ProfileError
 
 log = logging.getLogger(__name__)
 LONGEST_S = 60.0
-"""However few calls there were: what is traced is kept in memory until it ends."""
+"""A trace ends after this time even with fewer calls, because it is kept in memory until it ends."""
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class Profiling:
         self._taking = _Taking(command, self._clock() + LONGEST_S)
 
     def call(self) -> AbstractContextManager[object]:
-        """Around each call, so that the trace shows it as a step."""
+        """Return a context for one call, so that the trace shows the call as a step."""
         if self._taking is None:
             return contextlib.nullcontext()
         self._taking.calls += 1
@@ -64,13 +65,13 @@ class Profiling:
         return trace
 
     def look(self) -> None:
-        """Between two calls: end the trace that is complete, or has taken too long."""
+        """End the trace if it is complete or has taken too long; called between two calls."""
         taking = self._taking
         if taking is not None and (taking.calls >= taking.command.calls or self._clock() >= taking.until):
             self.end()
 
     def end(self) -> None:
-        """End the trace under way, if there is one, and answer."""
+        """End the trace under way, if there is one, and answer its command."""
         taking, self._taking = self._taking, None
         if taking is None:
             return

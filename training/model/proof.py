@@ -1,4 +1,4 @@
-"""The proof at every start, on the user's own model: a record weighs the same everywhere.
+"""The proof at every start, on the user's own model: a record has the same weight everywhere.
 
 It runs the real compiled call on made-up rows and compares what the state is afterwards, then puts the state back:
 
@@ -6,7 +6,7 @@ It runs the real compiled call on made-up rows and compares what the state is af
 2. a present row pulls with 1/B of the global batch, in a full batch and in a partial one;
 3. one replica and several come to the same weights (where there are several, and the model draws no random numbers).
 
-A model that fails is refused with the layer or metric at fault and the way out, or warned of, by setting.
+A model that fails is refused with the layer or metric at fault and what to do, or only warned of (`training.proof`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One sentence of the proof, held or broken."""
+    """One claim of the proof, and whether it holds."""
 
     claim: str
     holds: bool | None
-    """None where it could not be examined; `detail` says why."""
+    """None where the claim could not be examined; `detail` says why."""
     detail: str = ""
 
 
@@ -45,7 +45,7 @@ class StateAfterCall:
 
 
 class ModelProof:
-    """Examines one learner; leaves it as it was."""
+    """Examines one learner, and leaves its state as it was."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
@@ -57,13 +57,13 @@ class ModelProof:
         if self._probe is None:
             detail = "the model gives NaN or infinity on made-up rows; its own records will show"
             return [Finding(claim="absent rows change nothing", holds=None, detail=detail)]
-        found = [self._absent_rows(self._probe), self._one_b_th(self._probe)]
+        findings = [self._absent_rows(self._probe), self._weight_of_a_row(self._probe)]
         if self._learner.replicas > 1:
-            found.append(self._replicas(self._probe))
-        return found
+            findings.append(self._replicas(self._probe))
+        return findings
 
     def outcome(self, probe: Probe, present: Mask | None = None) -> StateAfterCall:
-        """Run one batch from the present state, look, and put the state back."""
+        """Run one batch from the present state, copy the resulting state, and restore the present one."""
         before = {key: np.array(read(variable)) for key, variable in self._variables.items()}
         witness = np.array(read(self._learner.witness.variable))
         try:
@@ -93,13 +93,13 @@ class ModelProof:
             return Finding(claim=claim, holds=False, detail=text)
         return Finding(claim=claim, holds=True)
 
-    def _one_b_th(self, probe: Probe) -> Finding:
-        """The losses of two halves, each alone in the batch, must add up to the loss of the whole."""
+    def _weight_of_a_row(self, probe: Probe) -> Finding:
+        """Check that the losses of two halves, each alone in the batch, add up to the loss of the whole."""
         claim = "a present row pulls with 1/B of the global batch"
         first = np.arange(self._learner.options.batch_size) % 2 == 0  # on every replica half of its rows
-        nobody = np.zeros_like(first)
+        none = np.zeros_like(first)
         apart, left, right, whole = (
-            float(self.outcome(probe, present).result.losses[0]) for present in (nobody, first, ~first, ~nobody)
+            float(self.outcome(probe, present).result.losses[0]) for present in (none, first, ~first, ~none)
         )
         if np.isnan([apart, left, right, whole]).any():
             return Finding(claim=claim, holds=None, detail="the model's train_step reports no finite loss")
@@ -119,14 +119,14 @@ class ModelProof:
         size = self._learner.options.batch_size
         for rows in (size, max(1, size // (2 * replicas))):
             present = np.arange(size) < rows
-            ours, theirs = self.outcome(probe, present), single.outcome(probe, present)
-            moved = _differences(ours.values, theirs.values)
+            several, alone = self.outcome(probe, present), single.outcome(probe, present)
+            moved = _differences(several.values, alone.values)
             if moved:
                 return Finding(claim=claim, holds=False, detail=self._blame(moved))
         return Finding(claim=claim, holds=True)
 
     def _finite_probe(self) -> Probe | None:
-        """A probe on which the model's update is finite; None where a few tries give none."""
+        """Find a probe on which the model's update is finite; None where a few tries give none."""
         for seed in range(1, 4):
             probe = self._learner.probe(seed)
             if self.outcome(probe).result.finite.all():
@@ -158,14 +158,14 @@ class ModelProof:
 
 
 def _order(size: int, present: int, fill: int) -> npt.NDArray[np.int64]:
-    """The first rows as they are, the absent ones copies of one of them."""
+    """Return an order of rows: the present ones as they are, each absent one a copy of the row `fill`."""
     order = np.arange(size)
     order[present:] = fill
     return order
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Keys whose values differ beyond rounding, the worst first."""
+    """Return the keys whose values differ by more than rounding, the largest difference first."""
     gaps = {
         key: float(np.max(np.abs(one[key].astype(np.float64) - other[key].astype(np.float64)), initial=0.0))
         for key in one

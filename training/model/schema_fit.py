@@ -1,4 +1,4 @@
-"""Whether a model's inputs and outputs fit a schema; where they do not, both are shown side by side.
+"""Checking that a model's inputs fit a schema; where they do not, both are shown side by side.
 
 Pure inspection; runs while the model is built.
 """
@@ -12,7 +12,7 @@ from training.model.compiled_call import Rows
 
 
 def check_inputs(model: Any, rows: Rows) -> None:
-    """Refuse a functional model whose inputs are not the features (after `preprocess`), by name, shape and kind."""
+    """Refuse a functional model whose inputs differ from the features (after `preprocess`) in name, shape or kind."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
         return
@@ -35,7 +35,7 @@ class _Input:
         self.shape, self.dtype = shape, dtype
 
     def takes(self, other: "_Input") -> bool:
-        """Whether a column of the other kind may go in. Keras casts numbers, never text."""
+        """Return whether this input takes such a column. Keras casts numbers, never text."""
         shapes = len(self.shape) == len(other.shape) or (self.shape, other.shape) in {((1,), ()), ((), (1,))}
         sizes = all(a is None or a == b for a, b in zip(self.shape, other.shape, strict=False))
         return shapes and sizes and (self.dtype == "string") == (other.dtype == "string")

@@ -21,11 +21,11 @@ class DeviceOptions:
     """Which devices train."""
 
     replicas: int | None = None
-    """How many; None takes every GPU, or one CPU device where there is none."""
+    """The number of devices; None takes every GPU, or one CPU device where there is none."""
     deterministic: bool = False
     """The same bits on every run: TensorFlow's deterministic kernels and a fixed number of threads."""
     threads: int | None = None
-    """That share the work of one operation on CPUs; None takes all usable cores but the one that ingest needs."""
+    """Threads that share one operation on CPUs; None takes all usable cores but the one that ingest needs."""
 
 
 def make_strategy(options: DeviceOptions) -> Any:
@@ -36,13 +36,13 @@ def make_strategy(options: DeviceOptions) -> Any:
     devices = _devices(options.replicas)
     if devices[0].startswith("GPU"):
         return tf.distribute.MirroredStrategy(devices)
-    # Collectives between logical CPUs know their group by a number that every strategy begins to count anew, so two
-    # strategies in one process (the proof has two) would take each other's; summing on one device has no such state.
+    # Collectives between logical CPUs identify their group by a number that every strategy counts from the same start,
+    # so two strategies in one process (the proof has two) would mix theirs up; summing on one device has no such state.
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
 
 
 def _set_threads(within: int) -> None:
-    """Set how many threads work, before TensorFlow's runtime begins; a strategy that is made later takes what is set.
+    """Set the number of TensorFlow's threads, before its runtime starts; a strategy that is made later keeps them.
 
     Operations of a small model are over before a second thread has woken: on two cores an MLP of 28-64-64 learns 1.3
     times as fast with one thread inside an operation as with two, for 0.75 of the CPU, with nothing else running.

@@ -1,8 +1,8 @@
 """The variables of a model and its optimizers: keyed by structure, copied between calls, restored whole or not at all.
 
 Owns the naming and the two parts `model` and `optimizer`; runs on the trainer's thread. A snapshot is copied at once,
-into memory that is kept from one save to the next: 120 MB take some 20 ms. Holding on to TensorFlow's own buffers
-instead costs nothing at first, and then the next update 130 ms, as it must find as much new memory to write to.
+into memory that is kept from one save to the next: 120 MB take about 20 ms. Keeping TensorFlow's own buffers instead
+costs nothing at first, but then the next update takes 130 ms, because it must allocate as much new memory.
 
 Auto-generated names (`dense_17`) count up through a process, so a path is renumbered by first appearance in this model:
 the same code gives the same keys in any process, after any number of models.
@@ -27,11 +27,11 @@ _COUNTED = re.compile(r"^(.*?)_(\d+)$")
 _UNNAMED = re.compile(r"^variable_\d+$")
 _MUTATING_OPS = ("LookupTableInsert", "LookupTableImport", "LookupTableRemove", "MutableHashTable", "MutableDenseHash")
 _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
-"""How the types of those operations begin that draw from a state of TensorFlow's own. `StatelessRandom…` do not."""
+"""Prefixes of the operations that draw random numbers from TensorFlow's own state; `StatelessRandom…` do not."""
 
 
 def automatic_names(model: Any) -> frozenset[str]:
-    """The names that Keras gives by itself, without their counters: classes of layers in snake case."""
+    """Return the names that Keras gives by itself, without their counters: classes of layers in snake case."""
     layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001 - Keras has no public recursive walk
     classes = {"seed_generator", "variable", *(_snake(type(layer).__name__) for layer in layers)}
     if any(isinstance(layer, keras.layers.Bidirectional) for layer in layers):  # names its halves after what it wraps
@@ -66,7 +66,7 @@ def _renumbered(place: str, component: str, counts: dict[tuple[str, str], int], 
 
 
 def _free(key: str, taken: Collection[str]) -> str:
-    """Tell twins apart, in their order."""
+    """Return a key that is not taken: the key itself, or the key with the number of its duplicate."""
     free, twin = key, 1
     while free in taken:
         twin += 1
@@ -75,18 +75,18 @@ def _free(key: str, taken: Collection[str]) -> str:
 
 
 def _snake(name: str) -> str:
-    """A class's name as Keras makes a layer's name of it: Conv2DTranspose is conv2d_transpose."""
+    """Return a class name as Keras turns it into a layer's name: Conv2DTranspose becomes conv2d_transpose."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
 
 
 def model_variables(model: Any) -> dict[str, Any]:
-    """Every variable of the model, seeds included, by structure."""
+    """Return every variable of the model, seeds included, by structure."""
     return by_structure(model.variables, automatic_names(model))
 
 
 def optimizers_of(model: Any) -> dict[str, Any]:
-    """The compiled optimizer under the name `optimizer`, and any other that the model holds as an attribute."""
+    """Return the compiled optimizer as `optimizer`, and any other that the model holds as an attribute, by name."""
     found = {"optimizer": model.optimizer} if model.optimizer is not None else {}
     for name, value in vars(model).items():
         if isinstance(value, keras.optimizers.Optimizer) and all(value is not known for known in found.values()):
@@ -95,7 +95,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 
 
 def optimizer_variables(model: Any) -> dict[str, Any]:
-    """Every variable of every optimizer: its kind, and the model's variable that it belongs to by structure."""
+    """Return every variable of every optimizer, by its kind and the structure of the variable that it belongs to."""
     owners = {v.path.replace("/", "_"): key.replace("/", "_") for key, v in model_variables(model).items()}
     longest_first = sorted(owners, key=len, reverse=True)
     keyed: dict[str, Any] = {}
@@ -109,23 +109,23 @@ def optimizer_variables(model: Any) -> dict[str, Any]:
 
 
 def rates_of(model: Any) -> frozenset[str]:
-    """What the optimizers' rates are called among the variables: there or not, as a rate is a number or a schedule."""
+    """Return the keys of the optimizers' rates; a rate is a variable only where it is a number, not a schedule."""
     return frozenset(f"{name}/learning_rate" for name in optimizers_of(model))
 
 
 def copies(variable: Any) -> tuple[Any, ...]:
-    """The TensorFlow variables behind one Keras variable, one a replica."""
+    """Return the TensorFlow variables behind one Keras variable, one a replica."""
     value = backing(variable)
     return tuple(getattr(value, "values", (value,)))
 
 
 def backing(variable: Any) -> Any:
-    """The TensorFlow variable, mirrored or not, behind a Keras one; one of TensorFlow's own as it is."""
+    """Return the TensorFlow variable, mirrored or not, behind a Keras variable, or the argument if it is one."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def read(variable: Any) -> Any:
-    """The variable's present value as a tensor that no later update changes."""
+    """Return the variable's present value as a tensor that no later update changes."""
     value = backing(variable)
     if getattr(value, "_policy", None) is not None and value.synchronization == tf.VariableSynchronization.ON_READ:
         return tf.convert_to_tensor(value)
@@ -145,9 +145,9 @@ class VariablesPart:
     name: str
     variables: Mapping[str, Any]
     optional: Collection[str] = ()
-    """Those that a checkpoint of this very model may lack, or have where the model has none."""
+    """Keys that may be in the checkpoint and not in the model, or in the model and not in the checkpoint."""
     _kept: list[dict[str, Array]] = field(default_factory=list, repr=False)
-    """What earlier snapshots were copied into, for the next ones."""
+    """Arrays of released snapshots, to be used again for the next ones."""
 
     def snapshot(self) -> PartState:
         """Copy all values between calls."""
@@ -181,7 +181,7 @@ class VariablesPart:
 
 
 def differences(variables: Mapping[str, Any], arrays: Mapping[str, Array], optional: Collection[str] = ()) -> str:
-    """How the names or shapes of a checkpoint differ from the model's, in words; empty where they do not."""
+    """Describe how the names or shapes of a checkpoint differ from the model's; empty where they do not."""
     found = [f"{key} is new" for key in variables if key not in arrays and key not in optional]
     found += [f"{key} is gone" for key in arrays if key not in variables and key not in optional]
     for key in variables.keys() & arrays.keys():

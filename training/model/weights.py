@@ -1,6 +1,6 @@
 """A checkpoint's weights in the user's own model, as plain Keras has it: no strategy, no call, no training.
 
-Runs in a process of its own while a trainer may run elsewhere. The variables are found by structure, as in every
+May run in a process of its own beside a trainer. The variables are found by structure, as in every
 restore, so a checkpoint of another model is refused with the names and shapes that differ.
 """
 
@@ -37,7 +37,7 @@ def model_with_weights(functions: LoadedModelFile, schema: Schema, state: PartSt
 
 
 def checked_target(path: Path) -> Path:
-    """The path, if a file of weights may be made there."""
+    """Return the path if a file of weights may be written there; ConfigError otherwise."""
     if not path.name.endswith(SUFFIX):
         raise ConfigError(f"{path} is no name for weights: Keras wants one that ends with {SUFFIX}")
     if path.exists():
@@ -48,7 +48,7 @@ def checked_target(path: Path) -> Path:
 
 
 def write_weights(model: Any, path: Path) -> int:
-    """Write `.weights.h5` under its name in one step. How many bytes it has."""
+    """Write `.weights.h5` under its name in one step, and return its size in bytes."""
     checked_target(path)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".millrace-") as folder:
@@ -61,7 +61,7 @@ def write_weights(model: Any, path: Path) -> int:
 
 
 def _build(model: Any, functions: LoadedModelFile, schema: Schema) -> None:
-    """Call a model that learns its shapes from its first rows on made-up ones."""
+    """Call the model on made-up rows, so that it learns its shapes."""
     probe = make_probe(schema, rows=2)
     features, _, _ = flat_preprocess(
         functions.preprocess,

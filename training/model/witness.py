@@ -1,7 +1,7 @@
 """The witness: which offsets the weights have really seen, counted inside the compiled call.
 
-By partition it holds what `evidence` adds up. It is computed once from the block, moves in the same call as the
-weights, is saved with them, and owes nothing to the ledger: the two are compared at every save.
+By partition it holds the checksums of `training/ledger/offset_checksum.py`. It is computed once from the block, moves
+in the same call as the weights, is saved with them, and is independent of the ledger: every save compares the two.
 
 Owns a mirrored int64 variable (never one that is summed on read: on two replicas such a variable assigned 7 reads 6).
 """
@@ -25,7 +25,7 @@ _COLUMNS = 3
 
 
 def _mix(offsets: Any) -> Any:
-    """The same mix (SplitMix64) in the graph; multiplication wraps alike, signed or not."""
+    """Compute SplitMix64 in the graph; multiplication wraps in the same way, signed or not."""
 
     def shifted(z: Any, by: int) -> Any:
         unsigned = tf.bitcast(z, tf.uint64)
@@ -55,7 +55,7 @@ class Witness:
         self._index: dict[Partition, int] = {}
 
     def add(self, offsets: Any, partitions: Any, learnt: Any) -> None:
-        """In the graph: take a block's offsets where `learnt`, all of shape [k, B]."""
+        """Add a block's offsets where `learnt` is true, all of shape [k, B]; runs in the graph."""
         with tf.device("/CPU:0"):
             seen = tf.boolean_mask(offsets, learnt)
             rows = tf.stack([tf.ones_like(seen), seen, _mix(seen)], axis=1)
@@ -63,7 +63,7 @@ class Witness:
         self.variable.assign_add(delta)
 
     def know(self, partition: Partition, index: int) -> None:
-        """Bind a row to a partition; a block's spans say which."""
+        """Bind a row of the table to a partition, as a block's spans number them."""
         if index >= CAPACITY:
             raise ConfigError(
                 f"kafka.topics: partition {partition} is number {index + 1}; one trainer holds {CAPACITY}: split topics"
@@ -71,21 +71,21 @@ class Witness:
         self._index[partition] = index
 
     def testimonies(self) -> dict[Partition, Evidence]:
-        """What each partition's offsets add up to so far."""
+        """Return the checksums of each partition's offsets so far."""
         table = np.asarray(read(self.variable).numpy())
         return {partition: Evidence(*map(int, table[index])) for partition, index in self._index.items()}
 
     def counts(self) -> Mapping[Partition, int]:
-        """How many offsets the weights have seen, by partition."""
+        """Return the number of offsets that the weights have seen, by partition."""
         return {partition: testimony.count for partition, testimony in self.testimonies().items()}
 
     def snapshot(self) -> PartState:
-        """Copy the rows in use; a few bytes a partition."""
+        """Copy the rows in use, a few bytes a partition."""
         facts = {str(p): [t.count, t.total, t.mixed] for p, t in self.testimonies().items()}
         return PartState(arrays={}, facts=facts)
 
     def restore(self, state: PartState) -> None:
-        """Take the rows back."""
+        """Restore the rows of a checkpoint."""
         self._write({Partition.parse(text): Evidence(*row) for text, row in state.facts.items()})
 
     def lay(self, partitions: Iterable[Partition]) -> None:
