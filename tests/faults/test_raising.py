@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
 from tests.faults.conftest import MakeProject, MakeStream
+from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.kafka import Letter, dead_letters
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
@@ -19,7 +17,6 @@ from tests.faults.harness.records import NOWHERE, Mixture
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
 
-ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(20)]
 RAISING = Mixture(share=1.0, kinds=(Reason.STEP_RAISED,))
 EXACT = {"deterministic": True, "max_wait": None, "replicas": 1, "shuffle": 512}
@@ -110,8 +107,8 @@ def test_where_that_is_ordered_it_ends_and_names_the_offsets_and_the_way_past_th
         assert "Traceback" not in run.log()
     order = line.rpartition("millrace rewind ")[2].split()
     assert order[0] == "--to"
-    ordered = [sys.executable, "-c", "from app.cli import main; main()", "rewind", "-c", str(made.config), *order]
-    subprocess.run(ordered, cwd=made.path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=120)
+    done = run_forked(["rewind", "-c", str(made.config), *order], cwd=made.path, env=os.environ)
+    assert done.returncode == 0, done.stderr
     with Run(made, "--until", "now") as run:
         run.finish()
     account = _newest(made).ledger[0]

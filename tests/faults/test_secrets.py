@@ -1,8 +1,7 @@
 """Canaries where secrets are, and in records, through everything that goes wrong: nowhere to be found."""
 
 import json
-import subprocess
-import sys
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from app.tools.local_broker.topics import create_topic
 from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.reasons import Reason
+from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.guarded import OWNER
 from tests.faults.harness.locked import USER, locked
 from tests.faults.harness.process import ROOT, Run
@@ -173,8 +173,7 @@ def told_by(commands: Iterable[str], made: Project, *more: str) -> Mapping[str, 
     told = {}
     for command in commands:
         words = [*command.split(), "-c", str(made.config), *more]
-        called = [sys.executable, "-c", "from app.cli import main; main()", *words]
-        done = subprocess.run(called, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        done = run_forked(words, cwd=ROOT, env=os.environ)
         assert done.returncode == 0, done.stdout + done.stderr
         told[command] = done.stdout + done.stderr
     return told

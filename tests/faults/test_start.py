@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), py
 PARTITIONS = 2
 BEGINNING = (AtPoint("start.before_zero"), AtPoint("start.after_zero"))
 RESTORES = (AtPoint("restore.before"), AtPoint("restore.after"))
-SOON, ONCE_TAKEN = 12, 3
-"""Kills up to 3 s after the start, and up to 3 s after the folder was taken: the imports alone take that long."""
+SOON, ONCE_TAKEN = 2, 1
+"""Kills up to 3 s after a cold start, which the imports alone take, and up to 3 s after the folder was taken."""
 LONGEST_S = 3.0
 
 
@@ -33,7 +33,7 @@ def test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before
     shelf = Shelf(made.folder)
 
     for point, written in (("start.after_zero", 70), ("call.settled", 30)):
-        with Run(made, failpoints=f"{point}=kill") as run:
+        with Run(made, failpoints=f"{point}=kill", cold=point == "start.after_zero") as run:
             assert run.exit_code() == -signal.SIGKILL, run.tail()
             assert run.hits(point) == 1
         assert shelf.numbers() == [0], "killed before the first save"
@@ -84,7 +84,7 @@ def test_a_start_that_is_killed_again_and_again_converges_and_leaves_no_more_on_
     checkpoints = Shelf(made.folder)
 
     def strike(fault: KillMethod) -> None:
-        with Run(made, failpoints=fault.failpoints) as run:
+        with Run(made, failpoints=fault.failpoints, cold=isinstance(fault, AfterStart)) as run:
             fault.bring_about(run, checkpoints)
 
     def files() -> list[str]:

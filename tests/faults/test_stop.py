@@ -42,7 +42,7 @@ def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_agai
     shelf = Shelf(made.folder)
     topic.write(500)
     topic.flow(1000)
-    with Run(made, failpoints="call.settled=sleep:0, save.before_data=sleep:0, commit.after=sleep:0") as run:
+    with Run(made, failpoints="call.settled=sleep:0, save.before_data=sleep:0, commit.after=sleep:0", cold=True) as run:
         run.wait_for_first_call()
         asked = time.monotonic()
         run.terminate()
@@ -71,7 +71,7 @@ def test_sigterm_in_a_call_a_save_a_restore_or_while_tracing_ends_well_and_nothi
 ) -> None:
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = terminate(broker, tmp_path, rounds=MOMENTS, seed=seed)
+    figures = terminate(broker, tmp_path, rounds=MOMENTS, seed=seed, cold=False)
     record_property("terms", figures.summary())
     assert len(figures.moments) == MOMENTS
     assert figures.exits == {0: MOMENTS}
@@ -95,7 +95,7 @@ def test_a_second_signal_ends_at_once_what_the_first_is_still_saving(stream: Mak
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals a process takes")
 def test_sigterm_while_it_is_still_importing_ends_well(stream: MakeStream, project: MakeProject) -> None:
     made = project(stream())
-    with Run(made) as run:
+    with Run(made, cold=True) as run:
         run.wait_for(lambda: run.takes(signal.SIGTERM), "it took SIGTERM")
         run.terminate()
         assert run.exit_code(SOON_S) == 0, run.tail()

@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ import pytest
 
 from app.tools.local_broker.broker import free_port
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import run_forked
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
 MODEL = """\
 import keras
 
@@ -56,19 +55,8 @@ class Config:
         return path
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
 def run(config: Config, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "run", "-c", str(config.write()), "--until", "now", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=environment(),
-    )
+    return run_forked(["run", "-c", str(config.write()), "--until", "now", *arguments], cwd=ROOT, env=os.environ)
 
 
 def complaint(done: subprocess.CompletedProcess[str], exit_code: int) -> str:
@@ -168,9 +156,7 @@ def test_a_checkpoint_of_another_model(config: Config) -> None:
 def test_settings_with_several_mistakes_have_a_line_each(tmp_path: Path) -> None:
     path = tmp_path / "clicks.yaml"
     path.write_text("name: clicks\nkafka: {topcis: [clicks]}\n")
-    done = subprocess.run(
-        [*COMMAND, "run", "-c", str(path)], capture_output=True, text=True, timeout=60, check=False, env=environment()
-    )
+    done = run_forked(["run", "-c", str(path)], cwd=ROOT, env=os.environ)
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert len(lines) > 3
@@ -181,14 +167,10 @@ def test_records_that_are_not_what_the_schema_says_are_set_aside(config: Config,
     produce(config.topic, [b"not json", b'{"price": "dear", "clicked": 1}', b"", None])
     done = run(config)
     assert done.returncode == 0, done.stderr
-    shown = subprocess.run(
-        [*COMMAND, "checkpoints", "show", "1", "-c", str(config.folder / "clicks.yaml"), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env=environment(),
+    shown = run_forked(
+        ["checkpoints", "show", "1", "-c", str(config.folder / "clicks.yaml"), "--json"], cwd=ROOT, env=os.environ
     )
+    assert shown.returncode == 0, shown.stderr
     (facts,) = json.loads(shown.stdout)["history"].values()
     assert facts["learnt"] == 40
     assert facts["set_aside"] == {"malformed": 1, "wrong_type": 1, "empty": 2}

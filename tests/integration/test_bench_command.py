@@ -4,12 +4,12 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import run_forked
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 _ROOT = Path(__file__).parents[2]
@@ -26,19 +26,10 @@ training: {{batch_size: 64, batches_per_call: 2}}
 def bench(folder: Path, broker: str, topic: str) -> "subprocess.CompletedProcess[str]":
     model = _ROOT / "bench" / "models" / "mlp.py"
     (folder / "trial.yaml").write_text(_CONFIG.format(broker=broker, topic=topic, model=model))
-    command = [sys.executable, "-c", "from app.cli import main; main()", "bench", "-c", "trial.yaml", "--json"]
     scratch = folder / "scratch"
     scratch.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(scratch)}
-    return subprocess.run(
-        [*command, "--seconds", "1"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    arguments = ["bench", "-c", "trial.yaml", "--json", "--seconds", "1"]
+    return run_forked(arguments, cwd=folder, env={**os.environ, "TMPDIR": str(scratch)})
 
 
 async def committed(broker: str, topic: str, group: str) -> int | None:

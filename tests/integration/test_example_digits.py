@@ -2,8 +2,6 @@
 
 import os
 import runpy
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,13 @@ from app.service.model_setup import model_file
 from app.settings import load, to_schema
 from pipelines.decoders import make_decoder
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import run_forked
 from training.checkpoints import CheckpointStore, Folder
 from training.model.model_file import load as load_model
 from training.model.weights import PART, model_with_weights
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "digits"
-MILLRACE = [sys.executable, "-c", "from app.cli import main; main()"]
 IMAGES = 12_000
 PIXELS = 20 * 20
 
@@ -69,14 +67,8 @@ def test_it_learns_to_read_digits_that_it_has_never_seen(
         "MILLRACE_CHECKPOINTS__PATH": str(tmp_path),
         "MILLRACE_API__LISTEN": "127.0.0.1:0",
     }
-    done = subprocess.run(
-        [*MILLRACE, "run", "-c", str(EXAMPLE / "digits.yaml"), "--until", "now"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **where},
-    )
+    command = ["run", "-c", str(EXAMPLE / "digits.yaml"), "--until", "now"]
+    done = run_forked(command, cwd=ROOT, env={**os.environ, **where}, timeout=240)
     assert done.returncode == 0, done.stderr
     assert accuracy(learnt(tmp_path), *as_arrays(drawn(producer, 99, 1000))) > 0.9
 

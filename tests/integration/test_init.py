@@ -4,7 +4,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import run_forked
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 COUNT = 20_000
 LOOKED_AT = 3 * 400
 CANARY = "canary-4711"
@@ -26,16 +25,8 @@ CANARY = "canary-4711"
 def millrace(
     *arguments: str, cwd: Path, environ: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from app.cli import main; main()", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_API__LISTEN": "127.0.0.1:0", **environ},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
+    env = {**os.environ, "MILLRACE_API__LISTEN": "127.0.0.1:0", **environ}
+    return run_forked(arguments, cwd=cwd, env=env, timeout=400)
 
 
 def orders(count: int) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from app.settings import Settings, load
 from app.tools.validate import CheckOutcome, CheckResult
 from app.tools.validate.kafka_check import Bounds, kafka_checks
 from tests.conftest import MakeTopic, Produce
+from tests.faults.harness.fork_server import run_forked
 
-ROOT = Path(__file__).parents[2]
 CANARY = "canary-4711"
 MODEL = """\
 import keras
@@ -132,14 +131,7 @@ def test_nobody_there_skips_what_cannot_be_looked_at(tmp_path: Path, monkeypatch
 
 
 def validate(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from app.cli import main; main()", "validate", "-c", str(path), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    return run_forked(["validate", "-c", str(path), *arguments], cwd=path.parent, env=os.environ)
 
 
 def test_a_config_that_is_fine_passes_every_check(config: Config, topic: MakeTopic, produce: Produce) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -55,10 +55,48 @@ class TrainerFolder(Protocol):
         ...
 
 
+class Process(Protocol):
+    """The part of `SupervisedProcess` that a trainer's owner uses."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, minus the number of the signal that ended it; None while the process runs."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM; a process that has ended is left as it is."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait until the process is gone."""
+        ...
+
+
+Launch = Callable[[Sequence[str], Path, Mapping[str, str], Path], Process]
+"""Starts `millrace` with these arguments, in this folder and environment, its output written to this file."""
+
+
+def start_python(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path) -> Process:
+    """Start a Python of its own, as users do."""
+    return SupervisedProcess(millrace_command(arguments), log, cwd=cwd, environment=environment)
+
+
 class Run:
     """One process. A context manager: whatever is left of it at the end is killed."""
 
-    def __init__(self, home: TrainerFolder, *arguments: str, failpoints: str = "") -> None:
+    def __init__(
+        self, home: TrainerFolder, *arguments: str, failpoints: str = "", launch: Launch = start_python
+    ) -> None:
         self.first_call_s: float | None = None
         """Seconds from its start to its first call, where somebody waited for it."""
         self._home = home
@@ -66,13 +104,9 @@ class Run:
         armed = failpoints if _FIRST_CALL in failpoints else ", ".join(filter(None, (failpoints, _BEACON)))
         scratch = home.path / "scratch"  # what TensorFlow writes there stays when it is killed
         scratch.mkdir(exist_ok=True)
+        environment = python_environment() | {VARIABLE: armed, "TMPDIR": str(scratch)}
         self.began = time.monotonic()
-        self._process = SupervisedProcess(
-            millrace_command(["run", "-c", str(home.config), *arguments]),
-            self._log,
-            cwd=home.cwd,
-            environment=python_environment() | {VARIABLE: armed, "TMPDIR": str(scratch)},
-        )
+        self._process = launch(["run", "-c", str(home.config), *arguments], home.cwd, environment, self._log)
 
     def __enter__(self) -> Self:
         return self

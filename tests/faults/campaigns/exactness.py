@@ -7,6 +7,7 @@ schedule, and only one of them is killed.
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -29,6 +30,8 @@ _POISON = Mixture(share=0.002)
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS = 9
+_IMPORTS_S = 2.0
+"""A forked start is quicker than a cold one by more than this."""
 _REPEATED = tuple(name for name in NAMES if name.startswith(("call.", "save.", "commit.")))
 
 
@@ -58,17 +61,17 @@ class Figures:
         return {**asdict(self), **counted, "kept": self.kept}
 
 
-def compare(bootstrap: str, folder: Path, *, kills: int, seed: int) -> Figures:
-    """Learn once undisturbed and once killed so many times; how far apart they end."""
+def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True) -> Figures:
+    """Learn once undisturbed and once killed `kills` times, and return how far apart the two end."""
     began, figures, random = time.monotonic(), Figures(seed=seed), Random(seed)
     with Topic(bootstrap, f"exact-{uuid.uuid4().hex[:8]}", PARTITIONS, _POISON, seed) as topic:
         topic.write(_BEFORE + kills * _A_KILL)
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         whole = Project(folder / "whole", topic, training=EXACT, checkpoints={"every": "150 steps"})
         killed = Project(folder / "killed", topic, training=EXACT, checkpoints={"every": "7 steps"})
-        with Run(whole, "--until", end) as beside:
-            _kill(killed, end, random, kills, figures)
-            with Run(killed, "--until", end) as run:
+        with Run(whole, "--until", end, cold=cold) as beside:
+            _kill(killed, end, (_drawn(random, cold=cold) for _ in range(kills)), figures, cold=cold)
+            with Run(killed, "--until", end, cold=cold) as run:
                 run.finish()
             beside.finish()
         one, other = Shelf(whole.folder).newest(), Shelf(killed.folder).newest()
@@ -82,11 +85,10 @@ def compare(bootstrap: str, folder: Path, *, kills: int, seed: int) -> Figures:
     return figures
 
 
-def _kill(project: Project, end: str, random: Random, kills: int, figures: Figures) -> None:
+def _kill(project: Project, end: str, faults: Iterable[KillMethod], figures: Figures, *, cold: bool) -> None:
     shelf = Shelf(project.folder)
-    for _ in range(kills):
-        fault = _drawn(random)
-        with Run(project, "--until", end, failpoints=fault.failpoints) as run:
+    for fault in faults:
+        with Run(project, "--until", end, failpoints=fault.failpoints, cold=cold) as run:
             fault.bring_about(run, shelf)
             if not run.alive and run.exit_code() == 0:
                 raise UnprovenError("it learnt all before it could be killed; give it more records")
@@ -94,9 +96,9 @@ def _kill(project: Project, end: str, random: Random, kills: int, figures: Figur
         figures.points[fault.point or type(fault).__name__] += 1
 
 
-def _drawn(random: Random) -> KillMethod:
+def _drawn(random: Random, *, cold: bool) -> KillMethod:
     if random.random() < 0.2:
-        return AfterStart(random.uniform(2, 9))
+        return AfterStart(random.uniform(2, 9) - (0 if cold else _IMPORTS_S))
     return AtPoint(random.choice(_REPEATED), random.randrange(_MOST_CALLS))
 
 

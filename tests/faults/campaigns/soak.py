@@ -241,7 +241,7 @@ def soak(folder: Path, *, minutes: float, seed: int) -> Figures:
             training={"replicas": 2, "shuffle": 1024},
             checkpoints={"every": "5s"},
         )
-        with Run(project) as run:
+        with Run(project, cold=True) as run:
             run.wait_for_first_call()
             one = Soak(station, run, topic, stream, figures)
             try:

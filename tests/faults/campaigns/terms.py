@@ -100,8 +100,8 @@ class Figures:
         return {**asdict(self), **counted, "seconds_to_exit": spread(self.seconds_to_exit), "kept": self.kept}
 
 
-def terminate(bootstrap: str, folder: Path, *, rounds: int, seed: int) -> Figures:
-    """Ask it to end so many times, then drain, and compare what it has learnt with what was written."""
+def terminate(bootstrap: str, folder: Path, *, rounds: int, seed: int, cold: bool = True) -> Figures:
+    """Ask the trainer to end `rounds` times, then drain, and compare what it has learnt with what was written."""
     began, figures = time.monotonic(), Figures(seed=seed)
     with Topic(
         bootstrap, f"terms-{uuid.uuid4().hex[:8]}", PARTITIONS, Mixture(share=0.004, kinds=QUIET), seed
@@ -110,9 +110,9 @@ def terminate(bootstrap: str, folder: Path, *, rounds: int, seed: int) -> Figure
         topic.flow(_RECORDS_PER_S)
         project = Project(folder, topic)
         for moment in itertools.islice(moments(Random(seed)), rounds):
-            _ask(project, moment, figures)
+            _ask(project, moment, figures, cold=cold)
         topic.still()
-        with Run(project, "--until", "now") as run:
+        with Run(project, "--until", "now", cold=cold) as run:
             run.finish()
         newest = Shelf(project.folder).newest()
         assert newest is not None
@@ -124,8 +124,8 @@ def terminate(bootstrap: str, folder: Path, *, rounds: int, seed: int) -> Figure
     return figures
 
 
-def _ask(project: Project, moment: Moment, figures: Figures) -> None:
-    with Run(project, failpoints=moment.failpoints) as run:
+def _ask(project: Project, moment: Moment, figures: Figures, *, cold: bool) -> None:
+    with Run(project, failpoints=moment.failpoints, cold=cold) as run:
         moment.wait(run)
         asked = time.monotonic()
         run.terminate()

@@ -1,15 +1,16 @@
 """A real `millrace run` in a process of its own: started, asked, killed by its id."""
 
-from app.tools.prove.trainer_process import ROOT
+from app.tools.prove.trainer_process import ROOT, start_python
 from app.tools.prove.trainer_process import Run as AnyRun
+from tests.faults.harness.fork_server import fork_trainer
 from tests.faults.harness.project import Project
 
 __all__ = ["ROOT", "Run"]
 
 
 class Run(AnyRun):
-    """A process of a project's trainer."""
+    """A process of a project's trainer: forked from a server that has imported it, or `cold`, as users start it."""
 
-    def __init__(self, project: Project, *arguments: str, failpoints: str = "") -> None:
-        super().__init__(project, *arguments, failpoints=failpoints)
+    def __init__(self, project: Project, *arguments: str, failpoints: str = "", cold: bool = False) -> None:
+        super().__init__(project, *arguments, failpoints=failpoints, launch=start_python if cold else fork_trainer)
         self.project = project

@@ -1,0 +1,138 @@
+"""Starts `millrace` from a process that has imported it already: a start costs a fork instead of 4 s of imports.
+
+A forked command is a process of its own, with its own id, environment, folder, output and exit code, and it is killed
+for real. The server has imported TensorFlow and has run no operation: TensorFlow starts its threads with the first one,
+and a fork keeps only the thread that calls it. Whatever a module reads from the environment at its import is read again
+after the fork. `multiprocessing` owns the server, one for each process of pytest: it starts with the first command and
+ends with pytest. Tests of starts and stops start Python instead, as users do.
+"""
+
+import atexit
+import gc
+import io
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing import connection, forkserver, get_context
+from pathlib import Path
+from unittest import mock
+
+from app.tools.prove.trainer_process import ROOT
+from consumers import failpoints
+
+_KILLED_WITHIN_S = 60.0
+_PRELOADED = "tests.faults.harness.preloaded"
+_context = get_context("forkserver")
+_lock = threading.Lock()
+"""Held to start and to poll: each start polls all that were started, and an exit code can be read only once."""
+
+
+class ForkedProcess:
+    """A running command, with the part of `SupervisedProcess` that a trainer's owner uses."""
+
+    def __init__(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], outputs: tuple[Path, Path]) -> None:
+        """`outputs` are the files for stdout and stderr, which may be one."""
+        for path in outputs:
+            path.touch()
+        with _lock:
+            _ensure_server()
+            self._process = _context.Process(
+                target=_run_command, args=(list(arguments), cwd, dict(env), outputs), daemon=True
+            )
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, minus the number of the signal that ended it; None while the process runs."""
+        with _lock:
+            return self._process.exitcode
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self.exit_code is None
+
+    def terminate(self) -> None:
+        """Send SIGTERM; a process that has ended is left as it is."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait until the process is gone."""
+        self._send(signal.SIGKILL)
+        assert self.wait(_KILLED_WITHIN_S), "the system does not end it"
+
+    def wait(self, within_s: float) -> bool:
+        """Wait for the end for at most `within_s` seconds; return whether the process has ended."""
+        connection.wait([self._process.sentinel], within_s)
+        return not self.alive
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.alive:
+            os.kill(self.pid, number)
+
+
+def fork_trainer(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path) -> ForkedProcess:
+    """Start a command whose output goes to one file."""
+    return ForkedProcess(arguments, cwd, environment, (log, log))
+
+
+def run_forked(
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 120.0
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, as `subprocess.run` does with captured text; AssertionError where it takes longer."""
+    with tempfile.TemporaryDirectory() as folder:
+        stdout, stderr = outputs = Path(folder) / "stdout", Path(folder) / "stderr"
+        process = ForkedProcess(arguments, cwd, env, outputs)
+        try:
+            assert process.wait(timeout), f"{arguments} still runs after {timeout:g} s: {stderr.read_text()}"
+        finally:
+            process.kill()
+        code = process.exit_code
+        assert code is not None
+        return subprocess.CompletedProcess(list(arguments), code, stdout.read_text(), stderr.read_text())
+
+
+def _ensure_server() -> None:
+    """Start the server where it does not run yet, in the environment in which it has to import."""
+    _context.set_forkserver_preload([_PRELOADED, __name__])
+    ours = {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    with mock.patch.dict(os.environ, ours):
+        forkserver.ensure_running()
+
+
+def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: tuple[Path, Path]) -> None:
+    """Become the command, in the forked process."""
+    for number, path in enumerate(outputs, start=1):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    tempfile.tempdir = None  # read again from TMPDIR
+    failpoints.arm(env.get(failpoints.VARIABLE, ""))
+    sys.argv = ["millrace", *arguments]
+    import numpy as np
+
+    np.random.seed()  # the legacy generator is one state that every fork would share
+    gc.unfreeze()
+
+    from app.cli import main
+
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out

@@ -1,0 +1,13 @@
+"""What the fork server imports before its first fork: all that `millrace run` imports, and nothing that it runs."""
+
+import gc
+
+import app.cli
+import app.run
+import app.service.logs
+import app.service.service
+
+__all__ = ["app"]
+
+gc.collect()
+gc.freeze()  # so that no fork copies pages only because the collector has looked at them
