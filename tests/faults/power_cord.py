@@ -67,19 +67,19 @@ store = CheckpointStore(folder, writer, StoreOptions(
     on_durable=lambda manifest: say(f"told {manifest.number}"),
 ))
 
-def order(reason, parent, step):
+def request(reason, parent, step):
     positions = {Partition("clicks", 0): 10 * step}
     return SaveRequest(reason=reason, parent=parent, step=step, incarnation=1, positions=positions)
 
 def parts(step):
     return {"model": PartState(arrays={"w": np.full(1000, step)}), "ledger": PartState(facts={"position": 10 * step})}
 
-parent = store.publish(order(SaveReason.START, None, 0), parts(0)).number
+parent = store.publish(request(SaveReason.START, None, 0), parts(0)).number
 for step in range(1, 5):
-    parent = store.publish(order(SaveReason.INTERVAL, parent, step), parts(step)).number
+    parent = store.publish(request(SaveReason.INTERVAL, parent, step), parts(step)).number
 target = store.load_verified(3)
-parent = store.publish_linked(target, {"ledger": parts(3)["ledger"]}, order(SaveReason.REWIND, 3, 3)).number
-store.publish(order(SaveReason.STOP, parent, 4), parts(4))
+parent = store.publish_linked(target, {"ledger": parts(3)["ledger"]}, request(SaveReason.REWIND, 3, 3)).number
+store.publish(request(SaveReason.STOP, parent, 4), parts(4))
 writer.release()
 """
 
