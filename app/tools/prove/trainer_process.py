@@ -55,7 +55,7 @@ class TrainerFolder(Protocol):
         ...
 
 
-class Process(Protocol):
+class TrainerProcess(Protocol):
     """The part of `SupervisedProcess` that a trainer's owner uses."""
 
     @property
@@ -82,11 +82,11 @@ class Process(Protocol):
         ...
 
 
-Launch = Callable[[Sequence[str], Path, Mapping[str, str], Path], Process]
+Launch = Callable[[Sequence[str], Path, Mapping[str, str], Path], TrainerProcess]
 """Starts `millrace` with these arguments, in this folder and environment, its output written to this file."""
 
 
-def start_python(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path) -> Process:
+def start_python(arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], log: Path) -> TrainerProcess:
     """Start a Python of its own, as users do."""
     return SupervisedProcess(millrace_command(arguments), log, cwd=cwd, environment=environment)
 
