@@ -1,7 +1,7 @@
 """The process: the service on its threads, the HTTP side and the signals on the main one, and the exit code.
 
-The main thread's loop serves HTTP; the thread `signals` waits for whoever asks for the end. When the service has ended,
-the HTTP side does. What took longer than the grace is left behind, with a line that says so.
+The main thread's loop serves HTTP; the thread `signals` waits for a signal or the service's end. The HTTP side ends
+after the service. Where the end takes longer than the grace, the process exits without waiting, and logs that.
 """
 
 import logging
@@ -17,11 +17,11 @@ from consumers.errors import MillraceError
 
 log = logging.getLogger(__name__)
 _HURRIED_S = 1.0
-"""How long a start that is to end may go on with what it is at, before it is left behind."""
+"""How long a stop waits for a start that is still under way, before the process exits without waiting."""
 
 
 def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
-    """Run until the service ends; the exit code."""
+    """Run until the service ends; return the exit code."""
     signals.begin()
     service = Service(loaded, options)
     server = ApiServer(service, loaded.settings.api)
@@ -37,7 +37,7 @@ def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
 
 
 def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
-    """Wait for a signal or the service's end, then see the end through."""
+    """Wait for a signal or the service's end, then carry the end out."""
     while not signals.asked.wait(0.1):
         if service.join(0.0):
             server.stop()
@@ -52,11 +52,11 @@ def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
 
 
 def _ending(service: Service) -> int:
-    """The exit code, and the line that explains it."""
+    """Return the exit code, and log the line that explains it."""
     if not service.join(service.grace_left_s()):
         log.error(
-            "the service did not end within stop.grace (%g s) and is left behind; the next start goes on from "
-            "the newest durable checkpoint",
+            "the service did not end within stop.grace (%g s) and was not waited for; the next start "
+            "resumes from the newest durable checkpoint",
             service.settings.stop.grace,
         )
         sys.stderr.flush()

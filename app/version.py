@@ -6,7 +6,7 @@ from importlib import metadata
 
 @cache
 def version() -> str:
-    """Give the installed version; a source tree that is not installed has none. Read from the disk once."""
+    """Return the installed version, read once; a placeholder for a source tree that is not installed."""
     try:
         return metadata.version("millrace")
     except metadata.PackageNotFoundError:

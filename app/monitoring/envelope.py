@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Stamp(TypedDict):
-    """As of when, of whom, by which version."""
+    """The time, the config's name and the version."""
 
     as_of: str
     name: str
@@ -19,10 +19,10 @@ class Stamp(TypedDict):
 
 
 def stamp(snapshot: "Snapshot") -> Stamp:
-    """The stamp of what a snapshot says."""
+    """Return the stamp of an answer out of this snapshot."""
     return Stamp(as_of=moment(snapshot.at), name=snapshot.name, version=snapshot.version)
 
 
 def stamp_now(name: str) -> Stamp:
-    """The stamp of an answer that reads nothing: where a snapshot cannot be taken, this still can be given."""
+    """Return the stamp of an answer without a snapshot, such as an error document."""
     return Stamp(as_of=moment(time.time()), name=name, version=version())

@@ -23,7 +23,7 @@ class EventView(Shape):
 
     @classmethod
     def of(cls, event: Event) -> "EventView":
-        """An event as it is shown."""
+        """Return the view of an event."""
         return cls(
             id=event.id,
             at=moment(event.at),

@@ -1,7 +1,7 @@
-"""The probes: may it live, may it be relied upon. Pure; runs anywhere.
+"""The probes: is it alive, is it ready. Pure; runs anywhere.
 
-Alive is whoever makes progress, or waits for good reason: a broker that is away, a pause and an idle topic are no
-reason to be killed. Ready is whoever has a restored state, obeys orders, and hears from Kafka.
+The service is alive while it makes progress, or waits for a good reason: a broker that is away, a pause and an idle
+topic are no reason to kill it. It is ready when its state is restored, it obeys commands, and Kafka answers.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from training.telemetry.phases import Phase, PhaseSnapshot
 
 
 def alive(snapshot: Snapshot) -> list[Check]:
-    """What a liveness probe looks at."""
+    """Return the checks of a liveness probe."""
     phase = snapshot.phase
     gone = not snapshot.alive and phase.phase is not Phase.ENDED
     return [
@@ -32,7 +32,7 @@ def alive(snapshot: Snapshot) -> list[Check]:
 
 
 def ready(snapshot: Snapshot) -> list[Check]:
-    """What a readiness probe looks at."""
+    """Return the checks of a readiness probe."""
     at_work = snapshot.phase.phase in AT_WORK and snapshot.posting is not None
     connected = snapshot.source.connected
     return [
@@ -56,7 +56,7 @@ def _past(phase: PhaseSnapshot) -> str:
 
 
 def health_of(snapshot: Snapshot, checks: Sequence[Check], *, verbose: bool) -> Health:
-    """The answer of a probe."""
+    """Return the answer of a probe."""
     failing = [check.detail for check in checks if not check.ok]
     return Health(
         **stamp(snapshot),

@@ -34,7 +34,7 @@ class CaughtUp:
 
 
 def caught_up(snapshot: Snapshot, before: CaughtUp) -> CaughtUp:
-    """Look whether it is so now."""
+    """Return when each partition was last caught up, with this snapshot taken into account."""
     behind = {partition: _behind(snapshot, partition) for partition in snapshot.ledger.partitions}
     now = {partition: snapshot.at for partition, records in behind.items() if records == 0}
     everywhere = bool(behind) and len(now) == len(behind)
@@ -42,11 +42,11 @@ def caught_up(snapshot: Snapshot, before: CaughtUp) -> CaughtUp:
 
 
 def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
-    """How far behind, in records and seconds.
+    """Return how far behind the learning is, in records and seconds.
 
     Everything is learnt up to the newest record of the last call, or to the moment when last there was nothing more to
     learn, whichever is later: so one record after a silent night does not look like a night's lag. The fetching's own
-    lag, which knows each partition, is the least that it can be; alone it says nothing.
+    lag, which is known for each partition, is a lower bound; alone it says nothing.
     """
     behind = {partition: _behind(snapshot, partition) for partition in snapshot.ledger.partitions}
     counts = [count for count in behind.values() if count is not None]
@@ -75,7 +75,7 @@ def _seconds(
 def _partition_seconds(
     snapshot: Snapshot, partition: Partition, behind: int | None, caught_up: CaughtUp
 ) -> float | None:
-    """A partition is learnt up to the last record of its last chunk that was settled."""
+    """Return one partition's lag; it is learnt up to the last record of its last settled chunk."""
     settled = snapshot.fingerprints.get(partition)
     fetching = snapshot.source.lag.partitions.get(partition)
     return _seconds(
@@ -88,9 +88,9 @@ def _partition_seconds(
 
 
 def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
-    """Seconds until Kafka may remove the oldest record that is not learnt, by its age alone.
+    """Return the seconds until Kafka may remove, for its age, the oldest record that is not learnt.
 
-    None where that is not known, or never; the whole retention where everything is learnt.
+    None where that is not known, or will never be; the whole retention where everything is learnt.
     """
     if lag.records is None or lag.seconds is None:
         return None
@@ -104,12 +104,12 @@ def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
 
 
 def partition_lags(snapshot: Snapshot, lag: LearntLag) -> Mapping[str, PartitionLagView]:
-    """Each partition's lag, by `topic:number`."""
+    """Return each partition's lag, by `topic:number`."""
     return {str(partition): _view(snapshot, partition, lag) for partition in snapshot.ledger.partitions}
 
 
 def _behind(snapshot: Snapshot, partition: Partition) -> int | None:
-    """How many of its offsets are not learnt yet; None while its end is unknown."""
+    """Return the number of its offsets that are not learnt yet; None while its end is unknown."""
     fetching = snapshot.source.lag.partitions.get(partition)
     end = None if fetching is None else fetching.end
     return None if end is None else max(0, end - snapshot.ledger.partitions[partition].position)

@@ -14,7 +14,7 @@ from training.ledger.interventions import Interventions
 
 
 def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
-    """What is behind a checkpoint, beside itself."""
+    """Return the fields of `LineageAnswer` about what is behind a checkpoint."""
     return {
         "history": {str(at): history_of(facts) for at, facts in lineage.partitions.items()} or None,
         "event_time": event_time_of(lineage.event_span),
@@ -25,12 +25,12 @@ def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
 
 
 def history_of(facts: PartitionAccount) -> HistoryView:
-    """What became of a partition's offsets, and of those of the topics that bore its name before."""
+    """Return the outcome of a partition's offsets, and of those of earlier topics of the same name."""
     return HistoryView(**facts.facts(), former=[history_of(closed) for closed in facts.former] or None)
 
 
 def skips_of(orders: Interventions, partitions: Mapping[Partition, PartitionAccount]) -> list[SkipView] | None:
-    """Every order to skip, and how far it has been carried out; None where there never was one."""
+    """Return every command to skip, and how far it is carried out; None where there never was one."""
     views = {}
     for skip in orders.skips:
         ranges = [other for other in orders.skips if other.order == skip.order]
@@ -48,13 +48,13 @@ def skips_of(orders: Interventions, partitions: Mapping[Partition, PartitionAcco
 
 
 def rewound_of(orders: Interventions) -> RewoundView | None:
-    """The last rewind."""
+    """Return the last rewind; None where there was none."""
     last = orders.rewound
     return None if last is None else RewoundView(number=last.number, to=last.to, by=last.by, reason=last.why)
 
 
 def event_time_of(span: EventSpan) -> EventTimeView | None:
-    """From when to when, where that is known."""
+    """Return the first and the last event time; None where they are not known."""
     if span.oldest_ms is None or span.newest_ms is None:
         return None
     return EventTimeView(oldest=event_moment(span.oldest_ms), newest=event_moment(span.newest_ms))

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 def moment(seconds: float) -> str:
-    """Seconds since 1970 as ISO 8601 in UTC."""
+    """Return seconds since 1970 as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def event_moment(time_ms: int) -> str:
-    """What a record says of its time, in the same way; it may claim one that no calendar has."""
+    """Return an event time as ISO 8601, or as a number where a record claims one that no calendar has."""
     try:
         return moment(time_ms / 1000)
     except (OverflowError, ValueError, OSError):

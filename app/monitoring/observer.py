@@ -52,7 +52,7 @@ class _LastLook:
 
 
 class Observer:
-    """Looks again and again."""
+    """Compares snapshots over a minute."""
 
     def __init__(self, take: Callable[[], Snapshot]) -> None:
         self._take = take
@@ -63,7 +63,7 @@ class Observer:
         self._loop_lag = LoopLag()
 
     async def watch(self, on_look: Callable[[Observation], None] = lambda _observation: None) -> None:
-        """Look once a second, for ever, and tell what was seen."""
+        """Look once a second until cancelled, and pass each observation on."""
         self._loop_lag.watch(asyncio.get_running_loop())
         while True:
             try:
@@ -73,7 +73,7 @@ class Observer:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def look(self) -> Observation:
-        """Take a snapshot, and set it against those before."""
+        """Take a snapshot, and compare it with those before."""
         snapshot = self._take()
         sample = _sample(snapshot)
         if self._samples and self._samples[-1].incarnation != sample.incarnation:

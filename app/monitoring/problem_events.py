@@ -1,7 +1,7 @@
-"""Noticing: what nobody tells as an event, and shows between two looks: problems that come and go, records set aside.
+"""Events that follow from two observations: problems that begin and end, and records that were set aside.
 
 Owns what was seen at the look before. It lives on the HTTP side's loop, looks when the observer does, waits for nothing
-and ends with it. What recurs is told less and less often, up to once an hour, with how much there was in between.
+and ends with it. What recurs is told less often each time, down to once an hour, with the number in between.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Noticing:
         self._flows: dict[Reason, _SetAsideSurge] = {}
 
     def look(self, observation: Observation) -> None:
-        """Tell what has come, and what is over."""
+        """Tell which problems have begun and ended, and what was set aside."""
         self._look_at_problems(observation)
         self._look_at_set_aside(observation.snapshot)
 

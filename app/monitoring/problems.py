@@ -43,7 +43,7 @@ class Problem:
 
 
 def problems_of(snapshot: Snapshot, *, refused_lately: bool) -> Iterator[Problem]:
-    """All there are, the gravest first."""
+    """Yield all problems, the gravest first."""
     yield from _trainer(snapshot)
     yield from _balance(snapshot)
     yield from _kafka(snapshot)
@@ -81,7 +81,7 @@ def _trainer(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _crash_loop(loop: CrashLoop, posting: Posting | None) -> Problem:
-    """It is paused lest it dies again; the way out is another one once a rewind was ordered."""
+    """Describe the crash loop, and the way out, which differs once a rewind was made."""
     last = None if posting is None or posting.last_save is None else posting.last_save.manifest
     again = "POST /resume tries again; should it die once more, the next start is paused too."
     if last is not None and last.number > loop.number and last.reason in {SaveReason.REWIND, SaveReason.SKIP}:

@@ -33,17 +33,17 @@ class ProcessFlow:
 
 
 def flow_of(snapshot: Snapshot) -> RecordFlow | None:
-    """None before the first incarnation."""
+    """Return where the records of the present incarnation are; None before the first."""
     return _flow(snapshot.stream) if snapshot.fetching_began else None
 
 
 def balanced(snapshot: Snapshot) -> bool:
-    """Whether both sums hold: of the history, by the ledger, and of what is on its way."""
+    """Return whether both sums hold: of the history, by the ledger, and of what is on its way."""
     return snapshot.ledger.balanced and _flow(snapshot.stream).balanced
 
 
 def process_flow_of(snapshot: Snapshot) -> ProcessFlow:
-    """What was fetched and discarded never goes back; what is neither, nor settled, is held."""
+    """Return where the records of this process are; fetched and discarded only grow."""
     flow, before = _flow(snapshot.stream), snapshot.stream.before
     fetched = before.fetched + flow.fetched
     discarded = before.fetched - before.settled + flow.discarded
@@ -52,7 +52,7 @@ def process_flow_of(snapshot: Snapshot) -> ProcessFlow:
 
 
 def _flow(stream: StreamStatistics) -> RecordFlow:
-    """What left the hand-off and has not arrived at the feed at this instant is held too."""
+    """Add the parts up; what has left the hand-off and not arrived at the feed counts as held."""
     feed, handoff = stream.feed, stream.handoff
     balances = feed.balances.values()
     between = handoff.received.records - feed.stale - sum(balance.received for balance in balances)

@@ -21,7 +21,7 @@ from training.ledger.skips import UNPUBLISHED
 
 
 def beginnings_of(source: SourceView) -> Mapping[Partition, int] | None:
-    """The first offset that Kafka still has of each partition; None where it does not answer. Waits for it."""
+    """Return the first offset that Kafka still has of each partition; None where it does not answer."""
     try:
         return source.resolve_start(Earliest())
     except (MillraceError, TimeoutError, RuntimeError, CancelledError):  # away, or being stopped
@@ -29,7 +29,7 @@ def beginnings_of(source: SourceView) -> Mapping[Partition, int] | None:
 
 
 def plan_fields(plan: RewindPlan, *, policy: OutOfRange, per_s: float | None) -> dict[str, Any]:
-    """The plan, as `RewindPlanAnswer` has it."""
+    """Return the fields of `RewindPlanAnswer` that describe the plan."""
     learnt_to = plan.event_span.newest_ms
     return {
         "to": plan.to.number,
@@ -47,5 +47,5 @@ def plan_fields(plan: RewindPlan, *, policy: OutOfRange, per_s: float | None) ->
 
 
 def _is_earlier(skip: SkipView) -> bool:
-    """Whether it holds, and is none of the order that is planned, which has no number yet."""
+    """Return whether a skip holds and comes from an earlier command; the planned one has no number yet."""
     return skip.lifted_by is None and skip.number != UNPUBLISHED

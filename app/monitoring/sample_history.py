@@ -1,4 +1,4 @@
-"""History: the last day at falling resolution, so that whoever opens the page sees the hours before.
+"""History: the last day at falling resolution, so that the page shows the hours before it was opened.
 
 Owns three tiers of buckets: a second for ten minutes, ten seconds for two hours, a minute for a day; some 700 kB,
 whatever happens. It is written on the HTTP side's loop, once a look, and read there. A bucket keeps how many values it
@@ -75,7 +75,7 @@ class Tier:
         self._facts = np.tile(np.array(_EMPTY), (span.slots, len(COLUMNS), 1))
 
     def add(self, clock: float, at: float, values: npt.NDArray[np.float64]) -> None:
-        """Take in one value of each column; NaN where there is none."""
+        """Add one value of each column; NaN where there is none."""
         bucket = int(clock // self.span.step_s)
         slot = bucket % self.span.slots
         if self._buckets[slot] != bucket:
@@ -88,7 +88,7 @@ class Tier:
         facts[known, _GREATEST] = np.maximum(facts[known, _GREATEST], values[known])
 
     def stretch(self, clock: float, metric: str | None) -> Stretch:
-        """All that is not too old."""
+        """Return the buckets that the tier still reaches back to."""
         oldest = int(clock // self.span.step_s) - self.span.slots + 1
         there = np.flatnonzero(self._buckets >= max(oldest, 0))
         order = there[np.argsort(self._buckets[there])]
@@ -118,7 +118,7 @@ class SampleHistory:
         """The newest sample."""
 
     def add(self, observation: Observation) -> None:
-        """Take in how it stands."""
+        """Add one sample to every tier."""
         snapshot = observation.snapshot
         self.metric, self.latest = sample(observation)
         values = np.array([math.nan if (value := self.latest[name]) is None else value for name in COLUMNS])
@@ -127,12 +127,12 @@ class SampleHistory:
             tier.add(snapshot.clock, snapshot.at, values)
 
     def stretch(self, span: str, clock: float) -> Stretch:
-        """What the tier of this name holds."""
+        """Return what the tier of this name holds."""
         return self._tiers[span].stretch(clock, self.metric)
 
 
 def sample(observation: Observation) -> tuple[str | None, Values]:
-    """The name of the live metric that is shown, and what stands in a row."""
+    """Return the name of the live metric that is shown, and the value of each column."""
     posting, waiting = observation.snapshot.posting, throughput_of(observation).waiting
     live = None if posting is None or not posting.live.values else posting.live
     name = None if live is None else headline(live)
@@ -152,5 +152,5 @@ def _columns(table: npt.NDArray[Any], names: tuple[str, ...]) -> dict[str, list[
 
 
 def shortened(value: float | None) -> float | None:
-    """To the digits that a chart can show; None where there is nothing to show."""
+    """Round to the digits that a chart can show; return None for a value that is not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")

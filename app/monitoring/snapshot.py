@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from app.service.service import Service
 
 AT_WORK = frozenset({Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED})
-"""The phases in which the state is restored and orders are obeyed soon."""
+"""The phases in which the state is restored and commands are obeyed soon."""
 OVER = frozenset({Phase.STOPPING, Phase.ENDED, Phase.FAILED})
 
 
@@ -75,7 +75,7 @@ class Snapshot:
 
 
 def take(service: "Service") -> Snapshot:
-    """Read everything now."""
+    """Read everything now; safe on any thread."""
     running = service.running
     return Snapshot(
         at=time.time(),

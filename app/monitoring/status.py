@@ -32,7 +32,7 @@ from training.model.hyperparameters import Change
 
 
 def status_of(observation: Observation) -> Status:
-    """Everything that exists now."""
+    """Return everything at a glance."""
     snapshot = observation.snapshot
     throughput = throughput_of(observation)
     return Status(
@@ -56,7 +56,7 @@ def status_of(observation: Observation) -> Status:
 
 
 def lag_answer(observation: Observation) -> LagAnswer:
-    """How far behind, by partition."""
+    """Return how far behind the learning is, by partition."""
     snapshot, lag = observation.snapshot, observation.lag
     source = snapshot.source
     return LagAnswer(
@@ -73,7 +73,7 @@ def lag_answer(observation: Observation) -> LagAnswer:
 
 
 def throughput_answer(observation: Observation) -> ThroughputAnswer:
-    """How fast, how fresh, and what is under way."""
+    """Return the throughput, the freshness, and what is under way."""
     snapshot = observation.snapshot
     return ThroughputAnswer(
         **stamp(snapshot),
@@ -85,7 +85,7 @@ def throughput_answer(observation: Observation) -> ThroughputAnswer:
 
 
 def records_of(snapshot: Snapshot) -> RecordsView:
-    """What became of the records: of this history by the ledger, of this incarnation by what is on its way."""
+    """Return the outcome of the records: of this history by the ledger, of this incarnation by what is on its way."""
     partitions = snapshot.ledger.partitions.values()
     histories = [history for partition in partitions for history in partition.histories]
     counts = sum(histories, OffsetCounts())
@@ -138,7 +138,7 @@ def _live(snapshot: Snapshot) -> LiveView | None:
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float]:
-    """What JSON has a form for, to the digits that float32 holds; a value that is not finite is left out."""
+    """Round values to the digits that float32 holds, and leave out those that are not finite, as JSON has none."""
     return {name: _to_float32(value) for name, value in values.items() if math.isfinite(value)}
 
 

@@ -9,11 +9,11 @@ from app.monitoring.snapshot import Snapshot
 
 Bound = Literal["records", "input", "compute"]
 _AS_FAST_AS_THEY_COME_S = 5.0
-"""Behind by less, what was written a moment ago is only under way."""
+"""With less lag than this, the newest records are only on their way."""
 
 
 def throughput_of(observation: Observation) -> ThroughputView:
-    """How fast, and why not faster."""
+    """Return how fast it learns, and what holds it back."""
     meter = observation.snapshot.meter
     waiting = _waiting(observation)
     bound = None if at_the_first(observation) else _bound(waiting)
@@ -28,18 +28,18 @@ def throughput_of(observation: Observation) -> ThroughputView:
 
 
 def at_the_first(observation: Observation) -> bool:
-    """Whether there are records to learn and no call has returned yet: then nothing is known of what holds it back."""
+    """Return whether records wait and no call has returned yet, so that nothing is known of what holds it back."""
     return bool(observation.lag.records) and not observation.snapshot.meter.calls
 
 
 def staleness_of(snapshot: Snapshot) -> Mapping[str, float] | None:
-    """From a record's timestamp to the end of the call that learnt it; None where nothing was learnt of late."""
+    """Return the seconds from a record's timestamp to the end of its call; None where nothing was learnt lately."""
     ages = snapshot.meter.freshness_s
     return {name: round(age, 3) for name, age in ages.items()} or None
 
 
 def catch_up_s(observation: Observation) -> float | None:
-    """Seconds until the lag is 0 at the rates of the last minute; None where it would never be, or nobody knows."""
+    """Return the seconds until the lag is 0 at the last minute's rates; None where unknown or never."""
     records, arriving = observation.lag.records, observation.arriving_per_s
     if not records:
         return None if records is None else 0.0
@@ -48,7 +48,7 @@ def catch_up_s(observation: Observation) -> float | None:
 
 
 def queue_of(snapshot: Snapshot) -> QueueView | None:
-    """Bytes between Kafka and the model, by part."""
+    """Return the bytes between Kafka and the model, by part; None before fetching has begun."""
     if not snapshot.fetching_began:
         return None
     stream = snapshot.stream
@@ -66,7 +66,7 @@ def queue_of(snapshot: Snapshot) -> QueueView | None:
 
 
 def loop_lag_of(observation: Observation) -> LoopLagView:
-    """How late the two loops are for their timers."""
+    """Return how late the two event loops are for their timers."""
     snapshot = observation.snapshot
     return LoopLagView(
         consumer=round(snapshot.source.loop_lag_p99_s * 1000, 1) if snapshot.fetching_began else None,
@@ -75,7 +75,7 @@ def loop_lag_of(observation: Observation) -> LoopLagView:
 
 
 def _waiting(observation: Observation) -> dict[str, float]:
-    """The shares of the trainer's last minute.
+    """Return the shares of the trainer's last minute.
 
     While it waited for blocks, the pipeline waited for records at most as long as it did so altogether; the rest of
     the wait was for decoding, assembling and preprocessing.
@@ -93,7 +93,7 @@ def _waiting(observation: Observation) -> dict[str, float]:
 
 
 def _starved_so_far(snapshot: Snapshot) -> float:
-    """Before there are two samples: what the pipeline has waited for, of all of its waits."""
+    """Return the share of the pipeline's waits that was for records; used until there are two samples."""
     feed = snapshot.stream.feed
     waits = feed.waiting_records_s + feed.waiting_decode_s
     return feed.waiting_records_s / waits if waits else 1.0

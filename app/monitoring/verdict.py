@@ -19,19 +19,19 @@ _UNDER_WAY = {
 
 Mood = Literal["well", "warn", "bad", "rest", "busy"]
 _GRAVE = frozenset({"failed", "trainer_dead", "hung", "unbalanced"})
-"""With these nothing is learnt any more, or not what should be."""
+"""With these problems nothing is learnt, or something wrong."""
 _RESTING = frozenset({Phase.PAUSED, Phase.STOPPING, Phase.ENDED})
 
 _OVER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 
 
 def verdict_of(observation: Observation, throughput: ThroughputView) -> str:
-    """Say how it goes."""
+    """Return the verdict."""
     return " ".join([*_state(observation, throughput), *_problems(observation)])
 
 
 def mood_of(observation: Observation) -> Mood:
-    """The same in a word."""
+    """Return the verdict in a word."""
     phase, problems = observation.snapshot.phase.phase, {trouble.problem for trouble in observation.problems}
     if problems:
         return "bad" if problems & _GRAVE else "warn"
@@ -100,7 +100,7 @@ def _live(observation: Observation) -> list[str]:
 
 
 def headline(live: LiveSnapshot) -> str:
-    """What is shown first: accuracy where there is one, else the first metric that is not the loss."""
+    """Return the metric to show first: accuracy where there is one, else the first that is not the loss."""
     others = [name for name in live.values if name != "loss"]
     accuracy = next((name for name in others if name == "accuracy"), None)
     return accuracy or next(iter(others), "loss")
@@ -116,7 +116,7 @@ def _sentence(text: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time as people say it."""
+    """Format a duration for people."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 120:

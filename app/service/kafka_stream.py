@@ -1,4 +1,4 @@
-"""The trainer's stream out of Kafka: hand-off, decode pool, assembler, feed and dataset, wired anew each incarnation.
+"""The trainer's stream out of Kafka: hand-off, decode pool, assembler, feed and dataset, built for each incarnation.
 
 Owns what one incarnation needs and takes it down in order: the feed, then the iterator, then the pool. Opened and
 closed on the trainer's thread.
@@ -30,18 +30,18 @@ _BEHIND_S = 60.0
 """Records older than this are a backlog, which is taken in order of event time."""
 _ROTATION_ROWS = 64
 _ROOM_S = 0.1
-"""How long a dead letter waits for room at a time, before the trainer may look at its commands."""
+"""How long a dead letter waits for room before the trainer gets a tick, in which it looks at its commands."""
 _HANDOFF_SHARE, _FEED_SHARE = 0.35, 0.45
-"""Of the memory limit: the hand-off's, and decoding, assembly and blocks together; the rest is the client's buffers."""
+"""Portions of the memory limit: the hand-off, and decoding to blocks; the client's buffers get the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What streams are made of, besides the order for one."""
+    """What every stream of a process has in common."""
 
     settings: Settings
     threads: int
-    """That decode, and that run `preprocess`."""
+    """The number of threads that decode, and of those that run `preprocess`."""
     until: Mapping[Partition, int] | None
     max_records: int | None
     preprocess: Callable[..., Any] | None
@@ -49,11 +49,11 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsBefore:
-    """What became of the records of this process's streams before the present one, which are closed for good."""
+    """The outcome of the records of this process's earlier streams, which are closed for good."""
 
     fetched: int = 0
     settled: int = 0
-    """Of those; all others were dropped, and are read again."""
+    """How many of those were settled; all others were dropped, and are read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class KafkaStream:
         self._closed = False
 
     def take(self) -> Delivery | None:
-        """The next block; None soon where there is nothing just now. StreamEnded at the end."""
+        """Return the next block, or None within a tick where there is none; raise StreamEnded at the end."""
         element = self._next()
         if element is None:
             raise StreamEnded
@@ -131,15 +131,15 @@ class KafkaStream:
             raise
 
     def draw_ahead(self) -> None:
-        """Begin to draw the next block, as a call is about to take its time."""
+        """Begin to draw the next block, while a call runs."""
         self._elements.draw_ahead()
 
     def aim(self, batches: int) -> None:
-        """Make the blocks that are yet to be begun of so many batches at most."""
+        """Limit the blocks that are begun from now on to this many batches."""
         self._feed.aim(batches)
 
     def close(self) -> None:
-        """Stop what feeds it, then drop what was drawn ahead. Twice is once."""
+        """Stop what feeds the stream, then drop what was drawn ahead; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -148,9 +148,9 @@ class KafkaStream:
         self._pool.close()
 
     def statistics(self) -> StreamStatistics:
-        """What it holds and has done.
+        """Return what the stream holds and has done.
 
-        The feed is read first: what it has received by then, the hand-off has given by then, and never less.
+        The feed is read before the hand-off, so the hand-off never shows less given than the feed shows received.
         """
         feed = self._feed.statistics()
         return StreamStatistics(handoff=self._handoff.statistics(), feed=feed, before=self._before)
@@ -169,7 +169,7 @@ class StreamFactory:
         self._current: KafkaStream | None = None
 
     def open(self, order: StreamStart) -> KafkaStream:
-        """Wire a stream and begin to fetch for it."""
+        """Build a stream and begin to fetch for it."""
         options, settings = self._options, self._options.settings
         handoff = Handoff(
             capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(order.positions))
@@ -224,7 +224,7 @@ class StreamFactory:
         return StreamsBefore(fetched=last.before.fetched + last.handoff.offered.records, settled=order.settled)
 
     def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
-        """Partitions that came while nobody was here, at their beginnings; deterministic mode takes none in."""
+        """Return the partitions that are not known, with their first offsets; none in deterministic mode."""
         new = set(self._source.partitions()) - set(known)
         if not new or self._options.settings.training.deterministic:
             return {}
@@ -241,7 +241,10 @@ def _rows(element: dataset.Element) -> Rows:
 
 
 def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:
-    """Posts refused records. Where there is no room, decoding waits, yet the trainer gets its ticks: a TimeoutError."""
+    """Return a callback that posts refused records as dead letters.
+
+    It waits for room, but only for a moment, so that the trainer still gets its ticks; then it raises TimeoutError.
+    """
 
     def post(chunk: Chunk, refused: Refused) -> None:
         gives_up_at = time.monotonic() + _ROOM_S
@@ -256,7 +259,7 @@ def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -
 
 
 def letter_of(chunk: Chunk, refused: Refused, name: str) -> DeadLetter:
-    """The record as it was, with why it was set aside."""
+    """Return the dead letter of a refused record: its bytes, and the reason."""
     at = int(chunk.offsets.searchsorted(refused.offset))
     return DeadLetter(
         partition=chunk.partition,

@@ -1,4 +1,4 @@
-"""What the service tells of itself: how it started, and how it ended. Pure but for the telling; runs anywhere."""
+"""Events about the service itself: how it started, and how it ended. Pure but for the event; runs anywhere."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ _OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256"
 
 
 def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any]) -> None:
-    """It goes on from this checkpoint; `now` is what the next one will say of where it comes from."""
+    """Tell which checkpoint the service resumes from and what changed; `now` is this process's provenance."""
     begins = manifest.reason == SaveReason.START and manifest.step == 0
-    how = "Began with new weights, as" if begins else "Started again, and went on from"
+    how = "Began with new weights, as" if begins else "Started again, and resumed from"
     tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
     then = manifest.provenance
     changed = [name for key, name in _OF_INTEREST.items() if key in then and then[key] != now.get(key)]
@@ -22,7 +22,7 @@ def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any]) 
 
 
 def tell_ended(tell: ReportEvent, error: BaseException | None) -> None:
-    """Nothing is learnt any more."""
+    """Tell that the training has ended, and why."""
     if error is None:
         tell(EventKind.ENDED, "Ended: what was learnt is saved.")
     else:

@@ -28,7 +28,7 @@ _LIBRARIES: Mapping[str, int] = {
     "h5py": logging.WARNING,
     "urllib3": logging.WARNING,
 }
-"""The least that is said of each library's loggers."""
+"""The lowest level that is shown of each library's loggers."""
 _BRING_HANDLERS = ("absl", "tensorflow", "uvicorn", "uvicorn.access", "uvicorn.error")
 _FACTS = ("ts", "level", "logger", "event", "name", "thread")
 _NOISE = {"color_message", "message", "asctime"}
@@ -56,11 +56,11 @@ def configure(
 
 
 class _OurHandler(logging.StreamHandler[TextIO]):
-    """Told apart from handlers that others put on the root logger."""
+    """A type of its own, so that handlers which others put on the root logger are left alone."""
 
 
 def _take_over() -> None:
-    """Let libraries that were imported before, and print by themselves, go through the root like everybody."""
+    """Send the lines of libraries that have handlers of their own through the root logger too."""
     for name in _BRING_HANDLERS:
         if (logger := logging.root.manager.loggerDict.get(name)) and isinstance(logger, logging.Logger):
             logger.handlers.clear()
@@ -86,13 +86,13 @@ def _formatter(name: str | None, *, as_text: bool) -> logging.Formatter:
 
 
 def _set_event_apart(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Keep the line's words where an extra called `event` does not reach them."""
+    """Keep the message under a key that an extra called `event` cannot replace."""
     event[_WORDS] = event.pop("event")
     return event
 
 
 def _with_facts(event: EventDict, name: str | None) -> EventDict:
-    """What is known of every line, first and in one order. An extra of the same name gives way."""
+    """Put the facts that every line has first, in one order; an extra of the same name is dropped."""
     record: logging.LogRecord = event["_record"]
     moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     facts = {
@@ -112,7 +112,7 @@ def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """`time level logger: what happened  key=value`; the thread and our own name are for machines."""
+    """Render `time level logger: message key=value`, without the thread and the config's name."""
     trace = event.pop("exception", None)
     pairs = "".join(f" {key}={_word(value)}" for key, value in event.items() if key not in _FACTS)
     level, what = str(event["level"]), str(event["event"]).replace("\r", "\\r").replace("\n", "\\n")
@@ -121,7 +121,7 @@ def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
 
 
 def _word(value: Any) -> str:
-    """A value as one word; in quotes where it would not be one."""
+    """Return a value as one word, in quotes where it has spaces or the like."""
     if isinstance(value, str):
         return value if value and value.isprintable() and not set(value) & set(' "=') else json.dumps(value)
     plain = _plain(value)
@@ -129,7 +129,7 @@ def _word(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value in JSON's own types: numpy's numbers as numbers, what JSON has no form for (NaN too) as text."""
+    """Return a value in JSON's own types: numpy's numbers as numbers, what JSON cannot hold (NaN too) as text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | set | frozenset) or type(value) is tuple:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def model_file(settings: Settings) -> ModelFile:
-    """Where the settings say that the model is."""
+    """Return where the settings say that the model is."""
     build = settings.model.build
     return ModelFile(
         path=build.file, function=build.function, args=settings.model.args, preprocess=settings.model.preprocess
@@ -32,7 +32,7 @@ def build_learner(settings: Settings) -> Learner:
 
 
 def make_learner(functions: LoadedModelFile, settings: Settings) -> Learner:
-    """Build the model on the devices; refuses one that the schema's rows do not fit."""
+    """Build the model on the devices; raise ModelError where the schema's rows do not fit it."""
     training = settings.training
     options = LearnerOptions(
         schema=to_schema(settings.records),
@@ -49,13 +49,13 @@ def make_learner(functions: LoadedModelFile, settings: Settings) -> Learner:
 
 
 def trace(learner: Learner, settings: Settings) -> None:
-    """Trace the call; refuses a model with state that no checkpoint would hold."""
+    """Trace the call; raise ModelError where the model has state that no checkpoint would hold."""
     with _model_at_fault("its train_step cannot be traced"):
         learner.trace(learner.rows_of(learner.probe()), deterministic=settings.training.deterministic)
 
 
 def examine(learner: Learner) -> list[Finding]:
-    """All that a start proves on the model, held or broken."""
+    """Return every claim that a start proves on the model, and whether it holds."""
     with _model_at_fault("it fails on made-up rows"):
         if not repeats_itself(learner):
             detail = "preprocess gives something else each time, as random numbers do"
@@ -64,7 +64,7 @@ def examine(learner: Learner) -> list[Finding]:
 
 
 def prove(learner: Learner, settings: Settings) -> list[Finding]:
-    """Examine the model; refuse it, or warn, where a claim does not hold."""
+    """Examine the model; where a claim does not hold, raise ModelError or only warn, as training.proof says."""
     findings = examine(learner)
     for finding in findings:
         if finding.holds is None:
@@ -78,7 +78,7 @@ def prove(learner: Learner, settings: Settings) -> list[Finding]:
 
 @contextmanager
 def _model_at_fault(what: str) -> Iterator[None]:
-    """Whatever the user's own code raises becomes one line; the log has the rest at level debug."""
+    """Turn what the user's own code raises into a ModelError of one line; the traceback is logged at level debug."""
     try:
         yield
     except MillraceError:

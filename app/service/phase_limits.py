@@ -1,6 +1,6 @@
 """How long the trainer's phases may take before it counts as hung: by the settings, and by what follows from them.
 
-Pure; runs anywhere. What nobody has to set is as `PhaseLimits.usual` has it.
+Pure; runs anywhere. Phases without a setting have the limits of `PhaseLimits.usual`.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ _GRACES = 4
 
 
 def phase_limits(settings: Settings) -> PhaseLimits:
-    """The limits of every phase that has one.
+    """Return the limits of every phase that has one.
 
-    Waiting for a block is bounded as a call is: its records may be in `preprocess` meanwhile.
+    Waiting for a block has the limit of a call, because its records may be in `preprocess` meanwhile.
     """
     limits, usual = settings.limits, PhaseLimits.usual()
     wanted = {

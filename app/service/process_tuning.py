@@ -1,4 +1,4 @@
-"""What the process is told once, so that it runs fast: the interpreter's collector, the C library's allocator.
+"""Settings of the process that make it fast: the interpreter's thread switching and collector, the C allocator.
 
 Owns these process-wide settings, each beside what it brings; called on the trainer's thread before the first call.
 Threads of TensorFlow are set where its devices are (`training.model.strategy`), sizes of fetches and chunks where
@@ -18,7 +18,7 @@ _LARGEST_FROM_HEAP = 32 * 2**20
 
 
 def tune() -> None:
-    """All of it."""
+    """Apply all of these settings."""
     sys.setswitchinterval(_SWITCH_S)
     keep_freed_memory()
     spare_the_collector()
@@ -27,7 +27,7 @@ def tune() -> None:
 def spare_the_collector() -> None:
     """Keep the cyclic collector off the hot path.
 
-    What is here now stays, so it need not be walked again and again, and what records are made of has no cycles. At
+    Objects that exist now stay, so the collector need not walk them again, and records form no cycles. At
     Python's own thresholds the consumer's loop alone lags by 290 ms (p99) at full speed, without a collector by 80.
     """
     gc.collect()
@@ -36,7 +36,7 @@ def spare_the_collector() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for the next block, rather than give it back and fetch it again.
+    """Let the C library keep freed memory for the next block, instead of returning it to the kernel.
 
     Blocks, chunks and joined texts are some MB each. By itself glibc maps such pieces one by one, and each block begins
     with hundreds of page faults: without them JSON costs up to 15 % less CPU a record, raw records 5 %.

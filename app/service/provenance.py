@@ -12,7 +12,7 @@ from app.version import version as own_version
 
 
 def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
-    """What stands in each manifest."""
+    """Return what stands as provenance in each manifest."""
     settings = loaded.settings
     config = json.dumps(masked(settings.model_dump(mode="json")), sort_keys=True)
     return {

@@ -1,4 +1,4 @@
-"""The settings that matter to what is learnt, by name: a checkpoint remembers them, so that no change is silent.
+"""The settings that change what is learnt, by name. A checkpoint records them, so that no change is silent.
 
 Owns the choice; pure but for the hash of the model's file. Values that may be secrets are masked, as they are wherever
 settings are shown.
@@ -17,7 +17,7 @@ _RECORDS = ("label", "weight", "event_time")
 
 
 def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
-    """What a restore compares, and whose word holds."""
+    """Return the settings that a restore compares, and which side is in force where they differ."""
     return HyperparameterOptions(
         settings=_that_matter(settings), on_change=OnChange(settings.training.on_hyperparameter_change)
     )

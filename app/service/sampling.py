@@ -1,4 +1,4 @@
-"""A few records of a topic, read as a start reads them, to be looked at: nothing is committed.
+"""A few records of a topic, read as a start reads them, for inspection: nothing is committed.
 
 Blocks the caller, who has started the source and stops it.
 """
@@ -16,7 +16,7 @@ _HELD_BYTES = 64 * 1024 * 1024
 
 
 def read_between(source: KafkaSource, incarnation: int, start: Positions, until: Positions) -> Iterator[Chunk]:
-    """The records between two positions, as far as they come in time."""
+    """Yield the records between two positions; stop early where Kafka sends none for 15 seconds."""
     handoff = Handoff(capacity_bytes=_HELD_BYTES, partitions=max(1, len(start)))
     source.begin(incarnation, start, handoff, until)
     receiving: ReceiveEnd = handoff

@@ -1,8 +1,8 @@
 """The service: everything wired, started in order, run, stopped in order. The one place that knows all the stages.
 
-Owns the trainer's thread and, through its parts, every other; the main thread keeps the HTTP side and the signals.
+Owns the trainer's thread and, through what it starts, every other; the main thread keeps the HTTP side and the signals.
 Starting happens on the trainer's thread, so that the HTTP side answers from the beginning. It ends when the trainer
-has: by reaching what it was told to learn, by `stop`, or by an error, which is kept for the exit code.
+has: by reaching the end that the options set, by `stop`, or by an error, which is kept for the exit code.
 
 Start: (1) the folder's lock, (2) Kafka, (3) the model and its proof, (4) the newest checkpoint or number 0,
 (5) dead letters, (6) learn. Stop: (1) stop taking, (2) finish the call, (3) last checkpoint, (4) commit, (5) close.
@@ -75,7 +75,7 @@ class RunOptions:
     max_records: int | None = None
     paused: bool = False
     start_over: bool = False
-    """Begin anew, though there are checkpoints: they stay, and are not gone on from."""
+    """Start over though there are checkpoints: they stay, and the training does not resume from them."""
     commits: bool = True
     """Whether what is durable is committed to Kafka; a trial leaves the group's offsets alone."""
 
@@ -120,11 +120,11 @@ class Service:
         return self.phases.snapshot().phase in {Phase.STARTING, Phase.TRACING}
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the trainer's thread; return at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for the ordered end, if it has not come; returns at once. Safe in a signal handler's wake."""
+        """Ask for the ordered end, unless it has come; return at once."""
         ended = self._thread.ident is not None and not self._thread.is_alive()
         if not (ended or self._stop_asked.is_set()):
             self._stop_asked_at = time.monotonic()
@@ -134,12 +134,12 @@ class Service:
             self.commands.send(Stop())
 
     def grace_left_s(self) -> float:
-        """How much of the grace is left since the stop was asked for."""
+        """Return the seconds of stop.grace that are left since the stop was asked for."""
         asked = time.monotonic() if self._stop_asked_at is None else self._stop_asked_at
         return max(0.0, asked + self.settings.stop.grace - time.monotonic())
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end. Whether it has come."""
+        """Wait for the end; return whether it has come."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

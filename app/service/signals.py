@@ -22,12 +22,12 @@ class Signals:
         self._begun = False
 
     def install(self) -> None:
-        """Begin to take them; each ends the process at once."""
+        """Install the handlers; until `begin`, a signal ends the process at once."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take)
 
     def begin(self) -> None:
-        """From now on there is something to end in order."""
+        """Let the first signal ask for the ordered end from now on, and the second force it."""
         self._begun = True
 
     def _take(self, _number: int, _frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ NAME = "<name>"
 
 
 def models_in(annotation: Any) -> list[tuple[Key, type[BaseModel]]]:
-    """The models inside an annotation, each with the keys between: `dict[str, M]` holds M below any name."""
+    """Yield the models inside an annotation, each with the keys between: `dict[str, M]` holds M below any name."""
     origin = get_origin(annotation)
     if isinstance(annotation, type) and origin is None:
         return [((), annotation)] if issubclass(annotation, BaseModel) else []
@@ -28,7 +28,7 @@ def models_in(annotation: Any) -> list[tuple[Key, type[BaseModel]]]:
 
 
 def settings_of(model: type[BaseModel], above: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
-    """Every setting, sections included, in the order of the models."""
+    """Yield every setting, sections included, in the order of the models."""
     for name, info in model.model_fields.items():
         key = (*above, name)
         yield key, info
@@ -37,16 +37,16 @@ def settings_of(model: type[BaseModel], above: Key = ()) -> Iterator[tuple[Key, 
 
 
 def matches(pattern: Key, key: Key) -> bool:
-    """Whether a key is one that a pattern, with names left open, stands for."""
+    """Return whether a key matches a pattern in which names are left open."""
     return len(pattern) == len(key) and all(part in {NAME, actual} for part, actual in zip(pattern, key, strict=True))
 
 
 def type_of(info: FieldInfo) -> TypeAdapter[Any]:
-    """A setting's type by itself, with what it is checked for and how it is written."""
+    """Return a setting's type with its checks and its way of writing."""
     annotation: Any = info.annotation
     return TypeAdapter(Annotated[annotation, *info.metadata] if info.metadata else annotation)
 
 
 def spelled(info: FieldInfo, value: Any) -> Any:
-    """A value of a setting as a config file would have it: 60.0 seconds are `1m`."""
+    """Return a value as a config file would have it: 60.0 seconds are `1m`."""
     return type_of(info).dump_python(value, mode="json", warnings=False)

@@ -12,7 +12,7 @@ from consumers.kafka.options import KafkaOptions
 
 
 def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
-    """The options of the source and of the dead letters. Reads the files that the settings name, now."""
+    """Return the options of the source and of the dead letters; reads the secret files that the settings name."""
     return KafkaOptions(
         bootstrap_servers=kafka.bootstrap_servers,
         topics=kafka.topics,
@@ -28,7 +28,7 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
 
 
 def read_secret(key: str, path: Path | None) -> SecretStr | None:
-    """Read a secret's file; errors name the setting and the file, never what it holds."""
+    """Read a secret's file; errors name the setting and the file, never its content."""
     if path is None:
         return None
     try:

@@ -36,7 +36,7 @@ class Overrides:
     """Variables that are meant for us and belong to no section."""
 
     def under(self, option: str, key: Key, value: Any) -> "Overrides":
-        """With an option over it all, which replaces what it names, and what lies in that."""
+        """Return a copy with one option over it, which replaces the setting that it names and all below."""
 
         def beside(mapping: dict[Key, Any]) -> dict[Key, Any]:
             return {other: kept for other, kept in mapping.items() if other[: len(key)] != key}
@@ -56,7 +56,7 @@ def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | Non
 
 
 def of_others() -> dict[str, str]:
-    """The process's environment without what is meant for us: for a child with settings of its own."""
+    """Return the process's environment without our variables, for a child with settings of its own."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
 
 
@@ -74,7 +74,7 @@ def _key(name: str) -> Key:
 
 
 def _value(settings: type[BaseModel], name: str, key: Key, text: str) -> Any:
-    """One variable's value. Each is read by itself, so that none hides another that lies inside it."""
+    """Return one variable's value; each is read alone, so that none hides another that lies inside it."""
     value: Any = _Source(settings, {name: text})()
     for part in key:
         value = value[part]
@@ -103,7 +103,7 @@ class _Source(EnvSettingsSource):
         self.env_vars = parse_env_vars(environ, self.case_sensitive, self.env_ignore_empty, self.env_parse_none_str)
 
     def decode_complex_value(self, field_name: str, field: FieldInfo | None, value: Any) -> Any:
-        """JSON where it is JSON, a comma separated list where the setting is a list, else the text as it stands."""
+        """Decode JSON, or a comma separated list where the setting is a list; return other text as it is."""
         del field_name
         decoded = _json_or_text(value)
         if isinstance(decoded, list | dict) or field is None:

@@ -52,7 +52,7 @@ OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["
 
 _NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
 """What a ragged row is filled up with on its way, of dtypes that are no numbers."""
-_MISSING = "Stands in where the record lacks {}or holds null. Null: such a record is set aside."
+_MISSING = "The value to use where the record lacks {}or holds null. Null: such a record is set aside."
 _MIN = "The least value that is learnt from; a record with a smaller one is set aside."
 _MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
 
@@ -114,13 +114,13 @@ class _Named(_Values):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Tell of the short form too."""
+        """Describe the short form too."""
         if core["type"] == "model" or handler.mode == "serialization":
             return handler(core)
         return {"anyOf": [{"enum": list(DTYPES), "type": "string"}, handler(core)]}
 
     def to_field(self, name: str) -> schema.Field:
-        """The schema's description of the field that the model calls `name`."""
+        """Return the schema's field for the model's name `name`."""
         return _to_field(self, name, self.field or name)
 
 
@@ -129,17 +129,20 @@ class FeatureSettings(_Named):
 
     pad: Missing = Field(
         None,
-        description="For a list of varying length: fills shorter ones up to the first of its shape. Longer ones are "
-        "cut, and counted as truncated. Null: all have the length of the shape.",
+        description="For a list of varying length: the value that fills shorter lists up to the first dimension of the "
+        "shape. Longer lists are cut, and counted as truncated. Null: every list has the length of the shape.",
     )
     length: str | None = Field(
         None,
         min_length=1,
-        description="With pad: the name of one more input, which gets how many elements the list has, an int32.",
+        description="With pad: the name of an additional model input, an int32, that gets the length of each "
+        "list before "
+        "padding.",
     )
     ragged: bool = Field(
         default=False,
-        description="With a shape: the model gets a RaggedTensor, of lists that are cut at the first of it.",
+        description="With a shape: the model gets a RaggedTensor, whose lists are cut at the first dimension of the "
+        "shape.",
     )
 
     @property
@@ -148,7 +151,7 @@ class FeatureSettings(_Named):
         return self.pad is not None or self.ragged
 
     def to_field(self, name: str) -> schema.Field:
-        """The schema's description of it."""
+        """Return the schema's field."""
         pad = self.pad if self.pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
         return replace(super().to_field(name), pad=pad, length=self.length, ragged=self.ragged)
 
@@ -189,7 +192,7 @@ class OneLabelSettings(_Label):
     dtype: DType = Field("float32", description="The field's type.")
 
     def to_field(self) -> schema.Field:
-        """The schema's description of it."""
+        """Return the schema's field."""
         return _to_field(self, self.field, self.field)
 
 
@@ -207,7 +210,7 @@ def _to_field(values: _Values, name: str, source: str) -> schema.Field:
 
 
 class WeightSettings(_Ruled):
-    """How much a record counts."""
+    """The field that holds the sample weight of a record."""
 
     field: str = Field(min_length=1, description="The record's name for it, a number.", examples=["weight"])
     missing: float | None = Field(None, description=_MISSING.format("it "))
@@ -222,22 +225,24 @@ class WeightSettings(_Ruled):
         return self
 
     def to_field(self) -> schema.Field:
-        """The schema's description of it."""
+        """Return the schema's field."""
         return schema.Field(
             name="weight", source=self.field, dtype="float32", missing=self.missing, min=self.min, max=self.max
         )
 
 
 class EventTimeSettings(_Ruled):
-    """When what a record tells of has happened."""
+    """The field that holds the event time."""
 
     field: str = Field(
         min_length=1,
         description="The record's name for it, an integer: milliseconds since 1970.",
         examples=["happened_at"],
     )
-    min: Count | None = Field(None, description="The earliest time that is learnt from; before it, it is set aside.")
-    max: Count | None = Field(None, description="The latest time that is learnt from; after it, it is set aside.")
+    min: Count | None = Field(
+        None, description="The earliest time that is learnt from; an earlier record is set aside."
+    )
+    max: Count | None = Field(None, description="The latest time that is learnt from; a later record is set aside.")
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
@@ -245,7 +250,7 @@ class EventTimeSettings(_Ruled):
         return self
 
     def to_field(self) -> schema.Field:
-        """The schema's description of it."""
+        """Return the schema's field."""
         return schema.Field(name="event_time", source=self.field, dtype="int64", min=self.min, max=self.max)
 
 
@@ -264,7 +269,7 @@ def _check_order(low: float | None, high: float | None) -> None:
 
 
 def _fits(value: Scalar, dtype: DType) -> bool:
-    """Whether a value can stand in a column of a dtype."""
+    """Return whether a value fits a dtype."""
     if dtype in {"string", "bool"}:
         return isinstance(value, str if dtype == "string" else bool)
     if isinstance(value, bool | str):

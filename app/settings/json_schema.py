@@ -14,7 +14,7 @@ _OURS_ALONE = {"title", "ge", "gt"}
 
 
 def json_schema() -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     document = Settings.model_json_schema()
     for model in _sections(Settings):
         schema = document if model is Settings else document["$defs"][model.__name__]
@@ -41,7 +41,7 @@ def _respell(model: type[BaseModel], properties: dict[str, Any]) -> None:
 
 
 def _cleaned(schema: Any, *, names: bool = False) -> Any:
-    """Without our own keywords; where the keys are names of settings, all of them stay."""
+    """Remove our own keywords; where the keys are names of settings, keep all of them."""
     if isinstance(schema, list):
         return [_cleaned(item) for item in schema]
     if not isinstance(schema, dict):

@@ -57,7 +57,7 @@ class _KafkaAlone(Section):
 def load_kafka(
     folder: Path, topic: str, servers: Sequence[str] | None, environ: Mapping[str, str] | None = None
 ) -> KafkaSettings:
-    """How to reach a topic before there is a config file: `--topic` and `--bootstrap-servers` over the environment.
+    """Return how to reach a topic without a config file: `--topic` and `--bootstrap-servers` over the environment.
 
     Of the environment the kafka section alone counts; paths in it are relative to the folder.
     """
@@ -73,7 +73,7 @@ def load_kafka(
 
 
 def leaves(values: Mapping[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Every value that is not itself a mapping of more, by its key."""
+    """Yield every value that is not a mapping, with its key."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*above, name))
@@ -91,7 +91,7 @@ def _validated(
 
 
 def _overlaid(values: Mapping[str, Any], over: Mapping[Key, Any]) -> dict[str, Any]:
-    """A copy of the file's values in which every variable has replaced what it names, the wider ones first."""
+    """Return the file's values with every variable put over them, the wider ones first."""
     result: dict[str, Any] = _copied(values)
     for key in sorted(over, key=len):
         *way, last = map(str, key)
@@ -108,7 +108,7 @@ def _copied(values: Any) -> Any:
 
 
 def _origin(key: Key, places: Places) -> str:
-    """A leaf's origin: written by somebody at this very key, or inside a value that was written as a whole."""
+    """Return a leaf's origin: the variable or file that has this key, or a value around it."""
     names, lines = places.overrides.names, places.document.lines
     if key in lines or any(key[:length] in names for length in range(1, len(key) + 1)):
         return places.origin(key) or DEFAULT

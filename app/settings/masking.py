@@ -12,7 +12,7 @@ _SECRET = re.compile(r"(?i)(password|passwd|secret|token|credential|api_?key|pri
 
 
 def masked(values: Any, name: str = "") -> Any:
-    """A copy with every value masked whose key says that it is a secret; what lies below such a key as well."""
+    """Return a copy in which every value is masked whose key, or a key above it, names a secret."""
     if _SECRET.search(name) and values is not None:
         return MASK
     if isinstance(values, Mapping):

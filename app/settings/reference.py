@@ -55,7 +55,7 @@ _WORDS = {
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join((_INTRODUCTION, *_top(), *_sections()))
 
 

@@ -27,7 +27,7 @@ class Settings(Section):
     """Everything that a config file says. Made by `load`; alone it reads neither file nor environment."""
 
     name: Annotated[str, AfterValidator(_name)] = Field(
-        description="What is derived from it: group id, checkpoint folder, metric label.",
+        description="The name of this model. The group id, the checkpoint folder and the metric label derive from it.",
         examples=["clicks"],
         json_schema_extra={"pattern": f"^{_NAME.pattern}$"},
     )
@@ -35,15 +35,15 @@ class Settings(Section):
     records: RecordsSettings = Field(description="What a record holds.")
     model: ModelSettings = Field(description="What learns.")
     training: TrainingSettings = Field(TrainingSettings(), description="How it learns.")
-    memory: MemorySettings = Field(MemorySettings(), description="How much may be in flight.")
-    checkpoints: CheckpointSettings = Field(description="What a restart goes on from.")
+    memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
+    checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")
     api: ApiSettings = Field(ApiSettings(), description="The HTTP side of the service.")
     stop: StopSettings = Field(StopSettings(), description="How the service ends.")
     limits: LimitSettings = Field(
         LimitSettings(),
-        description="How long the trainer may be at one thing before it counts as hung, and /livez fails.",
+        description="How long the trainer may take for one thing before it counts as hung and /livez fails.",
     )
-    logs: LogSettings = Field(LogSettings(), description="What the service says on stderr.")
+    logs: LogSettings = Field(LogSettings(), description="What the service logs on stderr.")
 
     @model_validator(mode="before")
     @classmethod

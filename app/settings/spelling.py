@@ -12,7 +12,7 @@ _WORDS = {"null", "true", "false", "~", "", "-", ".nan", ".inf", "-.inf"}
 
 
 def dotted(key: Key) -> str:
-    """A key as `kafka.topics[0]`."""
+    """Return a key as `kafka.topics[0]`."""
     text = ""
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -20,7 +20,7 @@ def dotted(key: Key) -> str:
 
 
 def flow(value: Any) -> str:
-    """A value as YAML on one line."""
+    """Return a value as YAML on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{flow(str(key))}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):

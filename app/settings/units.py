@@ -59,7 +59,7 @@ def format_size(size: int) -> str:
 
 
 def _quantity(text: object, kind: str, units: Mapping[str, Decimal], hint: str) -> Decimal:
-    """The number times its unit, or an error that says which units there are."""
+    """Return the number times its unit; raise ValueError with the units that there are."""
     known = ", ".join(units)
     match = _QUANTITY.fullmatch(str(text)) if isinstance(text, str | int | float) else None
     if isinstance(text, bool) or match is None:

@@ -29,7 +29,7 @@ class Places:
     overrides: Overrides
 
     def origin(self, key: Key) -> str | None:
-        """Where a key, or the nearest one around it, stands; None if nobody wrote any of them."""
+        """Return where a key, or the nearest one around it, was written; None where none of them was."""
         around = [key[:length] for length in range(len(key), 0, -1)]
         for part in around:  # first, for a variable replaces all that it names
             if name := self.overrides.names.get(part) or self.overrides.unknown.get(part):
@@ -38,7 +38,7 @@ class Places:
         return None if line is None else f"{self.document.path}:{line}"
 
     def order(self, key: Key) -> int:
-        """Problems are told in the file's order, then what is nowhere."""
+        """Return the key to sort by: the file's order, then problems without a line."""
         return self._line([key[:length] for length in range(len(key), 0, -1)]) or sys.maxsize
 
     def _line(self, keys: list[Key]) -> int | None:
@@ -46,7 +46,7 @@ class Places:
 
 
 def describe(settings: type[BaseModel], error: ValidationError | None, places: Places) -> list[str]:
-    """One line for each problem."""
+    """Return one line for each problem."""
     known = dict(settings_of(settings))
     raised = [] if error is None else error.errors(include_url=False)
     meant = {_meant(_key(problem), known) for problem in raised if problem["type"] == "extra_forbidden"}
@@ -62,7 +62,7 @@ def describe(settings: type[BaseModel], error: ValidationError | None, places: P
 
 
 def _follows(problem: Any, others: list[Any]) -> bool:
-    """Whether a list only counts as too short because pydantic does not count its items at fault."""
+    """Return whether a list counts as too short only because pydantic left its invalid items out."""
     place = problem["loc"]
     return problem["type"] == "too_short" and any(
         len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in others
@@ -70,7 +70,7 @@ def _follows(problem: Any, others: list[Any]) -> bool:
 
 
 def _key(problem: Any) -> Key:
-    """Where the problem is, without pydantic's marks of which form of a value it tried."""
+    """Return the key of the problem, without pydantic's marks for the form of a value that it tried."""
     return tuple(part for part in problem["loc"] if not str(part).startswith(("<", "[")))
 
 
@@ -115,7 +115,7 @@ def _unknown(key: Key, known: Mapping[Key, FieldInfo]) -> str:
 
 
 def _meant(key: Key, known: Mapping[Key, FieldInfo]) -> Key | None:
-    """The setting with the nearest name, in the same section or else in any."""
+    """Return the setting with the nearest name, in the same section or else in any."""
     if nearest := _nearest(str(key[-1]), _siblings(key, known)):
         return (*key[:-1], nearest)
     elsewhere = {str(pattern[-1]): pattern for pattern in reversed(list(known))}
@@ -132,7 +132,7 @@ def _nearest(name: str, names: list[str], cutoff: float = 0.6) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """A value that is safe and short to quote."""
+    """Quote a value so that it is short and shows no secret."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -191,5 +191,5 @@ def _choice(expected: str, value: object) -> str:
 
 
 def _otherwise(problem: Any) -> str:
-    """What pydantic says, for what has no sentence of ours."""
+    """Return pydantic's own sentence, where there is none of ours."""
     return f"{_shown(problem['input'])} does not do: {_uncapitalised(str(problem['msg']))}"

@@ -28,7 +28,7 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """As Prometheus knows it."""
+        """The full name, as Prometheus knows it."""
         return PREFIX + self.short
 
 

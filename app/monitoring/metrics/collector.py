@@ -29,12 +29,12 @@ class ServiceCollector(Collector):
         self._registry.register(self)
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The text and its content type, in the format that the client asks for: Prometheus' own, or OpenMetrics."""
+        """Return the text and its content type: Prometheus' own, or OpenMetrics where the client accepts it."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
     def collect(self) -> Iterable[Metric]:
-        """The families, in the catalogue's order; those without a reading are left out."""
+        """Return the families, in the catalogue's order; those without a reading are left out."""
         observation = self._look()
         readings: dict[str, list[Reading]] = {short: [] for short in CATALOGUE}
         for reading in self._readings(observation):

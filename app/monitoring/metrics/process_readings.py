@@ -24,7 +24,7 @@ class OfTheProcess:
         self._process = ProcessCollector(namespace=PREFIX.rstrip("_"), registry=None)
 
     def __call__(self, observation: Observation) -> Iterator[Reading]:
-        """All of them."""
+        """Yield the readings of the process."""
         snapshot = observation.snapshot
         yield Reading("build_info", 1, (snapshot.version, *self._versions))
         yield from _deployment(snapshot)

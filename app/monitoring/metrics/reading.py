@@ -24,18 +24,18 @@ class Reading(NamedTuple):
 
 
 def known(short: str, value: float | None, *labels: str) -> Iterator[Reading]:
-    """A reading, or none where the value is not known yet or does not exist."""
+    """Yield a reading, or nothing where the value is not known."""
     if value is not None:
         yield Reading(short, value, labels)
 
 
 def one_of(short: str, chosen: str, every: Iterator[str]) -> Iterator[Reading]:
-    """1 for what is the case, 0 for what is not, so that nobody has to tell what is not there from what is not so."""
+    """Yield 1 for the chosen label and 0 for each other, so that a query need not tell absent from false."""
     for each in every:
         yield Reading(short, float(each == chosen), (each,))
 
 
 def by_label(short: str, values: Mapping[str, float]) -> Iterator[Reading]:
-    """One reading for each."""
+    """Yield one reading for each label."""
     for label, value in values.items():
         yield Reading(short, value, (label,))

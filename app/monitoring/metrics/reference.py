@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md out of the catalogue: `python -m app.monitoring.metrics.reference > docs/metrics.md`."""
+"""Write docs/metrics.md out of the catalogue: `python -m app.monitoring.metrics.reference > docs/metrics.md`."""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ answer is read from one frozen snapshot, so its numbers belong together, and agr
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join((_INTRODUCTION, *_sections()))
 
 

@@ -14,7 +14,7 @@ from training.telemetry.meter import FRESHNESS_BOUNDS_S, Meterings
 
 
 def of_the_stream(observation: Observation) -> Iterator[Reading]:
-    """All of them."""
+    """Yield the readings of the stream."""
     snapshot = observation.snapshot
     yield from _records(snapshot)
     yield from _history(snapshot)
@@ -26,7 +26,7 @@ def of_the_stream(observation: Observation) -> Iterator[Reading]:
 
 
 def _records(snapshot: Snapshot) -> Iterator[Reading]:
-    """By the law: fetched = learnt + set aside + skipped + held + discarded."""
+    """Yield the counters of records; by the law, fetched = learnt + set aside + skipped + held + discarded."""
     flow, tally = process_flow_of(snapshot), snapshot.ledger.tally
     yield Reading("records_fetched_total", flow.fetched)
     yield Reading("records_learnt_total", tally.learnt)

@@ -14,7 +14,7 @@ from training.trainer.board import Posting
 
 
 def of_the_trainer(observation: Observation) -> Iterator[Reading]:
-    """All of them."""
+    """Yield the readings of the trainer."""
     snapshot = observation.snapshot
     yield Reading("alive", all(check.ok for check in alive(snapshot)))
     yield Reading("ready", all(check.ok for check in ready(snapshot)))

@@ -63,35 +63,37 @@ class KafkaSettings(Section):
         "earliest",
         description="Where the very first start begins: earliest, latest, committed (the group's offsets), an age "
         "(-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition ({clicks:0: 123}). Later starts "
-        "go on from the newest checkpoint.",
+        "resume from the newest checkpoint.",
     )
     out_of_range: Literal["fail", "earliest"] = Field(
         "fail",
-        description="When Kafka has removed the records that come next: fail, or go on from the earliest that is left "
-        "and count the gap.",
+        description="When Kafka has removed the records that come next: fail, or continue with the earliest record "
+        "that is left and count the gap as lost.",
     )
     on_recreated: Literal["fail", "earliest"] = Field(
         "fail",
-        description="When a topic turns out to be another one under the same name, deleted and created again: fail, or "
-        "close the history of its partitions and begin anew at their first records.",
+        description="When a topic was deleted and created again under the same name: fail, or close the history of its "
+        "partitions and start a new one at their first records.",
     )
     group: str = Field(
         "",
         min_length=1,
         max_length=255,
-        description="Group id under which offsets are committed, for lag tools to see; nobody joins it.",
+        description="Group id under which offsets are committed, so that lag tools can see them. The service "
+        "does not join "
+        "the group.",
         json_schema_extra={"default": "millrace-<name>"},
     )
     isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed", description="Whether records of unfinished and aborted transactions are learnt."
     )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        "PLAINTEXT", description="How to connect."
+        "PLAINTEXT", description="The protocol of the connection to the brokers."
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        None, description="How to log in; needed with SASL_PLAINTEXT and SASL_SSL."
+        None, description="The mechanism of the login; needed with SASL_PLAINTEXT and SASL_SSL."
     )
-    sasl_username: str | None = Field(None, min_length=1, description="Who logs in.")
+    sasl_username: str | None = Field(None, min_length=1, description="The user of the login.")
     sasl_password_file: ConfigPath | None = Field(
         None, description="File that holds the password; a line break at its end is left out."
     )
@@ -112,11 +114,11 @@ class KafkaSettings(Section):
         2**20,
         ge=1024,
         le=2**31 - 1,
-        description="How much to ask of one partition in one fetch. Larger is a little faster and keeps the "
-        "consumer's loop busy for longer.",
+        description="The most bytes that one fetch asks of one partition. A larger value is a little faster and keeps "
+        "the consumer's loop busy for longer.",
     )
     chunk_records: Count = Field(
-        4096, ge=1, le=1_000_000, description="How many records of one partition travel together at most."
+        4096, ge=1, le=1_000_000, description="The most records of one partition that are passed on together."
     )
     metadata_max_age: Duration = Field(
         5.0, ge=1, le=86400, description="How often to look for new partitions; they are read from their beginning."
@@ -160,7 +162,7 @@ class KafkaSettings(Section):
 
     @property
     def start_position(self) -> StartPosition:
-        """What `start` says."""
+        """The parsed value of `start`."""
         return parse_start(self.start)
 
 

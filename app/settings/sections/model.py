@@ -64,7 +64,7 @@ class ModelSettings(Section):
         description="The function that returns the compiled model: FILE:FUNCTION, the file relative to this one.",
         examples=["./model.py:build_model"],
     )
-    args: Mapping[str, Any] = Field({}, description="What the function is called with, by name.")
+    args: Mapping[str, Any] = Field({}, description="The arguments of the function, by name.")
     preprocess: str | None = Field(
         None,
         pattern=r"^[A-Za-z_]\w*$",
@@ -74,9 +74,11 @@ class ModelSettings(Section):
 
 
 class LiveMetricsSettings(Section):
-    """What is measured of records before they are learnt."""
+    """What is measured on records before they are learnt."""
 
-    window: Duration = Field(300.0, ge=1, description="Over how long a time they are summed.")
+    window: Duration = Field(
+        300.0, ge=1, description="How far back the live metrics reach. Records scored before that no longer count."
+    )
 
 
 class TrainingSettings(Section):
@@ -86,54 +88,60 @@ class TrainingSettings(Section):
     batches_per_call: Count = Field(
         16,
         ge=1,
-        description="Steps that one call into TensorFlow runs at most; more is faster and acts later. Where steps are "
-        "slow, calls have fewer, so that one takes about a quarter of a second.",
+        description="The most steps that one call into TensorFlow runs. More is faster, but commands and saves wait "
+        "longer. Where steps are slow, calls have fewer steps, so that one takes about a quarter of a second.",
     )
     max_wait: Duration | None = Field(
         0.5,
         gt=0,
-        description="From fetch to call, at most; then a step runs with the rows that there are. Null: wait until all "
-        "steps of a call are full.",
+        description="The longest time from the fetch of a record to its call; then a step runs with the rows "
+        "that there "
+        "are. Null: wait until all steps of a call are full.",
     )
-    shuffle: Count = Field(0, ge=0, description="Rows to shuffle among; 0 keeps the order of arrival.")
+    shuffle: Count = Field(
+        0, ge=0, description="How many rows are shuffled with each other; 0 keeps the order of arrival."
+    )
     deterministic: bool = Field(
         default=False,
-        description="Same settings and records, any kills: the same weights to the bit. Slower; needs max_wait null "
-        "and replicas 1.",
+        description="The same settings and records give the same weights to the bit, however often the process is "
+        "killed. Slower; needs max_wait null and replicas 1.",
     )
     replicas: AutoOrCount = Field(
-        "auto", description="Copies of the model, one a device. auto: one on each GPU, or one."
+        "auto",
+        description="Copies of the model, one for each device. auto: one on each GPU; without a GPU, one.",
     )
     threads: AutoOrCount = Field(
         "auto",
-        description="That share the work of one TensorFlow operation on CPUs. auto: as many as there are cores, but "
-        "one that ingest needs. Raise it for a large model on few cores.",
+        description="How many threads work on one TensorFlow operation on CPUs. auto: one less than there are cores, "
+        "because fetching and decoding need one. Raise it for a large model on few cores.",
     )
-    seed: Count = Field(0, ge=0, le=2**31 - 1, description="What initial weights and shuffling are drawn from.")
+    seed: Count = Field(0, ge=0, le=2**31 - 1, description="The seed of the initial weights and of shuffling.")
     live_metrics: LiveMetricsSettings = Field(
-        LiveMetricsSettings(), description="What is measured of records before they are learnt."
+        LiveMetricsSettings(), description="What is measured on records before they are learnt."
     )
     on_hyperparameter_change: Literal["build", "checkpoint"] = Field(
         "build",
-        description="Which holds where a checkpoint was learnt with other hyperparameters than model.py and these "
-        "settings have now, the learning rate say. build: what was just deployed. checkpoint: the checkpoint's; what "
-        "is built into the compiled step is then refused.",
+        description="Which hyperparameters, such as the learning rate, are in force when those of the "
+        "checkpoint differ "
+        "from those of model.py and these settings. build: those that were just deployed. checkpoint: those of the "
+        "checkpoint; a difference that is built into the compiled step then refuses the start.",
     )
     pause_after_crashes: Count | None = Field(
         3,
         ge=1,
-        description="After so many starts in a row that died in a call with the same offsets, and without a new "
-        "checkpoint, the next one comes up paused and names them. Null: never.",
+        description="How many starts in a row may die in a call with the same offsets and without a new checkpoint, "
+        "before the next start comes up paused and names these offsets. Null: a start never comes up paused for this.",
     )
     on_step_error: Literal["set_aside", "halt"] = Field(
         "set_aside",
         description="When a training step or `preprocess` raises an error: set_aside goes back to the newest "
-        "checkpoint, finds the records at fault and learns all others; halt ends the training, naming the offsets.",
+        "checkpoint, finds the culprit records and learns all others; halt ends the training with an error that "
+        "names the offsets.",
     )
     proof: Literal["enforce", "warn"] = Field(
         "enforce",
-        description="Every start proves on the model that absent rows change nothing. When that fails: refuse to "
-        "start, or say so and go on.",
+        description="Every start proves on the model that absent rows change nothing. When the proof fails, enforce "
+        "refuses the start; warn logs a warning and starts.",
     )
 
     @model_validator(mode="after")
@@ -157,11 +165,11 @@ class TrainingSettings(Section):
 
 
 class MemorySettings(Section):
-    """How much may be in flight."""
+    """How much may be between Kafka and the model."""
 
     limit: Size = Field(
         256 * 2**20,
         ge=2**20,
-        description="One bound for all that is fetched and not yet learnt: the client's buffers, chunks, decoded "
-        "columns, blocks.",
+        description="The bound of everything that is fetched and not yet learnt: the client's buffers, chunks, decoded "
+        "columns and blocks together.",
     )

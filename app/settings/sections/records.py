@@ -44,7 +44,7 @@ class DeadLetterSettings(Section):
 
 
 def _label_form(value: Any) -> str:
-    """Which of the two forms a label has: `{field: is_fraud}` is one label, `{clicked: float32}` names them."""
+    """Return which form a label has: `{field: is_fraud}` is one label, `{clicked: float32}` names several."""
     if isinstance(value, OneLabelSettings):
         return ONE_LABEL
     named = value.get("field") if isinstance(value, Mapping) else None
@@ -78,9 +78,11 @@ class RecordsSettings(Section):
         "for a single one {field, dtype, and the same}. Several are named as the model's outputs are. Null: the model "
         "gets no label.",
     )
-    weight: WeightSettings | None = Field(None, description="The field that says how much a record counts.")
+    weight: WeightSettings | None = Field(
+        None, description="The field that holds the sample weight of a record. Null: every record has weight 1."
+    )
     event_time: EventTimeSettings | None = Field(
-        None, description="The field that says when it happened; Kafka's timestamp without it."
+        None, description="The field that holds the event time. Null: Kafka's timestamp is the event time."
     )
     dead_letters: DeadLetterSettings = Field(
         DeadLetterSettings(), description="Where records go that cannot be learnt."
@@ -132,7 +134,7 @@ class RecordsSettings(Section):
 
 
 def to_schema(records: RecordsSettings) -> Schema:
-    """The schema that the settings describe."""
+    """Return the schema that the settings describe."""
     weight, event_time = records.weight, records.event_time
     return Schema(
         features=tuple(field.to_field(name) for name, field in records.features.items()),
@@ -143,13 +145,13 @@ def to_schema(records: RecordsSettings) -> Schema:
 
 
 def to_layout(records: RecordsSettings) -> CsvLayout:
-    """How the columns of a CSV record lie, by the settings."""
+    """Return the order and the characters of CSV columns."""
     csv = records.csv
     return CsvLayout(columns=csv.columns, delimiter=csv.delimiter, quote=csv.quote, lists=csv.lists)
 
 
 def to_decoder(records: RecordsSettings) -> Decoder:
-    """The decoder of such records."""
+    """Return the decoder of such records."""
     return make_decoder(records.format, to_schema(records), to_layout(records))
 
 

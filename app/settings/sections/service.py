@@ -48,7 +48,7 @@ def _listen(value: object) -> object:
 
 
 def host_and_port(listen: str) -> tuple[str, int]:
-    """An address to listen on, taken apart; IPv6 without its brackets."""
+    """Split an address to listen on; an IPv6 host loses its brackets."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -65,12 +65,12 @@ Listen = Annotated[str, BeforeValidator(_listen)]
 class KeepSettings(Section):
     """Which checkpoints stay."""
 
-    last: Count = Field(5, ge=1, description="The newest ones.")
-    hourly: Count = Field(0, ge=0, description="Beyond them one an hour, for so many hours.")
+    last: Count = Field(5, ge=1, description="How many of the newest are kept.")
+    hourly: Count = Field(0, ge=0, description="For how many hours one checkpoint an hour is kept beyond them.")
 
 
 class CheckpointSettings(Section):
-    """What a restart goes on from."""
+    """Where checkpoints are kept, which a restart resumes from."""
 
     path: ConfigPath = Field(
         description="Folder for checkpoints, one folder per name below it.", examples=["./checkpoints"]
@@ -87,14 +87,15 @@ class ApiSettings(Section):
     listen: Listen = Field("127.0.0.1:8080", description="Address and port that answer. Port 0 takes any that is free.")
     tokens_dir: ConfigPath | None = Field(
         None,
-        description="Folder of bearer tokens, one file a token, named after who orders with it. Null: orders are taken "
-        "from this machine alone.",
+        description="Folder of bearer tokens: one file for each token, named after the person or program that sends "
+        "commands with it. Null: commands are accepted only from this machine.",
         examples=["/run/secrets/millrace"],
     )
     probes: Listen | None = Field(
         None,
-        description="Address and port of a listener of its own for /livez and /readyz, which the main one answers too: "
-        "what floods that does not touch it.",
+        description="Address and port of a separate listener for /livez and /readyz, so that a flood of "
+        "requests to the "
+        "main one does not delay probes. The main one answers both too.",
         examples=["0.0.0.0:8081"],
     )
 
@@ -121,25 +122,25 @@ class StopSettings(Section):
     grace: Duration = Field(
         25.0,
         ge=1,
-        description="From SIGTERM to the end, at most: finish the call, save, commit. Shorter than whoever sends the "
-        "SIGTERM waits.",
+        description="The longest time from SIGTERM to the end: finish the call, save, commit. Set it shorter than the "
+        "time that the sender of the SIGTERM waits.",
     )
 
 
 class LimitSettings(Section):
-    """How long the trainer may be at one thing before it counts as hung, and /livez fails."""
+    """How long the trainer may take for one thing before it counts as hung and /livez fails."""
 
     trace: Duration = Field(900.0, ge=1, description="Building the model, tracing and proving it.")
-    restore: Duration = Field(600.0, ge=1, description="Loading a checkpoint, at a start or by an order.")
+    restore: Duration = Field(600.0, ge=1, description="Loading a checkpoint, at a start or for a rewind.")
     call: Duration = Field(300.0, ge=1, description="One call, or preparing the records for it.")
 
 
 class LogSettings(Section):
-    """What the service says on stderr."""
+    """What the service logs on stderr."""
 
     format: Literal["auto", "text", "json"] = Field(
         "auto", description="text for people, json for machines; auto is text on a terminal and json elsewhere."
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="The least that is said; orders are written down in any case."
+        "info", description="The lowest level that is logged; commands are always logged."
     )

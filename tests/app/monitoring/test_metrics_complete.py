@@ -102,7 +102,7 @@ WHOLE: Key = frozenset()
 
 
 def numbers(shape: Any, path: str) -> Iterator[str]:
-    """Where there is a number in answers of this shape."""
+    """Yield the paths of the numbers in answers of this shape."""
     if isinstance(shape, type) and issubclass(shape, BaseModel):
         for name, field in shape.model_fields.items():
             yield from numbers(field.annotation, f"{path}.{name}")
@@ -117,7 +117,7 @@ def numbers(shape: Any, path: str) -> Iterator[str]:
 
 @pytest.fixture
 def observation(rig: Rig) -> Observation:
-    """Of a service to which everything has happened that has a number."""
+    """Observe a service to which everything has happened that has a number."""
     rig.source.meter.retention({"clicks": 3_600_000})
     rig.produce(P0, 8, bad=1)
     rig.produce(P1, 3)
@@ -141,7 +141,7 @@ def observation(rig: Rig) -> Observation:
 
 
 def shown_at(answer: Any, path: list[str], key: Key = frozenset()) -> dict[Key, float]:
-    """The numbers of an answer at a path, by what stands for its asterisk."""
+    """Return the numbers of an answer at a path, by what stands for its asterisk."""
     if not path:
         return {key: answer} if isinstance(answer, int | float) else {}
     first, *rest = path
@@ -152,7 +152,7 @@ def shown_at(answer: Any, path: list[str], key: Key = frozenset()) -> dict[Key, 
 
 
 def told_by(scrape: Scrape, series: str) -> dict[Key, float]:
-    """The values of a metric by those of its labels; of `name{label=value}` those alone that have it."""
+    """Return the values of a metric by its labels; of `name{label=value}` only those that have it."""
     short, _, wanted = series.rstrip("}").partition("{")
     having = {tuple(wanted.split("="))} if wanted else set()
     return {
@@ -163,12 +163,12 @@ def told_by(scrape: Scrape, series: str) -> dict[Key, float]:
 
 
 def agree(shown: float, told: float) -> bool:
-    """Whether they are the same, but for the digits that are not shown."""
+    """Return whether two numbers agree to the digits that are shown."""
     return shown == (told if isinstance(shown, int) else pytest.approx(told, abs=0.51 * 10.0 ** -decimals(shown)))
 
 
 def decimals(shown: float) -> int:
-    """How many digits stand after its point."""
+    """Return the number of digits after the point."""
     return len(str(shown).partition(".")[2])
 
 

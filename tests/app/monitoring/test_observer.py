@@ -24,7 +24,7 @@ class Scene:
         self.began = self.snapshot.clock
 
     def at(self, seconds: float, *, starved_s: float | None = None, end: int | None = None, **more: object) -> None:
-        """Move on to so many seconds after the beginning."""
+        """Move the clock to this many seconds after the beginning."""
         changes: dict[str, object] = {"clock": self.began + seconds, "at": 1_000_000 + seconds, **more}
         stream, source = self.snapshot.stream, self.snapshot.source
         if starved_s is not None:

@@ -17,7 +17,7 @@ At = Callable[..., list[tuple[EventKind, str]]]
 
 @pytest.fixture
 def at(rig: Rig) -> At:
-    """Look at so many seconds after the beginning; all that was told up to then."""
+    """Return a function that looks at a second and gives all events so far."""
     seen = [take(rig.service)]
     began, events = seen[0].clock, Events()
     observer, noticing = Observer(lambda: seen[-1]), Noticing(events.report)

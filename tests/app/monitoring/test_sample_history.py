@@ -20,7 +20,7 @@ def row(**values: float) -> Any:
 
 
 def filled(span: int, lags: Mapping[float, float]) -> Stretch:
-    """A tier that was given these lags at these seconds."""
+    """Return a tier that was given these lags at these seconds."""
     tier = Tier(SPANS[span])
     for clock, lag in lags.items():
         tier.add(clock, 1_000_000 + clock, row(lag_s=lag))

@@ -36,7 +36,7 @@ class Rig:
     letters: KafkaDeadLetters
 
     def acknowledge(self) -> list[int]:
-        """The topic takes what waits; the offsets of that."""
+        """Let the topic take what waits; return the offsets."""
         window = self.letters._backlog.oldest(100, 1 << 20)
         self.letters._backlog.settle(len(window))
         return [letter.offset for letter in window]

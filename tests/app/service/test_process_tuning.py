@@ -3,7 +3,7 @@ import sys
 
 
 def test_a_tuned_process_walks_nothing_of_its_start_again_and_hands_the_lock_over_soon() -> None:
-    """In a process of its own, as it lasts."""
+    """Run in a process of its own, because the settings stay."""
     imports = "import gc, sys; from app.service.process_tuning import tune"
     program = f"{imports}; tune(); print(gc.get_freeze_count(), sys.getswitchinterval())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
