@@ -1,4 +1,4 @@
-"""The catalogue: every metric there is, with its kind, its labels, and which value of it is bad.
+"""The catalogue: every metric, with its kind, its labels, and which value of it is bad.
 
 Owns names and words, by one template: `millrace_`, what is measured, its base unit, `_total` where it only ever grows.
 Every series bears the label `model`, the config's name, beside those that stand here. Pure; `docs/metrics.md` is made
@@ -22,7 +22,7 @@ class Metric:
     """Its name without the prefix."""
     kind: Kind
     help: str
-    """What it is, and which value is bad; nothing of that where none can be."""
+    """What it is, and which value is bad, where one can be."""
     labels: tuple[str, ...]
     """Besides `model`."""
 
@@ -63,34 +63,34 @@ _TRAINER = (
     ),
     _gauge(
         "phase_limit_seconds",
-        "How long the trainer may be in its phase without progress before /livez fails. Not there for phases that may "
-        "take for ever, such as a pause.",
+        "How long the trainer may be in its phase without progress before /livez fails. Absent for phases that may "
+        "last without limit, such as a pause.",
     ),
     _gauge(
         "trainer_time_ratio",
         "Shares of the trainer's last minute: records (none came), input (decoding, preparing), compute, saving. Bad: "
-        "saving is more than a little; where the lag grows, the largest is what to mend.",
+        "saving is more than a little; where the lag grows, the largest share is the one to reduce.",
         "spent",
     ),
     _gauge(
         "incarnation",
-        "How often this history was begun or gone on with: every start and every rewind adds one; so do a step that "
-        "raised and a topic that was created again. Bad: it climbs while nobody restarts or rewinds.",
+        "How often this history was started or resumed: every start and every rewind adds one, and so do a step that "
+        "raised and a topic that was created again. Bad: it grows without restarts and rewinds.",
     ),
     _gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
-    _gauge("learning_rate", "The rate that the next update takes. Bad: another one than was deployed."),
-    _gauge("model_parameters", "How many numbers the model learns."),
+    _gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
+    _gauge("model_parameters", "The number of trainable parameters of the model."),
     _gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
     _gauge(
         "brake_starts",
-        "Starts in a row that died in a call, for which this one came up paused. Anything but 0 is bad: a record kills "
+        "Starts in a row that died in a call, for which this one came up paused. Not 0 is bad: a record kills "
         "the process; /status names it.",
     ),
 )
 
 _RECORDS = (
     _counter("records_fetched", "Records that came from Kafka. Bad: it stands still while there is lag."),
-    _counter("fetched_bytes", "What the records that came from Kafka weigh in memory."),
+    _counter("fetched_bytes", "Memory of the records that came from Kafka, in bytes."),
     _counter(
         "records_learnt",
         "Records that a training step has used; what a rewind reads again counts again. Bad: it stands still while "
@@ -98,26 +98,26 @@ _RECORDS = (
     ),
     _counter(
         "records_set_aside",
-        "Records that could not be learnt. Bad: more than a trickle; the reason says whether the producer or the "
-        "schema is at fault.",
+        "Records that could not be learnt. Bad: more than a few; the reason shows whether the producer or the "
+        "schema is the cause.",
         "reason",
     ),
-    _counter("records_skipped", "Records passed over by an order to skip. Bad: it grows and nobody ordered it."),
+    _counter("records_skipped", "Records that were skipped by a command. Bad: it grows without such a command."),
     _counter(
         "records_truncated",
-        "Records of which a list was cut to its bound, by feature; they count as learnt or set aside as any other. "
+        "Records of which a list was cut to its bound, by feature; they also count as learnt or set aside. "
         "Bad: more than a few, since the model never sees what is cut off; give the feature a larger shape.",
         "feature",
     ),
     _gauge(
         "records_held",
-        "Records on their way: queued, decoded, in blocks, in the trainer's call. Bad: it stays as it is for minutes, "
-        "since nothing gets through.",
+        "Records on their way: queued, decoded, in blocks, in the trainer's call. Bad: it does not change for minutes, "
+        "since nothing is learnt then.",
     ),
     _counter(
         "records_discarded",
         "Records dropped by a stop, a rewind or a step that raised; they are read again. Bad: it grows all the time, "
-        "since it learns the same stretch again and again.",
+        "since the same records are then read over and over.",
     ),
     _gauge(
         "balanced",
@@ -125,17 +125,19 @@ _RECORDS = (
         "report it.",
     ),
     _counter("offsets_empty", "Offsets at which Kafka holds no record: compacted, aborted, control records."),
-    _counter("offsets_lost", "Offsets that retention removed before they were read. Bad: not 0, since data is lost."),
+    _counter(
+        "offsets_lost", "Offsets that retention removed before they were read. Not 0 is bad: these records are lost."
+    ),
     _gauge(
         "history_offsets",
-        "What became of all offsets since checkpoint number 0 (learnt, set_aside, skipped, empty, lost); a rewind goes "
+        "The outcome of all offsets since checkpoint number 0 (learnt, set_aside, skipped, empty, lost); a rewind goes "
         "back. Bad: lost is not 0.",
         "outcome",
     ),
     _gauge(
         "history_settled_offsets",
-        "Offsets between where this history began and where it stands; millrace_history_offsets adds up to it. Bad: it "
-        "does not.",
+        "Offsets between where this history began and where it stands. Bad: it is not the sum of "
+        "millrace_history_offsets.",
     ),
     _gauge(
         "learnt_records_per_second",
@@ -144,8 +146,8 @@ _RECORDS = (
     ),
     _gauge(
         "partitions_begun_anew",
-        "How often a partition of this history began anew, as its topic had been created again; a rewind goes back. "
-        "Bad: it grows and nobody created a topic again on purpose.",
+        "How often a partition of this history restarted because its topic was created again; a rewind goes back. "
+        "Bad: it grows though no topic was created again on purpose.",
     ),
     _gauge(
         "arriving_records_per_second",
@@ -165,21 +167,22 @@ _RECORDS = (
 _LAG = (
     _gauge(
         "lag_records",
-        "Offsets that are not learnt yet. Bad: it grows for minutes, since it then learns slower than records arrive.",
+        "Offsets that are not learnt yet. Bad: it grows for minutes, since records then arrive faster than they "
+        "are learnt.",
     ),
     _gauge(
         "lag_seconds",
-        "How long ago the newest thing that was learnt was written; 0 when nothing is left. Not there where its "
-        "timestamp is more than a minute ahead. Bad: beyond what whoever uses the model can bear.",
+        "How long ago the newest record that was learnt was written; 0 when nothing is left. Absent where its "
+        "timestamp is more than a minute ahead. Bad: more than the users of the model accept.",
     ),
     _gauge(
         "catch_up_seconds",
-        "Until the lag is 0 at the rates of the last minute. Not there where it never would be, which is bad.",
+        "Time until the lag is 0 at the rates of the last minute. Absent where it would never be 0, which is bad.",
     ),
     _gauge(
         "retention_left_seconds",
-        "Until Kafka may remove the oldest record that is not learnt. Bad: near 0, since what is removed is lost. Not "
-        "there where Kafka removes none for their age.",
+        "Time until Kafka may remove the oldest record that is not learnt. Bad: near 0, since what is removed is lost. "
+        "Absent where Kafka removes none for their age.",
     ),
     _gauge(
         "partition_lag_records",
@@ -214,11 +217,11 @@ _LAG = (
         "partition",
     ),
     _gauge("partitions_read", "Partitions that are read. Bad: fewer than millrace_partitions."),
-    _gauge("partitions", "Partitions that there are, those included that may not join this run."),
+    _gauge("partitions", "All partitions of the topics, including those that may not join this run."),
     _histogram(
         "staleness_seconds",
-        "From the timestamp of the oldest record of a call to the call's return. Bad: the p99 is beyond what whoever "
-        "uses the model can bear.",
+        "From the timestamp of the oldest record of a call to the call's return. Bad: the p99 is more than the users "
+        "of the model accept.",
     ),
 )
 
@@ -235,7 +238,7 @@ _LIVE = (
     _gauge(
         "live_cumulative_value",
         "What the model has scored since checkpoint number 0; a rewind goes back. Bad: better than millrace_live_value "
-        "for long, as the model was better once.",
+        "for long, as the model was better before.",
         "metric",
     ),
     _gauge("live_cumulative_records", "Records scored since checkpoint number 0; a rewind goes back."),
@@ -262,13 +265,12 @@ _CHECKPOINTS = (
     ),
     _gauge(
         "checkpoint_stall_seconds",
-        "How long the learning stood still for the copy, the last time. Bad: more than a hundredth of "
+        "How long the training stood still for the copy, the last time. Bad: more than a hundredth of "
         "checkpoints.every; save less often.",
     ),
     _gauge(
         "checkpoint_bytes",
-        "Size of the newest durable checkpoint. Bad: the volume has no room for as many as checkpoints.keep keeps, and "
-        "for one more.",
+        "Size of the newest durable checkpoint. Bad: the volume has no room for one more than checkpoints.keep keeps.",
     ),
     _counter(
         "checkpoints_saved", "Saves of this process that became durable. Bad: it stands still while records are learnt."
@@ -277,7 +279,7 @@ _CHECKPOINTS = (
 )
 
 _KAFKA = (
-    _gauge("kafka_connected", "1 where Kafka answered about a second ago. 0 for long is bad: look at the brokers."),
+    _gauge("kafka_connected", "1 where Kafka answered about a second ago. 0 for long is bad: check the brokers."),
     _counter(
         "commits",
         "Commits to the group, accepted or refused. Bad: refused grows; the learning is not touched, lag tools see "
@@ -286,33 +288,35 @@ _KAFKA = (
     ),
     _counter(
         "dead_letters",
-        "Letters about records that were set aside. Bad: more than a trickle; "
+        "Dead letters of records that were set aside. Bad: more than a few; "
         "millrace_records_set_aside_total names the reasons.",
     ),
     _counter(
         "dead_letters_acknowledged",
-        "Letters that their topic has; without a topic, all of them. Bad: it stands still while "
+        "Dead letters that their topic has acknowledged; without a topic, all of them. Bad: it stands still while "
         "millrace_dead_letters_total grows.",
     ),
     _gauge(
         "dead_letters_waiting",
-        "Letters that their topic has not acknowledged. Bad: not 0 for long, as no checkpoint is made before they are.",
+        "Dead letters that their topic has not acknowledged. Bad: not 0 for long, as no checkpoint is made "
+        "before they are.",
     ),
     _gauge(
-        "dead_letters_waiting_bytes", "What the letters that wait weigh. Bad: near millrace_dead_letters_limit_bytes."
+        "dead_letters_waiting_bytes",
+        "Bytes of the dead letters that wait. Bad: near millrace_dead_letters_limit_bytes.",
     ),
     _gauge(
         "dead_letters_limit_bytes",
-        "How much the letters that wait may weigh before decoding waits for them. Not there where no topic is set.",
+        "The most bytes of dead letters that may wait before decoding waits for them. Absent where no topic is set.",
     ),
 )
 
 _HTTP = (
     _counter(
         "orders",
-        "Requests that would change something, by order (other: there is no such order) and by what was answered: "
-        "accepted, unauthorized (401 or 403), refused (another 4xx), failed (5xx). Bad: unauthorized grows, since "
-        "somebody without leave tries again and again.",
+        "Commands by HTTP, by their kind (other: there is no such command) and by the answer: accepted, unauthorized "
+        "(401 or 403), refused (another 4xx), failed (5xx). Bad: unauthorized grows, since a client without permission "
+        "keeps trying.",
         "order",
         "outcome",
     ),
@@ -322,7 +326,7 @@ _PROCESS = (
     _gauge("build_info", "1; which versions run.", "version", "python", "tensorflow", "keras"),
     _gauge(
         "deployment_info",
-        "1; what is learnt with, by hash, and where from. It changes when config or model.py do.",
+        "1; the hashes of config and model.py, and where the records come from. It changes with them.",
         "model_sha256",
         "config_sha256",
         "cluster_id",
@@ -330,7 +334,7 @@ _PROCESS = (
     ),
     _gauge(
         "memory_bytes",
-        "What lies between Kafka and the model, by part: client (fetched), handoff (queued), decoding, assembling, "
+        "Memory between Kafka and the model, by part: client (fetched), handoff (queued), decoding, assembling, "
         "blocks. Bad: the sum stays above millrace_memory_limit_bytes; one record may be larger than its share.",
         "part",
     ),
@@ -350,7 +354,7 @@ _PROCESS = (
         "process_resident_memory_bytes",
         "Resident memory of the process. Bad: it grows for hours, or nears the container's limit.",
     ),
-    _gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes and nobody deployed."),
+    _gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes without a deployment."),
     _gauge("process_open_fds", "Open file descriptors. Bad: near millrace_process_max_fds."),
     _gauge("process_max_fds", "How many file descriptors may be open."),
 )

@@ -17,8 +17,8 @@ answer is read from one frozen snapshot, so its numbers belong together, and agr
 
 - **Names**: `millrace_`, what is measured, its base unit (seconds, bytes, ratio), `_total` where it only ever grows.
 - **`model`** is a label of every series: the config's `name`.
-- **Bad** are the values that somebody should look at; each metric says which. Limits, versions and the like have none.
-- **What is not known yet is not there**: no series stands for a value that nobody has.
+- **Bad** is a value that needs attention; each metric says which. Limits, versions and the like have none.
+- **What is not known yet is absent**: no series stands for a value that is not known.
 - **Counters** count in this process and never go back within it, whatever is rewound. What can go back is a gauge.
 - **The law**: `millrace_records_fetched_total` = `millrace_records_learnt_total` + `millrace_records_set_aside_total` +
   `millrace_records_skipped_total` + `millrace_records_held` + `millrace_records_discarded_total`, in every answer; and
@@ -34,7 +34,7 @@ def reference() -> str:
 def _sections() -> Iterator[str]:
     for title, metrics in SECTIONS.items():
         yield f"## {title}\n"
-        yield "| metric | type | labels besides `model` | what it is, and what is bad |"
+        yield "| metric | type | labels besides `model` | meaning, and which value is bad |"
         yield "|---|---|---|---|"
         yield from map(_row, metrics)
         yield ""

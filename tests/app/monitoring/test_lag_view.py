@@ -10,9 +10,7 @@ IN_MICROSECONDS = round(time.time() * 1e6) - round(time.time() * 1e3)
 
 
 @pytest.mark.parametrize("ahead_ms", [120_000, IN_MICROSECONDS], ids=["two minutes", "as microseconds"])
-def test_where_timestamps_lie_ahead_the_lag_in_seconds_is_unknown_and_told_in_records(
-    api: Client, rig: Rig, ahead_ms: int
-) -> None:
+def test_timestamps_ahead_of_now_leave_the_lag_in_seconds_unknown(api: Client, rig: Rig, ahead_ms: int) -> None:
     rig.source.meter.retention({"clicks": 3_600_000})
     rig.produce(P0, 8, ahead_ms=ahead_ms)
     rig.learn(rig.draw())

@@ -21,7 +21,7 @@ def _settings(folder: Path, **environ: str) -> Settings:
     return load(config, {f"MILLRACE_{name}": value for name, value in environ.items()}).settings
 
 
-def test_unless_told_otherwise_the_limits_are_the_usual_ones_and_waiting_is_bounded_as_a_call_is(
+def test_limits_are_the_usual_ones_by_default_and_waiting_has_that_of_a_call(
     tmp_path: Path,
 ) -> None:
     limits = phase_limits(_settings(tmp_path)).limits

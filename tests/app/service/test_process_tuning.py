@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 
-def test_a_tuned_process_walks_nothing_of_its_start_again_and_hands_the_lock_over_soon() -> None:
+def test_a_tuned_process_freezes_its_objects_and_hands_the_lock_over_soon() -> None:
     """Run in a process of its own, because the settings stay."""
     imports = "import gc, sys; from app.service.process_tuning import tune"
     program = f"{imports}; tune(); print(gc.get_freeze_count(), sys.getswitchinterval())"

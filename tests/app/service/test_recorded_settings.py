@@ -53,7 +53,7 @@ def test_what_matters_to_what_is_learnt_is_remembered_and_no_secret_is(configure
     assert "s3cret" not in str(options)
 
 
-def test_another_model_file_is_seen_by_its_hash_and_where_checkpoints_lie_is_of_no_concern(
+def test_another_model_file_is_a_change_and_another_checkpoint_path_is_none(
     configure: Configure,
 ) -> None:
     before = hyperparameter_options(configure()).settings
@@ -74,9 +74,7 @@ def _model(rate: float) -> Any:
 
 
 @pytest.mark.tensorflow
-def test_validate_says_which_hyperparameters_a_start_would_find_changed_and_which_it_would_refuse(
-    configure: Configure, tmp_path: Path
-) -> None:
+def test_validate_names_changed_hyperparameters_and_those_a_start_refuses(configure: Configure, tmp_path: Path) -> None:
     settings, topic = configure("training: {batch_size: 12}"), Topic()
     then = {"build": lambda: _model(0.5), "hyperparameters": hyperparameter_options(settings)}
     with running(tmp_path / "checkpoints", topic, **then) as run:

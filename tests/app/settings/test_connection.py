@@ -59,7 +59,7 @@ def test_servers_that_nobody_typed_are_the_environments_or_here(tmp_path: Path) 
     assert load_kafka(tmp_path, "mine", None, {}).bootstrap_servers == ("127.0.0.1:9092",)
 
 
-def test_what_was_typed_wrong_is_told_by_its_option_and_what_the_environment_has_by_its_variable(
+def test_errors_name_the_option_that_was_typed_or_the_variable_that_was_set(
     tmp_path: Path,
 ) -> None:
     environ = {"MILLRACE_KAFKA__SECURITI_PROTOCOL": "SSL"}
