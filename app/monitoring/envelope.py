@@ -1,4 +1,4 @@
-"""The stamp: what every answer carries."""
+"""The stamp: what every answer contains."""
 
 import time
 from typing import TYPE_CHECKING, TypedDict

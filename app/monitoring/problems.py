@@ -1,4 +1,4 @@
-"""What is wrong: a snapshot's problems, each with what it is and what to do. Pure; since when, the observer knows."""
+"""A snapshot's problems, each with what it is and what to do. Pure; the observer knows since when."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from training.recovery.crash_guard import CrashLoop
 from training.telemetry.phases import Phase
 from training.trainer.board import Posting
 
-_STRANGERS = "CommitFailedError"
-"""What Kafka says to our commits while others are members of the group."""
+_OTHER_MEMBERS = "CommitFailedError"
+"""Kafka's answer to our commits while other consumers are members of the group."""
 
 
 KINDS = (
@@ -29,12 +29,12 @@ KINDS = (
     "save_failing",
     "dead_letters_waiting",
 )
-"""All that there can be."""
+"""Every kind of problem."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that somebody should look at."""
+    """Something that needs attention."""
 
     kind: str
     """A word for programs."""
@@ -59,7 +59,7 @@ def _trainer(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(
             kind="failed",
             what=f"The training ended: {phase.reason or 'for a reason that only the log has'}",
-            fix="Mend the cause and start again: it goes on from the newest checkpoint.",
+            fix="Fix the cause and start again: the training resumes from the newest checkpoint.",
         )
     elif not snapshot.alive and phase.phase is not Phase.ENDED:
         yield Problem(
@@ -68,12 +68,12 @@ def _trainer(snapshot: Snapshot) -> Iterator[Problem]:
             fix="Restart the process and report this with its log.",
         )
     elif phase.hung:
-        slow = f" Where it is only slow, raise {SETTINGS[phase.phase]}." if phase.phase in SETTINGS else ""
+        slow = f" If it is only slow, raise {SETTINGS[phase.phase]}." if phase.phase in SETTINGS else ""
         yield Problem(
             kind="hung",
             what=f"No progress for {phase.for_s:.0f} s while {phase.phase}, which is past its limit of "
             f"{phase.limit_s:g} s.",
-            fix="Restart the process: it goes on from the newest checkpoint. If it recurs, look for a step of the "
+            fix="Restart the process: it resumes from the newest checkpoint. If it recurs, look for a step of the "
             f"model, or a disk, that hangs.{slow}",
         )
     elif snapshot.braked is not None:
@@ -83,14 +83,14 @@ def _trainer(snapshot: Snapshot) -> Iterator[Problem]:
 def _crash_loop(loop: CrashLoop, posting: Posting | None) -> Problem:
     """Describe the crash loop, and the way out, which differs once a rewind was made."""
     last = None if posting is None or posting.last_save is None else posting.last_save.manifest
-    again = "POST /resume tries again; should it die once more, the next start is paused too."
+    again = "POST /resume tries again; if the process dies once more, the next start is paused too."
     if last is not None and last.number > loop.number and last.reason in {SaveReason.REWIND, SaveReason.SKIP}:
-        fix = f"Checkpoint {last.number} was ordered since: POST /resume goes on from it."
+        fix = f"Checkpoint {last.number} was ordered since: POST /resume continues from it."
     elif loop.suspects:
         skips = " ".join(f"--skip {one}" for one in loop.ranges)
-        fix = f"Pass them over: `millrace rewind -c CONFIG --to {loop.number} {skips}`, then POST /resume. Or: {again}"
+        fix = f"Skip them: `millrace rewind -c CONFIG --to {loop.number} {skips}`, then POST /resume. Or: {again}"
     else:
-        fix = f"Look for what kills it beside the records: memory, the device, a step of the model. {again}"
+        fix = f"Look for a cause other than the records: memory, the device, a step of the model. {again}"
     return Problem(kind="crash_loop", what=f"Paused: {loop}.", fix=fix)
 
 
@@ -120,14 +120,14 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(
             kind="kafka_away",
             what=f"Kafka does not answer at {servers}{why}.",
-            fix="Nothing is lost: it goes on by itself when Kafka is back. Look at the brokers and the way to them.",
+            fix="Nothing is lost: it continues by itself when Kafka is back. Check the brokers and the network.",
         )
     if source.missing:
         yield Problem(
             kind="partitions_missing",
             what=f"Kafka has no {', '.join(map(str, source.missing))}: deleted, or without a leader.",
-            fix="The others are learnt meanwhile, and these go on when they are back as they were. Created again they "
-            "are other ones, and kafka.on_recreated says what becomes of it.",
+            fix="The others are learnt meanwhile, and these go on when they are back as they were. A partition that "
+            "was created again is a different one: kafka.on_recreated decides what happens then.",
         )
     if source.waiting_partitions:
         names = ", ".join(map(str, source.waiting_partitions))
@@ -142,17 +142,17 @@ def _refused(snapshot: Snapshot) -> Problem:
     refused = snapshot.source.commits_refused
     group = snapshot.settings.kafka.group
     counts = ", ".join(f"{count} × {error}" for error, count in sorted(refused.items()))
-    if _STRANGERS in refused:
+    if _OTHER_MEMBERS in refused:
         return Problem(
             kind="commits_refused",
-            what=f"Kafka refuses our commits: strangers are in the group {group} ({counts}). The learning is not "
-            "touched; lag tools see old offsets.",
+            what=f"Kafka refuses our commits: other consumers are in the group {group} ({counts}). The training is not "
+            "affected; lag tools see old offsets.",
             fix=f"Stop the other consumers of group {group}, or give this model another kafka.group.",
         )
     return Problem(
         kind="commits_refused",
-        what=f"Kafka refuses our commits ({counts}). The learning is not touched; lag tools see old offsets.",
-        fix=f"See that this user may commit for group {group}.",
+        what=f"Kafka refuses our commits ({counts}). The training is not affected; lag tools see old offsets.",
+        fix=f"Allow this user to commit for group {group}.",
     )
 
 
@@ -162,7 +162,7 @@ def _saving(snapshot: Snapshot) -> Iterator[Problem]:
         yield Problem(
             kind="save_failing",
             what=f"The newest save failed: {posting.save_error}",
-            fix="The learning goes on, and the next save tries again. See that checkpoints.path "
+            fix="The training goes on, and the next save tries again. Check that checkpoints.path "
             f"({snapshot.settings.checkpoints.path}) has room and may be written.",
         )
 
@@ -176,5 +176,5 @@ def _letters(snapshot: Snapshot) -> Iterator[Problem]:
             kind="dead_letters_waiting",
             what=f"{letters.waiting:,} dead letters wait for their topic, {format_size(letters.waiting_bytes)}{why}. "
             "No checkpoint is made before they are acknowledged.",
-            fix=f"See that the topic {snapshot.settings.records.dead_letters.topic} is there and may be written to.",
+            fix=f"Check that the topic {snapshot.settings.records.dead_letters.topic} exists and may be written to.",
         )

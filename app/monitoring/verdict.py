@@ -1,4 +1,4 @@
-"""The verdict: how it goes, in one or two sentences, out of real numbers. Pure; runs anywhere."""
+"""The verdict: the state of the training in one or two sentences, made from numbers. Pure; runs anywhere."""
 
 from typing import Literal
 

@@ -282,7 +282,7 @@ _KAFKA = (
     _gauge("kafka_connected", "1 where Kafka answered about a second ago. 0 for long is bad: check the brokers."),
     _counter(
         "commits",
-        "Commits to the group, accepted or refused. Bad: refused grows; the learning is not touched, lag tools see "
+        "Commits to the group, accepted or refused. Bad: refused grows; the training is not affected, lag tools see "
         "old offsets.",
         "outcome",
     ),

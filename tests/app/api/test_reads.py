@@ -124,7 +124,7 @@ def test_a_crash_loop_is_life_and_not_ready_and_says_how_to_pass_the_record_over
     rig.post()
     rig.service.phases.enter(Phase.PAUSED, str(loop))
     (problem,) = api.seen("/status")["problems"]
-    assert problem["fix"] == "Checkpoint 1 was ordered since: POST /resume goes on from it."
+    assert problem["fix"] == "Checkpoint 1 was ordered since: POST /resume continues from it."
     assert api.get("/readyz").status_code == 503
     assert api.post("/resume").status_code == 200
     assert api.seen("/status")["problems"] == []
@@ -135,7 +135,7 @@ def test_a_crash_loop_without_suspects_and_a_pause_by_order_after_it(api: Client
     loop = CrashLoop(starts=9, number=0, suspects={})
     rig.brake(loop)
     (problem,) = api.seen("/status")["problems"]
-    assert problem["fix"].startswith("Look for what kills it beside the records")
+    assert problem["fix"].startswith("Look for a cause other than the records")
     assert api.post("/pause").status_code == 200
     assert api.seen("/status")["problems"] == []
     assert api.get("/readyz").status_code == 200
@@ -297,7 +297,7 @@ def test_strangers_in_the_group_are_a_problem_that_names_the_group(api: Client, 
     rig.source.meter.committed("CommitFailedError")
     (problem,) = api.seen("/status")["problems"]
     assert problem["problem"] == "commits_refused"
-    assert "strangers are in the group millrace-clicks" in problem["what"]
+    assert "other consumers are in the group millrace-clicks" in problem["what"]
     assert api.seen("/lag")["commits"] == {"accepted": 1, "refused": {"CommitFailedError": 1}}
 
 
