@@ -1,4 +1,4 @@
-"""What may be said with an order, and what a rewind that is only planned is answered with."""
+"""The bodies of commands, and the answer to a rewind that is only planned."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -13,15 +13,15 @@ Where = Annotated[int, Field(ge=0, le=10**15, strict=True)] | Annotated[str, Fie
 
 
 class SaveBody(Shape):
-    """What may be said with a save."""
+    """The body of a save."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"note": "before the sale"}]})
 
-    note: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; it is kept.")
+    note: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; recorded with the checkpoint.")
 
 
 class ProfileBody(Shape):
-    """What may be said about a profile."""
+    """The body of a profile."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"calls": 50}]})
 
@@ -29,7 +29,7 @@ class ProfileBody(Shape):
 
 
 class RestoreBody(Shape):
-    """What may be said with a restore."""
+    """The body of a restore."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"skip": ["clicks:0:100-200"], "reason": "a broken producer"}]}
@@ -38,19 +38,19 @@ class RestoreBody(Shape):
     skip: list[str] = Field(
         default_factory=list,
         max_length=100,
-        description="Ranges to pass over, as in clicks:0:100-200; both ends are passed over too.",
+        description="Ranges to skip, as in clicks:0:100-200; both ends are skipped too.",
     )
     unskip: list[str] = Field(
         default_factory=list,
         max_length=100,
-        description="Earlier orders to skip that hold no more, as in rewind-17; all others are taken along.",
+        description="Earlier commands to skip that should no longer hold, as in rewind-17; all others stay.",
     )
-    reason: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; it is kept.")
-    dry_run: bool = Field(default=False, description="Only say what would be done.")
+    reason: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; recorded with the checkpoint.")
+    dry_run: bool = Field(default=False, description="Only answer with what would be done.")
 
 
 class RewindBody(RestoreBody):
-    """Where to go back to, and what to pass over."""
+    """Where to go back to, and what to skip."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"to": 37, "skip": ["clicks:0:100-200"], "reason": "a broken producer"}]}
@@ -87,5 +87,5 @@ class RewindPlanAnswer(Answer):
         None, description="How long the replay takes at the best rate of the last five minutes; left out without one."
     )
     advice: str | None = Field(None, description="What to do where some are gone.")
-    skips: list[SkipView] | None = Field(None, description="Earlier orders to skip; they hold further on.")
+    skips: list[SkipView] | None = Field(None, description="Earlier commands to skip, which stay in force.")
     partitions: Mapping[str, PartitionPlan]

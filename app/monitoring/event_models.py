@@ -16,7 +16,7 @@ class EventView(Shape):
 
     id: int = Field(description="Greater than that of each event before it, also over a restart.")
     at: str
-    kind: str = Field(description="A word for programs.")
+    kind: str = Field(description="The kind of event, for programs.")
     severity: str = Field(description="info, warning or error.")
     text: str
     facts: Mapping[str, Any]
@@ -38,7 +38,7 @@ class EventsAnswer(Answer):
     """What has happened, the oldest first."""
 
     events: list[EventView]
-    newest: int = Field(description="What to ask `since` with the next time.")
+    newest: int = Field(description="The value of `since` for the next request.")
 
 
 class Means(Shape):
@@ -65,14 +65,16 @@ class Extremes(Shape):
 
 
 class HistoryAnswer(Answer):
-    """How it went."""
+    """The history of the main numbers."""
 
     span: str
     step_s: int
     metric: str | None = Field(None, description="The name of the live metric.")
-    at: list[float] = Field(description="When each step began, seconds since 1970; steps without a look are left out.")
+    at: list[float] = Field(
+        description="When each step began, seconds since 1970; steps without a sample are left out."
+    )
     mean: Means
-    least: Extremes | None = Field(None, description="Left out where a step is a single look.")
+    least: Extremes | None = Field(None, description="Left out where a step is a single sample.")
     greatest: Extremes | None = None
 
 

@@ -1,4 +1,4 @@
-"""What the answer about one checkpoint looks like: it, and all that is behind it."""
+"""The answer about one checkpoint: itself and its lineage."""
 
 from collections.abc import Mapping
 
@@ -8,20 +8,20 @@ from app.monitoring.models import CheckpointAnswer, RewoundView, Shape, SkipView
 
 
 class HistoryView(Shape):
-    """What became of a partition's offsets: position - start = learnt + set aside + skipped + gaps + lost."""
+    """The outcome of a partition's offsets: position - start = learnt + set aside + skipped + gaps + lost."""
 
     start: int = Field(description="The offset at which this history begins.")
     position: int = Field(description="The next offset: everything before it is settled.")
     learnt: int
     set_aside: Mapping[str, int] = Field(description="By reason.")
-    skipped: Mapping[str, int] = Field(description="By the order that said so.")
+    skipped: Mapping[str, int] = Field(description="By the command that skips them.")
     gaps: int
     lost: int
     truncated: Mapping[str, int] | None = Field(
         None, description="Records of which a list was cut to its bound, by feature; left out for none."
     )
     former: list["HistoryView"] | None = Field(
-        None, description="What became of the topics that bore the name before, the oldest first."
+        None, description="The outcomes of earlier topics of the same name, the oldest first."
     )
 
 
@@ -47,7 +47,7 @@ class LinkView(Shape):
 
 
 class LineageAnswer(CheckpointAnswer):
-    """One checkpoint, and all that is behind it."""
+    """One checkpoint and its lineage."""
 
     history: Mapping[str, HistoryView] | None = Field(None, description="By partition; left out where it is damaged.")
     event_time: EventTimeView | None = Field(

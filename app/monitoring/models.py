@@ -51,13 +51,13 @@ class Health(Answer):
     status: Literal["ok", "failing"]
     state: str = Field(description="The trainer's phase.")
     reasons: list[str] | None = Field(None, description="Why it is failing.")
-    checks: list[Check] | None = Field(None, description="All that was looked at, where it was asked for.")
+    checks: list[Check] | None = Field(None, description="All checks, where the request asks for them.")
 
 
 class Trouble(Shape):
-    """Something that somebody should look at."""
+    """Something that needs attention."""
 
-    problem: str = Field(description="Which kind: a word for programs.")
+    problem: str = Field(description="The kind of problem, for programs.")
     what: str
     since: str = Field(description="When it was first seen, to a second.")
     fix: str
@@ -78,9 +78,9 @@ class StreamView(Shape):
     staleness_s: Mapping[str, float] | None = Field(
         None, description="From a record's timestamp to the end of the call that learnt it, over the last minute."
     )
-    catch_up_s: float | None = Field(None, description="Until the lag is 0, if rates stay as they are.")
+    catch_up_s: float | None = Field(None, description="Seconds until the lag is 0, if rates stay as they are.")
     retention_s_left: float | None = Field(
-        None, description="Until Kafka may remove the oldest record that is not learnt, by its age."
+        None, description="Seconds until Kafka may remove, for its age, the oldest record that is not learnt."
     )
     partitions: AssignedPartitions
 
@@ -88,10 +88,12 @@ class StreamView(Shape):
 class ThroughputView(Shape):
     """How fast it learns, and what holds it back."""
 
-    records_per_s: Mapping[str, float] = Field(description="Learnt, over each window.")
-    arriving_per_s: float | None = Field(None, description="Written to the topic, over the last minute.")
+    records_per_s: Mapping[str, float] = Field(description="Records learnt per second, over each window.")
+    arriving_per_s: float | None = Field(
+        None, description="Records written to the topics per second, over the last minute."
+    )
     bound_by: Literal["records", "input", "compute"] | None = Field(
-        None, description="What the trainer's thread spends most of its time on or with; left out before any call."
+        None, description="What the trainer's thread spends most of its time on; left out before the first call."
     )
     waiting: Mapping[str, float] = Field(
         description="Shares of the trainer's last minute: waiting for records to come, waiting for them to be "
@@ -101,7 +103,7 @@ class ThroughputView(Shape):
 
 
 class RecordsView(Shape):
-    """What became of the records.
+    """The outcome of the records.
 
     Of this history: offsets = learnt + set aside + skipped + gaps + lost. Of the present incarnation:
     fetched = handed + held + discarded.
@@ -110,14 +112,14 @@ class RecordsView(Shape):
     offsets: int = Field(description="From where this history began to where it stands, over all partitions.")
     learnt: int
     set_aside: Mapping[str, int] = Field(description="By reason.")
-    skipped: Mapping[str, int] = Field(description="By the order that said so.")
+    skipped: Mapping[str, int] = Field(description="By the command that skips them.")
     gaps: int = Field(description="Offsets at which Kafka holds no record: compacted, aborted, control records.")
     lost: int = Field(description="Offsets that retention removed before they were read.")
     truncated: Mapping[str, int] | None = Field(
         None, description="Of the records that were decoded, those of which a list was cut to its bound, by feature."
     )
     begun_anew: int | None = Field(
-        None, description="How often a partition began anew, as its topic had been created again; left out for never."
+        None, description="How often a partition restarted because its topic was created again; left out for never."
     )
     fetched: int | None = Field(None, description="Since the present incarnation began.")
     handed: int | None = Field(None, description="Of those, given to the trainer.")
@@ -131,7 +133,7 @@ class LiveView(Shape):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    headline: str = Field(description="The name of the one to be shown first.")
+    headline: str = Field(description="The name of the metric to show first.")
     scored: str = Field(description="before_update: by the training pass; inference_pass: by one before it.")
     window: str
     records: int
@@ -140,7 +142,7 @@ class LiveView(Shape):
 
 
 class HyperparameterView(Shape):
-    """A hyperparameter that the checkpoint has otherwise."""
+    """A hyperparameter that differs in the checkpoint."""
 
     name: str
     then: Any = Field(None, description="In the checkpoint.")
@@ -172,20 +174,20 @@ class CheckpointView(Shape):
     note: str | None = None
     age_s: float
     took_s: float | None = Field(None, description="From the copy to durability; of a save of this process.")
-    stall_ms: float | None = Field(None, description="How long the learning stood still for the copy.")
+    stall_ms: float | None = Field(None, description="How long the training stood still for the copy.")
 
 
 class SkipView(Shape):
-    """An order to pass over some offsets; it holds on every later replay."""
+    """A command to skip some offsets; it holds on every later replay."""
 
     order: str
     number: int | None = Field(None, description="The checkpoint that it was published as.")
     by: str | None = None
     reason: str
-    ranges: list[str] = Field(description="As ordered, both ends included.")
+    ranges: list[str] = Field(description="As in the command, both ends included.")
     offsets: int = Field(description="How many there are in them.")
-    passed: int = Field(description="How many of them this history has passed over so far.")
-    lifted_by: int | None = Field(None, description="The checkpoint whose order took it back; it holds no more.")
+    passed: int = Field(description="How many of them this history has skipped so far.")
+    lifted_by: int | None = Field(None, description="The checkpoint whose command lifted it; it no longer holds.")
 
 
 class RewoundView(Shape):
@@ -231,7 +233,7 @@ class Status(Answer):
     live: LiveView | None = None
     training: TrainingView | None = None
     checkpoint: CheckpointView | None = None
-    skips: list[SkipView] | None = Field(None, description="All that were ever ordered, the earliest first.")
+    skips: list[SkipView] | None = Field(None, description="All commands to skip, the earliest first.")
     rewound: RewoundView | None = None
     model: ModelView
     kafka: KafkaView
@@ -244,15 +246,15 @@ class PartitionLagView(Shape):
     fetched: int | None = Field(None, description="The next offset to be fetched.")
     end: int | None = Field(None, description="One past the last offset in the topic.")
     lag_records: int | None = None
-    lag_s: float | None = Field(None, description="How long ago the newest of it that was learnt was written.")
+    lag_s: float | None = Field(None, description="How long ago its newest learnt record was written.")
     same_topic: Literal["same", "unknown"] | None = Field(
         None,
-        description="Whether it is known to be of the topic that was learnt before; left out where nothing was learnt.",
+        description="Whether it is known to belong to the same topic as before; left out where nothing was learnt.",
     )
 
 
 class CommitsView(Shape):
-    """What Kafka said to our commits."""
+    """Kafka's answers to our commits."""
 
     accepted: int
     refused: Mapping[str, int] = Field(description="By the name of the error.")
@@ -265,7 +267,7 @@ class LagAnswer(Answer):
     lag_s: float | None = None
     catch_up_s: float | None = None
     retention_s_left: float | None = Field(
-        None, description="Until Kafka may remove the oldest record that is not learnt, by its age."
+        None, description="Seconds until Kafka may remove, for its age, the oldest record that is not learnt."
     )
     partitions: Mapping[str, PartitionLagView]
     commits: CommitsView | None = None
@@ -287,7 +289,7 @@ class LoopLagView(Shape):
     """How late the two event loops were for their timers over the last half minute: the 99th percentile."""
 
     consumer: float | None = Field(None, description="Of the loop that fetches; above 100 it is overloaded.")
-    api: float = Field(description="Of the loop that answers; a probe may wait for so long.")
+    api: float = Field(description="Of the loop that answers; a probe may wait for that long.")
 
 
 class ThroughputAnswer(ThroughputView, Answer):
@@ -339,7 +341,7 @@ class CheckpointList(Answer):
     checkpoints: list[Checkpoint]
     others: list[OtherFolder] = Field(description="Half written, half removed, or not ours.")
     total: int
-    next: str | None = Field(None, description="Where the list goes on.")
+    next: str | None = Field(None, description="The path of the next page.")
 
 
 class CheckpointAnswer(Answer):
@@ -356,8 +358,8 @@ class OperationView(Shape):
     state: Literal["running", "succeeded", "failed"]
     began_at: str
     ended_at: str | None = None
-    checkpoint: int | None = Field(None, description="The checkpoint that came of it.")
-    profile: str | None = Field(None, description="The folder of the profile that came of it.")
+    checkpoint: int | None = Field(None, description="The checkpoint that it made.")
+    profile: str | None = Field(None, description="The folder of the profile that it wrote.")
     complaint: str | None = Field(None, description="Why it failed.")
 
 
@@ -368,7 +370,7 @@ class OperationAnswer(Answer):
 
 
 class StateAnswer(Answer):
-    """The trainer's phase after an order."""
+    """The trainer's phase after a command."""
 
     state: str
     reason: str | None = None
@@ -378,8 +380,8 @@ class ProfileAnswer(Answer):
     """A profile that was written."""
 
     folder: str = Field(description="On the trainer's machine.")
-    calls: int = Field(description="That it shows; fewer than asked for where they were slow to come.")
-    open: str = Field(description="What shows it.")
+    calls: int = Field(description="How many calls it shows; fewer than asked for where records were slow to come.")
+    open: str = Field(description="The command that shows it.")
 
 
 class ProblemDocument(Answer):
