@@ -94,7 +94,7 @@ def test_a_phase_past_its_limit_is_no_life(api: Client, rig: Rig) -> None:
     assert status["mood"] == "bad"
     (problem,) = status["problems"]
     assert problem["problem"] == "hung"
-    assert problem["fix"].endswith("Where it is only slow, raise limits.call.")
+    assert problem["fix"].endswith("If it is only slow, raise limits.call.")
 
 
 def test_a_pause_may_last_for_ever(api: Client, rig: Rig) -> None:
