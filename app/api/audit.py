@@ -1,9 +1,8 @@
-"""The audit: who ordered what, written when it is taken, and again with the answer, what became of it; and how many.
+"""The audit log: who sent which command, logged when the trainer gets it and again with the answer; and counters.
 
-Runs on the HTTP side's loop. Orders that the door let through are all written down, whatever became of them; of those
-that it turned away at most so many a minute, for anybody may send them. A line names a route, never what a client has
-put into a path, a query or a body. All are counted, and written whatever `logs.level` is: who gave an order must not
-depend on how much is said.
+Runs on the HTTP side's loop. Every authorized command is logged, whatever its outcome. Of the others only some per
+minute are, because anybody may send them. A line names a route, and repeats nothing that a client has put into a path,
+a query or a body. Lines are written whatever `logs.level` is: who sent a command must be known in any case.
 """
 
 import logging
@@ -20,94 +19,99 @@ from consumers.log_limit import LogLimit
 log = logging.getLogger(__name__)
 log.setLevel(logging.INFO)
 _refusals = logging.getLogger(f"{__name__}.refusals")
-"""Of those alone that were turned away, so that a flood of them hides no order of somebody who may give it."""
+"""A logger of its own, so that the limit on refusals never drops the line of an authorized command."""
 _REFUSALS_PER_MINUTE = 30
 _refusals.addFilter(LogLimit(_REFUSALS_PER_MINUTE))
 _OTHER = "other"
-ORDERS = ("save", "restore", "rewind", "pause", "resume", "profile", _OTHER)
-"""All that there are, as their routes are called; the last stands for a request that would change what nothing can."""
+COMMANDS = ("save", "restore", "rewind", "pause", "resume", "profile", _OTHER)
+"""The names of the commands' routes; the last stands for a POST to any other path."""
 OUTCOMES = ("accepted", "unauthorized", "refused", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingCommand:
-    """One on its way."""
+    """A command that has no answer yet."""
 
     scope: Scope
     name: str
     route: str
-    """Its path, without what the client has put into it."""
+    """Its path as a template: with {number}, not with the number."""
     by: str
 
 
 class Audit:
-    """Of one application."""
+    """The audit log of one application."""
 
     def __init__(self) -> None:
-        self._counts = {(order, outcome): 0 for order in ORDERS for outcome in OUTCOMES}
+        self._counts = {(command, outcome): 0 for command in COMMANDS for outcome in OUTCOMES}
 
     def counts(self) -> Mapping[tuple[str, str], int]:
-        """How many there were, by order and outcome."""
+        """Return the number of commands by name and outcome."""
         return dict(self._counts)
 
     @contextmanager
     def recording(self, scope: Scope, send: Send, by: str) -> Iterator[Send]:
-        """Write the order down when its answer begins, or when it has come to none."""
-        order, answered = _order(scope, by), False
+        """Log the command when its answer begins, or when its route raises before that.
 
-        async def followed(message: Message) -> None:
+        The context is the `send` to pass on.
+        """
+        command, answered = _command(scope, by), False
+
+        async def recorded(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
                 answered = True
-                self._write(order, int(message["status"]), _location(message))
+                self._write(command, int(message["status"]), _location(message))
             await send(message)
 
         try:
-            yield followed
-        except Exception:  # whoever stands around us answers it
+            yield recorded
+        except Exception:  # an outer layer answers it with 500
             if not answered:
-                self._write(order, 500, None)
+                self._write(command, 500, None)
             raise
 
     def refused(self, scope: Scope, problem: ProblemError) -> None:
-        """Write down that somebody was turned away."""
+        """Log that a command was not authorized."""
         client = client_of(scope)
-        self._count(_order(scope, client), problem.status)
+        self._count(_command(scope, client), problem.status)
         _refusals.warning(
-            "an order from %s was refused: %d %s",
+            "a command from %s was refused: %d %s",
             client,
             problem.status,
             problem.title,
             extra={"client": client, "status": problem.status},
         )
 
-    def _write(self, order: _PendingCommand, status: int, where: str | None) -> None:
-        self._count(order, status)
-        facts = {"by": order.by, "client": client_of(order.scope), "status": status}
+    def _write(self, command: _PendingCommand, status: int, where: str | None) -> None:
+        self._count(command, status)
+        facts = {"by": command.by, "client": client_of(command.scope), "status": status}
         facts |= {} if where is None else {"location": where}
         level = logging.INFO if status < 400 else logging.WARNING
         line = "%s %s: %d, ordered by %s"
-        log.log(level, line, order.scope["method"], order.route, status, order.by, extra=facts)
+        log.log(level, line, command.scope["method"], command.route, status, command.by, extra=facts)
 
-    def _count(self, order: _PendingCommand, status: int) -> None:
-        self._counts[order.name, _outcome(status)] += 1
+    def _count(self, command: _PendingCommand, status: int) -> None:
+        self._counts[command.name, _outcome(status)] += 1
 
 
 def taken(scope: Scope, by: str, operation: str) -> None:
-    """Write down that an order is on its way to the trainer: the answer may be minutes away, and may never come."""
+    """Log that the trainer gets the command. The answer may be minutes away, and may never come."""
     facts = {"by": by, "client": client_of(scope), "operation": operation}
-    log.info("%s %s: taken as %s, ordered by %s", scope["method"], _order(scope, by).route, operation, by, extra=facts)
+    log.info(
+        "%s %s: taken as %s, ordered by %s", scope["method"], _command(scope, by).route, operation, by, extra=facts
+    )
 
 
 def client_of(scope: Scope) -> str:
-    """Where a request comes from."""
+    """Return the client's address."""
     client = scope.get("client")
     return str(client[0]) if client else "somebody"
 
 
-def _order(scope: Scope, by: str) -> _PendingCommand:
+def _command(scope: Scope, by: str) -> _PendingCommand:
     route = route_of(scope)
-    if route is None or route.name not in ORDERS:
+    if route is None or route.name not in COMMANDS:
         return _PendingCommand(scope, _OTHER, "of no route", by)
     return _PendingCommand(scope, route.name, route.path, by)
 

@@ -1,9 +1,9 @@
-"""Doors: who may order. What changes something passes one of them; what only looks passes none.
+"""Authorization: who may send commands. Reads need none.
 
-With tokens, whoever brings one. Without, this machine alone: a client that names it by a loopback name and comes from
-no other site, so that neither another host, nor a name that was bent to point here, nor a page in somebody's browser
-can order the trainer about. A browser adds no token by itself, so with tokens none of that is needed. Without tokens on
-a listener that others can reach, nobody.
+With tokens: a client that sends one. Without tokens, on a loopback address: clients of this machine that name it by a
+loopback name and come from no other origin, so that neither another host, nor DNS rebinding, nor a page in a browser
+can command the trainer. A browser adds no bearer token by itself, so tokens make these checks needless. Without tokens,
+on an address that other machines reach: no client.
 """
 
 import ipaddress
@@ -22,24 +22,27 @@ _REALM = 'Bearer realm="millrace"'
 
 
 class Authorizer(Protocol):
-    """Lets orders through, or does not."""
+    """Decides who may send commands."""
 
     asks_for_token: bool
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
-        """Who orders, in the words of the audit log; ProblemError for whoever may not."""
+        """Return who sends the command, for the audit log. Raises ProblemError if they may not.
+
+        `charge` is called with the CPU time that other threads take for it.
+        """
         ...
 
 
 def authorizer_for(tokens: Tokens | None, host: str) -> Authorizer:
-    """The door of a listener on this address."""
+    """Return the authorizer for a listener on this address."""
     if tokens is not None:
         return TokenAuthorizer(tokens)
     return LoopbackAuthorizer() if is_loopback(host) else ReadOnlyAuthorizer()
 
 
 class TokenAuthorizer:
-    """Opens to a token of the folder."""
+    """Admits clients that send a token of the folder."""
 
     asks_for_token = True
 
@@ -48,7 +51,7 @@ class TokenAuthorizer:
         self._one_at_a_time = anyio.CapacityLimiter(1)
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
-        """By the name of the token's file."""
+        """Return the name of the token's file."""
         del client
         token = _token_of(headers)
         if token is None:
@@ -60,7 +63,7 @@ class TokenAuthorizer:
                 503,
                 "Tokens Unreadable",
                 f"The folder of tokens cannot be read: {(error.strerror or 'it cannot be opened').lower()}.",
-                fix="Mend the folder that api.tokens_dir names; no restart is needed.",
+                fix="Repair the folder that api.tokens_dir names; no restart is needed.",
             ) from None
         if owner is None:
             raise _unauthorized("The request brings a token that nobody has.", f'{_REALM}, error="invalid_token"')
@@ -68,12 +71,12 @@ class TokenAuthorizer:
 
 
 class LoopbackAuthorizer:
-    """Opens to this machine."""
+    """Admits clients of this machine."""
 
     asks_for_token = False
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
-        """By the address, for there is no name."""
+        """Return the client's address, since there is no name."""
         del charge
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not is_loopback(_host_of(f"//{hosts[0]}")):
@@ -89,30 +92,30 @@ class LoopbackAuthorizer:
                 403,
                 "Foreign Origin",
                 "The request comes from a page of another origin.",
-                fix="Send orders from a command line, or from a page that this service has served.",
+                fix="Send commands from a command line, or from a page that this service has served.",
             )
         return f"{client} over HTTP"
 
 
 class ReadOnlyAuthorizer:
-    """Opens to nobody."""
+    """Admits no client."""
 
     asks_for_token = False
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
-        """Never."""
+        """Raise ProblemError (403)."""
         del headers, client, charge
         raise ProblemError(
             403,
             "Read Only",
             "This listener can be reached from other machines, and there are no tokens, so it changes nothing.",
-            fix="Set api.tokens_dir to a folder with one file a token; or api.listen to 127.0.0.1:8080, and ask from "
-            "the same machine.",
+            fix="Set api.tokens_dir to a folder with one file per token; or set api.listen to 127.0.0.1:8080, and send "
+            "commands from the same machine.",
         )
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a name or an address is this machine's alone."""
+    """Return whether a host name or address is a loopback one. None is not."""
     if host is None:
         return False
     if host.lower().rstrip(".") == "localhost":
@@ -126,7 +129,7 @@ def is_loopback(host: str | None) -> bool:
 def _host_of(url: str) -> str | None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises where it is none
+        _ = parts.port  # raises ValueError if it is not a number
     except ValueError:
         return None
     plain = not (parts.username or parts.password or parts.path or parts.query or parts.fragment)
@@ -134,11 +137,11 @@ def _host_of(url: str) -> str | None:
 
 
 def _token_of(headers: Headers) -> str | None:
-    """What the one Authorization header brings, if it is of our kind."""
-    brought = headers.getlist("authorization")
-    if len(brought) != 1:
+    """Return the bearer token of the only Authorization header; None if there is none, or several."""
+    values = headers.getlist("authorization")
+    if len(values) != 1:
         return None
-    scheme, _, token = brought[0].partition(" ")
+    scheme, _, token = values[0].partition(" ")
     return (token.strip() or None) if scheme.lower() == "bearer" else None
 
 
@@ -147,7 +150,7 @@ def _unauthorized(detail: str, challenge: str) -> ProblemError:
         401,
         "Unauthorized",
         detail,
-        fix="Send the header Authorization: Bearer TOKEN, with what stands in a file of the folder that api.tokens_dir "
-        "names; millrace's own commands take such a file by --token-file.",
+        fix="Send the header Authorization: Bearer TOKEN, with the content of a file in the folder that api.tokens_dir "
+        "names; millrace's own commands read such a file with --token-file.",
         headers={"www-authenticate": challenge},
     )

@@ -1,8 +1,8 @@
-"""Checkpoints as they lie on disk, read off the loop: a thread of its own, one look at a time.
+"""Read checkpoints from disk for the routes, on threads.
 
-Owns no state but a store that only reads, so it answers from the first moment on, and after a failure too. More than
-one request wait for each other, but for none that verifies, nor for an order that is planned; what the threads take is
-charged to the budget.
+Owns a store that only reads, so it answers from the start of the service on, and after the trainer has failed too.
+Listings wait for each other, plans for each other, and verifications for each other, so that none of the three kinds
+delays another. The CPU time of listings and plans is charged to the HTTP side's budget; verifications have their own.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What is in the folder."""
+    """The content of a folder of checkpoints."""
 
     checkpoints: list[Checkpoint]
     """The newest first."""
@@ -39,61 +39,68 @@ class Listing:
 
 
 class CheckpointReader:
-    """Reads the folder of one name."""
+    """Reads the folder of one model."""
 
     def __init__(self, folder: Folder, charge: Charge) -> None:
         self._folder, self._charge = folder, charge
         self._store = CheckpointStore(folder)
-        self._looks, self._plans = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
-        self._verifying = VerificationQueue()
+        self._reads, self._plans = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
+        self._verifications = VerificationQueue()
 
     @property
     def profiles(self) -> Path:
-        """Where profiles lie, beside the checkpoints."""
+        """The folder of profiles, beside the checkpoints."""
         return self._folder.root / "profiles"
 
     async def listing(self) -> Listing:
-        """Everything that is there, by its manifest and the sizes of its files."""
+        """Return everything in the folder, judged by manifests and file sizes alone."""
         return await self._off_the_loop(self._list)
 
-    async def one(self, number: int, *, verify: bool) -> CheckpointLineage:
-        """One checkpoint and what is behind it; `verify` reads and hashes all of it."""
+    async def read(self, number: int, *, verify: bool) -> CheckpointLineage:
+        """Return one checkpoint with its ancestors; `verify` reads and hashes all of its files.
+
+        Raises MissingCheckpointError if there is none of this number, ProblemError if too many verifications wait.
+        """
         if not verify:
-            return await self._off_the_loop(lambda: lineage_of(self._store, self._look(number, deep=False)))
-        found = await self._verifying.run(lambda: self._look(number, deep=True))
-        return await self._off_the_loop(lambda: lineage_of(self._store, found))
+            return await self._off_the_loop(lambda: lineage_of(self._store, self._inspect(number, deep=False)))
+        inspection = await self._verifications.run(lambda: self._inspect(number, deep=True))
+        return await self._off_the_loop(lambda: lineage_of(self._store, inspection))
 
     async def plan(self, request: RewindRequest, present: Present) -> RewindPlan:
-        """Find out what a rewind would do; raises where it cannot be carried out."""
+        """Return what a rewind would do. Raises MillraceError if it cannot be carried out."""
         return await run_on_thread(partial(plan_rewind, self._store, request, present), self._plans, self._charge)
 
     async def _off_the_loop(self, read: Callable[[], T]) -> T:
-        return await run_on_thread(read, self._looks, self._charge)
+        return await run_on_thread(read, self._reads, self._charge)
 
     def _list(self) -> Listing:
-        found = [one for one in self._store.listing() if not self._vanished(one)]
+        folders = [folder for folder in self._store.listing() if not self._was_pruned(folder)]
         return Listing(
-            checkpoints=[_brief(one) for one in found if one.number is not None],
-            others=[OtherFolder(name=_text(one.name), condition=one.condition) for one in found if one.number is None],
+            checkpoints=[Checkpoint(**_fields(folder)) for folder in folders if folder.number is not None],
+            others=[
+                OtherFolder(name=_printable(folder.name), condition=folder.condition)
+                for folder in folders
+                if folder.number is None
+            ],
         )
 
-    def _look(self, number: int, *, deep: bool) -> Inspection:
+    def _inspect(self, number: int, *, deep: bool) -> Inspection:
         if number in self._folder.numbers():
-            found = inspect(self._folder, number, Terms.read(self._folder), deep=deep)
-            if not self._vanished(found):
-                return found
-        there = ", ".join(map(str, self._folder.numbers()[-5:])) or "none"
-        raise MissingCheckpointError(f"no checkpoint has the number {number}; the newest there are: {there}")
+            inspection = inspect(self._folder, number, Terms.read(self._folder), deep=deep)
+            if not self._was_pruned(inspection):
+                return inspection
+        newest = ", ".join(map(str, self._folder.numbers()[-5:])) or "none"
+        raise MissingCheckpointError(f"no checkpoint has the number {number}; the newest there are: {newest}")
 
-    def _vanished(self, found: Inspection) -> bool:
-        """Whether it was pruned while it was looked at: then it is not corrupt, it is gone."""
-        return found.condition is Condition.CORRUPT and not (self._folder.checkpoints / found.name).exists()
+    def _was_pruned(self, inspection: Inspection) -> bool:
+        """Return whether the checkpoint was removed during the inspection: then it looks corrupt, but is gone."""
+        return inspection.condition is Condition.CORRUPT and not (self._folder.checkpoints / inspection.name).exists()
 
 
-def in_full(found: Inspection) -> CheckpointInFull:
-    """All that is known of it."""
-    manifest = found.manifest
-    fields: dict[str, Any] = _fields(found)
+def in_full(inspection: Inspection) -> CheckpointInFull:
+    """Return all that is known of a checkpoint, as an answer."""
+    manifest = inspection.manifest
+    fields: dict[str, Any] = _fields(inspection)
     if manifest is not None:
         fields |= {
             "ancestors": list(manifest.ancestors),
@@ -102,33 +109,29 @@ def in_full(found: Inspection) -> CheckpointInFull:
             "metrics": dict(manifest.metrics),
             "provenance": dict(manifest.provenance),
         }
-    return CheckpointInFull(**fields, verified=found.verified)
+    return CheckpointInFull(**fields, verified=inspection.verified)
 
 
 def just_published(manifest: Manifest) -> CheckpointInFull:
-    """One that has become durable this moment."""
+    """Return a checkpoint that has just become durable, without reading it again."""
     name = f"{manifest.number:010d}"
     return in_full(Inspection(name=name, condition=Condition.GOOD, number=manifest.number, manifest=manifest))
 
 
-def _brief(found: Inspection) -> Checkpoint:
-    return Checkpoint(**_fields(found))
-
-
-def _fields(found: Inspection) -> dict[str, Any]:
+def _fields(inspection: Inspection) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "number": found.number,
-        "condition": found.condition.value,
-        "complaints": [_text(problem) for problem in found.problems] or None,
+        "number": inspection.number,
+        "condition": inspection.condition.value,
+        "complaints": [_printable(problem) for problem in inspection.problems] or None,
     }
-    if found.lineage is not None:
-        fields |= {"parent": found.lineage.parent, "term": found.lineage.term}
-    if (manifest := found.manifest) is not None:
+    if inspection.lineage is not None:
+        fields |= {"parent": inspection.lineage.parent, "term": inspection.lineage.term}
+    if (manifest := inspection.manifest) is not None:
         own = ("parent", "term", "incarnation", "step", "reason", "ordered_by", "note", "created_at")
         fields |= {name: getattr(manifest, name) for name in own} | {"bytes": manifest.size}
     return fields
 
 
-def _text(name: str) -> str:
-    """A name on disk may hold bytes that are no text."""
+def _printable(name: str) -> str:
+    """Return the name as valid Unicode: a name on disk may hold any bytes."""
     return name.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The application: routes, guard and observer put together for one service."""
+"""The application: routes, middleware and observer, put together for one service."""
 
 import asyncio
 import contextlib
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from app.service.service import Service
 
 _BEARER = HTTPBearer(auto_error=False, scheme_name="token", description="A token of the folder api.tokens_dir.")
-"""For the description alone: the guard has let nobody through who brings none."""
+"""For the OpenAPI document alone: the middleware has already refused requests without a token."""
 _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
 
 
 def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
-    """The application of one service; orders come in by the authorizer."""
+    """Return the application of one service, whose commands pass the authorizer."""
     observer = Observer(partial(take, service))
     budget = CpuBudget()
     reader = CheckpointReader(Folder(service.settings.checkpoints.path / service.settings.name), budget.charge)
@@ -64,8 +64,8 @@ def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
     app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
     app.include_router(ReadRoutes(observer, reader, operations).router())
     app.include_router(metrics_router(observer, audit))
-    orders = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
-    app.include_router(orders.router(), dependencies=[Security(_BEARER)] if authorizer.asks_for_token else [])
+    commands = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
+    app.include_router(commands.router(), dependencies=[Security(_BEARER)] if authorizer.asks_for_token else [])
     app.include_router(events.router())
     app.include_router(PageRoutes().router())
     app.include_router(DocsRoutes(app.openapi).router())
@@ -75,7 +75,7 @@ def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def _watching(observer: Observer, events: EventRoutes, _app: FastAPI) -> AsyncIterator[None]:
-    """The observer looks while the application is served, and the events takes it in."""
+    """Run the observer while the application is served; each observation goes to the event routes."""
     watching = asyncio.create_task(observer.watch(events.look), name="observer")
     try:
         yield

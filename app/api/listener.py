@@ -1,8 +1,8 @@
 """A listener: one address, and uvicorn on it.
 
-Owns the listening socket. Listening comes with making it, so that an address that is taken is said at once; connections
-that come before `serve` wait. Signals are the process's to handle: uvicorn takes none. It ends by `stop`: nothing more
-is accepted, what is being answered has 3 s, then the socket is closed.
+Owns the listening socket. The constructor listens already, so that an address in use is an error at once; connections
+that come before `serve` wait. The process handles signals, not uvicorn. `stop` ends it: nothing more is accepted,
+requests in progress have 3 s, then the socket is closed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _SHUTDOWN_TIMEOUT_S = 3
 
 
 class Listener:
-    """An address that is listened on. ConfigError, naming the setting, where that cannot be."""
+    """A listening address. The constructor raises ConfigError, which names the setting, if it cannot listen."""
 
     def __init__(self, setting: str, address: str) -> None:
         self._socket = _listening(setting, address)
@@ -38,28 +38,28 @@ class Listener:
 
     @property
     def host(self) -> str:
-        """The address that was taken."""
+        """The address on which it listens."""
         return str(self._socket.getsockname()[0])
 
     @property
     def port(self) -> int:
-        """The port that was taken."""
+        """The port on which it listens."""
         return int(self._socket.getsockname()[1])
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The address as a URL."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def serve_with(
         self, app: ASGIApp, *, lifespan: Literal["on", "off"], end_streams: Callable[[], None] = lambda: None
     ) -> None:
-        """Say which application answers here; `end_streams` ends what it would answer for ever."""
+        """Set the application; at the end, `end_streams` ends its answers that would go on for ever."""
         self._server = _Server(_config(app, lifespan), end_streams)
 
     def serve(self) -> None:
         """Answer until `stop`, on a loop of this thread."""
-        assert self._server is not None, "serve_with comes first"
+        assert self._server is not None, "call serve_with first"
         try:
             asyncio.run(self._server.serve(sockets=[self._socket]))
         finally:
@@ -71,7 +71,7 @@ class Listener:
             self._server.should_exit = True
 
     def close(self) -> None:
-        """Give the address back. Twice is once."""
+        """Close the socket. A second call does nothing."""
         self._socket.close()
 
 
@@ -83,19 +83,19 @@ class _Server(uvicorn.Server):
         self._end_streams = end_streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin, and let more wait than are taken at once: asyncio has one number for both."""
+        """Begin, then lengthen the kernel's queue: asyncio has one number for it and for how many to accept at once."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what would go on for ever, then everything else."""
+        """End the answers that would go on for ever, then all others."""
         self._end_streams()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave them to the process."""
+        """Leave signals to the process."""
         yield
 
 
@@ -117,7 +117,7 @@ def _config(app: ASGIApp, lifespan: Literal["on", "off"]) -> uvicorn.Config:
 
 
 def _listening(setting: str, address: str) -> socket.socket:
-    """A socket that listens already: with only its address taken, another process could still take it too."""
+    """Return a socket that listens already: as long as it is only bound, another process could bind the address too."""
     host, port = host_and_port(address)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(

@@ -1,7 +1,7 @@
-"""Operations: what was asked of the trainer, until somebody has seen what came of it.
+"""Long-running operations: commands for the trainer, with their outcome, for clients that ask later.
 
-Owns a bounded list of them, on the HTTP side's loop. Full of what is still running, it refuses the next one; finished
-ones make room, the oldest first. It ends with the process: what an order did is in the checkpoints.
+Owns a bounded list of them, on the HTTP side's loop. If too many are running, the next is refused; finished ones make
+room, the oldest first. The list ends with the process: the effect of a command is in the checkpoints.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 MAX_KEPT = 100
 MAX_RUNNING = 16
 CHECK_TIMEOUT_S = 5.0
-"""How long whoever orders waits to hear whether anything speaks against it."""
+"""How long a client waits for the check of its command, before it gets an operation to ask for."""
 
 
 def new_id() -> str:
-    """An id that no other order has, in any process."""
+    """Return an id that no other command has, in any process."""
     return secrets.token_hex(6)
 
 
@@ -46,24 +46,24 @@ class Operation:
 
     @property
     def done(self) -> bool:
-        """Whether there is anything to wait for. A trainer that is gone answers nobody."""
+        """Whether waiting is over: the answer is there, or the trainer is gone and will give none."""
         return self.answer.done() or not self.trainer_alive()
 
     async def wait(self, seconds: float) -> bool:
-        """Wait so long for the answer. Whether it has come.
+        """Wait up to `seconds` for the answer; return whether it is there.
 
         The future itself is not awaited: a request that is cancelled must not cancel what the trainer will answer.
         """
         if not self.done and seconds > 0:
-            loop, told = asyncio.get_running_loop(), asyncio.Event()
-            self.answer.add_done_callback(lambda _answer: _tell(loop, told))
+            loop, answered = asyncio.get_running_loop(), asyncio.Event()
+            self.answer.add_done_callback(lambda _answer: _set_from_thread(loop, answered))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await told.wait()
+                    await answered.wait()
         return self.done
 
     def result(self) -> Any:
-        """What came of it; ProblemError where nothing did."""
+        """Return the result. Raises ProblemError if the command failed, or if the trainer is gone."""
         if not self.answer.done():
             raise _gone()
         try:
@@ -72,7 +72,7 @@ class Operation:
             raise as_problem(error) from error
 
     def view(self) -> OperationView:
-        """How it stands."""
+        """Return the state of the operation for a client."""
         began = moment(self.began_at)
         if not self.done:
             return OperationView(id=self.id, kind=self.kind, state="running", began_at=began)
@@ -95,22 +95,23 @@ class Operation:
 
 
 class Operations:
-    """The list."""
+    """The operations of this process."""
 
     def __init__(self, commands: Commands, trainer_alive: Callable[[], bool]) -> None:
         self._commands, self._trainer_alive = commands, trainer_alive
         self._kept: OrderedDict[str, Operation] = OrderedDict()
 
     def begin(self, command: Command, operation_id: str | None = None) -> Operation:
-        """Send the command, and keep it in view."""
+        """Send the command to the trainer, and keep it in the list. Raises ProblemError (429) if too many run."""
         operation = self._keep(type(command).__name__.lower(), command.answer, operation_id)
         self._commands.send(command)
         return operation
 
     async def begin_checked(self, kind: str, answer: "Future[Any]", check: Coroutine[Any, Any, Command]) -> Operation:
-        """Send the command that the check comes to, which is to be answered by `answer`.
+        """Send the command that `check` returns; the trainer will set `answer`.
 
-        What speaks against it is raised, where that is known soon; later it is what became of the operation.
+        If the check fails soon, this raises its error. If it takes longer than CHECK_TIMEOUT_S, this returns, and an
+        error becomes the outcome of the operation.
         """
         checking = asyncio.create_task(check)
         await asyncio.wait({checking}, timeout=CHECK_TIMEOUT_S)
@@ -130,7 +131,7 @@ class Operations:
         elif isinstance(error := checked.exception(), Exception):
             problem = as_problem(error)
             if problem.status == 500:
-                log.error("an order could not be checked", exc_info=error)
+                log.error("a command could not be checked", exc_info=error)
             answer.set_exception(problem)
         else:
             self._commands.send(checked.result())
@@ -149,14 +150,14 @@ class Operations:
         return operation
 
     def get(self, operation_id: str) -> Operation:
-        """The operation of that id."""
+        """Return the operation of this id. Raises ProblemError (404) if it is not kept."""
         operation = self._kept.get(operation_id)
         if operation is None:
             raise ProblemError(
                 404,
                 "Not Found",
                 f"There is no such operation; the newest {MAX_KEPT} of this process are kept.",
-                fix="GET /checkpoints shows what came of older ones.",
+                fix="GET /checkpoints shows the outcome of older ones.",
             )
         return operation
 
@@ -165,8 +166,8 @@ class Operations:
             raise ProblemError(
                 429,
                 "Too Many Requests",
-                f"{MAX_RUNNING} orders wait for the trainer already.",
-                fix="Wait until it has obeyed some: GET /operations/{id} says when.",
+                f"{MAX_RUNNING} commands wait for the trainer already.",
+                fix="Wait until some of them are done: GET /operations/{id} shows when.",
                 headers={"retry-after": "5"},
             )
         while len(self._kept) >= MAX_KEPT:
@@ -178,16 +179,16 @@ def _ended(operation: Operation) -> None:
     operation.ended_at = time.time()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
-    """From the trainer's thread to the loop, unless that has ended."""
+def _set_from_thread(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set the event from the trainer's thread, unless the loop has ended."""
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(told.set)
+        loop.call_soon_threadsafe(event.set)
 
 
 def _gone() -> ProblemError:
     return ProblemError(
         503,
         "Trainer Gone",
-        "The trainer ended before it obeyed.",
-        fix="Start it again: it goes on from the newest checkpoint.",
+        "The trainer ended before it carried the command out.",
+        fix="Start it again: it resumes from the newest checkpoint.",
     )

@@ -1,7 +1,7 @@
-"""Why a request was not carried out: problem documents (RFC 9457), each with a fix.
+"""Problem documents (RFC 9457): why a request was not carried out, each with a fix.
 
-Owns the one way in which an error becomes an answer. No value that a client sent is repeated, but for the few that its
-own sentence quotes; what is nobody's fault but ours is 500, and its trace goes to the log alone (uvicorn writes it).
+Owns the only way in which an error becomes an answer. Values that a client sent are not repeated, except the few that
+an error quotes. A defect of ours is answered by 500; its traceback goes to the log alone (uvicorn writes it).
 """
 
 import json
@@ -39,7 +39,7 @@ _DETAILS: Mapping[int, str] = {
 _FIXES: Mapping[int, str] = {
     400: "Send what docs/api.md describes; bodies are JSON.",
     404: "GET /openapi.json lists what there is.",
-    405: "GET /openapi.json lists the methods of each path; the Allow header those of this one.",
+    405: "GET /openapi.json lists the methods of each path; the Allow header has those of this one.",
     422: "Send what docs/api.md describes for this path.",
 }
 _MILLRACE: tuple[tuple[type[MillraceError], int, str], ...] = (
@@ -51,12 +51,12 @@ _MILLRACE: tuple[tuple[type[MillraceError], int, str], ...] = (
     (ConfigError, 422, "Send what docs/api.md describes for this path."),
     (ProfileBusyError, 409, "The learning goes on. Ask again."),
     (ProfileError, 503, "The learning goes on. Ask again."),
-    (CheckpointError, 503, "The learning goes on. Mend what is said, and ask again."),
+    (CheckpointError, 503, "The learning goes on. Remove the cause, and ask again."),
 )
 
 
 class ProblemError(Exception):
-    """Ends a request with a problem document."""
+    """An error that ends a request with a problem document."""
 
     def __init__(
         self, status: int, title: str, detail: str, *, fix: str, headers: Mapping[str, str] | None = None
@@ -67,15 +67,15 @@ class ProblemError(Exception):
 
     @classmethod
     def of(cls, error: MillraceError) -> "ProblemError":
-        """An error that names its way out, as an answer."""
+        """Return the answer for an error of millrace, by its kind."""
         for kind, status, fix in _MILLRACE:
             if isinstance(error, kind):
                 return cls(status, _phrase(status), str(error), fix=fix)
-        return cls(503, _phrase(503), str(error), fix="See what the log and /status say.")
+        return cls(503, _phrase(503), str(error), fix="See the log and /status.")
 
 
 def document(problem: ProblemError, stamp: Stamp) -> Response:
-    """The problem as a response. ASCII alone, so that nothing a client sent can make it unwritable."""
+    """Return the problem as a response, in ASCII: text from a client may hold what UTF-8 cannot encode."""
     body = ProblemDocument(
         **stamp,
         type=f"urn:millrace:{problem.title.lower().replace(' ', '-')}",
@@ -88,7 +88,7 @@ def document(problem: ProblemError, stamp: Stamp) -> Response:
 
 
 def install(app: FastAPI, stamp: StampNow) -> None:
-    """Answer every error of the application by a problem document."""
+    """Answer every error of the application with a problem document."""
 
     async def on_problem(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
@@ -102,7 +102,7 @@ def install(app: FastAPI, stamp: StampNow) -> None:
 
 
 def as_problem(error: Exception) -> ProblemError:
-    """Any error as a problem."""
+    """Return any error as a problem; an unknown one is a defect of millrace (500)."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RequestValidationError):
@@ -114,12 +114,12 @@ def as_problem(error: Exception) -> ProblemError:
     if isinstance(error, MillraceError):
         return ProblemError.of(error)
     return ProblemError(
-        500, _phrase(500), "This is a defect of millrace; the learning is not touched.", fix="Report it with the log."
+        500, _phrase(500), "This is a defect of millrace; the training goes on.", fix="Report it with the log."
     )
 
 
 def _complaints(errors: Any) -> str:
-    """What does not fit, place by place; what stood there is not repeated."""
+    """Return what is wrong, field by field, without the values that the client sent."""
     lines = []
     for error in errors[:10]:
         where = ".".join(str(part)[:60] for part in error["loc"])
@@ -128,5 +128,5 @@ def _complaints(errors: Any) -> str:
 
 
 def _phrase(status: int) -> str:
-    """The status in words; that of 422 differs between versions of Python."""
+    """Return the status in words; Python's own text for 422 differs between versions."""
     return "Unprocessable Content" if status == 422 else HTTPStatus(status).phrase

@@ -1,7 +1,7 @@
-"""Planning a rewind: what it would do, and whether anything speaks against it, before the trainer hears of it.
+"""Plan a rewind before the trainer gets the command: what it would do, and whether it must be refused.
 
-Runs on the HTTP side's loop; what reads the disk or asks Kafka does so on threads. It may take as long as the disk
-takes to read the checkpoint; Kafka is waited for a few seconds at most.
+Runs on the HTTP side's loop; threads read the disk and ask Kafka. Planning takes as long as the disk takes to read the
+checkpoint; it waits for Kafka a few seconds at most.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from training.history.rewind import Present, RewindPlan
 from training.history.rewind_request import RewindRequest
 
 Beginnings = Callable[[], Mapping[Partition, int] | None]
-"""Asks Kafka for the first offset that it still has of each partition; may take its time."""
+"""Asks Kafka for the first offset that it still has of each partition. May take long, so it runs on a thread."""
 KAFKA_TIMEOUT_S = 4.0
 _MAX_ASKING = 8
 
@@ -30,18 +30,18 @@ class RewindPlanner:
         self._asking = anyio.CapacityLimiter(_MAX_ASKING)
 
     async def plan(self, request: RewindRequest, snapshot: Snapshot) -> RewindPlan:
-        """Find out what a rewind would do; raises where it cannot be carried out."""
+        """Return what a rewind would do. Raises MillraceError if it cannot be carried out."""
         plan = await self._reader.plan(request, _present(snapshot))
         return plan.with_earliest(await self._earliest(snapshot))
 
-    async def order(self, request: RewindRequest, snapshot: Snapshot) -> Rewind:
-        """Return the command for the trainer; raises where the rewind is refused."""
+    async def command(self, request: RewindRequest, snapshot: Snapshot) -> Rewind:
+        """Return the command for the trainer. Raises MillraceError if the rewind must be refused."""
         plan = await self.plan(request, snapshot)
         plan.refuse_loss(snapshot.settings.kafka.out_of_range)
         return plan.prepared.command
 
     async def _earliest(self, snapshot: Snapshot) -> Mapping[Partition, int] | None:
-        """What Kafka still has; None where it did not answer a moment ago, or takes long now."""
+        """Return the first offset that Kafka still has of each partition; None if Kafka is away, or takes too long."""
         if not snapshot.source.connected:
             return None
         with anyio.move_on_after(KAFKA_TIMEOUT_S):

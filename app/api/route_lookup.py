@@ -1,4 +1,4 @@
-"""Which routes a request comes to, asked of them one by one: the router tells only the first. Pure."""
+"""Find the routes that match a request: Starlette's router reports only the first. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +7,7 @@ from starlette.types import Scope
 
 
 def routes_at(routes: Iterable[BaseRoute], scope: Scope) -> Iterator[tuple[Match, Route]]:
-    """All of this path, in order; a full match takes the method too."""
+    """Yield all routes of this path, in order; Match.FULL if the method matches too."""
     for route in routes:
         included = getattr(route, "original_router", None)
         if included is not None:
@@ -17,5 +17,5 @@ def routes_at(routes: Iterable[BaseRoute], scope: Scope) -> Iterator[tuple[Match
 
 
 def route_of(scope: Scope) -> Route | None:
-    """The route that will answer; None where the path or the method has none."""
+    """Return the route that will answer; None if no route has this path and method."""
     return next((route for match, route in routes_at(scope["app"].routes, scope) if match is Match.FULL), None)

@@ -1,8 +1,8 @@
-"""The server: the application on its listener, on the main thread's loop, and the probes on one of their own.
+"""The HTTP server: the application on its listener, on the main thread's loop, and the probes on their own.
 
-Owns both listeners, and the thread `probes` with its loop where `api.probes` is set: neither a flood on the main
-listener nor an answer that takes long there delays a probe by more than the interpreter's lock does. Binding comes
-before everything else of a start. It ends by `stop`; the probes are the last to go.
+Owns both listeners and, if `api.probes` is set, the thread `probes` with its loop: neither a flood on the main listener
+nor a slow answer there delays a probe by more than the interpreter's lock does. A start binds the addresses before it
+does anything else. `stop` ends it; the probes end last.
 """
 
 import logging
@@ -26,7 +26,7 @@ _PROBES_JOIN_TIMEOUT_S = 5.0
 
 
 class ApiServer:
-    """HTTP for one service."""
+    """The HTTP side of one service."""
 
     def __init__(self, service: "Service", settings: ApiSettings) -> None:
         self._service, self._settings = service, settings
@@ -34,7 +34,7 @@ class ApiServer:
         self._probes: Listener | None = None
 
     def bind(self) -> None:
-        """Take the addresses, and listen. ConfigError where that cannot be, or where the tokens do not do."""
+        """Listen on the addresses. Raises ConfigError if that fails, or if the folder of tokens is not valid."""
         settings = self._settings
         tokens = None if settings.tokens_dir is None else Tokens.open(settings.tokens_dir)
         self._main = Listener("api.listen", settings.listen)
@@ -53,18 +53,18 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
-        assert self._main is not None, "bind comes first"
+        """The port of the main listener."""
+        assert self._main is not None, "call bind first"
         return self._main.port
 
     @property
     def probes_port(self) -> int | None:
-        """Where it listens for probes, if on a listener of their own."""
+        """The port of the probes' own listener; None if there is none."""
         return None if self._probes is None else self._probes.port
 
     def serve(self) -> None:
         """Answer until `stop`, on a loop of this thread."""
-        assert self._main is not None, "bind comes first"
+        assert self._main is not None, "call bind first"
         if self._probes is None:
             self._main.serve()
             return

@@ -1,8 +1,7 @@
-"""Streams: answers that go on, as server-sent events. A bounded number of them, woken once a look.
+"""Server-sent events: a bounded number of answers that go on, woken after each observation.
 
-Owns who listens. It lives on the HTTP side's loop. A listener draws what is new when it is woken, so nothing queues up
-for one that is slow; one that takes nothing for a while is let go by the protocol. Too many are refused. `close` ends
-them all at once.
+Owns the count of listeners, on the HTTP side's loop. A listener draws what is new when it is woken, so nothing queues
+up for a slow one; the protocol closes one that does not read. Too many listeners are refused. `close` ends all of them.
 """
 
 import asyncio
@@ -14,17 +13,17 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.problem_documents import ProblemError
 
-MOST_LISTENERS = 32
-_TURN_WITHIN_S = 5.0
-_STILL_HERE_S = 15.0
-_AGAIN_AFTER_MS = 2000
+MAX_LISTENERS = 32
+_POLL_S = 5.0
+_KEEPALIVE_S = 15.0
+_RETRY_MS = 2000
 MEDIA_TYPE = "text/event-stream"
 Draw = Callable[[], str]
-"""What is new since it was called before, as frames; empty where nothing is."""
+"""Returns what is new since its last call, as frames; empty if nothing is."""
 
 
-class Streams:
-    """All listeners."""
+class EventStreams:
+    """All listeners of one application."""
 
     def __init__(self) -> None:
         self._listeners = 0
@@ -32,27 +31,27 @@ class Streams:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """There may be something new."""
+        """Let every listener draw: there may be something new."""
         self._woken.set()
         self._woken = asyncio.Event()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all listeners."""
         self._closed = True
         self.wake()
 
     @property
     def listeners(self) -> int:
-        """How many there are."""
+        """The number of listeners."""
         return self._listeners
 
     def open(self, draw: Draw) -> "EventStream":
-        """An answer that goes on with whatever is drawn; ProblemError where too many listen."""
-        if self._closed or self._listeners >= MOST_LISTENERS:
+        """Return an answer that goes on with whatever `draw` returns. Raises ProblemError (503) if too many listen."""
+        if self._closed or self._listeners >= MAX_LISTENERS:
             raise ProblemError(
                 503,
                 "Too Many Listeners",
-                f"{MOST_LISTENERS} listeners are the most." if not self._closed else "The service is ending.",
+                f"{MAX_LISTENERS} listeners are the most." if not self._closed else "The service is ending.",
                 fix="Close some, or ask every few seconds without Accept: text/event-stream.",
                 headers={"retry-after": "10"},
             )
@@ -61,18 +60,18 @@ class Streams:
 
     async def _frames(self, draw: Draw) -> AsyncIterator[str]:
         clock = asyncio.get_running_loop().time
-        yield f"retry: {_AGAIN_AFTER_MS}\n\n"
-        said_at = clock()
+        yield f"retry: {_RETRY_MS}\n\n"
+        sent_at = clock()
         while not self._closed:
             woken = self._woken
             frames = draw()
-            if not frames and clock() - said_at >= _STILL_HERE_S:
+            if not frames and clock() - sent_at >= _KEEPALIVE_S:
                 frames = ": still here\n\n"
             if frames:
                 yield frames
-                said_at = clock()
+                sent_at = clock()
             with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), _TURN_WITHIN_S)
+                await asyncio.wait_for(woken.wait(), _POLL_S)
 
     def _gone(self) -> None:
         self._listeners -= 1

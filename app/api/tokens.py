@@ -1,8 +1,8 @@
-"""Bearer tokens: a folder of files, one a token. A file's name says who orders, and stands in the audit log.
+"""Bearer tokens: a folder with one file per token. The file's name is that of the owner, and stands in the audit log.
 
-Owns nothing but the folder's path: the folder is read anew for each order, so that a token is changed, added or taken
-away without a restart, also where a whole folder is exchanged by a link, as Kubernetes does it. What is kept of a token
-while it is compared is its hash. Reads the disk, so it runs off the loop.
+Owns the folder's path alone: the folder is read again for each command, so that tokens can be changed, added or removed
+without a restart, also by exchanging a symbolic link, as Kubernetes does. Tokens are compared by their hashes. This
+reads the disk, so it runs on a thread.
 """
 
 import hashlib
@@ -18,20 +18,20 @@ from consumers.errors import ConfigError
 log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", re.ASCII)
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
-"""What a header can carry as one."""
+"""The characters that a header can carry as a bearer token."""
 SHORTEST = 16
 LONGEST = 4096
 _MAKE_ONE = "make one by: openssl rand -hex 32"
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What lies in the folder."""
+class _Content:
+    """The folder's content."""
 
     hashes: Mapping[str, bytes]
     """By file name."""
     complaints: tuple[str, ...]
-    """Of the files that do not do, none of which counts."""
+    """About files that are not valid tokens, and so are ignored."""
 
 
 class Tokens:
@@ -43,43 +43,43 @@ class Tokens:
 
     @classmethod
     def open(cls, folder: Path) -> "Tokens":
-        """The tokens to begin with: ConfigError where the folder, or any file of it, does not do."""
+        """Return the folder after a check. Raises ConfigError if the folder, or any file in it, is not valid."""
         tokens = cls(folder)
         tokens.owners()
         return tokens
 
     def owners(self) -> list[str]:
-        """Who may order: ConfigError where the folder, or any file of it, does not do."""
+        """Return the owners' names. Raises ConfigError if the folder, or any file in it, is not valid."""
         folder = self._folder
         try:
-            found = self._read()
+            content = self._read()
         except OSError as error:
             raise ConfigError(
-                f"api.tokens_dir: {folder} cannot be read: {_why(error)}; make the folder, with one file a token"
+                f"api.tokens_dir: {folder} cannot be read: {_why(error)}; make the folder, with one file per token"
             ) from None
-        if found.complaints:
-            raise ConfigError(f"api.tokens_dir: {found.complaints[0]}")
-        if not found.hashes:
+        if content.complaints:
+            raise ConfigError(f"api.tokens_dir: {content.complaints[0]}")
+        if not content.hashes:
             raise ConfigError(
-                f"api.tokens_dir: {folder} holds no token; write one file a token, named after who orders with it "
+                f"api.tokens_dir: {folder} holds no token; write one file per token, named after its owner "
                 f"({_MAKE_ONE})"
             )
-        return list(found.hashes)
+        return list(content.hashes)
 
     def owner(self, token: str) -> str | None:
-        """Whose token it is, by the folder as it is now; None for nobody's. OSError where that cannot be read."""
-        found = self._read()
-        if found.complaints != self._complaints:
-            for complaint in found.complaints:
+        """Return the owner of the token, by the folder as it is now, or None. Raises OSError if it cannot be read."""
+        content = self._read()
+        if content.complaints != self._complaints:
+            for complaint in content.complaints:
                 log.error("api.tokens_dir: %s", complaint)
-            self._complaints = found.complaints
+            self._complaints = content.complaints
         offered, owner = _hash(token), None
-        for name, known in found.hashes.items():  # all of them, so that the time tells nothing
+        for name, known in content.hashes.items():  # all of them, so that the time taken reveals nothing
             if hmac.compare_digest(offered, known):
                 owner = name
         return owner
 
-    def _read(self) -> _Found:
+    def _read(self) -> _Content:
         hashes: dict[str, bytes] = {}
         complaints: list[str] = []
         for path in sorted(self._folder.iterdir()):
@@ -88,29 +88,27 @@ class Tokens:
             try:
                 hashes[_checked(path)] = _hash(_token_in(path))
             except FileNotFoundError:
-                continue  # exchanged this moment
+                continue  # removed or exchanged at this moment
             except OSError as error:
                 complaints.append(f"{path} cannot be read: {_why(error)}")
             except ValueError as error:
                 complaints.append(str(error))
-        return _Found(hashes, tuple(complaints))
+        return _Content(hashes, tuple(complaints))
 
 
 def _checked(path: Path) -> str:
-    """The file's name, if it may stand in a log."""
+    """Return the file's name. Raises ValueError if it must not stand in a log."""
     if not _NAME.fullmatch(path.name):
-        raise ValueError(
-            f"{path} is no name to order under; call the file by letters, digits, dot, dash, @, underscore"
-        )
+        raise ValueError(f"{path} is no name of an owner; use letters, digits, dot, dash, @, underscore")
     return path.name
 
 
 def _token_in(path: Path) -> str:
-    """The file's token. No error repeats any of it."""
+    """Return the token in the file. Raises ValueError, whose text repeats nothing of the content."""
     if not path.exists():
         raise FileNotFoundError
     if not path.is_file():
-        raise ValueError(f"{path} is no file; write one file a token")
+        raise ValueError(f"{path} is no file; write one file per token")
     with path.open("rb") as file:
         text = file.read(LONGEST + 3).decode("ascii", "replace").strip()
     if not text:
@@ -123,7 +121,7 @@ def _token_in(path: Path) -> str:
 
 
 def _hash(token: str) -> bytes:
-    """Of one length, whatever the token's: comparing takes as long for each."""
+    """Return a hash. All have one length, so that a comparison takes the same time for each."""
     return hashlib.sha256(token.encode()).digest()
 
 

@@ -1,7 +1,6 @@
-"""What may be ordered: every POST. An order becomes a command that the trainer obeys between two calls.
+"""The commands: POST routes. Each becomes a command that the trainer carries out between two calls.
 
-Runs on the HTTP side's loop, which waits for the answer only as long as it is told to (`?wait=30s`); what takes longer
-goes on, and is an operation to look at.
+They run on the HTTP side's loop. A client waits at most as long as it asks to; then it gets an operation to ask for.
 """
 
 import shlex
@@ -39,9 +38,9 @@ from training.history.rewind_request import RewindRequest, parse_destination, pa
 
 MAX_WAIT_S = 600.0
 _SOON_S = 5.0
-"""How long a pause or a resume is waited for unless told otherwise: the trainer looks several times a second."""
+"""How long an answer waits for a pause or a resume by default: the trainer polls several times a second."""
 _PROFILED_S = 30.0
-"""How long a profile is waited for unless told otherwise."""
+"""How long an answer waits for a profile by default."""
 Wait = Annotated[str | None, Query(max_length=20, description="How long to wait for the end, as in 30s; at most 10m.")]
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationAnswer},
@@ -65,7 +64,7 @@ class CommandRoutes:
         self._planner = RewindPlanner(reader, beginnings)
 
     def router(self) -> APIRouter:
-        """All of them."""
+        """Return the routes."""
         router = APIRouter()
         add = partial(router.add_api_route, methods=["POST"], response_model_exclude_none=True)
         back = CheckpointAnswer | RewindPlanAnswer | OperationAnswer
@@ -100,30 +99,32 @@ class CommandRoutes:
     async def restore(
         self, number: Number, request: Request, response: Response, body: RestoreBody | None = None, wait: Wait = None
     ) -> CheckpointAnswer | RewindPlanAnswer | OperationAnswer:
-        """Go back to this checkpoint, and on from there."""
+        """Go back to this checkpoint, and train on from there."""
         given = body or RestoreBody()
         return await self.rewind(RewindBody(to=number, **dict(given)), request, response, wait)
 
     async def rewind(
         self, body: RewindBody, request: Request, response: Response, wait: Wait = None
     ) -> CheckpointAnswer | RewindPlanAnswer | OperationAnswer:
-        """Go back to a checkpoint, and on from there, passing over what is to be skipped."""
+        """Go back to a checkpoint, and train on from there without the ranges to skip."""
         seconds = _seconds(wait, 0.0)
         skips = parse_skips(body.skip, body.reason)
         snapshot = self._at_work()
         to = parse_destination(str(body.to), now_s=snapshot.at)
-        wanted = RewindRequest(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
+        rewind = RewindRequest(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
         if body.dry_run:
-            plan = await self._planner.plan(wanted, snapshot)
+            plan = await self._planner.plan(rewind, snapshot)
             response.status_code = 200
             per_s = max(snapshot.meter.records_per_s.values(), default=0.0)
             policy = snapshot.settings.kafka.out_of_range
             return RewindPlanAnswer(**stamp(snapshot), **plan_fields(plan, policy=policy, per_s=per_s))
-        operation = await self._operations.begin_checked("rewind", wanted.answer, self._planner.order(wanted, snapshot))
+        operation = await self._operations.begin_checked(
+            "rewind", rewind.answer, self._planner.command(rewind, snapshot)
+        )
         return await self._published(_written_down(operation, request), seconds, response)
 
     async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
-        """Learn nothing until told to go on."""
+        """Stop learning until a resume."""
         seconds = _seconds(wait, _SOON_S)
         operation = self._begin(Pause(reason=f"asked to by {_who(request)}"), request)
         return await self._obeyed(operation, seconds, response)
@@ -138,10 +139,10 @@ class CommandRoutes:
         self, request: Request, response: Response, body: ProfileBody | None = None, wait: Wait = None
     ) -> ProfileAnswer | OperationAnswer:
         """Trace the next calls for TensorBoard."""
-        seconds, order = _seconds(wait, _PROFILED_S), new_id()
+        seconds, operation_id = _seconds(wait, _PROFILED_S), new_id()
         taken_at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        folder = self._reader.profiles / f"{taken_at}-{order}"
-        operation = self._begin(Profile(calls=(body or ProfileBody()).calls, folder=folder), request, order)
+        folder = self._reader.profiles / f"{taken_at}-{operation_id}"
+        operation = self._begin(Profile(calls=(body or ProfileBody()).calls, folder=folder), request, operation_id)
         if not await operation.wait(seconds):
             return self._under_way(operation, response)
         written: Profiled = operation.result()
@@ -157,21 +158,21 @@ class CommandRoutes:
         return _written_down(self._operations.begin(command, operation_id), request)
 
     def _at_work(self) -> Snapshot:
-        """A snapshot of a trainer that will obey soon; ProblemError where there is none."""
+        """Return a snapshot of a trainer that takes commands. Raises ProblemError if it is ending or starting."""
         snapshot = self._observer.look().snapshot
         phase = snapshot.phase.phase
         if phase in OVER or not snapshot.alive:
             raise ProblemError(
                 409,
                 "Trainer Ending",
-                f"The trainer is {phase} and obeys no more orders.",
-                fix="Start it again: it goes on from the newest checkpoint.",
+                f"The trainer is {phase} and takes no more commands.",
+                fix="Start it again: it resumes from the newest checkpoint.",
             )
         if snapshot.posting is None:
             raise ProblemError(
                 503,
                 "Starting",
-                f"The trainer is {phase}: there is no restored state yet to give orders about.",
+                f"The trainer is {phase}: it has no restored state yet to command.",
                 fix="Ask again when /readyz answers 200.",
                 headers={"retry-after": "5"},
             )
@@ -201,7 +202,7 @@ class CommandRoutes:
 
 
 def _who(request: Request) -> str:
-    """Who ordered it: what the door knows of them."""
+    """Return who sent the command, as the authorizer found out."""
     return str(request.scope["state"][ORDERED_BY])
 
 

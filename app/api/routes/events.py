@@ -1,4 +1,4 @@
-"""The events: what has happened and how it went, kept and handed out: `/events`, `/history`, the page's updates.
+"""Events and history: `/events`, `/history`, and the page's own stream `/page/updates`.
 
 Owns the history and the streams; the events are the service's. It lives on the HTTP side's loop and takes each look of
 the observer in, once a second. The page's update is made once a look for all listeners.
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.server_sent_events import MEDIA_TYPE, Streams, frame
+from app.api.server_sent_events import MEDIA_TYPE, EventStreams, frame
 from app.monitoring.envelope import stamp
 from app.monitoring.event_models import EventsAnswer, EventView, Extremes, HistoryAnswer, Means, PageUpdate
 from app.monitoring.models import ProblemDocument
@@ -23,7 +23,7 @@ from training.telemetry.events import Event, Events
 
 _MAX_ID = 10**15
 Since = Annotated[int, Query(ge=0, le=_MAX_ID, description="Only events after the one of this id.")]
-LastEventId = Annotated[str | None, Header(max_length=40, description="The same, as browsers say it.")]
+LastEventId = Annotated[str | None, Header(max_length=40, description="The same, as browsers send it.")]
 SpanName = Annotated[Literal["10m", "2h", "24h"], Query(description="How far back; by 1 s, 10 s or 1 min.")]
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
@@ -35,26 +35,26 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 class EventRoutes:
-    """What has happened, and how it went."""
+    """The routes of events and history."""
 
     def __init__(self, observer: Observer, events: Events) -> None:
         self._observer, self._events = observer, events
         self._noticing = Noticing(events.report)
         self._history = SampleHistory()
-        self.streams = Streams()
+        self.streams = EventStreams()
         self._seen: Observation | None = None
         self._page: PageUpdate | None = None
         """The page's update of the last look; None until a listener draws it, because it takes a while to make."""
 
     def look(self, observation: Observation) -> None:
-        """Take a look in, and wake who listens."""
+        """Take an observation in, and wake the listeners."""
         self._seen, self._page = observation, None
         self._history.add(observation)
         self._noticing.look(observation)
         self.streams.wake()
 
     def router(self) -> APIRouter:
-        """The routes."""
+        """Return the routes."""
         router = APIRouter(tags=["How it goes"])
         add = partial(router.add_api_route, response_model_exclude_none=True)
         add("/events", self.events, response_model=EventsAnswer, responses=_EVENTS)
@@ -65,16 +65,16 @@ class EventRoutes:
     async def events(
         self, request: Request, since: Since = 0, last_event_id: LastEventId = None
     ) -> EventsAnswer | Response:
-        """What has happened, in words: the newest some hundred."""
+        """Return what has happened, in words: the newest few hundred events."""
         after = _id_of(last_event_id) or since
         if MEDIA_TYPE in request.headers.get("accept", ""):
             return self.streams.open(self._drawing_events(after))
         newest = self._events.newest
-        found = [EventView.of(event) for event in self._events.since(after)]
-        return EventsAnswer(**stamp(self._observer.look().snapshot), events=found, newest=newest)
+        events = [EventView.of(event) for event in self._events.since(after)]
+        return EventsAnswer(**stamp(self._observer.look().snapshot), events=events, newest=newest)
 
     async def history(self, span: SpanName = "10m") -> HistoryAnswer:
-        """How it went: means over each step, and what was least and greatest in it."""
+        """Return how it went: the means over each step, and the least and the greatest value in it."""
         snapshot = self._observer.look().snapshot
         stretch = self._history.stretch(span, snapshot.clock)
         return HistoryAnswer(
@@ -89,29 +89,29 @@ class EventRoutes:
         )
 
     async def updates(self, since: Since = 0) -> Response:
-        """The page's own: how it stands, once a second, with the events that came in between."""
+        """Stream to the page: the status once a second, with the events since the last time."""
         return self.streams.open(self._drawing_page(since))
 
     def _drawing_events(self, after: int) -> "partial[str]":
         return partial(self._new_events, _ListenerPosition(after))
 
-    def _new_events(self, place: "_ListenerPosition") -> str:
-        events = place.move_on(self._events)
+    def _new_events(self, listener: "_ListenerPosition") -> str:
+        events = listener.move_on(self._events)
         return "".join(frame(EventView.of(event).model_dump_json(), event_id=event.id) for event in events)
 
     def _drawing_page(self, after: int) -> "partial[str]":
         return partial(self._new_page, _ListenerPosition(after))
 
-    def _new_page(self, place: "_ListenerPosition") -> str:
-        if self._seen is None or self._seen is place.seen:
+    def _new_page(self, listener: "_ListenerPosition") -> str:
+        if self._seen is None or self._seen is listener.seen:
             return ""
-        place.seen = self._seen
-        events = [EventView.of(event) for event in place.move_on(self._events)]
+        listener.seen = self._seen
+        events = [EventView.of(event) for event in listener.move_on(self._events)]
         update = self._update(self._seen).model_copy(update={"events": events})
         return frame(update.model_dump_json(exclude_none=True))
 
     def _update(self, observation: Observation) -> PageUpdate:
-        """Return the update of this look without its events, which differ between listeners."""
+        """Return the update of this observation without its events, which differ between listeners."""
         if self._page is None:
             self._page = PageUpdate(
                 at=round(observation.snapshot.at, 3),
@@ -124,19 +124,19 @@ class EventRoutes:
 
 
 class _ListenerPosition:
-    """How far one listener is."""
+    """How far one listener has read."""
 
     def __init__(self, after: int) -> None:
         self._after = after
         self.seen: Observation | None = None
 
     def move_on(self, events: Events) -> list[Event]:
-        """The events that it does not have yet."""
+        """Return the events that the listener does not have yet."""
         new = events.since(self._after)
         self._after = new[-1].id if new else self._after
         return new
 
 
 def _id_of(text: str | None) -> int | None:
-    """What a browser says; whatever is no id is nothing."""
+    """Return the id that a browser sent; None if it is not an id."""
     return int(text) if text is not None and text.isascii() and text.isdecimal() and int(text) <= _MAX_ID else None

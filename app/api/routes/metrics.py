@@ -1,4 +1,4 @@
-"""`GET /metrics`: what Prometheus scrapes. Runs on the HTTP side's loop."""
+"""`GET /metrics`, for Prometheus. Runs on the HTTP side's loop."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from app.monitoring.observer import Observer
 
 
 def metrics_router(observer: Observer, audit: Audit) -> APIRouter:
-    """The route."""
+    """Return the route."""
     collector = ServiceCollector(observer.look, audit.counts)
     router = APIRouter()
 
     async def metrics(request: Request) -> Response:
-        """Everything that there is to count and to measure, for Prometheus; docs/metrics.md explains each."""
+        """Return all metrics, for Prometheus; docs/metrics.md explains each."""
         text, content_type = collector.render(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 

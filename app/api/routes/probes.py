@@ -1,6 +1,6 @@
-"""The probes: may it live, may it be relied upon; and the application of a listener that answers nothing else.
+"""The probes for liveness and readiness, and the application of a listener that answers nothing else.
 
-Each request reads a snapshot of its own, so the routes may run on any loop.
+Each request takes a snapshot of its own, so the routes may run on any loop.
 """
 
 from collections.abc import Awaitable, Callable
@@ -30,31 +30,31 @@ Verbose = Annotated[str | None, Query(description="Present: list all checks.")]
 
 
 class ProbeRoutes:
-    """The routes that a probe asks."""
+    """The routes of the probes."""
 
     def __init__(self, look: Callable[[], Snapshot]) -> None:
         self._look = look
 
     def router(self) -> APIRouter:
-        """Both of them."""
+        """Return both routes."""
         router = APIRouter()
         add_probe(router, "/livez", self.livez)
         add_probe(router, "/readyz", self.readyz)
         return router
 
     async def livez(self, response: Response, verbose: Verbose = None) -> Health:
-        """May it live: it makes progress, or waits for good reason."""
+        """Answer whether the service may live: the trainer makes progress, or waits for a good reason."""
         snapshot = self._look()
         return probed(response, snapshot, alive(snapshot), verbose=verbose is not None)
 
     async def readyz(self, response: Response, verbose: Verbose = None) -> Health:
-        """May it be relied upon: its state is restored, it obeys orders, Kafka answers."""
+        """Answer whether the service is ready: its state is restored, the trainer works, Kafka answers."""
         snapshot = self._look()
         return probed(response, snapshot, ready(snapshot), verbose=verbose is not None)
 
 
 def add_probe(router: APIRouter, path: str, answer: Callable[..., Awaitable[Health]]) -> None:
-    """By GET, and by HEAD, as balancers ask that go by the status alone; the server leaves the body out."""
+    """Add the route for GET, and for HEAD, which load balancers send that need only the status."""
     add = partial(
         router.add_api_route,
         path,
@@ -69,7 +69,7 @@ def add_probe(router: APIRouter, path: str, answer: Callable[..., Awaitable[Heal
 
 
 def probed(response: Response, snapshot: Snapshot, checks: list[Check], *, verbose: bool) -> Health:
-    """The answer of a probe, with the status that whoever asks goes by."""
+    """Return the answer of a probe, and set its status: 200 if all checks pass, else 503."""
     health = health_of(snapshot, checks, verbose=verbose)
     response.status_code = 200 if health.status == "ok" else 503
     response.headers["cache-control"] = "no-store"
@@ -77,7 +77,7 @@ def probed(response: Response, snapshot: Snapshot, checks: list[Check], *, verbo
 
 
 def make_probes_application(service: "Service") -> FastAPI:
-    """The application of the listener for probes."""
+    """Return the application for the probes' own listener."""
     look, stamp = partial(take, service), partial(stamp_now, service.settings.name)
     app = FastAPI(
         openapi_url=None,
@@ -91,12 +91,12 @@ def make_probes_application(service: "Service") -> FastAPI:
 
 
 class _ProbesOnly:
-    """Where there is nothing to order."""
+    """Refuses every command: this listener has none."""
 
     asks_for_token = False
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
-        """Never."""
+        """Raise ProblemError (405)."""
         del headers, client, charge
         raise _here_is_nothing(405, "Method Not Allowed", {"allow": "GET, HEAD"})
 

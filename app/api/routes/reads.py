@@ -1,4 +1,4 @@
-"""What may be looked at: every GET. Runs on the HTTP side's loop; what reads the disk goes to a thread."""
+"""The reads: GET routes, which change nothing. They run on the HTTP side's loop; threads read the disk."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -37,7 +37,7 @@ class ReadRoutes:
         self._observer, self._reader, self._operations = observer, reader, operations
 
     def router(self) -> APIRouter:
-        """All of them."""
+        """Return the routes."""
         router = APIRouter()
         add_probe(router, "/health", self.health)
         add = partial(router.add_api_route, response_model_exclude_none=True)
@@ -52,20 +52,20 @@ class ReadRoutes:
         return router
 
     async def health(self, response: Response) -> Health:
-        """As `/livez?verbose`, for people who type it."""
+        """Answer as `/livez?verbose` does, for people who type it."""
         snapshot = self._observer.look().snapshot
         return probed(response, snapshot, alive(snapshot), verbose=True)
 
     async def status(self) -> Status:
-        """Everything at a glance."""
+        """Return everything at a glance."""
         return status_of(self._observer.look())
 
     async def lag(self) -> LagAnswer:
-        """How far behind the learning is, by partition."""
+        """Return how far behind the training is, by partition."""
         return lag_answer(self._observer.look())
 
     async def throughput(self) -> ThroughputAnswer:
-        """How fast it learns, and what holds it back."""
+        """Return how fast the model learns, and what limits it."""
         return throughput_answer(self._observer.look())
 
     async def checkpoints(
@@ -73,9 +73,9 @@ class ReadRoutes:
         limit: Annotated[int, Query(ge=1, le=MAX_PER_PAGE, description="How many.")] = 20,
         before: Annotated[int | None, Query(ge=0, le=10**15, description="Only smaller numbers.")] = None,
     ) -> CheckpointList:
-        """All checkpoints, the newest first."""
+        """List the checkpoints, the newest first."""
         listing = await self._reader.listing()
-        older = [one for one in listing.checkpoints if before is None or one.number < before]
+        older = [checkpoint for checkpoint in listing.checkpoints if before is None or checkpoint.number < before]
         more = len(older) > limit
         return CheckpointList(
             **stamp(self._observer.look().snapshot),
@@ -90,12 +90,12 @@ class ReadRoutes:
         number: Number,
         verify: Annotated[bool, Query(description="Read and hash every byte of it.")] = False,
     ) -> LineageAnswer:
-        """One checkpoint in full, and what is behind it."""
-        lineage = await self._reader.one(number, verify=verify)
-        found = in_full(lineage.found)
-        return LineageAnswer(**stamp(self._observer.look().snapshot), checkpoint=found, **lineage_fields(lineage))
+        """Return one checkpoint in full, with its history and its ancestors."""
+        lineage = await self._reader.read(number, verify=verify)
+        checkpoint = in_full(lineage.found)
+        return LineageAnswer(**stamp(self._observer.look().snapshot), checkpoint=checkpoint, **lineage_fields(lineage))
 
     async def operation(self, operation_id: Annotated[str, Path(max_length=40)]) -> OperationAnswer:
-        """How an operation stands."""
+        """Return the state of an operation."""
         operation = self._operations.get(operation_id)
         return OperationAnswer(**stamp(self._observer.look().snapshot), operation=operation.view())

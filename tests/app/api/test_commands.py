@@ -428,7 +428,7 @@ def test_an_order_to_a_trainer_that_dies_does_not_run_for_ever(api: Client, rig:
     rig.kill_trainer()
     operation = api.seen(where)["operation"]
     assert operation["state"] == "failed"
-    assert operation["complaint"] == "The trainer ended before it obeyed."
+    assert operation["complaint"] == "The trainer ended before it carried the command out."
 
 
 def test_orders_that_nobody_obeys_are_bounded(api: Client, rig: Rig) -> None:

@@ -41,7 +41,7 @@ def test_what_a_look_at_the_disk_takes_is_charged_also_where_it_finds_nothing(ri
     reader = CheckpointReader(rig.folder, charged.append)
     asyncio.run(reader.listing())
     with pytest.raises(MissingCheckpointError):
-        asyncio.run(reader.one(7, verify=False))
+        asyncio.run(reader.read(7, verify=False))
     assert len(charged) == 2
     assert min(charged) > 0
 
@@ -129,8 +129,8 @@ def test_a_verification_holds_up_no_other_look(rig: Rig, monkeypatch: pytest.Mon
 
     async def both() -> bool | None:
         reader = CheckpointReader(rig.folder, ignore_charge)
-        verified = asyncio.create_task(reader.one(0, verify=True))
-        await asyncio.wait_for(reader.one(0, verify=False), 10)
+        verified = asyncio.create_task(reader.read(0, verify=True))
+        await asyncio.wait_for(reader.read(0, verify=False), 10)
         await asyncio.wait_for(reader.listing(), 10)
         assert not verified.done()
         go_on.set()

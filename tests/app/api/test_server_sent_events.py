@@ -82,7 +82,7 @@ def test_a_last_event_id_that_is_none_is_no_obstacle(rig: Rig, client: httpx.Cli
 def test_silence_is_broken_so_that_nobody_on_the_way_cuts_the_line(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "_STILL_HERE_S", 0.0)
+    monkeypatch.setattr(server_sent_events, "_KEEPALIVE_S", 0.0)
     with listening(client) as lines:
         assert next(line for line in lines if line.startswith(":")) == ": still here"
 
@@ -90,7 +90,7 @@ def test_silence_is_broken_so_that_nobody_on_the_way_cuts_the_line(
 def test_more_listeners_than_there_is_room_for_are_refused_until_one_leaves(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "MOST_LISTENERS", 3)
+    monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 3)
     with ExitStack() as others:
         for _ in range(2):
             others.enter_context(listening(client))

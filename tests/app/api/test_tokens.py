@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.datastructures import Headers
 
-from app.api.audit import ORDERS, OUTCOMES
+from app.api.audit import COMMANDS, OUTCOMES
 from app.api.authorization import TokenAuthorizer
 from app.api.problem_documents import ProblemError
 from app.api.server import ApiServer
@@ -151,7 +151,7 @@ def test_what_was_refused_stands_in_the_log_without_what_was_sent(
     guarded.post("/checkpoints/canary-4711/restore?wait=canary-4711", headers=bearing(TOKEN))
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("app.api.audit")]
     assert lines == [
-        "an order from 127.0.0.1 was refused: 401 Unauthorized",
+        "a command from 127.0.0.1 was refused: 401 Unauthorized",
         "POST /checkpoints/{number}/restore: 422, ordered by ops over HTTP",
     ]
     assert "canary" not in caplog.text
@@ -176,7 +176,7 @@ def test_no_flood_of_strangers_hides_what_became_of_an_order(
 
 def test_every_order_is_counted_by_what_was_answered(guarded: Client, rig: Rig) -> None:
     counted = guarded.get("/metrics").text.count("\nmillrace_orders_total{")
-    assert counted == len(ORDERS) * len(OUTCOMES), "each is there before there is any, so that its first one shows"
+    assert counted == len(COMMANDS) * len(OUTCOMES), "each is there before there is any, so that its first one shows"
     for method, path in mutating(guarded):
         guarded.ask(method, path, json={"to": 0})
     ours = {"headers": bearing(TOKEN)}
@@ -189,11 +189,11 @@ def test_every_order_is_counted_by_what_was_answered(guarded: Client, rig: Rig) 
     found = Scrape(guarded.get("/metrics").text)
     assert {
         (order, outcome): count
-        for order in ORDERS
+        for order in COMMANDS
         for outcome in OUTCOMES
         if (count := found.value("orders_total", order=order, outcome=outcome))
     } == {
-        **{(order, "unauthorized"): 1 for order in ORDERS if order != "other"},
+        **{(order, "unauthorized"): 1 for order in COMMANDS if order != "other"},
         ("pause", "accepted"): 1,
         ("rewind", "refused"): 1,
         ("other", "refused"): 1,
@@ -278,13 +278,13 @@ def test_hidden_files_and_folders_are_no_tokens(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        (None, "", "holds no token; write one file a token"),
+        (None, "", "holds no token; write one file per token"),
         ("ops", "\n", "/ops is empty; write a token into it"),
         ("ops", "short", "/ops holds a token of another length than 16 to 4096"),
         ("ops", "x" * 5000, "/ops holds a token of another length than 16 to 4096"),
         ("ops", "canary canary canary canary", "/ops holds what no header can carry"),
         ("ops", "canärycanärycanärycanäry", "/ops holds what no header can carry"),
-        ("two words", TOKEN, "/two words is no name to order under"),
+        ("two words", TOKEN, "/two words is no name of an owner"),
     ],
 )
 def test_a_folder_that_does_not_do_is_one_clear_line_at_the_start(

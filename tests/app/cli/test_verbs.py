@@ -296,7 +296,7 @@ def test_a_refused_save_ends_as_it_would_here(url: str, rig: Rig, why: MillraceE
 def test_a_trainer_that_is_ending_is_as_good_as_gone_and_threatens_no_records(url: str, rig: Rig) -> None:
     rig.service.phases.enter(Phase.STOPPING)
     error = refused("pause", "--url", url)
-    assert "obeys no more orders" in str(error)
+    assert "takes no more commands" in str(error)
     assert error.exit_code == 3
 
 

@@ -84,7 +84,7 @@ def test_without_the_cursor_the_newest_value_is_said_however_far_back_the_charts
 def test_a_page_in_the_background_leaves_its_place_to_one_that_is_seen(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "MOST_LISTENERS", 1)
+    monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 1)
     first, second = open_page(), open_page()
     refused = "#problems article:has-text('This page is not told how it goes')"
     expect(second.locator(refused)).to_contain_text("1 listeners are the most")
@@ -99,7 +99,7 @@ def test_a_page_in_the_background_leaves_its_place_to_one_that_is_seen(
 def test_a_page_without_a_place_says_so_and_is_true_all_the_same(
     open_page: Open, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_sent_events, "MOST_LISTENERS", 0)
+    monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 0)
     page = open_page()
     expect(page.locator("#problems .fix")).to_contain_text("Close other pages of this service")
     httpx.post(f"{url}/pause", timeout=20)

@@ -145,7 +145,7 @@ def test_who_may_order_is_told_by_name_and_never_by_token(tmp_path: Path, listen
 @pytest.mark.parametrize(
     ("token", "complaint"),
     [
-        (None, "holds no token; write one file a token"),
+        (None, "holds no token; write one file per token"),
         ("", "/ops is empty; write a token into it"),
         ("canary", "/ops holds a token of another length than 16 to 4096"),
     ],
