@@ -279,6 +279,7 @@ def _case(name: str, case: Case) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_each_comes_when_it_should_and_no_other_does(tmp_path: Path) -> None:
     promtool = program("promtool", how=HOW)
     (tmp_path / "rules.json").write_text(json.dumps(RULES))

@@ -45,6 +45,7 @@ def _letter(offset: int) -> DeadLetter:
 
 
 @pytest.mark.row(6)
+@pytest.mark.slow
 def test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_again(
     mortal: LocalBroker, wait_for: WaitFor, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,11 +38,11 @@ def prove(folder: Path, model: str, kills: int) -> "subprocess.CompletedProcess[
 
 
 def test_a_users_model_is_killed_over_records_of_its_schema_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    done = prove(tmp_path, (_ROOT / "examples" / "clicks" / "model.py").read_text(), kills=3)
+    done = prove(tmp_path, (_ROOT / "examples" / "clicks" / "model.py").read_text(), kills=1)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["lost"], told["learnt_twice"], told["valid_rejected"], told["kept"]) == (0, 0, 0, True)
-    assert told["kills"] >= 3
+    assert told["kills"] >= 1
     assert told["records"] > sum(told["set_aside"].values()) > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.yaml", "model.py", "scratch"]
     assert [*(tmp_path / "scratch").iterdir()] == []

@@ -148,6 +148,7 @@ def test_a_config_that_is_fine_passes_every_check(config: Config, topic: MakeTop
     assert not (config.folder / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_it_goes_on_after_a_failure_and_ends_as_the_worst(tmp_path: Path) -> None:
     path = Config(tmp_path, "127.0.0.1:1").write("clicks")
     (tmp_path / "model.py").write_text("import tensorflow as tf\n\nONE = tf.constant(1)\nbuild_model = 3\n")

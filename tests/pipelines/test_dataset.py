@@ -347,6 +347,7 @@ def within(seconds: float, body: Callable[[], Any]) -> None:
 
 
 @pytest.mark.row(23)
+@pytest.mark.slow
 def test_a_stream_whose_generator_waits_for_records_closes_a_hundred_times() -> None:
     def once() -> None:
         with streaming(schema=Schema(features=(ID,))) as (handoff, stream):
@@ -408,6 +409,7 @@ def test_an_error_that_was_drawn_ahead_is_raised_when_it_is_taken() -> None:
 
 
 @pytest.mark.row(23)
+@pytest.mark.slow
 def test_a_stop_wakes_what_draws_ahead_from_an_empty_queue_a_hundred_times() -> None:
     def once() -> None:
         with streaming(schema=Schema(features=(ID,)), tick_s=3600) as (_, stream):

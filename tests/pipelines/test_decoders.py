@@ -45,6 +45,7 @@ def test_no_records_are_no_rows(subject: Conformance) -> None:
 
 
 @every_subject
+@pytest.mark.slow
 def test_every_pair_of_records_is_decoded_as_each_is_alone(subject: Conformance) -> None:
     for first, second in product(subject.cases, repeat=2):
         found = outcomes(subject.decoder, [first.value, second.value])
@@ -85,6 +86,7 @@ def test_one_bad_record_among_many_good_ones_is_found_wherever_it_stands(subject
 @every_subject
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
+@pytest.mark.slow
 def test_mutated_records_are_decoded_among_any_neighbours_as_they_are_alone(
     subject: Conformance, data: st.DataObject
 ) -> None:
@@ -94,6 +96,7 @@ def test_mutated_records_are_decoded_among_any_neighbours_as_they_are_alone(
 
 
 @every_subject
+@pytest.mark.slow
 def test_a_flood_of_mutated_records_is_decoded_as_each_is_alone(subject: Conformance) -> None:
     generator = random.Random(7)
     whole = [value for value in subject.values if value]

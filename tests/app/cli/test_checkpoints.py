@@ -269,6 +269,7 @@ def test_weights_of_another_model_are_refused_with_both_shapes(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir() if ".h5" in path.name or path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_docs_take_weights_out_without_millrace(tmp_path: Path) -> None:
     write_weights(tmp_path, 4)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "operating.md").read_text(), re.DOTALL)

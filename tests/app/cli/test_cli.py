@@ -197,6 +197,7 @@ def test_nobody_there_is_one_line_and_exit_code_3() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_local_broker_says_where_it_is_and_stops_on_a_signal(tmp_path: Path, wait_for: Callable[..., object]) -> None:
     with _started("local", "broker", "--port", "0", "--folder", str(tmp_path), "--json") as process:
         assert process.stdout is not None
@@ -209,6 +210,7 @@ def test_a_local_broker_says_where_it_is_and_stops_on_a_signal(tmp_path: Path, w
     wait_for(lambda: not Path(f"/proc/{said['pid']}/cmdline").exists())
 
 
+@pytest.mark.slow
 def test_a_local_broker_that_is_killed_ends_the_command(tmp_path: Path) -> None:
     with _started("local", "broker", "--port", "0", "--folder", str(tmp_path), "--json") as process:
         assert process.stdout is not None

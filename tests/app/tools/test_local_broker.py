@@ -48,6 +48,7 @@ def _listening(local: LocalBroker) -> bool:
     return ready_cluster(host, int(port)) is not None
 
 
+@pytest.mark.slow
 def test_a_topic_outlives_a_kill_and_the_address_stays(local: LocalBroker, wait_for: WaitFor) -> None:
     local.start()
     before, first = local.bootstrap_servers, local.pid
@@ -65,6 +66,7 @@ def test_a_topic_outlives_a_kill_and_the_address_stays(local: LocalBroker, wait_
     assert not local.running()
 
 
+@pytest.mark.slow
 def test_a_broker_left_behind_by_a_killed_parent_is_replaced(local: LocalBroker) -> None:
     pid = _start_and_abandon(local.folder, dies_with_parent=False)
     assert _alive(pid)
@@ -76,6 +78,7 @@ def test_a_broker_left_behind_by_a_killed_parent_is_replaced(local: LocalBroker)
     assert not _alive(second)
 
 
+@pytest.mark.slow
 def test_a_broker_left_behind_on_another_port_is_replaced(local: LocalBroker) -> None:
     pid = _start_and_abandon(local.folder, dies_with_parent=False)
     with socket.socket() as taken:
@@ -91,6 +94,7 @@ def test_a_broker_left_behind_on_another_port_is_replaced(local: LocalBroker) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a process with its parent")
+@pytest.mark.slow
 def test_a_broker_dies_with_its_killed_parent(local: LocalBroker, wait_for: WaitFor) -> None:
     pid = _start_and_abandon(local.folder, dies_with_parent=True)
     wait_for(lambda: not _alive(pid))
@@ -108,6 +112,7 @@ def _start_and_abandon(folder: Path, *, dies_with_parent: bool) -> int:
     return int(state["pid"])
 
 
+@pytest.mark.slow
 def test_a_second_owner_of_the_folder_is_refused_while_the_first_lives(local: LocalBroker) -> None:
     local.start()
     with pytest.raises(FolderInUseError, match=f"on {local.bootstrap_servers}"):
@@ -115,6 +120,7 @@ def test_a_second_owner_of_the_folder_is_refused_while_the_first_lives(local: Lo
     assert _listening(local)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_claimed_is_refused_to_others_and_served_by_its_owner(local: LocalBroker) -> None:
     local.claim()
     with pytest.raises(FolderInUseError):

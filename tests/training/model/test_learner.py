@@ -40,7 +40,14 @@ class Own(keras.Model):
 
 
 @pytest.mark.parametrize("model", [keras.Model, Own], ids=["keras", "own"])
-@pytest.mark.parametrize("rows", [3 * BATCH, 2 * BATCH + 5, 2 * BATCH + 1])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        2 * BATCH + 1,
+        pytest.param(2 * BATCH + 5, marks=pytest.mark.slow),
+        pytest.param(3 * BATCH, marks=pytest.mark.slow),
+    ],
+)
 def test_one_two_and_three_replicas_learn_the_same_weights(learner_of: MakeLearner, model: Any, rows: int) -> None:
     states = []
     for replicas in (1, 2, 3):
