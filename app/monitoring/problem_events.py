@@ -1,7 +1,7 @@
 """Events that follow from two observations: problems that begin and end, and records that were set aside.
 
 Owns what was seen at the look before. It lives on the HTTP side's loop, looks when the observer does, waits for nothing
-and ends with it. What recurs is told less often each time, down to once an hour, with the number in between.
+and ends with it. What recurs is reported less often each time, down to once an hour, with the number in between.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from app.monitoring.snapshot import Snapshot
 from consumers.reasons import Reason
 from training.telemetry.events import EventKind, ReportEvent, Severity
 
-_TOLD_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
+_REPORTED_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
 """The beginnings of these are events of the trainer's or the service's own."""
 _OVER: Mapping[str, str] = {
     "kafka_away": "Kafka answers again.",
@@ -29,15 +29,15 @@ _LONGEST_PAUSE_S = 3600.0
 _SENTENCES: Mapping[Reason, str] = {
     Reason.UPDATE_NOT_FINITE: "{} set aside: the loss or a gradient was not finite with them. No such update was made.",
 }
-_TOLD_ONE_BY_ONE = frozenset({Reason.STEP_RAISED})
+_REPORTED_ONE_BY_ONE = frozenset({Reason.STEP_RAISED})
 
 
 @dataclass(slots=True)
 class _SetAsideSurge:
     """Records that are set aside for one reason."""
 
-    told: int = 0
-    """How many there were when it was last told."""
+    reported: int = 0
+    """How many there were at the last report."""
     quiet_until: float = float("-inf")
     pause_s: float = _FIRST_PAUSE_S
 
@@ -59,7 +59,7 @@ class Noticing:
         now = {trouble.problem: trouble for trouble in observation.problems}
         clock = observation.snapshot.clock
         for kind, trouble in now.items():
-            if kind not in self._problems and kind not in _TOLD_ELSEWHERE:
+            if kind not in self._problems and kind not in _REPORTED_ELSEWHERE:
                 severity = Severity.ERROR if kind in _GRAVE else Severity.WARNING
                 self._tell(EventKind.PROBLEM, trouble.what, severity, problem=kind)
         for kind, began in self._problems.items():
@@ -70,11 +70,11 @@ class Noticing:
     def _look_at_set_aside(self, snapshot: Snapshot) -> None:
         for reason, count in snapshot.letters.by_reason.items():
             flow = self._flows.setdefault(reason, _SetAsideSurge())
-            if count > flow.told and snapshot.clock >= flow.quiet_until and reason not in _TOLD_ONE_BY_ONE:
-                self._tell_set_aside(reason, count - flow.told)
+            if count > flow.reported and snapshot.clock >= flow.quiet_until and reason not in _REPORTED_ONE_BY_ONE:
+                self._tell_set_aside(reason, count - flow.reported)
                 recurs = snapshot.clock < flow.quiet_until + flow.pause_s
                 flow.pause_s = min(2 * flow.pause_s, _LONGEST_PAUSE_S) if recurs else _FIRST_PAUSE_S
-                flow.told, flow.quiet_until = count, snapshot.clock + flow.pause_s
+                flow.reported, flow.quiet_until = count, snapshot.clock + flow.pause_s
 
     def _tell_set_aside(self, reason: Reason, count: int) -> None:
         records = "1 record was" if count == 1 else f"{count:,} records were"

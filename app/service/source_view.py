@@ -1,4 +1,4 @@
-"""What other threads may ask of the way to Kafka, and its null object before there is one. Loads no TensorFlow."""
+"""The part of Kafka's source that other threads may use, and its null object. Loads no TensorFlow."""
 
 from collections.abc import Mapping
 from typing import Protocol

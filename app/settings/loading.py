@@ -19,7 +19,7 @@ from app.settings.yaml_file import Document, Key, read_yaml
 _Model = TypeVar("_Model", bound=BaseModel)
 DEFAULT = "default"
 LOCAL = ("127.0.0.1:9092",)
-"""Where Kafka is, where nobody says."""
+"""Where Kafka is, by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What nobody tells and is noticed between two looks."""
+"""Events that follow from two observations."""
 
 from collections.abc import Callable
 from dataclasses import replace

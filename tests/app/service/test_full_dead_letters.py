@@ -1,4 +1,4 @@
-"""Dead letters that nobody takes: the decoding is held up, the trainer's turns are not, and no letter is put twice."""
+"""Dead letters that their topic does not take: decoding waits, the trainer does not, and no letter is put twice."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
