@@ -122,10 +122,10 @@ def test_the_numbers_of_the_samples_add_up() -> None:
     assert sample("GET /checkpoints/{number}")["checkpoint"]["bytes"] == sum(file["bytes"] for file in files)
 
 
-def test_the_docs_say_for_how_long_a_rewind_waits_before_it_is_ordered() -> None:
+def test_the_docs_say_how_long_a_rewind_waits_for_its_check() -> None:
     told = " ".join(sections()["POST /rewind"].split())
     assert f"does not answer within {KAFKA_TIMEOUT_S:g} s)" in told
-    assert f"An order waits {CHECK_TIMEOUT_S:g} s," in told
+    assert f"A command waits {CHECK_TIMEOUT_S:g} s," in told
 
 
 def test_every_kind_of_problem_stands_in_the_docs() -> None:
