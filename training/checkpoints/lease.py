@@ -1,14 +1,13 @@
 """The one writer of a folder: a lock that dies with its process, a lease that shows life, a term that only grows.
 
 Owns `lock.<term>`: held by flock, and touched every 2 s by the daemon thread "lease" (touching needs no space, so a
-full disk costs nobody the folder). Its contents say who holds it. The thread ends with `release`, or when it finds that
-a greater term was claimed: then it says so once through `on_passed`, at the latest one renewal after the process runs
-again.
+full disk costs no process the folder). Its contents say who holds it. The thread ends with `release`, or when it finds
+that a greater term was claimed: then it calls `on_passed` once, at the latest one renewal after the process runs again.
 
 How a folder is taken:
 1. The newest lock is free: its writer is dead. Take over at once.
 2. It is held, and is touched while we watch: refuse, naming the holder.
-3. It is held, and nobody touches it for 10 s of our own clock: its process is stopped. Take over; no clocks of
+3. It is held, and was not touched for 10 s by this process's own clock: its holder is stopped. Take over; no clocks of
    different machines are compared.
 Taking over means creating the next lock file, which only one process can do, locking it, and looking again whether it
 is the newest. Lock files of smaller terms may be removed, the newest never is.

@@ -105,7 +105,7 @@ class Ledger:
         """Add a partition that begins at this offset; DataLossError where the ledger has it."""
         with self._lock:
             if partition in self._accounts:
-                raise DataLossError(f"{partition} is in the ledger already; it cannot begin anew at {start}")
+                raise DataLossError(f"{partition} is in the ledger already; it cannot begin again at {start}")
             self._accounts[partition] = PartitionAccount(start=start, position=start)
 
     def join_if_new(self, partition: Partition, start: int) -> bool:
@@ -116,10 +116,10 @@ class Ledger:
                 self._accounts[partition] = PartitionAccount(start=start, position=start)
             return new
 
-    def begin_anew(self, partition: Partition, start: int) -> None:
+    def restart_partition(self, partition: Partition, start: int) -> None:
         """Close the account of a partition whose topic was created again, and open one from this offset on.
 
-        What was ordered to be skipped of the topic before says nothing of this one.
+        Skips of the earlier topic do not apply to the new one.
         """
         with self._lock:
             self._accounts[partition] = self._accounts[partition].restarted(start)

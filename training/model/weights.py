@@ -1,6 +1,6 @@
 """A checkpoint's weights in the user's own model, as plain Keras has it: no strategy, no call, no training.
 
-May run in a process of its own beside a trainer. The variables are found by structure, as in every
+May run beside a trainer, in a process of its own. The variables are found by structure, as in every
 restore, so a checkpoint of another model is refused with the names and shapes that differ.
 """
 

@@ -271,7 +271,7 @@ class Trainer:
         self._close_stream()
         self._saving.settle()
         for partition, beginning in beginnings.items():
-            self._ledger.begin_anew(partition, beginning)
+            self._ledger.restart_partition(partition, beginning)
             announcements.recreated(self._reports.report_event, partition, beginning)
         self._save(SaveReason.RECREATED)
         self._open()

@@ -128,7 +128,7 @@ def observation(rig: Rig) -> Observation:
     (span,) = facts.spans
     cut = replace(span, learnt=span.learnt - 3, skipped={"rewind-1": 3}, truncated={"words": 2})
     rig.service.ledger.settle(replace(facts, spans=(cut,)))
-    rig.service.ledger.begin_anew(P1, 3)
+    rig.service.ledger.restart_partition(P1, 3)
     rig.produce(P0, 6)
     for refusal in (None, None, None, "CommitFailedError", "UnknownError"):
         rig.source.meter.committed(refusal)

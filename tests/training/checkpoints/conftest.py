@@ -16,7 +16,7 @@ PARTITION = Partition("clicks", 0)
 
 
 class MakeOrder(Protocol):
-    """An order to save, with the parent and whatever else matters to a test."""
+    """Make a save request with this parent, and any other fields that matter to a test."""
 
     def __call__(
         self, parent: int | None, *, reason: SaveReason = ..., step: int = ..., **more: Any
@@ -24,33 +24,33 @@ class MakeOrder(Protocol):
 
 
 class MakeParts(Protocol):
-    """The parts of a small model that has seen so many steps."""
+    """Make the parts of a small model after this many steps."""
 
     def __call__(self, step: int) -> dict[str, PartState]: ...
 
 
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
-    """No failpoint outlives its test."""
+    """Disarm all failpoints after each test."""
     yield
     arm("")
 
 
 @pytest.fixture
 def quick() -> LeaseOptions:
-    """A lease that shows and judges life ten times as fast."""
+    """Return lease options that renew and expire ten times as fast."""
     return QUICK
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """The folder of one name."""
+    """Return the folder of one name."""
     return Folder(tmp_path / "clicks")
 
 
 @pytest.fixture
 def writer(folder: Folder) -> Iterator[FolderLease]:
-    """The right to write into it."""
+    """Acquire the lease of the folder."""
     writer = FolderLease.acquire(folder, "a test")
     yield writer
     writer.release()
@@ -58,7 +58,7 @@ def writer(folder: Folder) -> Iterator[FolderLease]:
 
 @pytest.fixture
 def store(folder: Folder, writer: FolderLease) -> CheckpointStore:
-    """A store that may publish."""
+    """Return a store that may publish."""
     return CheckpointStore(folder, writer)
 
 

@@ -33,7 +33,7 @@ class FailsToSync:
 
 @pytest.fixture
 def syncs(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> FailsToSync:
-    """The folder of all checkpoints, whose names may not get durable."""
+    """Make syncs of the folder of all checkpoints fail, so that its names do not become durable."""
     syncs = FailsToSync(folder.checkpoints)
     monkeypatch.setattr(publication, "sync_folder", syncs)
     return syncs
@@ -74,7 +74,7 @@ def test_what_another_writer_may_go_on_from_is_not_taken_back(
     assert folder.numbers() == [0, 1]
 
 
-def test_where_the_disk_does_not_tell_who_writes_the_save_fails_and_takes_nothing_back(
+def test_a_save_fails_and_withdraws_nothing_where_the_writer_cannot_be_known(
     folder: Folder, writer: FolderLease, order: Any, parts: Any, syncs: FailsToSync, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = CheckpointStore(folder, writer)

@@ -24,7 +24,7 @@ TMPFS_BYTES = 1 << 20
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte, mounted where we may mount."""
+    """Mount a file system of one megabyte, where this process may mount one."""
     if os.geteuid() != 0 or not Path("/proc/mounts").exists():
         pytest.skip("only root on Linux may mount; the other tests here fill a disk without")
     libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)

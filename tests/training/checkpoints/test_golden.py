@@ -29,7 +29,7 @@ def topic() -> Topic:
 
 @pytest.fixture
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy, where a trainer may write."""
+    """Copy the golden folder to where a trainer may write."""
     for name in ("checkpoints", "terms"):
         copytree(request.param / name, tmp_path / "clicks" / name)
     return tmp_path
@@ -93,7 +93,7 @@ def test_what_is_made_now_is_as_the_newest_golden_ones_are(tmp_path: Path) -> No
 
 
 def keys(value: Any, at: str = "") -> set[str]:
-    """Every key that there is, by its place."""
+    """Return every key of a document, by its place."""
     if isinstance(value, list):
         return {key for one in value for key in keys(one, f"{at}[]")}
     if not isinstance(value, dict):

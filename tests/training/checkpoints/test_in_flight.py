@@ -39,7 +39,7 @@ with record.in_flight(block({P0: (100, 164), P1: (7, 9)})):
 
 
 def block(spans: dict[Partition, Range], *, learnt: int = 1) -> BlockFacts:
-    """A block of these ranges."""
+    """Make a block of these ranges."""
     return BlockFacts(
         number=0,
         incarnation=1,
@@ -93,7 +93,7 @@ def test_what_dies_outside_of_a_call_or_ends_with_an_error_leaves_nothing(folder
     assert folder.started_terms() == []
 
 
-def test_deaths_after_another_checkpoint_are_forgotten_as_that_start_or_the_next_came_further(folder: Folder) -> None:
+def test_deaths_after_another_checkpoint_are_forgotten(folder: Folder) -> None:
     folder.create()
     for term, number in ((1, 40), (2, 41), (3, 41), (5, 42)):
         die(folder, term, number, {P0: (term, 10)})

@@ -56,7 +56,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def is_found(store: CheckpointStore, number: int) -> bool:
-    """Whether the damage is seen by every way in: verify, load, and the choice of the newest."""
+    """Return whether verify, load, and the choice of the newest all find the damage."""
     try:
         store.load(number)
     except CorruptError:

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def publish(folder: Folder, *models: Mapping[str, Any], **differing: Any) -> CheckpointStore:
-    """A checkpoint for each model; what `differing` has is the last one's alone."""
+    """Publish a checkpoint for each model; only the last one has what `differing` holds."""
     writer = FolderLease.acquire(folder, "a test")
     try:
         store, ledger, parent = CheckpointStore(folder, writer), Ledger(), None

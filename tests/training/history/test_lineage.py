@@ -47,7 +47,7 @@ def test_a_rewind_takes_the_event_times_back(store: CheckpointStore) -> None:
     assert of(store, rewind(store, 1)).event_span == EventSpan(BEGAN_MS, BEGAN_MS + STEP_MS - 1)
 
 
-def test_a_checkpoint_of_an_older_version_loads_and_leaves_unknown_what_it_does_not_say(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_older_version_loads_and_leaves_missing_facts_unknown(tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path / "old"), steps=2, without={"event_span", "rewound"})
     store = CheckpointStore(folder_in(tmp_path / "old"))
     found = of(store, 2)

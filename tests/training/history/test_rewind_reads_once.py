@@ -16,7 +16,7 @@ from training.history.rewind_request import Numbered, RewindRequest
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
-    """How often each file was read and hashed."""
+    """Count how often each file is read and hashed."""
     count = Counter[Path]()
 
     def read(path: Path, expected: FileFacts) -> bytes:

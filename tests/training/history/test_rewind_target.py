@@ -33,7 +33,7 @@ def store(folder: Folder) -> Iterator[CheckpointStore]:
 
 
 def found(store: CheckpointStore, destination: Destination) -> int:
-    """The number of the checkpoint that a destination comes to."""
+    """Return the number of a destination's checkpoint."""
     return find(store, destination).manifest.number
 
 

@@ -23,7 +23,7 @@ Optimizer = Callable[[], Any]
 
 
 def compiled(optimizer: Optimizer) -> Callable[[], Any]:
-    """The small classifier with this optimizer."""
+    """Build the small classifier with this optimizer."""
 
     def build() -> Any:
         model = mlp()
@@ -52,7 +52,7 @@ def float32(value: float) -> float:
 
 
 def learn(root: Path, topic: Topic, build: Callable[[], Any], given: HyperparameterOptions | None = None) -> Run:
-    """A life that learns three blocks more, and ends in order."""
+    """Run a trainer that learns three more blocks and ends in order."""
     with running(root, topic, build=build, hyperparameters=given or options()) as run:
         topic.produce(6 * BATCH)
         run.reaches(topic.ends[next(iter(topic.ends))])
@@ -61,7 +61,7 @@ def learn(root: Path, topic: Topic, build: Callable[[], Any], given: Hyperparame
 
 
 def refused(root: Path, topic: Topic, build: Callable[[], Any], given: HyperparameterOptions) -> tuple[str, bool]:
-    """A life that must not begin: why, and whether every number of the model is as it was built."""
+    """Start a trainer that must be refused; return the reason, and whether the model is as it was built."""
     run = Run(root, topic, RigOptions(build=build, hyperparameters=given))
     before = state_of(run.learner)
     try:
@@ -287,7 +287,7 @@ CONSTANTS: dict[str, tuple[Optimizer, Optimizer, str]] = {
 
 
 def restored(then: Optimizer, now: Optimizer, policy: OnChange) -> Hyperparameters:
-    """The hyperparameters of a model that was restored from another one's, without anything else of it."""
+    """Return the hyperparameters of a model, after they alone were restored from another model's."""
     theirs, ours = (Hyperparameters(compiled(one)(), options(policy)) for one in (then, now))
     ours.check({"optimizer": PartState(), NAME: theirs.snapshot()})
     ours.restore(theirs.snapshot())
@@ -344,9 +344,7 @@ def test_another_class_of_optimizer_is_refused_before_anything_is_touched(
 # Settings
 
 
-def test_settings_that_differ_are_said_and_those_of_the_trainer_cannot_be_the_checkpoints(
-    tmp_path: Path, topic: Topic
-) -> None:
+def test_settings_that_differ_are_logged_and_trainer_settings_cannot_be_restored(tmp_path: Path, topic: Topic) -> None:
     then: dict[str, Any] = {
         "training__batch_size": 8,
         "training__seed": 1,

@@ -30,7 +30,7 @@ def traces(folder: Path) -> list[Path]:
 
 
 def begun(run: Run, folder: Path, calls: int = 1) -> "Future[Profiled]":
-    """A profile that has begun: orders are obeyed in turn, so the next one's answer shows it."""
+    """Begin a profile. Commands are carried out in order, so the answer of the next one shows that it has begun."""
     answer: Future[Profiled] = run.commands.send(Profile(calls=calls, folder=folder))
     run.ask(Resume())
     return answer

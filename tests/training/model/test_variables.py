@@ -72,7 +72,7 @@ def _image() -> Any:
 
 
 @pytest.mark.parametrize("build", [_of_everything, _image], ids=["sequences", "images"])
-def test_the_same_model_built_again_has_the_same_keys_for_weights_seeds_and_optimizer(
+def test_the_same_model_built_again_has_the_same_keys_for_all_its_variables(
     build: Callable[[], Any],
 ) -> None:
     first, second = build(), build()
@@ -123,7 +123,7 @@ def test_layers_with_one_name_at_one_place_are_told_apart_in_their_order() -> No
 
 
 class TwoOptimizers(keras.Model):
-    """The second one teaches the last layer."""
+    """A model of which the second optimizer trains the last layer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -162,7 +162,7 @@ def test_a_second_optimizer_is_saved_under_its_attributes_name_and_resumed(learn
 # Refused
 
 
-def test_another_model_is_refused_with_names_and_shapes_side_by_side_before_anything_is_touched(
+def test_another_model_is_refused_with_names_and_shapes_before_any_change(
     learner_of: MakeLearner,
 ) -> None:
     narrow = learner_of(lambda: mlp(keras.layers.Dense(4, name="middle"), keras.layers.Dense(3, name="gone")))
@@ -244,7 +244,7 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_random_numbers_from_no_seed_generator_are_refused_in_deterministic_mode_alone(
+def test_random_numbers_without_a_seed_generator_are_refused_if_deterministic(
     learner_of: MakeLearner, draw: Callable[[Any], Any]
 ) -> None:
     learner = learner_of(lambda: mlp(Dicing(draw)))
@@ -296,7 +296,7 @@ def _ads(seed: int) -> Rows:
 
 
 def _held_back(learner: Learner, learn: Callable[[int], object]) -> None:
-    """A snapshot that is only read after more training holds what it held when it was taken."""
+    """Check that a snapshot that is read after more training holds what it held when it was taken."""
     learn(0)
     snapshots = [part.snapshot() for part in learner.parts[:2]]
     then = [{k: v.copy() for k, v in snapshot.arrays.items()} for snapshot in snapshots]
@@ -328,7 +328,7 @@ def test_a_snapshot_does_not_change_when_training_goes_on(
 
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_a_snapshot_of_an_embedding_does_not_change_though_its_updates_touch_single_rows(
+def test_a_snapshot_of_an_embedding_does_not_change_when_single_rows_are_updated(
     learner_of: MakeLearner, optimizer: Callable[[], Any], replicas: int
 ) -> None:
     learner = learner_of(lambda: _embedding(optimizer), replicas=replicas, schema=EMBEDDED)
@@ -336,7 +336,7 @@ def test_a_snapshot_of_an_embedding_does_not_change_though_its_updates_touch_sin
 
 
 def test_a_snapshot_survives_updates_in_place_by_row() -> None:
-    """The most that any optimizer could do to a variable between the copy and the writing."""
+    """Change a variable as much as any optimizer could between the copy and the writing."""
     variable = tf.Variable(np.zeros((ROWS, 4), np.float32))
     part = VariablesPart("model", {"rows": variable})
     for _ in range(3):

@@ -83,7 +83,7 @@ def test_a_fingerprint_that_cannot_be_read_refuses_the_ledger(ledger: Ledger, da
 
 def test_a_history_that_ended_keeps_its_counts_and_both_are_balanced(ledger: Ledger) -> None:
     ledger.settle(block(P, 100, 120, set_aside={Reason.EMPTY: 2}, gaps=3, lost=1, fingerprint=MARK))
-    ledger.begin_anew(P, 7)
+    ledger.restart_partition(P, 7)
     assert (ledger.positions(), ledger.fingerprints()) == ({P: 7, Q: 0}, {})
     ledger.settle(block(P, 7, 12))
     for each in (ledger, restored(ledger)):
@@ -97,7 +97,7 @@ def test_a_history_that_ended_keeps_its_counts_and_both_are_balanced(ledger: Led
 
 def test_a_former_history_that_does_not_add_up_refuses_the_ledger(ledger: Ledger) -> None:
     ledger.settle(block(P, 100, 120))
-    ledger.begin_anew(P, 0)
+    ledger.restart_partition(P, 0)
     state = ledger.snapshot()
     state.facts["partitions"][str(P)]["former"][0]["learnt"] = 19
     with pytest.raises(CorruptError, match="does not add up for clicks:0"):
@@ -106,7 +106,7 @@ def test_a_former_history_that_does_not_add_up_refuses_the_ledger(ledger: Ledger
 
 def test_a_skip_of_the_former_topic_does_not_apply_to_the_new_one(ledger: Ledger) -> None:
     ledger.skip(skip(105, 115, "rewind-1"))
-    ledger.begin_anew(P, 100)
+    ledger.restart_partition(P, 100)
     assert restored(ledger).skips == ()
     ledger.settle(block(P, 100, 110))
     (piece,) = ledger.skip(skip(110, 113, "rewind-2"))

@@ -31,7 +31,7 @@ SKIPPED = (RECORDS + 2, RECORDS + 6)
 
 
 def tiny() -> Any:
-    """One weight a feature, a bias, a seed generator; momentum for each weight."""
+    """Build a model of one weight a feature, a bias, a seed generator, and momentum for each weight."""
     inputs = keras.Input((FEATURES,), name="x")
     hidden = keras.layers.Dropout(0.25, name="drop")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid", name="clicked")(hidden))
@@ -40,7 +40,7 @@ def tiny() -> Any:
 
 
 def in_memory(run: Run) -> dict[str, Any]:
-    """What a checkpoint of this moment holds."""
+    """Return what a checkpoint of this moment holds."""
     return {
         "arrays": {key: np.asarray(value).tolist() for key, value in sorted(state_of(run.learner).items())},
         "step": run.saving.step,
