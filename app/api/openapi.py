@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from app.api.problem_documents import MEDIA_TYPE
 
 TAGS: Mapping[str, str] = {
-    "ProbeRoutes": "For the platform that starts, restarts and routes.",
+    "Probes": "For the platform that starts, restarts and routes.",
     "How it goes": "Reads, at any time; they never delay the training.",
     "Checkpoints": "What a restart resumes from, and how to go back.",
     "The trainer": "Commands, which it carries out between two training calls.",

@@ -59,7 +59,7 @@ def add_probe(router: APIRouter, path: str, answer: Callable[..., Awaitable[Heal
         router.add_api_route,
         path,
         answer,
-        tags=["ProbeRoutes"],
+        tags=["Probes"],
         response_model=Health,
         responses=_FAILING,
         response_model_exclude_none=True,
