@@ -75,7 +75,7 @@ def _split(text: str | None) -> tuple[str, ...] | None:
 
 
 def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) -> "ChosenRoles":
-    """Ask in the terminal for the roles that the options leave open. ConfigError where there is nobody to ask."""
+    """Ask in the terminal for the roles that the options leave open. ConfigError without a terminal."""
     labels = likely_labels(seen)
     if not labels:
         raise ConfigError("no field can be predicted; a label must be in the record: join it upstream")

@@ -11,7 +11,7 @@ from consumers.errors import ConfigError
 
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="The config file, whose api.listen says where the service answers."),
+    typer.Option("--config", "-c", help="The config file; its api.listen is the service's address."),
 ]
 Url = Annotated[
     str | None, typer.Option("--url", help="The service's address, as in http://host:8080; instead of the config file.")

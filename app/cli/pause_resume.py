@@ -14,7 +14,7 @@ def pause(file: Config = None, url: Url = None, token_file: TokenFile = None, as
 
     Example: millrace pause -c clicks.yaml
     """
-    answer = service(file, url, token_file).order("/pause")
+    answer = service(file, url, token_file).command("/pause")
     _report(answer, as_json, "paused; `millrace resume` continues learning")
 
 
@@ -23,7 +23,7 @@ def resume(file: Config = None, url: Url = None, token_file: TokenFile = None, a
 
     Example: millrace resume --url http://trainer:8080 --token-file token
     """
-    answer = service(file, url, token_file).order("/resume")
+    answer = service(file, url, token_file).command("/resume")
     _report(answer, as_json, f"learning resumes ({answer.get('state')})")
 
 

@@ -54,7 +54,7 @@ def _lines(proof: ProofResult) -> Iterator[str]:
     yield f"  lost {summary['lost']}, learnt twice {summary['learnt_twice']}"
     wrong = summary["valid_rejected"]
     yield (
-        f"  {summary['restored_newest']} restarts went on from the newest durable checkpoint"
+        f"  {summary['restored_newest']} restarts resumed from the newest durable checkpoint"
         + (f"; {wrong} DID NOT, or a checkpoint was damaged" if wrong else ", every one of them")
     )
     listed = ", ".join(f"{count} {reason}" for reason, count in proof.set_aside.items())

@@ -8,7 +8,7 @@ import typer
 
 from app.cli.options import Config, Json, TokenFile, Url, service
 from app.settings import load
-from app.tools.rewind import TypedRewind, order_remote_rewind, order_rewind
+from app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
 from app.tools.service_client import token_in
 from consumers.errors import DataLossError
 
@@ -43,11 +43,11 @@ def rewind(
     millrace rewind -c clicks.yaml --to 37 --skip clicks:0:100-200 --reason "a broken producer"
     """
     note = None if reason is None else " ".join(reason.split())
-    order = TypedRewind(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
+    typed = TypedRewind(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
     if file is None or url is not None:
-        answer = order_remote_rewind(service(file, url, token_file), order)
+        answer = send_rewind(service(file, url, token_file), typed)
     else:
-        answer = order_rewind(load(file).settings, order, token_in(token_file))
+        answer = rewind_or_send(load(file).settings, typed, token_in(token_file))
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     elif dry_run:
@@ -68,7 +68,7 @@ def _plan(plan: Mapping[str, Any]) -> Iterator[str]:
         way = f"{facts['position']} -> {facts['back_to']}"
         yield f"{partition}  {way}: {facts['replayed']:,} offsets again{skipped}{gone}"
     for skip in plan.get("skips", []):
-        yield f"{skip['order']} holds further on: {', '.join(skip['ranges'])} skipped ({skip['reason']})"
+        yield f"{skip['order']} still applies: {', '.join(skip['ranges'])} skipped ({skip['reason']})"
     takes = f" in about {_minutes(plan['takes_s'])}" if "takes_s" in plan else ""
     unasked = "" if "gone" in plan else "; Kafka does not answer, so whether it still has them is not known"
     yield (

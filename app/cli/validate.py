@@ -42,7 +42,7 @@ def validate(
     quiet_tensorflow()
     from app.tools.validate.examination import examine_against, examine_file  # noqa: PLC0415 - loads TensorFlow
 
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the table says what it would log
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the table shows what it would log
     checks, screen = [], console()
     for check in examine_file(file) if against is None else examine_against(file, number):
         checks.append(check)

@@ -1,8 +1,8 @@
-"""A trial of somebody's own model on their own records, on this machine: how fast, and what holds it back.
+"""A trial of a user's model on the user's records, on this machine: the rate, and what limits it.
 
-Runs the service as `run` does, on threads of its own, from the earliest record that Kafka has; whoever calls waits. It
-leaves no trace: checkpoints go to a temporary folder, nothing is committed, no dead letter is sent. It ends after so
-many seconds, or with the last record that was there when it began.
+Runs the service as `run` does, on threads of its own, from the earliest record that Kafka has; the caller waits. It
+leaves no trace: checkpoints go to a temporary folder, no offset is committed, no dead letter is sent. It ends after the
+given time, or with the last record that was there when it began.
 """
 
 import tempfile
@@ -31,7 +31,7 @@ _PATIENCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What came of a trial."""
+    """The result of a trial."""
 
     name: str
     records: int
@@ -50,7 +50,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """When a call was seen to have returned."""
+    """A moment at which a call was seen to have returned."""
 
     at: float
     calls: int
@@ -58,7 +58,7 @@ class _Mark:
 
 
 class _Interval:
-    """From the return of one call to that of another: the first when it has settled, or the first at all."""
+    """From the return of one call to that of another; the first one after the settling time, if there is one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -66,7 +66,7 @@ class _Interval:
         self.first = self.last = _Mark(0.0, 0, 0)
 
     def see(self, metered: Meterings, now: float) -> bool:
-        """Take in where it stands. Whether that is enough."""
+        """Take in the trainer's meter; return whether the measurement is complete."""
         if metered.calls > self.last.calls:
             self.last = _Mark(now, metered.calls, metered.learnt)
             if self._settled_at is None:
@@ -81,7 +81,7 @@ class _Interval:
 
 
 def bench(loaded: Loaded, seconds: float) -> Trial:
-    """Run the trial. Raises what a start would, and MillraceError where there are too few records."""
+    """Run the trial. Raises what a start would raise, and MillraceError where there are too few records."""
     ended, span = threading.Event(), _Interval(seconds)
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
         apart = Loaded(set_apart(loaded.settings, Path(folder)), loaded.origins)
@@ -104,7 +104,7 @@ def bench(loaded: Loaded, seconds: float) -> Trial:
 
 
 def set_apart(settings: Settings, folder: Path) -> Settings:
-    """The same settings, so that nothing is touched that anybody else sees."""
+    """Return the settings changed so that nothing is touched that others see."""
     changes = {
         "kafka": {"group": f"millrace-bench-{settings.name}", "start": "earliest", "out_of_range": "earliest"},
         "checkpoints": {"path": folder},
@@ -116,7 +116,7 @@ def set_apart(settings: Settings, folder: Path) -> Settings:
 
 
 def _watch(service: Service, ended: threading.Event, span: _Interval) -> Observation:
-    """Until it has ended, or run for long enough; what it then says of itself."""
+    """Watch until the service ends or the measurement is complete; return the last observation."""
     observer = Observer(partial(take, service))
     looked_at = float("-inf")
     while not ended.wait(_POLL_S) and not span.see(service.meter.snapshot(), now := time.monotonic()):

@@ -1,8 +1,8 @@
 """Rewinding from the command line: by the trainer where one runs, else here, with a trainer's rights.
 
-An order that is given while nobody runs takes the folder for a moment, as a trainer would, so the two exclude each
-other; the next start finds the order as the newest checkpoint. Kafka is asked what it still has; where it does not
-answer within some seconds, the order is given without knowing.
+A rewind without a trainer takes the folder for a moment, as a trainer would, so the two exclude each other; the next
+start finds the rewind as the newest checkpoint. Kafka is asked which records it still has; where it does not answer
+within some seconds, the rewind is done without knowing.
 """
 
 import time
@@ -35,7 +35,7 @@ _STOP_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedRewind:
-    """What was typed."""
+    """A rewind as it was typed."""
 
     to: str
     skip: Sequence[str] = ()
@@ -44,21 +44,21 @@ class TypedRewind:
     dry_run: bool = False
 
     def body(self, destination: Destination) -> dict[str, Any]:
-        """As `POST /rewind` takes it. What an older trainer may not know is left out where it is not asked for."""
+        """Return the body for `POST /rewind`. A key that an older trainer may not know is left out unless needed."""
         to = destination.number if isinstance(destination, Numbered) else self.to
         body: dict[str, Any] = {"to": to, "skip": list(self.skip), "reason": self.reason, "dry_run": self.dry_run}
         return {**body, "unskip": list(self.unskip)} if self.unskip else body
 
 
-def order_remote_rewind(remote: Remote, order: TypedRewind) -> Mapping[str, Any]:
-    """Have a service do it, or plan it, whose folder is not here."""
+def send_rewind(remote: Remote, order: TypedRewind) -> Mapping[str, Any]:
+    """Send the rewind to a service whose folder is not on this machine; return the answer."""
     destination = parse_destination(order.to, now_s=time.time())
     parse_skips(order.skip, order.reason)
-    return _ordered(remote, order.body(destination))
+    return _sent(remote, order.body(destination))
 
 
-def order_rewind(settings: Settings, order: TypedRewind, token: str | None = None) -> Mapping[str, Any]:
-    """Have the rewind done, or planned; the answer has the shape of `POST /rewind`."""
+def rewind_or_send(settings: Settings, order: TypedRewind, token: str | None = None) -> Mapping[str, Any]:
+    """Do the rewind, or send it to the trainer that runs; return an answer in the shape of `POST /rewind`."""
     folder = Folder(settings.checkpoints.path / settings.name)
     destination = parse_destination(order.to, now_s=time.time())
     skips = parse_skips(order.skip, order.reason)
@@ -74,7 +74,7 @@ def order_rewind(settings: Settings, order: TypedRewind, token: str | None = Non
     plan.refuse_loss(policy)
     lease = FolderLease.acquire(folder, f"millrace rewind {settings.name}")
     try:
-        if folder.numbers() != numbers:  # the plan would drop what another rewind has ordered meanwhile
+        if folder.numbers() != numbers:  # the plan would drop what another rewind has done meanwhile
             raise FolderBusyError(f"{folder.root} got another checkpoint while this was planned: run the command again")
         store = CheckpointStore(folder, lease, StoreOptions(keep=keep_policy(settings)))
         manifest = publish_rewind(store, plan.prepared, incarnation=present.incarnation)
@@ -90,7 +90,7 @@ def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
-    """What Kafka still has; None where it does not answer soon."""
+    """Return the first offsets that Kafka still has; None where it does not answer soon."""
     try:
         source = KafkaSource(kafka_options(settings.kafka))
         source.start(CONNECT_S)
@@ -103,20 +103,19 @@ def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
 
 
 def _by_its_trainer(settings: Settings, holder: str, token: str | None, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Have the one do it that holds the folder."""
+    """Send the rewind to the trainer that holds the folder."""
     try:
-        return _ordered(Remote(url_of(settings), token, name=settings.name), body)
+        return _sent(Remote(url_of(settings), token, name=settings.name), body)
     except (ConfigError, UnreachableError) as error:
         raise type(error)(
             f"{holder} runs here; set MILLRACE_API__LISTEN to where it answers, or stop it first: {error}"
         ) from error
 
 
-def _ordered(remote: Remote, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    answer = remote.order(f"/rewind?wait={_WAIT_S}s", body, within_s=_WAIT_S + 30)
+def _sent(remote: Remote, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    answer = remote.command(f"/rewind?wait={_WAIT_S}s", body, within_s=_WAIT_S + 30)
     if "operation" in answer:
         raise MillraceError(
-            f"the trainer was at it for longer than {_WAIT_S} s; GET /operations/{answer['operation']['id']} tells how "
-            "it stands"
+            f"the rewind takes longer than {_WAIT_S} s; GET /operations/{answer['operation']['id']} shows its progress"
         )
     return answer

@@ -1,7 +1,7 @@
-"""A trainer that runs, asked over its own HTTP side. For the command line; runs on the caller's thread.
+"""A client of a running service's HTTP interface, for the command line. Runs on the caller's thread.
 
-One request a connection, bounded in time. Who answers is known before anything is ordered, and a token goes with orders
-alone. A refusal becomes an error of ours, with the exit code that the same refusal has when it is found out here.
+One request per connection, bounded in time. Before a command, the client checks which service answers, and it sends the
+token with commands only. A refusal becomes an error of ours, with the exit code that the same refusal has locally.
 """
 
 import json
@@ -17,23 +17,23 @@ from app.settings import Settings
 from app.settings.connection import read_secret
 from consumers.errors import ConfigError, MillraceError, UnreachableError
 
-ASK_S, ORDER_S = 10.0, 30.0
+ASK_S, COMMAND_S = 10.0, 30.0
 LONGEST_S = 600.0
 """The longest that an answer may be waited for."""
-_AGAIN_S = 0.2
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what api.listen may say; nothing is bound here
+_RETRY_EVERY_S = 0.2
+_LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - values of api.listen; nothing is bound here
 _EXIT_CODES: Mapping[str, int] = {"conflict": 4, "starting": 3, "trainer-ending": 3, "trainer-gone": 3}
 """By the type of the problem; all others by their status."""
 _EXIT_CODES_BY_STATUS: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 422: 2}
 _TYPE = "urn:millrace:"
 _STAMP = ("as_of", "name", "version")
-"""What every answer of ours carries."""
+"""The keys in every answer of ours."""
 _FAILING = ("/livez", "/readyz")
 """Paths whose 503 is an answer, not a refusal."""
 
 
 class RefusedError(MillraceError):
-    """The trainer refused."""
+    """The service refused a request."""
 
     def __init__(self, text: str, *, exit_code: int) -> None:
         super().__init__(text)
@@ -41,10 +41,10 @@ class RefusedError(MillraceError):
 
 
 class Remote:
-    """The HTTP side at an address. Raises UnreachableError where nobody, or another one, answers."""
+    """The service at an address. Raises UnreachableError where no service, or another one, answers."""
 
     def __init__(self, url: str, token: str | None = None, *, name: str | None = None) -> None:
-        """With a name, only the service of that name is taken for it."""
+        """Keep the address. With a name, only the service of that name is accepted."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
@@ -59,11 +59,11 @@ class Remote:
         self._name = name
 
     def ask(self, path: str, within_s: float = ASK_S) -> dict[str, Any]:
-        """Look at a path, and give the answer."""
+        """Read a path and return the answer."""
         return self._answer("GET", path, None, within_s, {})
 
     def ask_patiently(self, path: str, patience_s: float, up: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any]:
-        """Look at a path of a service that may only just have been started: not answer yet, or be coming up still."""
+        """Read a path of a service that may still be starting: retry until it is `up`, or `patience_s` is over."""
         until = time.monotonic() + patience_s
         while True:
             try:
@@ -74,10 +74,10 @@ class Remote:
             else:
                 if up(answer) or time.monotonic() >= until:
                     return answer
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_EVERY_S)
 
-    def order(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = ORDER_S) -> dict[str, Any]:
-        """Have something done. Who answers is asked first: none but the one that is meant is shown the token."""
+    def command(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = COMMAND_S) -> dict[str, Any]:
+        """Send a command. First checks which service answers: no other one may see the token."""
         self.ask("/livez")
         headers = {} if self._token is None else {"authorization": f"Bearer {self._token}"}
         return self._answer("POST", path, body, within_s, headers)
@@ -96,12 +96,12 @@ class Remote:
             raise UnreachableError(f"no millrace answers at {self.url} ({why}); does it run there?") from error
         finally:
             connection.close()
-        self._recognise(answer)
+        self._check_identity(answer)
         if response.status >= 400 and not path.startswith(_FAILING):
             raise _refusal(response.status, answer)
         return answer
 
-    def _recognise(self, answer: Mapping[str, Any]) -> None:
+    def _check_identity(self, answer: Mapping[str, Any]) -> None:
         if not all(isinstance(answer.get(key), str) for key in _STAMP):
             raise UnreachableError(f"what answers at {self.url} is no millrace; name the right one by --url")
         if self._name not in (None, answer["name"]):
@@ -113,42 +113,42 @@ class Remote:
 
 def _refusal(status: int, answer: Mapping[str, Any]) -> RefusedError:
     kind = str(answer.get("type", "")).removeprefix(_TYPE)
-    said = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer]
+    parts = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer]
     code = _EXIT_CODES.get(kind, _EXIT_CODES_BY_STATUS.get(status, 1))
-    return RefusedError(". ".join(said) or f"refused with status {status}", exit_code=code)
+    return RefusedError(". ".join(parts) or f"refused with status {status}", exit_code=code)
 
 
 def saved(remote: Remote, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Have a checkpoint made, and wait until it is durable."""
-    answer = remote.order(f"/checkpoints?wait={LONGEST_S:g}s", body, within_s=LONGEST_S + ORDER_S)
+    """Have a checkpoint saved, and wait until it is durable."""
+    answer = remote.command(f"/checkpoints?wait={LONGEST_S:g}s", body, within_s=LONGEST_S + COMMAND_S)
     if "operation" in answer:
         raise MillraceError(
-            f"the checkpoint is not durable after {LONGEST_S:g} s; GET /operations/{answer['operation']['id']} tells "
-            "how it stands"
+            f"the checkpoint is not durable after {LONGEST_S:g} s; GET /operations/{answer['operation']['id']} shows "
+            "its progress"
         )
     return answer
 
 
 def token_in(path: Path | None) -> str | None:
-    """The token that a file holds; None without a file. No error repeats any of it."""
+    """Return the token in a file; None without a file. No error text repeats any of it."""
     secret = read_secret("--token-file", path)
     if secret is None:
         return None
     token = secret.get_secret_value().strip()
     if not TOKEN.fullmatch(token):
         raise ConfigError(
-            f"--token-file: {path} holds what no header can carry as a token; write the token alone into it, as it "
+            f"--token-file: {path} holds what no header can carry as a token; write only the token into it, as it "
             "stands in a file of the service's api.tokens_dir"
         )
     return token
 
 
 def url_of(settings: Settings) -> str:
-    """Where a trainer with these settings answers on this machine. ConfigError where they do not tell."""
+    """Return the address on this machine of a service with these settings. ConfigError where they have no port."""
     if settings.api.port == 0:
         raise ConfigError(
             f"api.listen {settings.api.listen} does not tell the port; name it by MILLRACE_API__LISTEN (the trainer's "
             "log has it)"
         )
-    host = _EVERYWHERE.get(settings.api.host, settings.api.host)
+    host = _LOOPBACK_OF.get(settings.api.host, settings.api.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.api.port}"

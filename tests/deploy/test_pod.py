@@ -243,7 +243,7 @@ def test_the_pod_without_a_trainer_takes_a_rewind_and_ends_when_it_is_told_to(li
     (rewound,) = [done for one, done in life.rescued.items() if "rewind" in one]
     number = re.match(r"checkpoint (\d+) is checkpoint 0 again", rewound.stdout)
     assert number is not None, rewound.stdout
-    assert f"goes on from {number[1]} (step 0), which is of this model" in life.pod.said("validate")
+    assert f"resumes from {number[1]} (step 0), which is from this model" in life.pod.said("validate")
 
 
 def test_it_is_the_numbered_user_and_has_no_rights_and_gets_none(life: Life) -> None:

@@ -1,6 +1,6 @@
-"""Dead letters as rows, in words and as JSON. Pure but for the secrets that the options read.
+"""Dead letters as rows, in words and as JSON. Pure, except that the options read secrets.
 
-Anybody may write to the topic, and headers, fields and values are the producers': none of it is taken for granted.
+Any program may write to the topic, and headers, fields and values come from producers: nothing in them is trusted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ _LONGEST_NUMBER = 19
 
 
 def options(settings: Settings) -> KafkaOptions:
-    """How to read the dead letters' topic. ConfigError where there is none."""
+    """Return the options for reading the dead letters' topic. ConfigError where no topic is set."""
     topic = settings.records.dead_letters.topic
     if topic is None:
         raise ConfigError(
@@ -35,7 +35,7 @@ def options(settings: Settings) -> KafkaOptions:
 
 
 def parsed(place: str, topic: str) -> tuple[Partition, int]:
-    """Read `0:1203`."""
+    """Parse a place such as `0:1203`."""
     partition, _, offset = place.partition(":")
     if not (partition.isdecimal() and offset.isdecimal() and place.isascii()):
         raise ConfigError(f"{place!r} is no place of a letter; write PARTITION:OFFSET, as the list has it")
@@ -43,60 +43,60 @@ def parsed(place: str, topic: str) -> tuple[Partition, int]:
 
 
 def present(letter: ReceivedLetter | None, place: str) -> ReceivedLetter:
-    """The letter; ConfigError where there is none."""
+    """Return the letter. ConfigError where there is none."""
     if letter is None:
         raise ConfigError(f"there is no letter at {place}, or none any more; `millrace dead-letters list` has them")
     return letter
 
 
 def headings(*, values: bool) -> list[str]:
-    """Of the list."""
+    """Return the headings of the list."""
     return ["letter", "reason", "field", "record", "written", "bytes", *(["value"] if values else [])]
 
 
 def row(letter: ReceivedLetter, *, values: bool) -> list[str]:
-    """A line of the list."""
-    told = facts(letter, values=values)
-    size = "null" if told["value_bytes"] is None else f"{told['value_bytes']:,}"
-    cells = [told["letter"], told["reason"], told["field"] or "", told["record"], told["written"] or "", size]
-    shown = [*cells, told["value"][:_SHOWN] if told["value"] is not None else "null"] if values else cells
+    """Return one row of the list."""
+    known = facts(letter, values=values)
+    size = "null" if known["value_bytes"] is None else f"{known['value_bytes']:,}"
+    cells = [known["letter"], known["reason"], known["field"] or "", known["record"], known["written"] or "", size]
+    shown = [*cells, known["value"][:_SHOWN] if known["value"] is not None else "null"] if values else cells
     return [printable(cell) for cell in shown]
 
 
 def facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
-    """All of it; what the record held only where it was asked for."""
-    ours = letter.ours
-    told: dict[str, Any] = {
+    """Return everything about a letter; keys and values only on request."""
+    headers = letter.ours
+    known: dict[str, Any] = {
         "letter": f"{letter.place.number}:{letter.place_offset}",
-        "reason": ours.get("reason", "not one of millrace's"),
-        "field": ours.get("field"),
-        "record": ":".join(ours.get(key, "?") for key in ("topic", "partition", "offset")),
-        "written": _moment(ours.get("timestamp", "0")),
+        "reason": headers.get("reason", "not one of millrace's"),
+        "field": headers.get("field"),
+        "record": ":".join(headers.get(key, "?") for key in ("topic", "partition", "offset")),
+        "written": _moment(headers.get("timestamp", "0")),
         "set_aside": event_moment(letter.sent_ms),
-        "set_aside_by": ours.get("name"),
+        "set_aside_by": headers.get("name"),
         "value_bytes": _size(letter),
         "key_bytes": None if letter.key is None else len(letter.key),
         "headers": [name for name, _ in letter.headers],
     }
-    return {**told, "key": _text(letter.key), "value": _text(letter.value)} if values else told
+    return {**known, "key": _text(letter.key), "value": _text(letter.value)} if values else known
 
 
-def in_words(told: Mapping[str, Any]) -> Iterator[str]:
-    """For people."""
-    for name, value in told.items():
+def in_words(known: Mapping[str, Any]) -> Iterator[str]:
+    """Give the facts line by line, for people."""
+    for name, value in known.items():
         shown = "none" if value is None or value == [] else ", ".join(value) if isinstance(value, list) else str(value)
         yield f"{name.replace('_', ' '):<13} {printable(shown)}"
 
 
 def reasons(names: Iterable[str]) -> list[Reason]:
-    """Read `--reason`."""
+    """Parse the values of `--reason`."""
     if unknown := [name for name in names if name not in list(Reason)]:
         raise ConfigError(f"--reason: {unknown[0]!r} is none; there are {', '.join(Reason)}")
     return [Reason(name) for name in names]
 
 
 def redriven_in_words(done: Redriven, wanted: Redrive, *, dry_run: bool) -> Iterator[str]:
-    """What a redrive has done, or would do."""
+    """Give what a redrive has done, or would do, line by line."""
     went = "would go" if dry_run else "went"
     by_reason = f" ({_counted(done.sent)})" if done.sent else ""
     yield f"{done.sent.total():,} records {went} from {wanted.letters} to {wanted.to}{by_reason}"
@@ -109,7 +109,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _size(letter: ReceivedLetter) -> int | None:
-    """What the record's value weighed; a letter that was shortened says so."""
+    """Return the size of the record's value in bytes; a shortened letter carries the original size."""
     if letter.value is None:
         return None
     shortened = _number(letter.ours.get("value_bytes", ""))
@@ -117,18 +117,18 @@ def _size(letter: ReceivedLetter) -> int | None:
 
 
 def _moment(milliseconds: str) -> str | None:
-    """When the record was written; where the trainer set it aside it is known by its origin alone."""
+    """Return when the record was written; None for a letter that carries only the record's origin."""
     written = _number(milliseconds)
     return event_moment(written) if written else None
 
 
 def _number(text: str) -> int | None:
-    """What a header says, where it is a number that Kafka could hold: anybody may write to the topic."""
+    """Return a header's number; None where it is not one that Kafka could hold: any program may write to the topic."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 def _text(value: bytes | None) -> str | None:
-    """As text where it is text, else as Python writes bytes."""
+    """Return the value as text, or as Python writes bytes where it is not text."""
     if value is None:
         return None
     try:

@@ -14,7 +14,7 @@ VARIABLES = ("variable", "shape", "largest", "mean", "differing")
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
-    """All of it."""
+    """Return the whole comparison for a program."""
     return {
         "checkpoints": [lineage.found.number for lineage in found.lineages],
         "manifest": found.manifest,
@@ -29,7 +29,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 
 def in_words(found: Comparison) -> Iterator[str]:
-    """All but the variables of the model, which are a table."""
+    """Give everything but the variables of the model, which are a table."""
     first, second = (lineage.found.number for lineage in found.lineages)
     yield _fact("checkpoints", f"{first} and {second}")
     for name, pair in found.manifest.items():
@@ -48,12 +48,12 @@ def in_words(found: Comparison) -> Iterator[str]:
 
 
 def rows(found: Comparison) -> list[list[str]]:
-    """The variables of the model, one a row."""
+    """Return the variables of the model, one per row."""
     return [[one.name, _shapes(one), *_figures(one)] for one in found.model]
 
 
 def summary(found: Comparison) -> str:
-    """What the variables come to."""
+    """Return how many variables differ."""
     same = sum(one.differing == 0 for one in found.model)
     others = len(found.optimizer)
     still = sum(one.differing == 0 for one in found.optimizer)
@@ -94,7 +94,7 @@ def _listed(value: Any) -> str | None:
     if isinstance(value, Mapping):
         return " to ".join(value.values())
     if isinstance(value, Sequence):
-        return ", ".join(f"{one['order']} ({one['passed']:,} of {one['offsets']:,} passed over)" for one in value)
+        return ", ".join(f"{one['order']} ({one['passed']:,} of {one['offsets']:,} skipped)" for one in value)
     return None
 
 
@@ -103,7 +103,7 @@ def _from_to(pair: Pair) -> str:
 
 
 def _moved(pair: Pair) -> str:
-    """`120 -> 150 (+30)`."""
+    """Write a change as `120 -> 150 (+30)`."""
     before, after = ((value or 0) for value in pair)
     return f"{before:,} -> {after:,} ({after - before:+,})"
 

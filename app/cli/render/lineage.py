@@ -1,4 +1,4 @@
-"""Checkpoints in words, in rows and as JSON, the shapes of the HTTP side's answers. Pure; nothing is read here."""
+"""Checkpoints in words, in rows and as JSON in the shapes of the HTTP answers. Pure; nothing is read here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _VERSIONS = ("millrace", "python", "tensorflow", "keras", "numpy")
 
 
 def as_row(found: Inspection) -> list[str]:
-    """A line of the list."""
+    """Return one row of the list."""
     manifest, lineage = found.manifest, found.lineage
     if manifest is None:
         name = found.name if found.number is None else str(found.number)
@@ -38,7 +38,7 @@ def as_row(found: Inspection) -> list[str]:
 
 
 def listed(found: Sequence[Inspection]) -> dict[str, Any]:
-    """The list as `GET /checkpoints` has it."""
+    """Return the list in the shape of `GET /checkpoints`."""
     brief = {*Checkpoint.model_fields, "verified"} if any(one.deep for one in found) else set(Checkpoint.model_fields)
     return {
         "checkpoints": [
@@ -49,14 +49,14 @@ def listed(found: Sequence[Inspection]) -> dict[str, Any]:
 
 
 def described(lineage: CheckpointLineage) -> dict[str, Any]:
-    """One checkpoint as `GET /checkpoints/{number}` has it, but for the stamp."""
+    """Return one checkpoint in the shape of `GET /checkpoints/{number}`, without the envelope."""
     checkpoint = in_full(lineage.found)
     answer = LineageAnswer(as_of="", name="", version="", checkpoint=checkpoint, **lineage_fields(lineage))
     return answer.model_dump(exclude_none=True, exclude={"as_of", "name", "version"})
 
 
 def in_words(lineage: CheckpointLineage) -> Iterator[str]:
-    """One checkpoint for people."""
+    """Give one checkpoint line by line, for people."""
     found = lineage.found
     yield _fact("checkpoint", f"{found.number} ({'; '.join([found.condition, *found.problems])})")
     if found.manifest is not None:
@@ -77,7 +77,7 @@ def _orders(lineage: CheckpointLineage) -> Iterator[str]:
     for skip in skips_of(lineage.orders, lineage.partitions) or ():
         by = "" if skip.by is None else f" by {skip.by}"
         lifted = "" if skip.lifted_by is None else f"; taken back by checkpoint {skip.lifted_by}"
-        passed = f"{skip.passed:,} of {skip.offsets:,} offsets passed over"
+        passed = f"{skip.passed:,} of {skip.offsets:,} offsets skipped"
         yield _fact("skipped", f"{', '.join(skip.ranges)} ({skip.order}{by}: {skip.reason}): {passed}{lifted}")
     if (last := rewound_of(lineage.orders)) is not None:
         by, why = ("" if last.by is None else f" by {last.by}"), ("" if last.reason is None else f": {last.reason}")
@@ -85,13 +85,13 @@ def _orders(lineage: CheckpointLineage) -> Iterator[str]:
 
 
 def _chain(chain: Sequence[Link]) -> Iterator[str]:
-    """A line for each row of parents."""
+    """Give one line for each row of ancestors."""
     label = "parents"
     for link in chain:
         row = str(link.first) if link.count == 1 else f"{link.first}..{link.last} ({link.count})"
         ordered = "" if link.ordered_by is None else f" by {link.ordered_by}"
         note = "" if link.note is None else f": {link.note}"
-        yield _fact(label, f"{row} {link.reason or 'not on disk any more'}{ordered}{note}{_code(link)}")
+        yield _fact(label, f"{row} {link.reason or 'no longer on disk'}{ordered}{note}{_code(link)}")
         label = ""
 
 
@@ -121,7 +121,7 @@ def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _offsets(facts: PartitionAccount) -> str:
-    """`offsets 0..1199: learnt 1,190, set aside 8 malformed, skipped 2 by rewind-17`."""
+    """Write an account as `offsets 0..1199: learnt 1,190, set aside 8 malformed, skipped 2 by rewind-17`."""
     parts = [f"learnt {facts.learnt:,}"]
     parts += [f"set aside {count:,} {reason.value}" for reason, count in facts.set_aside.items()]
     parts += [f"skipped {count:,} by {order}" for order, count in facts.skipped.items()]

@@ -1,8 +1,8 @@
-"""What others have written, as it may be shown: nothing in it moves a cursor, colours or turns a line round."""
+"""Makes text from others safe to print: nothing in it moves the cursor, sets colours or reverses a line."""
 
 
 def printable(text: str) -> str:
-    """The text, with each character that would not be seen as itself in a terminal written as Python writes it."""
+    """Return the text with each character that a terminal would not show as itself escaped as Python does."""
     return text if text.isprintable() else "".join(map(_seen, text))
 
 

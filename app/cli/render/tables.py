@@ -1,4 +1,4 @@
-"""Rows in columns: for people in a terminal by rich, else one line a row that other programs can take."""
+"""Rows in columns: formatted by rich in a terminal, else one line per row that other programs can read."""
 
 import sys
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from rich.text import Text
 
 _GAP = 2
 _UNBOUNDED = 100_000
-"""Columns of a line that nobody looks at in a window: no row is ever folded."""
+"""The width of output that is not a terminal: no row is ever folded."""
 
 
 def console() -> Console:
-    """Where rows are printed: as wide as the terminal, or without bound where there is none."""
+    """Return the console for rows: as wide as the terminal, or unbounded where there is none."""
     return Console(width=None if sys.stdout.isatty() else _UNBOUNDED, highlight=False, emoji=False)
 
 

@@ -1,4 +1,4 @@
-"""What was seen: the live accuracy beside what a copy frozen at each drift scores on the same stretch of the stream.
+"""The live accuracy over time, beside the score of a copy of the model frozen at each drift, on the same records.
 
 Times are seconds of the stream, which counts records, so that a slow machine is not a slow learner. Pure.
 """
@@ -19,7 +19,7 @@ _KEPT = 1200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracySample:
-    """One look at the trainer."""
+    """One reading of the trainer's status."""
 
     at_s: float
     """Where it stands in the stream."""
@@ -31,7 +31,7 @@ class AccuracySample:
 
 @dataclass(slots=True)
 class Aftermath:
-    """What came of one drift, as far as it was seen."""
+    """The consequences of one drift, as far as they were observed."""
 
     drift: Drift
     checkpoint: int | None = None
@@ -46,18 +46,18 @@ class Aftermath:
     """By second of the stream: records that the frozen copy was asked, and how many it got right."""
 
     def frozen(self, since_s: float, until_s: float) -> float | None:
-        """What the copy has scored in these seconds."""
+        """Return the accuracy of the frozen copy in these seconds; None where it has none."""
         found = [score for second, score in self.seconds.items() if since_s <= second < until_s]
         records, hits = (sum(column) for column in zip(*found, strict=True)) if found else (0, 0)
         return hits / records if records else None
 
     @property
     def seen_whole(self) -> bool:
-        """Whether it was looked at from its beginning, and not from some time after it."""
+        """Whether it was observed from its beginning."""
         return self.seen_from_s is not None and self.seen_from_s <= self.drift.begins_s + LIVE_WINDOW_S
 
     def see(self, sample: AccuracySample) -> None:
-        """Take a look in. The window holds records from before the drift until it is over."""
+        """Take in a sample. For one window's length the metric still counts records from before the drift."""
         since_s = sample.at_s - self.drift.ends_s
         self.seen_from_s = sample.at_s if self.seen_from_s is None else self.seen_from_s
         self.seen_until_s = sample.at_s
@@ -70,7 +70,7 @@ class Aftermath:
 
 
 class AccuracyHistory:
-    """Of one run."""
+    """The samples and drifts of one run."""
 
     def __init__(self) -> None:
         self.samples: deque[AccuracySample] = deque(maxlen=_KEPT)
@@ -80,7 +80,7 @@ class AccuracyHistory:
         self.majority_highest = 0.0
 
     def see(self, status: Mapping[str, Any]) -> AccuracySample:
-        """Take in what the trainer says of itself."""
+        """Take in the trainer's status; return it as a sample."""
         live = status.get("live") or {}
         at_s = status["records"]["offsets"] / drifting_stream.RECORDS_PER_S
         self.began_s = at_s if self.began_s is None else self.began_s
@@ -100,7 +100,7 @@ class AccuracyHistory:
         return sample
 
     def aftermath(self, at_s: float) -> Aftermath | None:
-        """Of the last drift."""
+        """Return the aftermath of the last drift; None before the first."""
         last = last_drift(at_s)
         if last is None:
             return None
@@ -114,6 +114,6 @@ class AccuracyHistory:
         return self.began_s is not None and self.samples[-1].at_s - self.began_s >= stream_s
 
     def judged(self, score: Mapping[str, int]) -> None:
-        """Take in what the judge says of one second."""
+        """Take in the judge's score for one second."""
         past = self.aftermaths.setdefault(score["drift"], Aftermath(drift(score["drift"])))
         past.seconds[score["second"]] = (score["records"], score["hits"])

@@ -108,7 +108,7 @@ class Demo:
     screen: Screen
 
     def watch(self, for_s: float | None) -> None:
-        """Show how it goes until `for_s` seconds of the stream are learnt; for ever where that is None."""
+        """Show how it goes until `for_s` seconds of the stream are learnt; without an end where that is None."""
         history = self.findings.history
         while for_s is None or not history.covers(for_s):
             self._raise_what_ended()

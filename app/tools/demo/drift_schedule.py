@@ -1,4 +1,4 @@
-"""When the stream's rule changes, by the stream's own clock, which counts records: a restart goes on in it.
+"""When the stream's rule changes, by the stream's own clock, which counts records: a restart continues in it.
 
 Two abrupt drifts and a gradual one in the first five minutes, and the same again in each five that follow. Pure.
 """
@@ -24,7 +24,7 @@ class Drift:
 
     @property
     def ends_s(self) -> float:
-        """When the new rule holds alone."""
+        """The second at which the new rule holds alone."""
         return self.begins_s + self.takes_s
 
 
@@ -32,14 +32,14 @@ _IN_A_CYCLE: tuple[tuple[Kind, float, float], ...] = (("abrupt", 40, 0), ("gradu
 
 
 def drift(number: int) -> Drift:
-    """The drift of this number, from 1."""
+    """Return the drift with this number, counted from 1."""
     cycle, place = divmod(number - 1, len(_IN_A_CYCLE))
     kind, begins_s, takes_s = _IN_A_CYCLE[place]
     return Drift(number=number, kind=kind, begins_s=cycle * CYCLE_S + begins_s, takes_s=takes_s)
 
 
 def last_drift(at_s: float) -> Drift | None:
-    """The drift that began last; None before the first."""
+    """Return the drift that began last; None before the first."""
     number = int(at_s // CYCLE_S) * len(_IN_A_CYCLE)
     while drift(number + 1).begins_s <= at_s:
         number += 1
@@ -47,13 +47,13 @@ def last_drift(at_s: float) -> Drift | None:
 
 
 def next_drift(at_s: float) -> Drift:
-    """The drift that begins next."""
+    """Return the drift that begins next."""
     last = last_drift(at_s)
     return drift(1 if last is None else last.number + 1)
 
 
 def drifts_between(after_s: float, until_s: float) -> Iterator[Drift]:
-    """The drifts that begin in this time."""
+    """Give the drifts that begin in this time."""
     coming = next_drift(after_s)
     while coming.begins_s <= until_s:
         yield coming

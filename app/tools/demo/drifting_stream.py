@@ -1,9 +1,9 @@
 """The stream: visits to a shop, and whether they bought. What sells changes with every drift.
 
-A record is a function of its place (partition and offset) alone, and so is its second on the stream's clock: whoever is
-killed and started again writes on in the same stream, and whoever checks knows what must have been learnt. Each rule
-stands at a right angle to the one before it, so that what was learnt until then is worth nothing after a drift. One
-record in a thousand is cut short, so that there is something to set aside.
+A record and its second on the stream's clock are functions of its partition and offset only: a restarted writer
+continues the same stream, and a checker knows what must have been learnt. Each rule is orthogonal to the one before it,
+so what was learnt before a drift is worth nothing after it. One record in a thousand is cut short, so that there is
+something to set aside.
 """
 
 import json
@@ -37,33 +37,33 @@ Floats = npt.NDArray[np.float64]
 
 
 def seconds(partition: int, offset: int) -> float:
-    """When a record is due on the stream's clock."""
+    """Return the second on the stream's clock at which a record is due."""
     return (offset * PARTITIONS + partition) / RECORDS_PER_S
 
 
 def first_offset(partition: int, at_s: float) -> int:
-    """The first offset of a partition that is due at this second or after it."""
+    """Return the first offset of a partition that is due at this second or after it."""
     return max(0, -int((partition - at_s * RECORDS_PER_S) // PARTITIONS))
 
 
 def is_bad(partition: int, offsets: Int64s) -> npt.NDArray[np.bool_]:
-    """Which of these offsets hold a record that must be set aside."""
+    """Return which of these offsets hold a record that must be set aside."""
     bad: npt.NDArray[np.bool_] = (offsets * PARTITIONS + partition) % _BAD_ONE_IN == _BAD_AT
     return bad
 
 
 def values(partition: int, first: int, count: int) -> list[bytes]:
-    """The records of these offsets."""
-    found: list[bytes] = []
-    while len(found) < count:
-        chunk, within = divmod(first + len(found), _CHUNK)
-        found.extend(_chunk(partition, chunk)[within : within + count - len(found)])
-    return found
+    """Return the records of these offsets."""
+    records: list[bytes] = []
+    while len(records) < count:
+        chunk, within = divmod(first + len(records), _CHUNK)
+        records.extend(_chunk(partition, chunk)[within : within + count - len(records)])
+    return records
 
 
 @lru_cache(maxsize=4 * PARTITIONS)
 def _chunk(partition: int, number: int) -> tuple[bytes, ...]:
-    """The records that were drawn together."""
+    """Return the records that are drawn together."""
     random = np.random.default_rng((_SEED, partition, number))
     offsets = np.arange(number * _CHUNK, (number + 1) * _CHUNK, dtype=np.int64)
     item, hour = random.integers(0, len(ITEMS), _CHUNK), random.integers(0, 24, _CHUNK)
@@ -88,7 +88,7 @@ def _render(item: int, price: float, discount: float, hour: int, bought: int, ba
 
 
 def _facts(item: Int64s, price: Floats, discount: Floats, hour: Int64s) -> Floats:
-    """What a rule looks at: columns of mean square 1 that do not go together, so that right angles mean something."""
+    """Return the inputs of a rule: uncorrelated columns with mean square 1, so that orthogonal rules are unrelated."""
     items = np.eye(len(ITEMS))[item] * np.sqrt(len(ITEMS))
     angle = hour * np.pi / 12
     others = price, (discount - 0.25) * np.sqrt(48), np.sqrt(2) * np.sin(angle), np.sqrt(2) * np.cos(angle)
@@ -96,7 +96,7 @@ def _facts(item: Int64s, price: Floats, discount: Floats, hour: Int64s) -> Float
 
 
 def _liking(offsets: Int64s, partition: int, facts: Floats) -> Floats:
-    """How much each visit goes by the rule, or the rules, of its second."""
+    """Return how well each visit fits the rule, or the mixture of rules, of its second."""
     at_s = (offsets * PARTITIONS + partition) / RECORDS_PER_S
     past = last_drift(float(at_s[0]))
     number = 0 if past is None else past.number
@@ -116,7 +116,7 @@ def _by_drift(facts: Floats, at_s: Floats, past: Drift | None) -> Floats:
 
 @lru_cache(maxsize=16)
 def _rule(number: int) -> Floats:
-    """What sells under a rule: of length 1, no item liked on the whole, at a right angle to the rule before."""
+    """Return the weights of a rule: length 1, no item liked on average, orthogonal to the rule before."""
     rule = np.random.default_rng((_SEED, number)).normal(0.0, 1.0, len(ITEMS) + _CONTINUOUS)
     rule[: len(ITEMS)] -= rule[: len(ITEMS)].mean()
     if number:

@@ -1,7 +1,7 @@
 """Freezes a copy of the model where a drift begins, and has the judge score it from there.
 
-The weights are those of the newest checkpoint that has seen nothing of what the drift brought; its file is copied, as
-checkpoints are pruned. Runs on the caller's thread, with one more that reads what the judge says.
+The weights are those of the newest checkpoint that has seen nothing of the drift; its file is copied, because
+checkpoints are pruned. Runs on the caller's thread; a second thread reads the judge's answers.
 """
 
 import json
@@ -24,36 +24,36 @@ _WEIGHTS = "model.safetensors"
 
 
 class Freezer:
-    """The judge's orders."""
+    """Sends requests to the judge and takes in its scores."""
 
     def __init__(self, home: Workspace, judge: SupervisedProcess) -> None:
         self._home, self.judge = home, judge
         self._store = CheckpointStore(home.checkpoints)
-        self._ordered = 0
-        self._said: SimpleQueue[str] = SimpleQueue()
+        self._requested = 0
+        self._answers: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._listen, name="judge", daemon=True).start()
 
     def look(self, history: AccuracyHistory, at_s: float) -> None:
-        """Order what is to be judged now; take in what was."""
+        """Request what is to be judged now; take in the scores that have come."""
         self._take_in(history)
         past = history.aftermath(at_s)
-        if past is None or past.drift.number == self._ordered:
+        if past is None or past.drift.number == self._requested:
             return
-        self._ordered = past.drift.number
+        self._requested = past.drift.number
         past.checkpoint = self._freeze(past.drift)
         if past.checkpoint is not None:
-            self._order(past, max(past.drift.begins_s, at_s - 2 * LIVE_WINDOW_S))
+            self._request(past, max(past.drift.begins_s, at_s - 2 * LIVE_WINDOW_S))
 
-    def _order(self, past: Aftermath, since_s: float) -> None:
-        order = {
+    def _request(self, past: Aftermath, since_s: float) -> None:
+        request = {
             "drift": past.drift.number,
             "file": str(self._file(past.drift.number)),
             "offset": drifting_stream.first_offset(PARTITION, since_s),
         }
-        self.judge.send_line(json.dumps(order))
+        self.judge.send_line(json.dumps(request))
 
     def _freeze(self, drift: Drift) -> int | None:
-        """Keep the weights of this drift. Their checkpoint; None where all that are left have seen more."""
+        """Keep the weights for this drift; return their checkpoint, or None where all that are left saw the drift."""
         target, source = self._file(drift.number), self._source(drift.number)
         if target.exists() and source.exists():
             return int(source.read_text())
@@ -83,11 +83,11 @@ class Freezer:
     def _listen(self) -> None:
         assert self.judge.output is not None
         for line in self.judge.output:
-            self._said.put(line)
+            self._answers.put(line)
 
     def _take_in(self, history: AccuracyHistory) -> None:
         while True:
             try:
-                history.judged(json.loads(self._said.get_nowait()))
+                history.judged(json.loads(self._answers.get_nowait()))
             except Empty:
                 return

@@ -1,9 +1,8 @@
-"""The judge: scores a copy of the model that has learnt nothing since a drift began, on what came after it.
+"""The judge: scores a copy of the model that has learnt nothing since a drift began, on the records after it.
 
-A process of its own, beside the trainer, which knows nothing of it. It is told which weights to take (a line of JSON on
-stdin: drift, file, and the offset to begin at) and reads one partition of the topic from there, apart. For each second
-of the stream it says how many records there were, and how many the copy got right (a line of JSON on stdout). It ends
-when stdin does.
+A process of its own, of which the trainer knows nothing. A request (a line of JSON on stdin) names the drift, the file
+with the weights, and the offset to begin at; the judge reads one partition of the topic from there. For each second of
+the stream it writes the number of records and of correct guesses (a line of JSON on stdout). It ends when stdin does.
 """
 
 import json
@@ -25,7 +24,7 @@ _WAIT_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRequest:
-    """What to judge."""
+    """What to judge, and from where."""
 
     drift: int
     file: str
@@ -35,34 +34,34 @@ class JudgeRequest:
 
 
 def main() -> None:
-    """Judge what is ordered until stdin ends."""
+    """Judge what is requested until stdin ends."""
     quiet_tensorflow()
-    from app.settings import load  # noqa: PLC0415 - slow to import, after TensorFlow is told to be quiet
+    from app.settings import load  # noqa: PLC0415 - slow to import, after TensorFlow is made quiet
 
-    orders: SimpleQueue[JudgeRequest | None] = SimpleQueue()
-    threading.Thread(target=_listen, args=(orders,), name="orders", daemon=True).start()
+    requests: SimpleQueue[JudgeRequest | None] = SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), name="requests", daemon=True).start()
     settings = load(Path(sys.argv[1]), {}).settings
-    from app.tools.demo.model_copies import Copy  # noqa: PLC0415 - loads TensorFlow, after it is told to be quiet
+    from app.tools.demo.model_copies import Copy  # noqa: PLC0415 - loads TensorFlow, after it is made quiet
     from app.tools.traffic.partition_follower import Follower  # noqa: PLC0415 - as above
 
     copy = Copy(settings)
     with Follower(settings.kafka.bootstrap_servers[0], drifting_stream.TOPIC, PARTITION) as follower:
-        while (order := orders.get()) is not None:
-            copy.take(Path(order.file))
-            follower.seek(order.offset)
-            _judge(order, copy, follower, orders)
+        while (request := requests.get()) is not None:
+            copy.take(Path(request.file))
+            follower.seek(request.offset)
+            _judge(request, copy, follower, requests)
 
 
-def _listen(orders: "SimpleQueue[JudgeRequest | None]") -> None:
+def _listen(requests: "SimpleQueue[JudgeRequest | None]") -> None:
     for line in sys.stdin:
-        orders.put(JudgeRequest(**json.loads(line)))
-    orders.put(None)
+        requests.put(JudgeRequest(**json.loads(line)))
+    requests.put(None)
 
 
-def _judge(order: JudgeRequest, copy: Any, follower: Any, orders: "SimpleQueue[JudgeRequest | None]") -> None:
-    """Follow the stream with one copy until the next order comes."""
-    seconds = _Seconds(order.drift)
-    while orders.empty():
+def _judge(request: JudgeRequest, copy: Any, follower: Any, requests: "SimpleQueue[JudgeRequest | None]") -> None:
+    """Follow the stream with one copy until the next request comes."""
+    seconds = _Seconds(request.drift)
+    while requests.empty():
         rows = [(offset, row) for offset, value in follower.read(_WAIT_S) if (row := _row(value)) is not None]
         if rows:
             hits = copy.hits([row for _, row in rows])
@@ -80,13 +79,13 @@ def _row(value: bytes) -> dict[str, Any] | None:
 
 
 class _Seconds:
-    """Adds up by second of the stream; a second is told when the next one has begun."""
+    """Adds up scores by second of the stream; a second is complete when the next one begins."""
 
     def __init__(self, drift: int) -> None:
         self._drift, self._second, self._records, self._hits = drift, -1, 0, 0
 
     def add(self, offsets: list[int], hits: list[bool]) -> Iterator[dict[str, int]]:
-        """Take in what came; gives the seconds that are over."""
+        """Take in the scores of some offsets; give the seconds that are complete."""
         for offset, hit in zip(offsets, hits, strict=True):
             second = int(drifting_stream.seconds(PARTITION, offset))
             if second != self._second:

@@ -1,4 +1,4 @@
-"""A copy of the user's model with a checkpoint's weights, which only ever guesses. Imports TensorFlow."""
+"""A copy of the user's model with a checkpoint's weights, for inference only. Imports TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from training.model.weights import model_with_weights
 
 
 class Copy:
-    """One model, whose weights are taken from a file."""
+    """One model, with weights from a file."""
 
     def __init__(self, settings: Settings) -> None:
         self._schema = to_schema(settings.records)
@@ -24,13 +24,13 @@ class Copy:
         self._guess: Any = None
 
     def take(self, weights: Path) -> None:
-        """Be as the model was in this checkpoint."""
+        """Take the weights of this checkpoint."""
         state = PartState(arrays=decode(weights.read_bytes()))
         model = model_with_weights(self._functions, self._schema, state)
         self._guess = tf.function(lambda features: model(features, training=False), reduce_retracing=True)
 
     def hits(self, rows: Sequence[Mapping[str, Any]]) -> list[bool]:
-        """Which of these records it would have got right."""
+        """Return for each record whether the copy guesses its label."""
         features = {
             field.name: tf.constant([row[field.source] for row in rows], tf.as_dtype(field.dtype))
             for field in self._schema.features

@@ -1,4 +1,4 @@
-"""The report: what a run of the demo has shown, as figures, and which of them are not what the demo claims. Pure."""
+"""The report: what a run of the demo has shown, in figures, and which of them break the demo's claims. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -13,7 +13,7 @@ MAJORITY_BELOW, FROZEN_BELOW = 0.6, 0.65
 
 
 def report_of(history: AccuracyHistory, resumed: WitnessResult | None, last: WitnessResult | None) -> dict[str, Any]:
-    """All the figures."""
+    """Return all the figures."""
     first, now = history.began_s or 0.0, history.samples[-1] if history.samples else None
     figures = {
         "stream_s": {"from": round(first, 1), "to": round(now.at_s, 1) if now else first},
@@ -28,7 +28,7 @@ def report_of(history: AccuracyHistory, resumed: WitnessResult | None, last: Wit
 
 
 def broken(report: Mapping[str, Any]) -> Iterator[str]:
-    """What is not as the demo claims, of what was seen for long enough."""
+    """Give the claims that do not hold, of those that were observed for long enough."""
     yield from unlearnt(report)
     seen_s = report["stream_s"]["to"] - report["stream_s"]["from"]
     good = report["live_good_after_s"]
@@ -36,21 +36,21 @@ def broken(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"live accuracy was not above {GOOD} within {GOOD_WITHIN_S} s of training"
     if report["majority_highest"] >= MAJORITY_BELOW:
         yield f"always guessing the majority class scored {report['majority_highest']}: the stream is too easy"
-    yield from _unheard(report)
+    yield from _unobserved(report)
     for drift in report["drifts"]:
         yield from _not_survived(drift)
 
 
 def unlearnt(report: Mapping[str, Any]) -> Iterator[str]:
-    """What the witness says against it."""
+    """Give what the witness says against the run: offsets lost, or learnt twice."""
     for name in ("resumed_from", "witness"):
-        said = report[name]
-        if said is not None and (said["lost"] or said["learnt_twice"]):
-            yield f"checkpoint {said['checkpoint']}: lost {said['lost']}, learnt twice {said['learnt_twice']}"
+        result = report[name]
+        if result is not None and (result["lost"] or result["learnt_twice"]):
+            yield f"checkpoint {result['checkpoint']}: lost {result['lost']}, learnt twice {result['learnt_twice']}"
 
 
-def _unheard(report: Mapping[str, Any]) -> Iterator[str]:
-    """Of the drifts that came while the demo ran, those that nobody looked at from their beginning."""
+def _unobserved(report: Mapping[str, Any]) -> Iterator[str]:
+    """Give the drifts that came while the demo ran and that were not observed from their beginning."""
     whole = {drift["number"] for drift in report["drifts"] if drift["seen_whole"]}
     for drift in drifts_between(report["stream_s"]["from"], report["stream_s"]["to"]):
         if drift.number not in whole:
@@ -97,7 +97,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def summary(report: Mapping[str, Any]) -> Iterator[str]:
-    """For people."""
+    """Give the report line by line, for people."""
     good, resumed, last = report["live_good_after_s"], report["resumed_from"], report["witness"]
     if good is not None:
         yield f"Live accuracy was above {GOOD} after {good:g} s of training, always guessing at most " + (
@@ -106,27 +106,27 @@ def summary(report: Mapping[str, Any]) -> Iterator[str]:
     for drift in report["drifts"]:
         yield from _in_words(drift)
     if resumed is not None:
-        yield f"It went on from checkpoint {resumed['checkpoint']}: {_testified(resumed)}."
+        yield f"It resumed from checkpoint {resumed['checkpoint']}: {_evidence(resumed)}."
     if last is not None:
-        yield f"It ended with checkpoint {last['checkpoint']}: {_testified(last)}."
+        yield f"It ended with checkpoint {last['checkpoint']}: {_evidence(last)}."
     yield from (f"NOT AS CLAIMED: {line}." for line in report["broken"])
 
 
 def _in_words(drift: Mapping[str, Any]) -> Iterator[str]:
     after, lowest = drift["recovered_after_s"], drift["live_lowest"]
     fell = lowest is not None and lowest <= GOOD
-    live = f"live accuracy {_told(drift['live_before'])}, at its lowest {_told(lowest)}"
+    live = f"live accuracy {_figure(drift['live_before'])}, at its lowest {_figure(lowest)}"
     back = f", above {GOOD} again after {after:g} s" if fell and after is not None else ""
     frozen = "" if drift["frozen"] is None else f"; a copy frozen at the drift scored {drift['frozen']:.3f} after it"
     yield f"Drift {drift['number']}, {drift['kind']}, at {drift['begins_s']:g} s: {live}{back}{frozen}."
 
 
-def _told(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "not seen" if value is None else f"{value:.3f}"
 
 
-def _testified(said: Mapping[str, Any]) -> str:
+def _evidence(result: Mapping[str, Any]) -> str:
     return (
-        f"{said['learnt']:,} offsets learnt, {said['set_aside']:,} set aside, lost {said['lost']:,}, "
-        f"learnt twice {said['learnt_twice']:,}"
+        f"{result['learnt']:,} offsets learnt, {result['set_aside']:,} set aside, lost {result['lost']:,}, "
+        f"learnt twice {result['learnt_twice']:,}"
     )

@@ -1,6 +1,6 @@
-"""Where the demo shows itself: drawn anew several times a second in a terminal, or plain lines where there is none.
+"""The demo's output: a view that updates several times a second in a terminal, or plain lines where there is none.
 
-The drawing stays in the terminal's own scroll, with its cursor on, so that a kill leaves the terminal as it was.
+The view stays in the terminal's own scrollback with the cursor visible, so that a kill leaves the terminal usable.
 """
 
 import time
@@ -16,31 +16,31 @@ _LINE_EVERY_S = 5.0
 
 
 class Screen(Protocol):
-    """Takes what there is to show."""
+    """What the demo writes to."""
 
     def say(self, line: str) -> None:
-        """Something that stays."""
+        """Print a line that stays."""
 
     def show(self, view: View) -> None:
-        """How it stands now."""
+        """Show the present state."""
 
     def close(self) -> None:
-        """Nothing more is shown."""
+        """End the view."""
 
 
 class Drawing:
-    """In a terminal."""
+    """A view in a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
 
     def say(self, line: str) -> None:
-        """Above the drawing."""
+        """Print a line above the view."""
         self._console.print(Text(line))
 
     def show(self, view: View) -> None:
-        """Draw it anew."""
+        """Draw the view again."""
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
@@ -48,33 +48,33 @@ class Drawing:
         self._live.update(drawn(view), refresh=True)
 
     def close(self) -> None:
-        """Leave the last drawing where it is."""
+        """End the view; the last drawing stays on the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
 class Lines:
-    """In a log."""
+    """Lines in a log."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._last = float("-inf")
 
     def say(self, line: str) -> None:
-        """A line."""
+        """Print a line."""
         self._console.print(Text(line), soft_wrap=True)
 
     def show(self, view: View) -> None:
-        """A line every few seconds."""
+        """Print a line every few seconds."""
         if time.monotonic() - self._last >= _LINE_EVERY_S:
             self._last = time.monotonic()
             self.say(as_line(view))
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing: lines need no end."""
 
 
 def screen_for(console: Console, *, plain: bool) -> Screen:
-    """The one that suits."""
+    """Return the kind of screen that suits the console."""
     return Lines(console) if plain or not console.is_terminal else Drawing(console)

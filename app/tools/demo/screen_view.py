@@ -24,7 +24,7 @@ _CALM = ("training", "idle", "saving")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """All that there is to show."""
+    """The state of the demo at one instant."""
 
     pid: int
     page: str
@@ -35,12 +35,12 @@ class View:
 
     @property
     def now(self) -> AccuracySample:
-        """The newest."""
+        """The newest sample."""
         return self.samples[-1]
 
 
 def drawn(view: View) -> RenderableType:
-    """For somebody who watches."""
+    """Return the view as a drawing for a terminal."""
     return Group(
         Rule(Text.assemble(("millrace demo", "bold"), f"  process {view.pid}  ", (view.page, "cyan underline"))),
         headline(view.status),
@@ -56,7 +56,7 @@ def drawn(view: View) -> RenderableType:
 
 
 def as_line(view: View) -> str:
-    """For a log."""
+    """Return the view as one line for a log."""
     now, status = view.now, view.status
     facts = [
         f"{now.at_s:6.1f} s",
@@ -69,7 +69,7 @@ def as_line(view: View) -> str:
 
 
 def rule_now(at_s: float) -> str:
-    """What the stream's rule is doing, and what it will do."""
+    """Return what the stream's rule is doing, and what it will do next."""
     last, coming = last_drift(at_s), next_drift(at_s)
     soon = f"the next {coming.kind} drift comes in {coming.begins_s - at_s:.0f} s"
     if last is None:
@@ -99,7 +99,7 @@ def _lines(view: View) -> Table:
 
 
 def _marks(samples: Sequence[AccuracySample]) -> str:
-    """Where on the lines a drift began."""
+    """Return a mark for each sample at which a drift began."""
     shown = samples[-_WIDTH:]
     marks = [" "] * len(shown)
     for place, (one, before) in enumerate(zip(shown[1:], shown, strict=False), start=1):

@@ -1,7 +1,7 @@
-"""The witness, taken at its word: what the weights testify to have seen, beside what the stream has held until there.
+"""Checks the witness: what the weights testify to have seen, against what the stream held up to there.
 
-The expectation owes nothing to the trainer: it is added up from the stream's own rule of which offsets can be learnt,
-and only ever extended. Reads checkpoints on disk, every byte verified; runs on the caller's thread.
+The expectation does not depend on the trainer: it is added up from the stream's own rule of which offsets can be
+learnt, and is only ever extended. Reads checkpoints on disk, every byte verified; runs on the caller's thread.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _WRAP = 2**64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessResult:
-    """What one checkpoint comes to."""
+    """The result for one checkpoint."""
 
     checkpoint: int
     offsets: int
@@ -46,7 +46,7 @@ class WitnessResult:
 
 
 class Witnesses:
-    """Asks checkpoints."""
+    """Checks checkpoints."""
 
     def __init__(self, folder: Folder) -> None:
         self._shelf = Shelf(folder)
@@ -55,16 +55,16 @@ class Witnesses:
         }
 
     def numbers(self) -> list[int]:
-        """The checkpoints that there are."""
+        """Return the numbers of all checkpoints."""
         return self._shelf.numbers()
 
     def newest(self) -> WitnessResult | None:
-        """Of the checkpoint that a start would go on from; None where there is none."""
+        """Check the checkpoint that a start would resume from; None where there is none."""
         number = self._shelf.newest_number()
         return None if number is None else self.of(number)
 
     def of(self, number: int) -> WitnessResult | None:
-        """Of this checkpoint; None where it is gone by now."""
+        """Check this checkpoint; None where it has been pruned."""
         try:
             statement = self._shelf.statement(number)
         except MillraceError:
@@ -92,14 +92,14 @@ class Witnesses:
 
 
 class _Expected:
-    """What a partition's offsets add up to, as far as it was asked."""
+    """The expected evidence of one partition, as far as it was asked for."""
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
         self._end, self._sum = 0, Evidence(0, 0, 0)
 
     def before(self, position: int) -> Evidence:
-        """Of every offset before this one that can be learnt. Positions may go back, as by a rewind."""
+        """Return the evidence of every learnable offset before this one. A rewind may move positions back."""
         if position < self._end:
             self._end, self._sum = 0, Evidence(0, 0, 0)
         while self._end < position:

@@ -1,7 +1,7 @@
-"""Where the demo lives: one folder with everything in it, and the ports that it takes.
+"""The demo's folder with everything in it, and the ports that it uses.
 
-The config is written anew at each start, as the ports may be others; the model file only where there is none, so that
-it can be edited. A port that another program has is passed over, unless it was asked for by number.
+The config is written at each start, because the ports may differ; the model file only where there is none, so that it
+can be edited. A port that another program has is skipped, unless the user asked for it.
 """
 
 import shutil
@@ -39,7 +39,7 @@ stop: {{grace: 10s}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """The folder, and what is where in it."""
+    """The folder, and the paths in it."""
 
     path: Path
 
@@ -55,21 +55,21 @@ class Workspace:
 
     @property
     def report(self) -> Path:
-        """What came of the last run."""
+        """The figures of the last run."""
         return self.path / "report.json"
 
     @property
     def frozen(self) -> Path:
-        """Weights as they were when a drift began."""
+        """The weights as they were when each drift began."""
         return self.path / "frozen"
 
     @property
     def checkpoints(self) -> Folder:
-        """The trainer's."""
+        """The trainer's checkpoints."""
         return Folder(self.path / "checkpoints" / NAME)
 
     def log(self, of: str) -> Path:
-        """What a child says."""
+        """Return the log of a child."""
         return self.path / f"{of}.log"
 
     def pid_file(self, child: str) -> Path:
@@ -77,7 +77,7 @@ class Workspace:
         return self.path / f"{child}.pid"
 
     def create(self) -> None:
-        """Make the folder, with the model in it. ConfigError where that cannot be, or it is somebody else's."""
+        """Create the folder with the model. ConfigError where that fails, or where the folder is not the demo's."""
         ours, model = Path(__file__).with_name("model.py"), self.path / "model.py"
         try:
             self._refuse_a_strangers(model, ours)
@@ -88,7 +88,7 @@ class Workspace:
             raise ConfigError(f"cannot write in {self.path}: {error.strerror}; choose another --folder") from error
 
     def _refuse_a_strangers(self, model: Path, ours: Path) -> None:
-        """A config that the demo has not written is left alone; so is a model that is not beside one that it has."""
+        """Refuse a config that the demo has not written, and a model that does not stand beside one."""
         if self.config.exists():
             foreign = None if self.config.read_bytes().startswith(_WRITTEN_BY) else self.config
         else:
@@ -113,7 +113,7 @@ class Workspace:
 
 
 def api_port(asked: int | None) -> int:
-    """Where the page is to be: the one that was asked for, else the first from 8080 on that is free."""
+    """Return the port of the page: the one that was asked for, else the first free one from 8080."""
     if asked is None:
         return _first_free(_API_PORT, "choose one with --port")
     if not is_free(asked):
@@ -122,7 +122,7 @@ def api_port(asked: int | None) -> int:
 
 
 def broker_port(*, besides: int | None) -> int:
-    """Where Kafka is to be: the first from 9092 on that is free, and that the page was not asked to be at."""
+    """Return the port for Kafka: the first free one from 9092, except the port that the page was asked to use."""
     return _first_free(_BROKER_PORT, "end a program that has one of them: Kafka needs it", besides=besides)
 
 

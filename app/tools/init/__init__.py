@@ -1,1 +1,1 @@
-"""A first config and model for a topic that nobody has described: look at its records, infer, write two files."""
+"""Drafts a first config and model for a topic: read its records, infer the columns, write two files."""

@@ -1,4 +1,4 @@
-"""Who plays which part: the label, the features, a weight, an event time. Pure."""
+"""The roles of the columns: the label, the features, a weight, an event time. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Task(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRoles:
-    """What the user has said; None where nothing."""
+    """The roles that the user has chosen; None where the user has not."""
 
     label: str | None
     weight: str | None = None
@@ -36,7 +36,7 @@ class ChosenRoles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Every column's part."""
+    """The role of every column."""
 
     label: ColumnLook
     task: Task
@@ -47,29 +47,29 @@ class Roles:
 
 
 def likely_labels(columns: Sequence[ColumnLook]) -> list[str]:
-    """What can be a label, the likeliest first."""
+    """Return the columns that can be a label, the likeliest first."""
     able = [column for column in columns if _task(column) is not None]
     return [column.source for column in sorted(able, key=lambda column: not _LIKE_A_LABEL.match(column.source))]
 
 
 def likely_times(columns: Sequence[ColumnLook]) -> list[str]:
-    """What can be an event time."""
+    """Return the columns that can be an event time."""
     return [column.source for column in columns if column.kind is ColumnKind.TIME]
 
 
 def likely_weights(columns: Sequence[ColumnLook]) -> list[str]:
-    """What can say how much a record counts."""
+    """Return the columns that can be a record's weight."""
     return [column.source for column in columns if column.kind in _WEIGHS]
 
 
 def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
-    """Give every column its part. ConfigError where what was asked for cannot be."""
+    """Give every column its role. ConfigError where a chosen role does not fit the column."""
     by_source = {column.source: column for column in columns}
     label = _named(by_source, "--label", wanted.label or "")
     task = _task(label)
     if task is None:
         raise ConfigError(
-            f"--label: {label.source!r} cannot be predicted ({label.why or label.kind.said}); name another"
+            f"--label: {label.source!r} cannot be predicted ({label.why or label.kind.in_words}); name another"
         )
     weight = None if wanted.weight is None else _named(by_source, "--weight", wanted.weight)
     if weight is not None and weight.kind not in _WEIGHS:
@@ -77,7 +77,7 @@ def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
     time = None if wanted.event_time is None else _named(by_source, "--event-time", wanted.event_time)
     if time is not None and time.kind is not ColumnKind.TIME:
         raise ConfigError(
-            f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind.said}); name "
+            f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind.in_words}); name "
             "another, or none"
         )
     taken = {column.source for column in (label, weight, time) if column is not None}

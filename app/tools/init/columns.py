@@ -1,6 +1,6 @@
-"""What kind of field each column of some records is, told from the values that it shows. Pure.
+"""The kind of each column, inferred from the values in some records. Pure.
 
-What is kept of the values is what a schema needs: dtypes, lengths, the mean and spread of numbers, and the classes of a
+Only what a schema needs is kept of the values: dtypes, lengths, the mean and spread of numbers, and the classes of a
 label.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from app.tools.init.topic_sample import Row
 
 _FEW = 64
-"""So many values are categories; more are numbers."""
+"""The most distinct integers that count as categories."""
 _MANY_ROWS = 50
 _MS_FROM, _MS_TO = 10**12, 4 * 10**12
 """Milliseconds since 1970 between 2001 and 2096."""
@@ -25,7 +25,7 @@ _WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z
 
 
 class ColumnKind(StrEnum):
-    """What a column is good for."""
+    """What a column holds."""
 
     NUMBER = "number"
     CATEGORY = "category"
@@ -34,9 +34,9 @@ class ColumnKind(StrEnum):
     """true or false."""
     TEXT = "text"
     NUMBERS = "numbers"
-    """A list of so many numbers."""
+    """A list with a fixed number of numbers."""
     VARYING_NUMBERS = "varying_numbers"
-    """A list of now more, now fewer numbers."""
+    """A list whose length varies."""
     TEXTS = "texts"
     """A list of texts, however many."""
     TIME = "time"
@@ -44,17 +44,17 @@ class ColumnKind(StrEnum):
     UNFIT = "unfit"
 
     @property
-    def said(self) -> str:
-        """In words."""
-        return _SAID[self]
+    def in_words(self) -> str:
+        """The kind in words."""
+        return _IN_WORDS[self]
 
     @property
     def varies(self) -> bool:
-        """Whether it is a list that may be longer in one record than in another."""
+        """Whether it is a list whose length differs between records."""
         return self in {ColumnKind.VARYING_NUMBERS, ColumnKind.TEXTS}
 
 
-_SAID = {
+_IN_WORDS = {
     ColumnKind.NUMBER: "a number",
     ColumnKind.CATEGORY: "an integer of few values, taken for a category",
     ColumnKind.FLAG: "true or false",
@@ -69,7 +69,7 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnLook:
-    """One column."""
+    """What the records show of one column."""
 
     source: str
     kind: ColumnKind
@@ -96,7 +96,7 @@ class ColumnLook:
 
 
 def columns_of(rows: Sequence[Row]) -> list[ColumnLook]:
-    """Every column, in the order in which the records show them."""
+    """Return every column, in the order in which the records show them."""
     sources = dict.fromkeys(source for row in rows for source in row)
     return [_column(source, [row.get(source) for row in rows]) for source in sources]
 

@@ -1,4 +1,4 @@
-"""The draft as two files: written whole or not at all, and never over what somebody has written. Touches the disk."""
+"""Writes the draft as two files, and never over a user's own. Touches the disk."""
 
 import re
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ CONFIG, MODEL = "millrace.yaml", "model.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The files' contents."""
+    """The contents of the files."""
 
     config: str
     model: str
 
 
 def name_of(topic: str) -> str:
-    """A config's name after a topic."""
+    """Return a config's name derived from a topic's."""
     name = re.sub(r"[^a-z0-9._-]", "-", topic.lower()).lstrip("._-")[:100]
     return name or "model"
 
 
 def refuse_to_overwrite(folder: Path, *, force: bool) -> None:
-    """ConfigError where one of the files is there."""
+    """Raise ConfigError where one of the files exists."""
     there = [str(folder / name) for name in (CONFIG, MODEL) if (folder / name).exists()]
     if there and not force:
         raise ConfigError(f"{' and '.join(there)} would be overwritten; give another --out, or --force")
 
 
 def write(folder: Path, draft: Draft) -> None:
-    """Write both."""
+    """Write both files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MODEL).write_text(draft.model, encoding="utf-8")

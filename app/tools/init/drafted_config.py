@@ -1,4 +1,4 @@
-"""The drafted config file: what the records showed, as settings, with a word beside each line. Pure."""
+"""The drafted config file: what the records show, as settings, with a comment beside each line. Pure."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -34,7 +34,7 @@ class DraftTarget:
 
 
 def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
-    """The model's name for each field: the record's own, where Keras takes it."""
+    """Return the model's name for each field: the record's own, where Keras accepts it."""
     names: dict[str, str] = {}
     for column in features:
         plain = re.sub(r"\W", "_", column.source, flags=re.ASCII)
@@ -44,7 +44,7 @@ def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
 
 
 def length_names(features: Sequence[ColumnLook]) -> dict[str, str]:
-    """The model's name for how long each list is that varies in it."""
+    """Return the model's name for the length of each list that varies."""
     inputs, lengths = input_names(features), dict[str, str]()
     for source in [column.source for column in features if column.kind.varies]:
         lengths[source] = _apart(f"{inputs[source]}_length", [*inputs.values(), *lengths.values()])
@@ -58,18 +58,18 @@ def _apart(name: str, taken: Collection[str]) -> str:
 
 
 def rounded(number: float) -> float:
-    """To six digits: more would say more of the records than a model needs."""
+    """Return the number with six digits: more would reveal more of the records than a model needs."""
     return float(f"{number:.6g}")
 
 
 def config_text(place: DraftTarget, look: Look, roles: Roles) -> str:
-    """The whole file."""
+    """Return the whole file."""
     return "\n".join([*_head(place, look), *_records(look, roles), *_tail(place)]) + "\n"
 
 
 def _head(place: DraftTarget, look: Look) -> Iterator[str]:
     yield f"# Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:"
-    yield "# `millrace validate -c` this file says whether a start would succeed, docs/configuration.md what there is."
+    yield "# Check it with `millrace validate -c`; docs/configuration.md describes every setting."
     yield ""
     yield f"name: {flow(place.name)}"
     yield ""
@@ -105,18 +105,20 @@ def _csv(look: Look) -> Iterator[str]:
     settings: dict[str, Any] = {"columns": list(look.columns)}
     if look.delimiter != ",":
         settings["delimiter"] = look.delimiter
-    said = "" if look.named else "    # nothing named them; mend the names here, and below"
-    yield f"  csv: {flow(settings)}{said}"
+    hint = "" if look.named else "    # generated names; correct them here and below"
+    yield f"  csv: {flow(settings)}{hint}"
 
 
-def _line(name: str, value: Any, said: str) -> str:
-    return f"{f'{flow(name)}: {flow(value)}':<32}  # {said}"
+def _line(name: str, value: Any, comment: str) -> str:
+    return f"{f'{flow(name)}: {flow(value)}':<32}  # {comment}"
 
 
 def _said(column: ColumnLook) -> str:
     if not column.kind.varies:
-        return column.kind.said
-    return f"{column.kind.said}, up to {column.lengths[1]} seen; what is beyond {column.bound} is cut, and counted"
+        return column.kind.in_words
+    return (
+        f"{column.kind.in_words}, up to {column.lengths[1]} seen; elements beyond {column.bound} are cut, and counted"
+    )
 
 
 def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> Any:
@@ -162,7 +164,7 @@ def _tail(place: DraftTarget) -> Iterator[str]:
 
 
 def _batch_size(held: int) -> int:
-    """So that what there is makes some hundred steps."""
+    """Return a batch size with which the records in the topic make some hundred steps."""
     size = _MOST_BATCH
     while size > _LEAST_BATCH and held < size * _STEPS:
         size //= 2

@@ -25,7 +25,7 @@ _HEADS = {
 
 
 def model_text(topic: str, roles: Roles) -> str:
-    """The whole file."""
+    """Return the whole file."""
     parts = [*_head(topic, roles), *_tables(roles), *_build(roles), *_averaged(roles), *_preprocess(roles)]
     return "\n".join(parts) + "\n"
 
@@ -34,7 +34,7 @@ def _head(topic: str, roles: Roles) -> Iterator[str]:
     yield f'"""Learns {json.dumps(roles.label.source)} from the records of {topic}.'
     yield ""
     yield "Drafted by `millrace init`, and yours from here on: plain Keras, nothing of millrace is imported."
-    yield "`millrace validate` checks that it fits, and docs/model.md says what a start asks of it."
+    yield "`millrace validate` checks that it fits, and docs/model.md describes what a start requires."
     yield '"""'
     yield ""
     yield "import keras"

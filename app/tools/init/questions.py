@@ -1,4 +1,4 @@
-"""What `millrace init` asks whoever sits at the terminal. An answer that cannot be is told so, and asked again."""
+"""The questions that `millrace init` asks in a terminal. An answer that does not fit is refused, and asked again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +12,21 @@ _NONE = "-"
 
 
 def asked_parts(seen: Sequence[ColumnLook], wanted: ChosenRoles) -> ChosenRoles:
-    """Ask for the label, and for whatever else the records could have and nobody has given."""
+    """Ask for the label, and for the other roles that the records could fill and no option has given."""
     for column in seen:
-        typer.echo(f"  {column.source}: {column.why or column.kind.said}{', not in every record' * column.absent}")
+        typer.echo(f"  {column.source}: {column.why or column.kind.in_words}{', not in every record' * column.absent}")
     given = replace(wanted, label=_choice("Which field is to be predicted?", likely_labels(seen)))
     times = [source for source in likely_times(seen) if source != given.label]
     if given.event_time is None and times:
-        given = replace(given, event_time=_choice("Which field says when it happened?", times, spare=times[0]))
+        given = replace(given, event_time=_choice("Which field is the event time?", times, spare=times[0]))
     weights = [source for source in likely_weights(seen) if source not in {given.label, given.event_time}]
     if given.weight is None and weights:
-        given = replace(given, weight=_choice("Which field says how much a record counts?", weights, spare=_NONE))
+        given = replace(given, weight=_choice("Which field is the weight of a record?", weights, spare=_NONE))
     return given
 
 
 def _choice(question: str, able: Sequence[str], spare: str | None = None) -> str | None:
-    """One of the fields; None for none, where there may be a spare answer. Ctrl-C is Ctrl-C."""
+    """Ask for one of the fields; None for none, where there is a `spare` answer. Ctrl-C raises KeyboardInterrupt."""
     optional = spare is not None
 
     def checked(answer: str) -> str:
@@ -35,11 +35,11 @@ def _choice(question: str, able: Sequence[str], spare: str | None = None) -> str
         raise typer.BadParameter(f"{answer!r} is none of {', '.join(able)}")
 
     try:
-        said = typer.prompt(
+        answer = typer.prompt(
             f"{question} {_NONE} for none" if optional else question,
             default=spare or able[0],
             value_proc=checked,
         )
     except typer.Abort:
         raise KeyboardInterrupt from None
-    return None if optional and said == _NONE else str(said)
+    return None if optional and answer == _NONE else str(answer)

@@ -1,6 +1,6 @@
-"""The first records of each partition of a topic, values alone, and in which format they seem to be written.
+"""The first values of each partition of a topic, and the format in which they seem to be written.
 
-Pure but for `first_values`, which connects as a start does, commits nothing and writes nothing.
+Pure, except for `first_values`, which connects as a start does, commits nothing and writes nothing.
 """
 
 import csv
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What records hold, as Python sees it."""
+    """The contents of some records, as Python objects."""
 
     format: str
     rows: Sequence[Row]
@@ -46,7 +46,7 @@ class Look:
 
 
 def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int]:
-    """Some hundred values from the beginning of each partition, tombstones left out; and how many offsets there are."""
+    """Return some hundred values from the start of each partition, without tombstones, and the number of offsets."""
     source = KafkaSource(kafka_options(kafka))
     source.start(_CONNECT_S)
     try:
@@ -66,7 +66,7 @@ def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int]:
 
 
 def look_at(values: Sequence[bytes], columns: Sequence[str] = ()) -> Look:
-    """Guess the format. ConfigError where it is none that can be guessed."""
+    """Guess the format. ConfigError where it cannot be guessed."""
     return _as_json(values) or _as_csv(values, tuple(columns)) or _unknown(values)
 
 
@@ -105,7 +105,7 @@ def _as_csv(values: Sequence[bytes], columns: tuple[str, ...]) -> Look | None:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    """The columns of a record; none where it cannot be CSV."""
+    """Return the columns of a record; none where it cannot be CSV."""
     try:
         return next(csv.reader(io.StringIO(line), delimiter=delimiter), [])
     except csv.Error:
@@ -113,7 +113,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _names(parsed: Sequence[Sequence[str]], columns: tuple[str, ...], width: int) -> tuple[tuple[str, ...], bool]:
-    """Those given; else a header line's, where the first record is one; else made up."""
+    """Return the given names; else a header line's, where the first record is one; else generated ones."""
     if columns and len(columns) != width:
         raise ConfigError(f"--columns: {len(columns)} names, and the records have {width} columns; name each")
     header = tuple(parsed[0])
@@ -143,6 +143,6 @@ def _unknown(values: Sequence[bytes]) -> Look:
         size = sizes.pop()
         raise ConfigError(
             f"the records are neither JSON objects nor CSV; all have {size} bytes, so they may be raw tensors, which "
-            "do not say what they hold: write the config by hand, with format: raw and the fields in their order"
+            "do not describe their contents: write the config by hand, with format: raw and the fields in their order"
         )
-    raise ConfigError("the records are neither JSON objects nor CSV rows; docs/formats.md says what can be read")
+    raise ConfigError("the records are neither JSON objects nor CSV rows; docs/formats.md lists what can be read")

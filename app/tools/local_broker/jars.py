@@ -1,8 +1,8 @@
 """Kafka's jars: resolved and downloaded once, then found in the user's cache folder without any network.
 
 Runs on the caller's thread for about ten seconds the first time. The downloads go to a folder with a temporary name,
-which is renamed when all of them are there and are whole: the cache folder exists complete or not at all. Processes
-that arrive meanwhile wait for the lock beside it.
+which is renamed when all of them are there and are whole: the cache folder exists completely or not at all. Other
+processes wait meanwhile for the lock beside it.
 """
 
 import fcntl
@@ -27,9 +27,9 @@ _DOWNLOADS_AT_ONCE = 8
 
 
 def kafka_jars(repository: str | None = None, version: str = KAFKA_VERSION) -> Path:
-    """Give the folder of Kafka's jars of a version, downloading them if this user has none.
+    """Return the folder with Kafka's jars of a version, after downloading them if this user has none.
 
-    `repository` is a Maven repository's address, or a folder laid out as one; by default the environment's
+    `repository` is a Maven repository's address, or a folder with the same layout; by default the environment's
     MILLRACE_MAVEN_REPOSITORY, else Maven Central.
     """
     cache = _cache_folder()
@@ -47,7 +47,7 @@ def kafka_jars(repository: str | None = None, version: str = KAFKA_VERSION) -> P
 
 
 def in_cache(version: str = KAFKA_VERSION) -> bool:
-    """Whether this user has the jars, so that none need be downloaded."""
+    """Return whether this user has the jars, so that none need be downloaded."""
     return _jars_in(_cache_folder(), version).is_dir()
 
 
@@ -127,7 +127,7 @@ def _explain(error: Exception, version: str, repository: str) -> str:
 
 
 def _root(error: BaseException) -> str:
-    """Give the words at the bottom of a network error, which `requests` wraps in several others."""
+    """Return the text at the bottom of a network error, which `requests` wraps in several others."""
     for inner in error.args:
         reason = getattr(inner, "reason", inner)
         if isinstance(reason, BaseException):

@@ -22,15 +22,15 @@ _LARGEST_SLICE = 5_000
 
 
 class Readable(Protocol):
-    """A binary file that gives what there is, without waiting for more."""
+    """A binary file that returns what there is, without waiting for more."""
 
     def read1(self, size: int = ..., /) -> bytes:
-        """Give at most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRate:
-    """How fast, and how many."""
+    """The rate, and the number of records."""
 
     rate: float | None = None
     """Records a second; None for as fast as it goes."""
@@ -51,7 +51,7 @@ class Report:
         return f"{self.records:,} records to {self.topic} ({self.partitions} partitions) in {self.seconds:.1f} s"
 
     def as_json(self) -> dict[str, Any]:
-        """Give it for a program."""
+        """Return the report for a program."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""What the local broker's `server.properties` says, and why."""
+"""The contents of the local broker's `server.properties`, and why."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ SINGLE_NODE: Mapping[str, str] = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     # Relative to the folder that Java runs in: Kafka would split an absolute path at a comma.
     "log.dirs": "data",
-    # One node has room for one copy, and needs few partitions of its own.
+    # A single node holds one replica, and needs few internal partitions.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -20,18 +20,18 @@ SINGLE_NODE: Mapping[str, str] = {
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # Nobody waits for members that will not come.
+    # A group does not wait for more members.
     "group.initial.rebalance.delay.ms": "0",
     # A wrong topic name is an error, never a new topic.
     "auto.create.topics.enable": "false",
-    # After a kill, the broker is let in again when its old session is over: 9 s by default.
+    # After a kill, the controller admits the broker again when its old session has expired: 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
 
 
 def server_properties(port: int, controller_port: int, settings: Mapping[str, str]) -> str:
-    """Write the properties for these ports; `settings` stand over them."""
+    """Return the properties for these ports; `settings` override them."""
     listening = {
         "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",

@@ -1,7 +1,7 @@
-"""Asks whoever listens on a port whether it is a Kafka that is ready, and which one.
+"""Checks whether a Kafka on a port is ready, and which cluster it is.
 
-One Metadata request, version 2, over a plain socket: it costs a millisecond, needs no event loop and logs nothing
-while nobody answers. Runs on the caller's thread and returns within its timeout.
+One Metadata request, version 2, over a plain socket: it costs a millisecond, needs no event loop and logs nothing while
+there is no answer. Runs on the caller's thread and returns within its timeout.
 """
 
 import socket
@@ -15,13 +15,13 @@ _REQUEST = struct.pack(">hhihi", _METADATA, _VERSION, _CORRELATION, _NO_CLIENT_I
 
 
 def ready_cluster(host: str, port: int) -> str | None:
-    """Give the id of the cluster that answers there with a broker to serve; None where there is none yet."""
+    """Return the id of the cluster that answers with a broker ready to serve; None where none does yet."""
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
             connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)
             (size,) = struct.unpack(">i", _receive(connection, 4))
             return _cluster_id(_receive(connection, size))
-    except (OSError, struct.error, UnicodeDecodeError):  # nobody there, or somebody who does not speak Kafka
+    except (OSError, struct.error, UnicodeDecodeError):  # no program answers, or one that does not speak Kafka
         return None
 
 

@@ -26,7 +26,7 @@ def create_topic(
 
 
 def partitions_of(bootstrap_servers: str, name: str) -> int:
-    """Tell how many partitions a topic has; 0 where there is no such topic."""
+    """Return the number of a topic's partitions; 0 where there is no such topic."""
     with ThreadPoolExecutor(1, thread_name_prefix="look-for-topic") as pool:
         return pool.submit(asyncio.run, _count(bootstrap_servers, name)).result()
 

@@ -1,7 +1,7 @@
-"""A campaign: one trainer is killed again and again while records keep coming, then drains them.
+"""A campaign: one trainer is killed again and again while records keep coming, then learns the rest.
 
-After each kill it looks at what is on disk: everything there must verify, and the next start must go on from the newest
-of it. At the end it compares what the weights testify with what was written. Runs on the caller's thread.
+After each kill the campaign looks at what is on disk: everything must verify, and the next start must resume from the
+newest checkpoint. At the end it compares the weights' own witness with what was written. Runs on the caller's thread.
 """
 
 import statistics
@@ -19,13 +19,13 @@ from training.ledger.offset_checksum import Evidence
 
 Expected = Callable[[], Mapping[Partition, Evidence]]
 _FRUITLESS = 2
-"""Kills while it learns without a checkpoint in between: after more, it rightly takes what comes for what kills it."""
+"""Kills during learning without a checkpoint in between: after more, the trainer rightly suspects the next records."""
 _IN_A_CALL = ("call.", "careful.")
 
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """What a campaign comes to."""
+    """The results of a campaign."""
 
     seed: int
     records: int = 0
@@ -39,9 +39,9 @@ class Figures:
     unbalanced: int = 0
     """Partitions whose account does not add up."""
     valid_rejected: int = 0
-    """Checkpoints on disk that do not verify, and restarts that went on from another than the newest."""
+    """Checkpoints on disk that do not verify, and restarts that resumed from another than the newest."""
     restored_newest: int = 0
-    """Restarts that went on from the newest durable checkpoint."""
+    """Restarts that resumed from the newest durable checkpoint."""
     replay: list[int] = field(default_factory=list)
     """By kill of which it is known: offsets settled and not yet durable, so read again."""
     replay_beyond_bound: int = 0
@@ -57,7 +57,7 @@ class Figures:
         return not any(broken)
 
     def add(self, other: "Figures") -> None:
-        """Take in those of another history."""
+        """Add the results of another history."""
         for name in ("records", "kills", "kills_in_save", "lost", "learnt_twice", "unbalanced", "valid_rejected"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.restored_newest += other.restored_newest
@@ -68,14 +68,14 @@ class Figures:
         self.seconds += other.seconds
 
     def summary(self) -> dict[str, Any]:
-        """For a program, and for people."""
+        """Return the results for a program, and for people."""
         spreads = {"replay": spread(self.replay), "rto_s": spread(self.rto_s)}
         counted = {"points": dict(self.points), "seconds": round(self.seconds, 1)}
         return {**asdict(self), **spreads, **counted, "kept": self.kept}
 
 
 def spread(found: Sequence[float]) -> dict[str, float]:
-    """The median and the ends of some values; by nearest rank from above, so that few values do not flatter."""
+    """Return the median and extremes of some values; by nearest rank from above, so that few values do not flatter."""
     values = sorted(found) or [0.0]
     p99 = values[min(len(values) - 1, int(0.99 * len(values)))]
     median = statistics.median(values)
@@ -84,7 +84,7 @@ def spread(found: Sequence[float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveSchedule:
-    """How a trainer saves, which bounds what is read again."""
+    """How often a trainer saves, which bounds what is read again."""
 
     every_s: float
     save_s: float = 2.0
@@ -92,7 +92,7 @@ class SaveSchedule:
     block_rows: int
 
     def bound(self, settled: int, learning_s: float) -> float:
-        """The most that may be read again by one that has settled so much in so many seconds."""
+        """Return the most offsets that may be read again after `settled` offsets in `learning_s` seconds."""
         return self.block_rows + settled * min(1.0, (self.every_s + self.save_s) / max(learning_s, 1e-3))
 
 
@@ -107,7 +107,7 @@ class Campaign:
         figures: Figures,
         provoke: Callable[[KillMethod], None] = lambda _fault: None,
     ) -> None:
-        """`provoke` does what a fault needs to be brought about, and that only who feeds the trainer can do."""
+        """Prepare it. `provoke` does what a kill needs and only the caller, who feeds the trainer, can do."""
         self.figures = figures
         self._home, self._shelf, self._pace, self._provoke = home, shelf, pace, provoke
         self._durable: int | None = None
@@ -115,7 +115,7 @@ class Campaign:
         self._fruitless = 0
 
     def wage(self, faults: Iterable[KillMethod], on_strike: Callable[[KillMethod], None] = lambda _fault: None) -> None:
-        """Strike with each of these; those that need a trainer that has saved come when it is time for one."""
+        """Kill by each of these methods; one that lets the trainer save first is drawn forward when that is due."""
         left = list(faults)
         while left:
             fault = self._fruitful(left) if self._fruitless >= _FRUITLESS else left.pop(0)
@@ -123,7 +123,7 @@ class Campaign:
             on_strike(fault)
 
     def _fruitful(self, left: list[KillMethod]) -> KillMethod:
-        """One that lets the trainer save first: one of these, or instead of one of these that strikes at any time."""
+        """Take a method that lets the trainer save first, or replace one that kills at any time by such a method."""
         at = next((at for at, fault in enumerate(left) if isinstance(fault, AfterSave)), None)
         if at is not None:
             return left.pop(at)
@@ -150,7 +150,7 @@ class Campaign:
         self._remember(newest, learning=run.first_call_s is not None or (fault.point or "").startswith(_IN_A_CALL))
 
     def drain(self, expected: Expected) -> Statement:
-        """Let it learn what is left, and compare what it knows with what was written."""
+        """Let the trainer learn the rest, and compare what it knows with what was written."""
         with Run(self._home, "--until", "now") as run:
             run.finish()
         self._look_at(run)
@@ -170,7 +170,7 @@ class Campaign:
         self._durable, self._settled = number, settled
 
     def _look_at(self, run: Run) -> None:
-        """Which checkpoint it went on from, and how soon it learnt."""
+        """Count which checkpoint the trainer resumed from, and how soon it learnt."""
         began_at = run.went_on_from()
         if began_at is not None and self._durable is not None:
             self.figures.valid_rejected += began_at != self._durable
@@ -187,7 +187,7 @@ class Campaign:
 
 
 def compared(expected: Evidence, seen: Evidence) -> tuple[int, int]:
-    """At least how many offsets were lost, and how many learnt twice."""
+    """Return at least how many offsets were lost, and how many learnt twice."""
     if expected == seen:
         return 0, 0
     missing = expected.count - seen.count

@@ -1,4 +1,4 @@
-"""What lies on disk, read without a trainer and without TensorFlow: which are good, and what they testify."""
+"""Reads checkpoints without a trainer and without TensorFlow: which are good, and what they testify."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What one durable checkpoint says of its history."""
+    """The contents of one durable checkpoint."""
 
     manifest: Manifest
     testimonies: Mapping[Partition, Evidence]
@@ -33,18 +33,18 @@ class Statement:
 
     @property
     def number(self) -> int:
-        """Its number."""
+        """The checkpoint's number."""
         return self.manifest.number
 
     @property
     def settled(self) -> int:
-        """Offsets behind it, since its history began."""
+        """The number of offsets settled since the history began."""
         return sum(account.position - account.start for account in self.accounts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What is in the folder, every byte read."""
+    """What is in the folder, with every byte read."""
 
     good: tuple[int, ...]
     """Numbers, ascending."""
@@ -55,14 +55,14 @@ class Contents:
 
 
 class Shelf:
-    """The checkpoints of one name, read only."""
+    """The checkpoints of one name, read-only."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._store = CheckpointStore(folder)
 
     def contents(self) -> Contents:
-        """Look at everything."""
+        """Read and verify everything."""
         found = [one for one in self._store.listing(deep=True) if one.number is not None]
         torn = sum(name.name.startswith(".saving-") for name, _ in self._folder.temporaries())
         return Contents(
@@ -72,21 +72,21 @@ class Shelf:
         )
 
     def newest_number(self) -> int | None:
-        """The checkpoint that a start would go on from, verified; nothing of it is loaded."""
+        """Return the checkpoint that a start would resume from, verified but not loaded; None where there is none."""
         manifest = self._store.newest()
         return None if manifest is None else manifest.number
 
     def newest(self) -> Statement | None:
-        """What the checkpoint says that a start would go on from."""
+        """Load the checkpoint that a start would resume from; None where there is none."""
         number = self.newest_number()
         return None if number is None else self.statement(number)
 
     def numbers(self) -> list[int]:
-        """All that are published; nothing is read."""
+        """Return the numbers of all published checkpoints, without reading them."""
         return self._folder.numbers()
 
     def statement(self, number: int) -> Statement:
-        """What this one says."""
+        """Load this checkpoint."""
         parts = self._store.load(number)
         ledger = Ledger()
         ledger.restore(parts[ledger.name])

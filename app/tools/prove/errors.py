@@ -1,15 +1,15 @@
-"""What can go wrong while something is proved.
+"""What can go wrong in a proof.
 
 MillraceError
-├── WaitedError (TimeoutError)    what was waited for did not come in time, or the process ended before
-└── UnprovenError (RuntimeError)  the proof cannot be made: nothing was learnt, or a fault never hit
+├── WaitedError (TimeoutError)    a condition did not come true in time, or the process ended before
+└── UnprovenError (RuntimeError)  the proof cannot be made: nothing was learnt, or a kill did not happen
 """
 
 from consumers.errors import MillraceError
 
 
 class WaitedError(MillraceError, TimeoutError):
-    """What was waited for did not come."""
+    """A condition did not come true in time."""
 
 
 class UnprovenError(MillraceError, RuntimeError):

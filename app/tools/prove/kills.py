@@ -1,6 +1,6 @@
-"""Faults: the ways in which a process is killed. Each says what it arms, and waits for its moment.
+"""The ways in which a trainer is killed. Each names its failpoint, and waits for its moment.
 
-Some strike at a random time, whatever the process is doing; others at a failpoint, which must be seen to have acted.
+Some kill at a random time, whatever the process is doing; others at a failpoint, which must be seen to have acted.
 """
 
 import http.client
@@ -27,26 +27,26 @@ _AT_POINTS = 2
 
 
 class KillMethod(Protocol):
-    """A way to die."""
+    """A way to kill a trainer."""
 
     @property
     def point(self) -> str | None:
-        """The failpoint at which it dies; None for a random time."""
+        """The failpoint at which the trainer dies; None for a random time."""
         ...
 
     @property
     def failpoints(self) -> str:
-        """What is armed in the process."""
+        """The failpoints that are armed in the process."""
         ...
 
     def bring_about(self, run: Run, shelf: Shelf) -> None:
-        """Wait for the moment; the process may be dead by then, or is killed by whoever asked."""
+        """Wait for the moment. The process may be dead afterwards; if not, the caller kills it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AfterStart:
-    """So many seconds after its start, whatever it is doing."""
+    """A number of seconds after the start, whatever the trainer is doing."""
 
     seconds: float
     point: str | None = None
@@ -67,7 +67,7 @@ class AfterStart:
 
 @dataclass(frozen=True, slots=True)
 class WhileLearning:
-    """So many seconds after its first call."""
+    """A number of seconds after the first call."""
 
     seconds: float
     point: str | None = None
@@ -84,7 +84,7 @@ class WhileLearning:
 
 @dataclass(frozen=True, slots=True)
 class AfterSave:
-    """So many seconds after the first checkpoint that it has published."""
+    """A number of seconds after the first checkpoint that the trainer has published."""
 
     seconds: float
     point: str | None = None
@@ -104,34 +104,34 @@ class AfterSave:
 
 @dataclass(frozen=True, slots=True)
 class AtPoint:
-    """At a failpoint, after it was passed so many times."""
+    """At a failpoint, after it was passed a number of times."""
 
     point: str
     after: int = 0
 
     @property
     def failpoints(self) -> str:
-        """The point, armed to kill."""
+        """The failpoint, armed to kill."""
         return f"{self.point}=kill:after={self.after}"
 
     def __str__(self) -> str:
         return f"at {self.point}: {NAMES[self.point]}"
 
     def bring_about(self, run: Run, shelf: Shelf) -> None:
-        """Do what leads there, and wait until it has died of it."""
+        """Do what leads to the failpoint, and wait until the trainer has died of it."""
         if self.point.startswith("rewind."):
-            _order_rewind(run, shelf)
+            _command_rewind(run, shelf)
         if run.exit_code() != -signal.SIGKILL or run.hits(self.point) != 1:
             raise UnprovenError(f"the kill at {self.point} did not hit:\n{run.tail()}")
 
 
-def _order_rewind(run: Run, shelf: Shelf) -> None:
-    """Order one to the oldest checkpoint that there is, of a process that is about to die of it."""
+def _command_rewind(run: Run, shelf: Shelf) -> None:
+    """Command a rewind to the oldest checkpoint, which the trainer does not survive."""
     run.wait_for_first_call()
-    run.wait_for(run.ready, "it took orders")
+    run.wait_for(run.ready, "it took commands")
     with suppress(OSError, http.client.HTTPException):
         status, answer = run.ask("POST", "/rewind?wait=60s", {"to": shelf.numbers()[0], "reason": "a proof"})
-        raise WaitedError(f"the order to rewind was answered {status}, and was to be died of: {answer}")
+        raise WaitedError(f"the rewind that was to kill the trainer was answered with {status}: {answer}")
 
 
 def _at_save(random: Random) -> AtPoint:
@@ -153,7 +153,7 @@ _PASSED_ONCE = ("start.", "restore.", "rewind.", "fallback.", "careful.")
 
 
 def plan(random: Random, rounds: int, points: Sequence[str] = tuple(NAMES)) -> Iterator[KillMethod]:
-    """So many faults of one history: the beginning's points, then other points and random times, shuffled."""
+    """Draw the kills of one history: first those of its beginning, then other failpoints and random times, shuffled."""
     beginning: Sequence[KillMethod] = [AtPoint(point) for point in START_POINTS if point in points][: rounds // 3]
     left = rounds - len(beginning)
     later = list[KillMethod](_at(point, random) for point in _mixed(points, random))[: _AT_POINTS * left // 3]
@@ -165,7 +165,7 @@ def plan(random: Random, rounds: int, points: Sequence[str] = tuple(NAMES)) -> I
 
 
 def _mixed(points: Sequence[str], random: Random) -> Iterator[str]:
-    """Points that come after the beginning, in any order, but those of a save and others in turn."""
+    """Return the failpoints that come after the beginning, those of a save and others alternating."""
     later = random.sample(points, len(points))
     of_save = [point for point in later if point in SAVE_POINTS]
     others = [point for point in later if point not in SAVE_POINTS and point not in START_POINTS]

@@ -1,7 +1,8 @@
-"""The proof on somebody's own model: it is killed while it learns records made up by its schema, on the local broker.
+"""The proof on a user's model: its trainer is killed while it learns generated records from the local broker.
 
-Everything lies in one temporary folder, which is gone at the end: broker, checkpoints, logs. What must have been learnt
-is what was written without what has come to the dead letters, each compared by partition with the weights' own witness.
+Everything lies in one temporary folder, which is removed at the end: broker, checkpoints, logs. The trainer must have
+learnt what was written, except what is in the dead letters; both are compared per partition with the weights' own
+witness.
 """
 
 import tempfile
@@ -32,14 +33,14 @@ _PARTITIONS = 4
 _RECORDS_PER_S = 1000.0
 _BACKLOG = 500
 _WHERE_SOMETHING_RAISES = ("fallback.", "careful.")
-"""Points that only a record leads to which makes the model raise; none is known of somebody's model."""
+"""Failpoints that need a record on which the model raises; for a user's model none is known."""
 POINTS = tuple(name for name in NAMES if not name.startswith(_WHERE_SOMETHING_RAISES))
 OnStrike = Callable[[KillMethod, Figures], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofResult:
-    """What came of it."""
+    """The result of a proof."""
 
     name: str
     figures: Figures
@@ -52,7 +53,7 @@ class ProofResult:
 
 
 def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike) -> ProofResult:
-    """Kill it so many times. UnprovenError where that shows nothing."""
+    """Kill the trainer `kills` times. UnprovenError where that shows nothing."""
     with (
         tempfile.TemporaryDirectory(prefix="millrace-prove-") as folder,
         LocalBroker(Path(folder) / "broker") as broker,
@@ -68,7 +69,7 @@ def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike) -> 
 
 @contextmanager
 def _streams(settings: Settings, bootstrap: str, seed: int) -> Iterator[list[SingleWriter]]:
-    """Every topic of the settings, with a backlog and records that keep coming."""
+    """Write every topic of the settings: first a backlog, then records that keep coming."""
     records, training = settings.records, settings.training
     draws = Generated(records.format, to_schema(records), seed, to_layout(records))
     block = training.batch_size * training.batches_per_call
@@ -122,7 +123,7 @@ def _wage(
 
 
 def _shortened(error: Exception) -> UnprovenError:
-    """What went wrong, and the last line of the trainer's own; the rest is gone with the folder."""
+    """Return the error with the last line of the trainer's log; the rest is removed with the folder."""
     first, *others = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = f" It said last: {others[-1]}" if others else ""
-    return UnprovenError(f"nothing is proved: {first}{said} (does `millrace run` work with this config?)")
+    last = f" Its last line: {others[-1]}" if others else ""
+    return UnprovenError(f"nothing is proved: {first}{last} (does `millrace run` work with this config?)")

@@ -1,7 +1,7 @@
-"""Records by a schema, drawn at random: what a user's model is killed over. Some are such that no schema admits them.
+"""Random records by a schema, for a proof on a user's model. Some of them no schema admits.
 
-Values are tame, so that most models take them: numbers from 0 to 1, integers 0 or 1, short texts. A pool of them is
-drawn once, and the stream draws from the pool. Pure; runs on the writer's thread.
+Values are tame, so that most models accept them: numbers from 0 to 1, integers 0 or 1, short texts. A pool of records
+is drawn once, and the stream draws from the pool. Pure; runs on the writer's thread.
 """
 
 import json
@@ -35,7 +35,7 @@ class Generated:
     """A stream of a schema's records."""
 
     def __init__(self, form: str, schema: Schema, seed: int, layout: CsvLayout = PLAIN_CSV) -> None:
-        """ConfigError where records of this format cannot be made up."""
+        """Draw the pool. ConfigError where records of this format cannot be generated."""
         if form not in {*_RENDERED, "csv"}:
             raise ConfigError(
                 f"records.format: {form!r} is one that no records can be made up for; prove json, csv or raw"
@@ -47,7 +47,7 @@ class Generated:
         self._pool = [render(fields, {source: column[at] for source, column in columns.items()}) for at in range(_POOL)]
 
     def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:  # noqa: ARG002 - a stream's signature
-        """One record, and its verdict."""
+        """Draw one record and its verdict."""
         value = random.choice(self._pool)
         if random.random() >= _BAD:
             return value, None

@@ -1,6 +1,6 @@
-"""A user's settings, so that their model learns from the local broker and touches nothing that anybody else sees.
+"""A user's settings, changed so that the model learns from the local broker and touches nothing that others see.
 
-Pure, but for the one file that it writes: the config of the trainer that is killed.
+Pure, except for the one file that it writes: the config of the trainer that is killed.
 """
 
 import json
@@ -20,7 +20,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """Where a trainer is killed."""
+    """Where the trainer of a proof lives."""
 
     path: Path
     cwd: Path
@@ -33,7 +33,7 @@ class Apart:
 
 
 def set_apart(settings: Settings, bootstrap: str, path: Path) -> Apart:
-    """Write the config. Whatever the user's model opens is found where the user stands."""
+    """Write the config. The trainer runs in the present folder, so that the model finds the files that it opens."""
     path.mkdir(parents=True, exist_ok=True)
     port, letters = free_port(), _unlike(settings.kafka.topics)
     values = _changed(settings.model_dump(mode="json"), settings, bootstrap)
@@ -58,7 +58,7 @@ def _changed(values: dict[str, Any], settings: Settings, bootstrap: str) -> dict
 
 
 def _unlike(topics: tuple[str, ...]) -> str:
-    """A topic's name that none of these is."""
+    """Return a topic's name that is none of these."""
     name = "set-aside"
     while name in topics:
         name += "-too"

@@ -1,7 +1,7 @@
-"""A real `millrace run` in a process of its own: started, asked, killed by its id.
+"""A real `millrace run` in a process of its own: started, asked over HTTP, killed by its id.
 
-What it says on stdout and stderr goes to a file, which is how its failpoints and log lines are seen. Runs on the
-caller's thread; whatever is left of the process when the context ends is killed.
+Its stdout and stderr go to a file, in which failpoints and log lines are found. Runs on the caller's thread; a process
+that still runs when the context ends is killed.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ __all__ = ["ROOT", "Run", "TrainerFolder"]
 
 _FIRST_CALL = "call.settled"
 _BEACON = f"{_FIRST_CALL}=sleep:0:once"
-"""Acts once, when the first call has been settled, and does nothing but say so."""
+"""Acts once, when the first call is settled, and only writes a line to the log."""
 _ANSWER_S = 90.0
 _TAIL = 25
 
@@ -36,7 +36,7 @@ class TrainerFolder(Protocol):
 
     @property
     def path(self) -> Path:
-        """The folder that its log goes to."""
+        """The folder for its logs."""
         ...
 
     @property
@@ -46,12 +46,12 @@ class TrainerFolder(Protocol):
 
     @property
     def config(self) -> Path:
-        """Its settings."""
+        """Its config file."""
         ...
 
     @property
     def port(self) -> int:
-        """Where it answers, on loopback."""
+        """The port of its HTTP interface, on loopback."""
         ...
 
 
@@ -92,17 +92,17 @@ def start_python(arguments: Sequence[str], cwd: Path, environment: Mapping[str, 
 
 
 class Run:
-    """One process. A context manager: whatever is left of it at the end is killed."""
+    """One process. A context manager: a process that still runs at the end is killed."""
 
     def __init__(
         self, home: TrainerFolder, *arguments: str, failpoints: str = "", launch: Launch = start_python
     ) -> None:
         self.first_call_s: float | None = None
-        """Seconds from its start to its first call, where somebody waited for it."""
+        """Seconds from the start to the first call; None until it was seen."""
         self._home = home
         self._log = home.path / f"run-{len(list(home.path.glob('run-*.log')))}.log"
         armed = failpoints if _FIRST_CALL in failpoints else ", ".join(filter(None, (failpoints, _BEACON)))
-        scratch = home.path / "scratch"  # what TensorFlow writes there stays when it is killed
+        scratch = home.path / "scratch"  # a killed TensorFlow leaves its temporary files here
         scratch.mkdir(exist_ok=True)
         environment = python_environment() | {VARIABLE: armed, "TMPDIR": str(scratch)}
         self.began = time.monotonic()
@@ -118,35 +118,35 @@ class Run:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The process id."""
         return self._process.pid
 
     @property
     def age_s(self) -> float:
-        """Since it was started."""
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process.alive
 
     def takes(self, number: signal.Signals) -> bool:
-        """Whether it has a handler for a signal, as Linux knows."""
+        """Return whether the process has a handler for a signal, as Linux reports it."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
         return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone; one that has ended stays as it ended."""
+        """Send SIGKILL, and wait until the process is gone; one that has ended is left as it is."""
         self._process.kill()
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def exit_code(self, within_s: float = PATIENCE_S) -> int:
-        """How it ended; it must have, within this time. Minus the signal's number where one ended it."""
+        """Wait for the end and return the exit code, minus a signal's number. WaitedError where it takes longer."""
         try:
             wait_until(self._has_ended, "its end", within_s)
         except WaitedError:
@@ -156,61 +156,61 @@ class Run:
         return code
 
     def _has_ended(self) -> bool:
-        """Whether it has; meanwhile its first call is looked for."""
+        """Return whether the process has ended; also notes its first call."""
         self.has_called()
         return not self.alive
 
     def finish(self) -> None:
-        """Let it come to its own end, which must be a good one."""
+        """Wait for the end, which must be a good one."""
         code = self.exit_code()
         if code != 0:
             raise UnprovenError(f"a trainer that was to end well ended with {code}:\n{self.tail()}")
 
     def log(self) -> str:
-        """All that it has said."""
+        """Return the whole log."""
         return self._log.read_text(errors="replace")
 
     def tail(self) -> str:
-        """The last that it has said, for whoever reads a failure."""
+        """Return the end of the log, for error messages."""
         return "\n".join(self.log().splitlines()[-_TAIL:])
 
     def said(self, text: str) -> int:
-        """How often it has said this."""
+        """Return how often the log contains this text."""
         return self.log().count(text)
 
     def hits(self, point: str) -> int:
-        """How often a failpoint has acted in it."""
+        """Return how often a failpoint has acted."""
         return self.said(f"failpoint {point}: ")
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait while it runs; its end is a failure."""
+        """Wait for a condition. WaitedError where the process ends before."""
         wait_until(lambda: condition() or not self.alive, what)
         if not condition():
             raise WaitedError(f"it ended ({self._process.exit_code}) before {what}:\n{self.tail()}")
 
     def wait_for_line(self, text: str) -> None:
-        """Wait until it has said this."""
+        """Wait until the log contains this text."""
         self.wait_for(lambda: self.said(text), f"it said {text!r}")
 
     def has_called(self) -> bool:
-        """Whether its first call is settled; notes when that was seen."""
+        """Return whether the first call is settled; notes when that was seen."""
         if self.first_call_s is None and self.hits(_FIRST_CALL):
             self.first_call_s = self.age_s
         return self.first_call_s is not None
 
     def wait_for_first_call(self) -> float:
-        """Wait until its first call is settled; the seconds since its start."""
+        """Wait until the first call is settled; return the seconds since the start."""
         self.wait_for(self.has_called, "its first call was settled")
         assert self.first_call_s is not None
         return self.first_call_s
 
     def went_on_from(self) -> int | None:
-        """The checkpoint that it has restored or begun with; None where it has not come to it."""
-        found = re.search(r"(?:resumed from|began at) checkpoint (\d+)", self.log())
-        return None if found is None else int(found[1])
+        """Return the checkpoint that the process has resumed from or begun with; None where it has not come to that."""
+        match = re.search(r"(?:resumed from|began at) checkpoint (\d+)", self.log())
+        return None if match is None else int(match[1])
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Ask its API: the status and the answer. OSError or HTTPException where none comes."""
+        """Send a request; return the status and the answer. OSError or HTTPException where none comes."""
         connection = http.client.HTTPConnection("127.0.0.1", self._home.port, timeout=_ANSWER_S)
         with contextlib.closing(connection):
             text = None if body is None else json.dumps(body)
@@ -219,24 +219,24 @@ class Run:
             return response.status, json.loads(response.read())
 
     def status(self) -> dict[str, Any]:
-        """What it says of itself; nothing where nobody answers."""
+        """Return the trainer's status; an empty one where it does not answer."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             code, answer = self.ask("GET", "/status")
             return dict(answer) if code == HTTPStatus.OK else {}
         return {}
 
     def ready(self) -> bool:
-        """Whether it takes orders."""
+        """Return whether the trainer takes commands."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             return self.ask("GET", "/readyz")[0] == HTTPStatus.OK
         return False
 
     def settled(self) -> int | None:
-        """How many offsets it has settled since its history began; None where nobody answers."""
+        """Return how many offsets are settled since the history began; None where the trainer does not answer."""
         offsets = self.status().get("records", {}).get("offsets")
         return None if offsets is None else int(offsets)
 
     def state(self) -> str | None:
-        """Its phase; None where nobody answers."""
+        """Return the trainer's phase; None where it does not answer."""
         state = self.status().get("state")
         return None if state is None else str(state)

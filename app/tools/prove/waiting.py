@@ -13,7 +13,7 @@ _POLL_S = 0.01
 
 
 def wait_until(condition: Callable[[], T], what: str, within_s: float = PATIENCE_S) -> T:
-    """Give what the condition answered when it held; WaitedError, saying what was waited for, when time is up."""
+    """Wait for a condition and return its answer. WaitedError, naming `what` was waited for, when time is up."""
     ends_at = time.monotonic() + within_s
     while not (answer := condition()):
         if time.monotonic() >= ends_at:

@@ -1,1 +1,1 @@
-"""Watching in a terminal: what a trainer says of itself, as lines and drawings. Nothing here asks anybody anything."""
+"""The terminal view of a running service: its status, once or updated each second."""

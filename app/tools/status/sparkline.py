@@ -7,7 +7,7 @@ _NOTHING = " "
 
 
 def sparkline(values: Sequence[float | None], *, low: float, high: float, width: int) -> str:
-    """The newest values, the last one rightmost; blanks where there are none."""
+    """Return the newest values as blocks, the last one rightmost; a missing value is a blank."""
     shown = values[-width:]
     return "".join(_block(value, low, high) for value in shown).rjust(width)
 

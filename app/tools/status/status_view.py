@@ -23,7 +23,7 @@ _SHARES = (
 
 
 def headline(status: Mapping[str, Any], *, silent: bool = False) -> Table:
-    """The verdict, with a dot in the colour of how it goes."""
+    """Return the verdict, with a dot in the colour of the mood."""
     colour = "red" if silent else _COLOURS.get(status["mood"], "dim")
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_row(Text("●", colour), Text(status["verdict"], "bold"))
@@ -31,7 +31,7 @@ def headline(status: Mapping[str, Any], *, silent: bool = False) -> Table:
 
 
 def drawn(watched: Watched) -> RenderableType:
-    """Everything at a glance."""
+    """Return the whole status as a drawing."""
     status = watched.status
     return Group(
         Text.assemble((status["name"], "bold"), f"  {_where(status)}  ", _freshness(watched)),
@@ -81,7 +81,7 @@ def _series(watched: Watched) -> Table:
 
 
 def _line(values: Sequence[float | None], at_least: float = 0.0) -> str:
-    """From 0 to the highest, or to a value that the scale has to hold."""
+    """Draw values from 0 to the highest, or to a value that the scale has to include."""
     known = [value for value in values if value is not None]
     return sparkline(list(values), low=0.0, high=max([*known, at_least, 1e-9]), width=_WIDTH)
 
@@ -93,7 +93,7 @@ def _number(value: float | None, unit: str) -> str:
 
 
 def _time(throughput: Mapping[str, Any]) -> Iterator[Text]:
-    """One bar of what the trainer's time goes to, and what to do about it."""
+    """Give one bar of what the trainer's time goes to, and the advice."""
     bar, legend, before = Text(), [], 0.0
     for key, words, colour in _SHARES:
         share = throughput["waiting"].get(key, 0.0)

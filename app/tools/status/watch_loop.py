@@ -1,6 +1,6 @@
-"""Watching a service until Ctrl-C: asked once a second, drawn anew each time. Runs on the caller's thread.
+"""Watches a service until Ctrl-C: reads its status once a second and draws it. Runs on the caller's thread.
 
-A service that does not answer is waited for, and the view says for how long: it may be starting again.
+While a service does not answer, the view stays and shows for how long: the service may be restarting.
 """
 
 import time
@@ -21,7 +21,7 @@ _ANSWER_S = 3.0
 
 
 def watch(remote: Remote, first: Mapping[str, Any], screen: Console) -> None:
-    """Show it until Ctrl-C."""
+    """Show the service until Ctrl-C."""
     watched, heard = Watched.of(first), time.monotonic()
     with suppress(KeyboardInterrupt), Live(drawn(watched), console=screen, auto_refresh=False) as live:
         while True:

@@ -1,4 +1,4 @@
-"""What was seen of a service so far: its last answer, since when there was none, and some lines of the past. Pure."""
+"""What was read from a service so far: its last answer, how long it has been silent, and some past values. Pure."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ KEPT = 120
 
 @dataclass(slots=True, kw_only=True)
 class Watched:
-    """Of one service."""
+    """The readings of one service."""
 
     status: Mapping[str, Any]
     silent_s: float = 0.0
@@ -21,27 +21,27 @@ class Watched:
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> "Watched":
-        """The first look."""
+        """Begin with the first answer."""
         watched = cls(status=status)
         watched.see(status)
         return watched
 
     def see(self, status: Mapping[str, Any]) -> None:
-        """It has answered."""
+        """Take in an answer."""
         self.status, self.silent_s = status, 0.0
         self.metric.append(live_metric(status)[1])
         self.lag.append(status["stream"].get("lag_s"))
         self.rate.append(status["throughput"]["records_per_s"].get("10s"))
 
     def miss(self, silent_s: float) -> None:
-        """It has not answered for so long."""
+        """Note that the service has not answered for `silent_s` seconds."""
         self.silent_s = silent_s
         for series in (self.metric, self.lag, self.rate):
             series.append(None)
 
 
 def live_metric(status: Mapping[str, Any]) -> tuple[str, float | None, float | None]:
-    """The live metric that says most: its name, its value, and what guessing the base rate scores."""
+    """Return the live metric that matters most: its name, its value, and the score of guessing the base rate."""
     live = status.get("live") or {}
     name = live.get("headline", "loss")
     return name, live.get(name), live.get("baseline", {}).get(name)

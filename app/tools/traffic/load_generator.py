@@ -1,8 +1,8 @@
-"""Writes a stream whose records are known by their places, at a pace, from where the topic ends.
+"""Writes a stream whose records are known by their offsets, at a given rate, from where the topic ends.
 
-The thread is `flowing`, with an event loop of its own. It goes on where the topic ended, so a stream that was killed is
-written on in without a gap; a producer that sends again writes nothing twice. Where the broker is slow the stream is
-late, and does not make up for it in a rush. What goes wrong ends it, and is told by `error`.
+The thread is `flowing`, with an event loop of its own. It continues where the topic ends, so a killed stream gets no
+gap; the producer is idempotent, so a retry writes nothing twice. Where the broker is slow the stream is late, and does
+not catch up in a burst. An error ends it, and `error` reports it.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from consumers.errors import MillraceError
 from consumers.loop_thread import LoopThread
 
 Values = Callable[[int, int, int], Sequence[bytes]]
-"""The records of a partition, from an offset on, so many."""
+"""Returns the records of a partition: its number, the first offset, how many."""
 _TURN_S = 0.1
 _LATE_S = 1.0
 _WITHIN_S = 30.0
 
 
 class LoadGenerator:
-    """One topic, filled."""
+    """The writer of one topic."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, values: Values, records_per_s: float) -> None:
         self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
@@ -33,13 +33,13 @@ class LoadGenerator:
         self._task: Future[None] | None = None
 
     def start(self) -> None:
-        """Look where the topic ends, and begin to write there."""
+        """Find where the topic ends, and begin to write there."""
         self._loop.start()
         self._loop.run(self._find_ends(), _WITHIN_S)
         self._task = self._loop.submit(self._write())
 
     def stop(self, timeout_s: float) -> None:
-        """End it; returns when its thread has ended or the time is over."""
+        """End it; return when its thread has ended or the time is over."""
         if self._task is not None:
             self._task.cancel()
         self._loop.stop(timeout_s)
@@ -51,7 +51,7 @@ class LoadGenerator:
 
     @property
     def error(self) -> MillraceError | None:
-        """What ended it, if anything did."""
+        """The error that ended it; None where there was none."""
         task = self._task
         if task is None or task.cancelled() or not task.done() or (error := task.exception()) is None:
             return None
@@ -93,6 +93,6 @@ class LoadGenerator:
         sent = await (await producer.send_batch(batch, self._topic, partition=partition))
         if sent.offset != first:
             raise MillraceError(
-                f"somebody else writes to {self._topic}: offset {sent.offset} came where {first} was due"
+                f"another program writes to {self._topic}: offset {sent.offset} came where {first} was due"
             )
         self._next[partition] = end

@@ -1,4 +1,4 @@
-"""Follows one partition of a topic, apart from whoever else reads it: no group, no commits.
+"""Reads one partition of a topic as it grows, unseen by other readers: no group, no commits.
 
 Runs an event loop on the caller's thread, while something is read.
 """
@@ -32,16 +32,16 @@ class Follower:
         self._runner.close()
 
     def seek(self, offset: int) -> None:
-        """Go on from this offset; one that is gone from the topic is passed over."""
+        """Continue from this offset; offsets that are gone from the topic are skipped."""
         assert self._consumer is not None
         self._consumer.seek(self._at, offset)
 
     def read(self, wait_s: float) -> list[tuple[int, bytes]]:
-        """The next offsets with their values, waiting so long for some to come."""
+        """Return the next offsets with their values; waits at most `wait_s` seconds for some to come."""
         return self._runner.run(self._read(wait_s))
 
     async def _connect(self) -> None:
-        # Without automatic commits and a group, nothing of this can be seen by anybody who reads the same topic.
+        # Without automatic commits and a group, other readers of the topic see nothing of this.
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=self._bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
         )

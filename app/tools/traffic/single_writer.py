@@ -1,7 +1,7 @@
-"""A topic with one writer, who knows where every record will be before it is sent, and compares.
+"""A topic with one writer, which knows the offset of every record before it is sent, and checks it afterwards.
 
-The writer's thread is `producing`; it is the only one to write, in order, so a record's offset is known beforehand. It
-writes on order, or flows at a pace until told to be still; what was acknowledged stands in its account.
+The writer's thread is `producing`; it is the only one to write, in order, so a record's offset is known in advance. It
+writes on request, or continuously at a rate until it is stopped; what was acknowledged stands in its account.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Draws(Protocol):
     """What a stream is made of."""
 
     def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
-        """One record for this place, and its verdict."""
+        """Return one record for this position, and its verdict."""
         ...
 
 
@@ -64,7 +64,7 @@ class SingleWriter:
 
     def __exit__(self, *_raised: object) -> None:
         try:
-            with contextlib.suppress(Exception):  # what ended the flow is told by `still`
+            with contextlib.suppress(Exception):  # `still` has reported what ended the flow
                 self.still()
             assert self._producer is not None
             self._loop.run(self._producer.stop(), _WITHIN_S)
@@ -72,17 +72,17 @@ class SingleWriter:
             self._loop.stop(_WITHIN_S)
 
     def write(self, records: int, draws: Draws | None = None) -> None:
-        """Write so many to each partition, and return when the broker has them."""
+        """Write `records` to each partition, and return when the broker has them."""
         self._loop.run(self._write(records, draws or self._draws), _WITHIN_S)
 
     def flow(self, records_per_s: float) -> None:
-        """Write for ever, spread over the partitions."""
+        """Write continuously, spread over the partitions, until `still`."""
         assert self._flow is None
         self._flowing = True
         self._flow = self._loop.submit(self._keep_writing(records_per_s))
 
     def still(self) -> None:
-        """End the flow; returns when every record of it is acknowledged, and raises what went wrong with it."""
+        """End the flow; return when all its records are acknowledged, and raise what went wrong with it."""
         flow, self._flow = self._flow, None
         if flow is not None:
             self._flowing = False
@@ -90,19 +90,19 @@ class SingleWriter:
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """The number of records."""
         return sum(map(len, self.verdicts))
 
     def learnable(self, partition: int) -> Iterator[int]:
-        """The offsets that must be learnt."""
+        """Give the offsets that must be learnt."""
         return (offset for offset, verdict in enumerate(self.verdicts[partition]) if verdict is None)
 
     def evidence(self, partition: int) -> Evidence:
-        """What a model testifies that has learnt each of them once."""
+        """Return the evidence of a model that has learnt each of them once."""
         return Evidence.of(self.learnable(partition))
 
     def set_aside(self, partition: int) -> Counter[Reason]:
-        """How many must be set aside, by reason."""
+        """Count the records that must be set aside, by reason."""
         return Counter(verdict for verdict in self.verdicts[partition] if verdict is not None)
 
     async def _connect(self) -> None:

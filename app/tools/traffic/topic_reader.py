@@ -23,12 +23,12 @@ class Letter:
 
 
 def dead_letters(bootstrap: str, topic: str) -> Counter[Letter]:
-    """Every letter of a topic of one partition, and how often it came."""
+    """Return every letter of a topic with one partition, and how often it came."""
     return asyncio.run(_letters(bootstrap, topic))
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int | None]:
-    """The committed offset of each partition."""
+    """Return the committed offset of each partition; None where there is none."""
     return asyncio.run(_committed(bootstrap, group, topic, partitions))
 
 

@@ -1,7 +1,7 @@
-"""Validation: everything that a start would find out, found out beforehand and changing nothing.
+"""Validation: everything that a start would find out, found out beforehand without changing anything.
 
-Each module holds the checks of one thing; every check is a function that gives `Check`s and raises nothing that a user
-can mend. Importing `app.tools.validate.examination` loads TensorFlow.
+Each module holds the checks of one thing. A check is a function that gives `CheckResult`s; it raises no error that a
+user can repair. Importing `app.tools.validate.examination` loads TensorFlow.
 """
 
 from app.tools.validate.check import CheckOutcome, CheckResult, exit_code_of

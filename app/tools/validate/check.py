@@ -1,4 +1,4 @@
-"""A check: one thing that was looked at, and what was found. Pure; imports nothing that is slow."""
+"""A check: one thing that was examined, and the outcome. Pure; imports nothing that is slow."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from consumers.errors import MillraceError
 
 
 class CheckOutcome(StrEnum):
-    """How a check came out."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARN = "warn"
-    """A start would go on, and somebody should look."""
+    """A start would succeed, but something deserves attention."""
     FAIL = "fail"
     """A start would be refused, or learn nothing."""
     SKIP = "skip"
@@ -33,27 +33,27 @@ class CheckResult:
 
 
 def ok(name: str, detail: str) -> CheckResult:
-    """Nothing to complain of."""
+    """Return a result without a complaint."""
     return CheckResult(name=name, outcome=CheckOutcome.OK, detail=detail)
 
 
 def warn(name: str, detail: str) -> CheckResult:
-    """A complaint that keeps nobody from starting."""
+    """Return a complaint that does not prevent a start."""
     return CheckResult(name=name, outcome=CheckOutcome.WARN, detail=detail)
 
 
 def fail(name: str, error: MillraceError) -> CheckResult:
-    """What a start would be refused with."""
+    """Return the error with which a start would be refused."""
     return CheckResult(
         name=name, outcome=CheckOutcome.FAIL, detail=" ".join(str(error).split()), exit_code=error.exit_code
     )
 
 
 def skip(name: str, why: str) -> CheckResult:
-    """Not looked at."""
+    """Return that something was not examined, and why."""
     return CheckResult(name=name, outcome=CheckOutcome.SKIP, detail=f"not looked at: {why}")
 
 
 def exit_code_of(checks: Iterable[CheckResult]) -> int:
-    """The exit code of the worst; 0 when nothing failed."""
+    """Return the exit code of the worst failure; 0 where nothing failed."""
     return max((check.exit_code for check in checks), default=0)

@@ -1,6 +1,6 @@
 """The checks of the checkpoints' folder: writable, free, with room, and its newest checkpoint is of this model.
 
-Only looks: nobody's lock is taken, nothing is created but a nameless temporary file.
+Reads only: it takes no lock and creates nothing but an unnamed temporary file.
 """
 
 import tempfile
@@ -38,10 +38,7 @@ def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | 
 
 
 def checkpoint_check(settings: Settings, learner: Learner, number: int | None) -> CheckResult:
-    """Whether learning could go on from one checkpoint, the newest where none is named.
-
-    Whatever refuses it ends with 4: who deploys asks one question, and reads one code.
-    """
+    """Check whether learning could resume from one checkpoint; from the newest where `number` is None."""
     store = CheckpointStore(Folder(settings.checkpoints.path / settings.name))
     try:
         manifest = store.newest() if number is None else _verified(store, number)
@@ -76,14 +73,14 @@ def _writable(folder: Folder) -> CheckResult:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or the nearest above it that exists."""
+    """Return the path itself, or the nearest parent that exists."""
     return next(there for there in (path, *path.parents) if there.exists())
 
 
 def _free(folder: Folder) -> CheckResult:
     holder = holder_of(folder)
     if holder is None:
-        return ok("lock", "nobody holds the folder")
+        return ok("lock", "no process holds the folder")
     text = f"{folder.root} is held by {holder}: stop that trainer before you start one here"
     return fail("lock", FolderBusyError(text))
 
@@ -148,12 +145,12 @@ def _of_this_model(
     except MillraceError as error:
         return fail(name, error)
     if changes := hyperparameters.foreseen(state):
-        return warn(name, f"goes on from {newest.number} with other hyperparameters: {'; '.join(map(str, changes))}")
-    return ok(name, f"goes on from {newest.number} (step {newest.step:,}), which is of this model")
+        return warn(name, f"resumes from {newest.number} with other hyperparameters: {'; '.join(map(str, changes))}")
+    return ok(name, f"resumes from {newest.number} (step {newest.step:,}), which is from this model")
 
 
 def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator[CheckResult]:
-    """Whether what comes next is still in the topic."""
+    """Check whether the offsets that come next are still in the topic."""
     name, behind = "positions", 0
     for text, position in newest.positions.items():
         partition = Partition.parse(text)
@@ -167,7 +164,7 @@ def _positions(settings: Settings, newest: Manifest, bounds: Bounds) -> Iterator
 def _complaint(settings: Settings, partition: Partition, position: int, bounds: Bounds) -> CheckResult | None:
     name, first, end = "positions", bounds.first.get(partition), bounds.end.get(partition)
     if first is None or end is None:
-        text = f"{partition} is not there any more: was the topic made anew? Give the model a new name, or rewind"
+        text = f"{partition} no longer exists: was the topic recreated? Give the model a new name, or rewind"
         return fail(name, DataLossError(text))
     if position > end:
         text = (
@@ -180,5 +177,5 @@ def _complaint(settings: Settings, partition: Partition, position: int, bounds: 
     lost = f"offsets {position}..{first - 1} of {partition} are gone by retention"
     if settings.kafka.out_of_range == "earliest":
         return warn(name, f"{lost} and will be counted as lost (kafka.out_of_range: earliest)")
-    text = f"{lost}: set kafka.out_of_range: earliest to go on and count the gap, or rewind"
+    text = f"{lost}: set kafka.out_of_range: earliest to continue and count the gap, or rewind"
     return fail(name, DataLossError(text))

@@ -1,4 +1,4 @@
-"""The examination: all checks in order. Goes on after a failure wherever looking on makes sense."""
+"""Runs all checks in order, and continues after a failure wherever that makes sense."""
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from consumers.errors import ConfigError
 
 
 def examine_file(path: Path) -> Iterator[CheckResult]:
-    """Check a config file and all that it names, one thing after another."""
+    """Check a config file and everything that it names, one thing after another."""
     settings = yield from _settings_checks(path)
     if settings is None:
         return
@@ -25,7 +25,7 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
 
 
 def examine_against(path: Path, number: int | None) -> Iterator[CheckResult]:
-    """Check the model against a checkpoint, the newest where none is named. Kafka and the lock are not asked."""
+    """Check the model against a checkpoint; the newest where none is named. Neither Kafka nor the lock is asked."""
     settings = yield from _settings_checks(path)
     if settings is None:
         return

@@ -24,7 +24,7 @@ _LATER = ("topics", "dead letters", "records")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where the partitions begin and end just now, and where a first start would begin."""
+    """Where the partitions begin and end now, and where a first start would begin."""
 
     first: Mapping[Partition, int]
     end: Mapping[Partition, int]
@@ -33,7 +33,7 @@ class Bounds:
 
 
 def kafka_checks(settings: Settings) -> Generator[CheckResult, None, Bounds | None]:
-    """Look at Kafka; gives back the topics' bounds where they are known."""
+    """Check Kafka; return the bounds of the topics where they are known."""
     try:
         options = kafka_options(settings.kafka)
         source = KafkaSource(options)
@@ -81,7 +81,7 @@ def _start(source: KafkaSource, start: Start) -> Mapping[Partition, int] | Millr
 
 
 def _each_topic(options: KafkaOptions, known: TopicMissingError) -> Iterator[CheckResult]:
-    """The client stops at the first topic that is missing, so they are asked for one by one."""
+    """Check the topics one by one, because the client stops at the first one that is missing."""
     if len(options.topics) == 1:
         yield fail("topics", known)
         return

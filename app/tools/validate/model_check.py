@@ -1,6 +1,6 @@
-"""The checks of the model: `docs/model.md`, sentence by sentence, as far as a program can tell.
+"""The checks of the model: the claims of `docs/model.md`, as far as a program can check them.
 
-Loads, builds and traces the model as a start does, and runs it on made-up rows; what it learns from them is put back.
+Loads, builds and traces the model as a start does, and runs it on generated rows; what it learns from them is undone.
 """
 
 import ast
@@ -30,7 +30,7 @@ _TOO_SLOW = 0.01
 
 
 def model_checks(settings: Settings) -> Generator[CheckResult, None, Learner | None]:
-    """Look at the model; gives back the learner where there is one."""
+    """Check the model; return the learner where there is one."""
     learner = yield from build_checks(settings)
     if learner is None:
         yield from (skip(name, "the model does not build") for name in ("state", "proof"))
@@ -41,7 +41,7 @@ def model_checks(settings: Settings) -> Generator[CheckResult, None, Learner | N
 
 
 def build_checks(settings: Settings) -> Generator[CheckResult, None, Learner | None]:
-    """Load and build the model, and no more; gives back the learner where there is one."""
+    """Check that the model loads and builds; return the learner where there is one."""
     build = settings.model.build
     try:
         functions = load(model_file(settings))
@@ -62,7 +62,7 @@ def build_checks(settings: Settings) -> Generator[CheckResult, None, Learner | N
 
 
 def _file_complaints(path: Path) -> Iterator[CheckResult]:
-    """What the file does that it should not, though it imports."""
+    """Complain about what the file should not do, although it imports."""
     if ours := sorted(_imported(path) & _OURS):
         yield warn(
             "model file",
@@ -85,7 +85,7 @@ def _imported(path: Path) -> set[str]:
 
 
 def _has_computed() -> bool:
-    """Whether TensorFlow's runtime runs already: then its devices cannot be laid out any more."""
+    """Return whether TensorFlow's runtime runs already, after which its devices cannot be laid out any more."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     laid_out = tf.config.get_logical_device_configuration(cpu)
     try:
@@ -121,7 +121,7 @@ def _proven(finding: Finding, *, lenient: bool) -> CheckResult:
 
 
 def _advice(learner: Learner) -> Iterator[CheckResult]:
-    """What a start accepts and a stream will punish."""
+    """Warn about what a start accepts and a long stream will punish."""
     rate = getattr(learner.model.optimizer, "_learning_rate", None)
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         first, late = float(rate(0)), float(rate(_MANY_STEPS))
@@ -141,7 +141,7 @@ def _advice(learner: Learner) -> Iterator[CheckResult]:
 
 
 def _far_value_raises(learner: Learner, field: Field) -> str | None:
-    """What the model raises on the extremes of an integer, or on odd text; None where it takes them."""
+    """Return the error that extreme integers, or unusual text, raise in the model; None where it accepts them."""
     if field.numpy_dtype.kind not in "iuO":
         return None
     probe = learner.probe()
@@ -155,7 +155,7 @@ def _far_value_raises(learner: Learner, field: Field) -> str | None:
 
 
 def _far_values(field: Field) -> list[Any]:
-    """The farthest that its rules let pass."""
+    """Return the most extreme values that a field's rules admit."""
     if field.one_of is not None:
         return [value.encode() if isinstance(value, str) else value for value in field.one_of]
     if field.dtype == "string":

@@ -24,7 +24,7 @@ _SHOWN = 5
 _WAY_OUT: Mapping[Reason, str] = {
     Reason.MALFORMED: "compare records.format with what is produced",
     Reason.EMPTY: "tombstones and empty values are set aside, always",
-    Reason.MISSING: "give the field a `missing` value, or mend its name by `field`",
+    Reason.MISSING: "give the field a `missing` value, or correct its name by `field`",
     Reason.WRONG_TYPE: "give the field the dtype that is produced",
     Reason.WRONG_SHAPE: "give the field the shape that is produced",
     Reason.OUT_OF_RANGE: "give the field a wider dtype, or wider `min` and `max`",
@@ -48,7 +48,7 @@ def sample_check(settings: Settings, source: KafkaSource, first: Positions, end:
 
 
 def judged(looked_at: int, verdicts: Counter[Verdict]) -> CheckResult:
-    """What the verdicts on a sample come to."""
+    """Return the result of the verdicts on a sample."""
     refused = verdicts.total()
     if not looked_at:
         return warn(_NAME, "the topic holds no record yet, so the schema was not tried; validate again when it does")
@@ -69,7 +69,7 @@ def _listed(verdicts: Counter[Verdict]) -> str:
 
 
 def _sample(source: KafkaSource, first: Positions, end: Positions) -> Iterator[Chunk]:
-    """Some records of the beginning of each partition, then some of its end; no record twice."""
+    """Give some records from the beginning of each partition, then some from its end; no record twice."""
     share = math.ceil(_SAMPLE / 2 / max(1, len(first)))
     head_end = {partition: min(offset + share, end[partition]) for partition, offset in first.items()}
     tail = {partition: max(offset - share, head_end[partition]) for partition, offset in end.items()}

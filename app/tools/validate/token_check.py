@@ -1,4 +1,4 @@
-"""The check of the tokens: whether anybody may order, and whether the folder lets a start begin."""
+"""The check of the tokens: who may send commands, and whether a start can read the folder."""
 
 from app.api.authorization import is_loopback
 from app.api.tokens import Tokens
@@ -10,7 +10,7 @@ _NAME = "tokens"
 
 
 def tokens_check(settings: Settings) -> CheckResult:
-    """Read the folder as a start does; without one, see who can reach the listener."""
+    """Read the folder as a start does; without one, check who can reach the listener."""
     api = settings.api
     if api.tokens_dir is None:
         return _without(api.listen, loopback=is_loopback(api.host))
@@ -18,14 +18,14 @@ def tokens_check(settings: Settings) -> CheckResult:
         owners = Tokens(api.tokens_dir).owners()
     except MillraceError as error:
         return fail(_NAME, error)
-    return ok(_NAME, f"{len(owners)} in {api.tokens_dir}; may order: {', '.join(owners)}")
+    return ok(_NAME, f"{len(owners)} in {api.tokens_dir}; may send commands: {', '.join(owners)}")
 
 
 def _without(listen: str, *, loopback: bool) -> CheckResult:
     if loopback:
-        return ok(_NAME, f"none; {listen} takes orders from this machine alone")
+        return ok(_NAME, f"none; {listen} takes commands from this machine only")
     return warn(
         _NAME,
-        f"none, and {listen} can be reached from other machines, so nobody may pause, save or rewind: set "
+        f"none, and {listen} can be reached from other machines, so no one may pause, save or rewind: set "
         "api.tokens_dir to a folder with one file a token, or api.listen to a loopback address",
     )

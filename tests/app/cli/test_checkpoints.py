@@ -34,7 +34,7 @@ def build_model(width=4):
 
 @pytest.fixture(autouse=True)
 def _no_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody answers, and nobody is waited for."""
+    """Let Kafka not answer, without a wait."""
     monkeypatch.setattr(rewind, "_beginnings", lambda _settings: None)
 
 
@@ -84,7 +84,7 @@ def test_a_name_without_checkpoints_has_none(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_looking_needs_no_rights_and_takes_none(config: str, folder: Folder) -> None:
+def test_reading_needs_no_write_access_and_takes_no_lock(config: str, folder: Folder) -> None:
     writer = FolderLease.acquire(folder, "a trainer")
     try:
         before = sorted(path.name for path in folder.root.rglob("*"))
@@ -97,7 +97,7 @@ def test_looking_needs_no_rights_and_takes_none(config: str, folder: Folder) -> 
         writer.release()
 
 
-def test_show_tells_what_became_of_every_offset(config: str) -> None:
+def test_show_reports_the_outcome_of_every_offset(config: str) -> None:
     said = run("show", "2", "-c", config)
     assert "checkpoint    2 (good)" in said
     assert "parent        1\n" in said
@@ -118,11 +118,11 @@ def test_show_as_json_adds_up(config: str) -> None:
         assert settled == facts["position"] - facts["start"]
 
 
-def test_show_tells_who_ordered_what_and_how_far_it_has_come(config: str, folder: Folder) -> None:
+def test_show_reports_who_commanded_what_and_its_progress(config: str, folder: Folder) -> None:
     assert CliRunner().invoke(application, [*REWIND, "-c", config]).exit_code == 0
     said = run("show", "4", "-c", config)
     why = "by command line: a bad hour"
-    assert f"skipped       clicks:0:22-24, clicks:1:12-12 (rewind-4 {why}): 0 of 4 offsets passed over" in said
+    assert f"skipped       clicks:0:22-24, clicks:1:12-12 (rewind-4 {why}): 0 of 4 offsets skipped" in said
     assert f"last rewind   checkpoint 4, back to 2 {why}" in said
     answer = json.loads(run("show", "4", "-c", config, "--json"))
     assert answer["skips"][0]["ranges"] == ["clicks:0:22-24", "clicks:1:12-12"]
@@ -146,7 +146,7 @@ def test_diff_shows_what_came_between(config: str, folder: Folder) -> None:
     assert f"event time    {times}" in said
     assert [line.split() for line in said[-2:-1]] == [["w", "[4]", "float32", "2", "2", "4"]]
     assert said[-1].startswith("0 of 1 variables of the model are the same")
-    assert "skips         none -> rewind-4 (0 of 4 passed over)" in run("diff", "2", "4", "-c", config)
+    assert "skips         none -> rewind-4 (0 of 4 skipped)" in run("diff", "2", "4", "-c", config)
 
 
 def test_diff_as_json_has_both_sides_of_everything(config: str) -> None:
@@ -158,7 +158,7 @@ def test_diff_as_json_has_both_sides_of_everything(config: str) -> None:
     assert (weights["largest"], weights["mean"], weights["differing"]) == (2.0, 2.0, 4)
 
 
-def test_show_tells_as_much_of_a_damaged_one_as_can_be_trusted(config: str, folder: Folder) -> None:
+def test_show_of_a_damaged_checkpoint_reports_what_can_be_trusted(config: str, folder: Folder) -> None:
     (folder.checkpoint(2) / "model.safetensors").unlink()
     said = run("show", "2", "-c", config)
     assert "2 (corrupt; model.safetensors is missing)" in said
@@ -176,7 +176,7 @@ def test_verify_finds_a_flipped_byte_that_a_list_does_not(config: str, folder: F
     assert "1       corrupt    model.safetensors is not what was written" in result.stdout
 
 
-def test_verify_looks_at_the_one_that_is_named_alone(config: str, folder: Folder) -> None:
+def test_verify_reads_only_the_checkpoint_that_is_named(config: str, folder: Folder) -> None:
     damage(folder, 1)
     answer = json.loads(run("verify", "2", "-c", config, "--json"))
     assert [(one["number"], one["verified"]) for one in answer["checkpoints"]] == [(2, True)]
@@ -188,7 +188,7 @@ def test_a_number_that_is_not_there_is_a_usage_error(config: str) -> None:
     assert result.exception.exit_code == 2
 
 
-def test_the_latest_is_the_one_that_a_start_would_go_on_from(config: str, folder: Folder) -> None:
+def test_the_latest_is_the_one_that_a_start_would_resume_from(config: str, folder: Folder) -> None:
     def latest() -> int:
         return int(json.loads(run("show", "latest", "-c", config, "--json"))["checkpoint"]["number"])
 
@@ -198,7 +198,7 @@ def test_the_latest_is_the_one_that_a_start_would_go_on_from(config: str, folder
 
 
 @pytest.mark.parametrize("which", ["latest", "newest", "-1"])
-def test_a_checkpoint_that_cannot_be_meant_is_a_usage_error(which: str, tmp_path: Path) -> None:
+def test_an_invalid_checkpoint_number_is_a_usage_error(which: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(application, ["checkpoints", "show", which, "-c", str(config_in(tmp_path))])
     assert getattr(result.exception, "exit_code", result.exit_code) == 2
 

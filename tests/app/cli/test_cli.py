@@ -94,7 +94,7 @@ def test_importing_the_command_line_loads_no_stage() -> None:
         (DataLossError("it would be lost"), 4),
     ],
 )
-def test_an_error_that_a_user_can_mend_is_one_line(
+def test_an_error_that_a_user_can_repair_is_one_line(
     error: MillraceError, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_with_130() -> None:
     assert ending(interrupted) == 130
 
 
-def test_a_reader_that_leaves_early_hears_no_complaint() -> None:
+def test_a_pipe_that_closes_early_gets_no_error_message() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -168,7 +168,7 @@ async def _end_of(broker: str, topic: str) -> int:
 
 @pytest.fixture
 def sigint_not_ignored() -> Iterator[None]:
-    """A shell starts what runs in the background with SIGINT ignored, and processes hand that on."""
+    """Restore SIGINT: a shell starts background processes with SIGINT ignored, and children inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -189,7 +189,7 @@ def test_ctrl_c_is_heard_while_the_next_line_has_not_come(
         assert process.wait(timeout=30) == 130
 
 
-def test_nobody_there_is_one_line_and_exit_code_3() -> None:
+def test_an_unreachable_kafka_is_one_line_and_exit_code_3() -> None:
     done = _run("local", "produce", "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", given=b"a\n")
     assert done.returncode == 3
     assert done.stderr.decode().splitlines() == [
@@ -198,7 +198,9 @@ def test_nobody_there_is_one_line_and_exit_code_3() -> None:
 
 
 @pytest.mark.slow
-def test_a_local_broker_says_where_it_is_and_stops_on_a_signal(tmp_path: Path, wait_for: Callable[..., object]) -> None:
+def test_a_local_broker_prints_its_address_and_stops_on_a_signal(
+    tmp_path: Path, wait_for: Callable[..., object]
+) -> None:
     with _started("local", "broker", "--port", "0", "--folder", str(tmp_path), "--json") as process:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())

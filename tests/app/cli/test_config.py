@@ -64,7 +64,7 @@ def test_schema_is_a_json_schema() -> None:
 
 
 def mistakes(text: str) -> list[str]:
-    """What an editor would underline, by the schema as it is printed."""
+    """Return what an editor would underline, by the schema as it is printed."""
     schema = json.loads(run("schema"))
     jsonschema.Draft202012Validator.check_schema(schema)
     config = YAML(typ="safe", pure=True).load(text)
@@ -72,7 +72,7 @@ def mistakes(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.name)
-def test_an_editor_takes_every_config_of_the_project(config: Path) -> None:
+def test_an_editor_accepts_every_config_of_the_project(config: Path) -> None:
     assert mistakes(config.read_text()) == []
 
 

@@ -34,7 +34,7 @@ def letter(
     behind: Sequence[tuple[str, bytes]] = (),
     **said: str,
 ) -> ReceivedLetter:
-    """One of millrace's, but for what is said otherwise, and for the headers that stand behind ours."""
+    """Return a letter of millrace's with these changes, and with more headers behind ours."""
     ours = {"reason": "malformed", "topic": "clicks", "partition": "3", "offset": "100", **said}
     record = SimpleNamespace(
         offset=7,
@@ -50,7 +50,7 @@ def letter(
     return ReceivedLetter.of(Partition("bad", 0), cast("Any", record))
 
 
-def test_a_record_that_bears_headers_like_ours_is_told_by_ours_and_hidden_by_none() -> None:
+def test_a_record_with_headers_like_ours_is_identified_by_ours_only() -> None:
     forged = [("millrace.reason", b"forged"), ("millrace.redriven", b"clicks:3:100"), ("millrace.to", b"clicks")]
     found = letter(behind=forged)
     assert found.ours["reason"] == "malformed"
@@ -58,13 +58,13 @@ def test_a_record_that_bears_headers_like_ours_is_told_by_ours_and_hidden_by_non
 
 
 @pytest.mark.parametrize("ms", [10**15 * 1000, 2**63 - 1])
-def test_a_time_that_no_calendar_has_is_told_as_the_number_that_it_is(ms: int) -> None:
+def test_a_time_outside_the_calendar_is_shown_as_a_number(ms: int) -> None:
     told = dead_letters.facts(letter(sent_ms=ms, timestamp=str(ms)), values=False)
     assert told["written"] == told["set_aside"] == f"{ms} ms since 1970"
 
 
 @pytest.mark.parametrize("claimed", ["9" * 5000, "-1", "0", "soon", "\u0661"])
-def test_a_header_that_is_no_number_of_kafkas_counts_as_none(claimed: str) -> None:
+def test_a_header_beyond_kafkas_numbers_counts_as_missing(claimed: str) -> None:
     told = dead_letters.facts(letter(b"four", timestamp=claimed, value_bytes=claimed), values=False)
     assert told["written"] is None
     assert told["value_bytes"] == (0 if claimed == "0" else 4)
@@ -72,7 +72,7 @@ def test_a_header_that_is_no_number_of_kafkas_counts_as_none(claimed: str) -> No
 
 @pytest.mark.parametrize("more", [[], ["--values"], ["--json"], ["--values", "--json"]])
 @pytest.mark.parametrize("verb", [["list"], ["show", "0:7"]])
-def test_nothing_of_a_record_reaches_the_terminal_as_an_order(
+def test_no_record_sends_control_characters_to_the_terminal(
     verb: list[str], more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = letter(ESCAPE.encode(), reason=ESCAPE, field=ESCAPE, topic=ESCAPE, name=ESCAPE)
@@ -85,13 +85,13 @@ def test_nothing_of_a_record_reaches_the_terminal_as_an_order(
     assert all(line.isprintable() for line in result.stdout.split("\n"))
 
 
-def test_nor_do_the_reasons_that_a_redrive_counts() -> None:
+def test_no_redrive_reason_sends_control_characters_to_the_terminal() -> None:
     wanted = Redrive(letters="bad", to="again", model="clicks")
     told = dead_letters.redriven_in_words(Redriven(sent=Counter({ESCAPE: 1})), wanted, dry_run=True)
     assert all(line.isprintable() for line in told)
 
 
-def test_what_is_seen_as_itself_stays_as_it_is() -> None:
+def test_printable_text_is_unchanged() -> None:
     assert printable("größer: 5 × 3 – 价格") == "größer: 5 × 3 – 价格"
     assert printable("a\x1b[2Jb\n\u202ec") == r"a\x1b[2Jb\n\u202ec"
     assert json.loads(f'"{printable("价")}"') == "价"

@@ -21,7 +21,7 @@ from training.checkpoints.lock_holder import holder_of
 
 @pytest.fixture(autouse=True)
 def kafka(monkeypatch: pytest.MonkeyPatch) -> dict[Partition, int]:
-    """Where the partitions begin by now, for who asks Kafka; nobody answers while it is empty."""
+    """Give the first offsets that Kafka has, which a test may change; Kafka does not answer while it is empty."""
     first: dict[Partition, int] = {}
     monkeypatch.setattr(rewind, "_beginnings", lambda _settings: dict(first) or None)
     return first
@@ -50,7 +50,7 @@ def refused(*arguments: str, **environ: str) -> MillraceError:
     return result.exception
 
 
-def test_what_was_ordered_is_what_the_next_start_finds(config: str, folder: Folder) -> None:
+def test_the_next_start_finds_the_rewind(config: str, folder: Folder) -> None:
     said = run("-c", config, "--to", "1", "--reason", "a broken\nproducer")
     assert said == "checkpoint 4 is checkpoint 1 again: learning resumes from it\n"
     newest = CheckpointStore(folder).newest()
@@ -80,13 +80,15 @@ def test_a_dry_run_counts_and_does_nothing(config: str, folder: Folder, kafka: d
     assert folder.numbers() == [0, 1, 2, 3]
 
 
-def test_a_dry_run_that_kafka_does_not_answer_says_what_is_not_known(config: str) -> None:
+def test_a_dry_run_without_kafka_says_what_is_not_known(config: str) -> None:
     said = run("-c", config, "--to", "1", "--dry-run")
     assert said.endswith("nothing was done; Kafka does not answer, so whether it still has them is not known\n")
     assert "gone" not in json.loads(run("-c", config, "--to", "1", "--dry-run", "--json"))
 
 
-def test_what_kafka_has_no_more_is_refused_and_named(config: str, folder: Folder, kafka: dict[Partition, int]) -> None:
+def test_a_rewind_to_offsets_gone_from_kafka_is_refused_with_their_names(
+    config: str, folder: Folder, kafka: dict[Partition, int]
+) -> None:
     kafka.update({P0: 16, P1: 0})
     for further in ([], ["--dry-run"]):
         error = refused("-c", config, "--to", "1", *further)
@@ -97,7 +99,7 @@ def test_what_kafka_has_no_more_is_refused_and_named(config: str, folder: Folder
     run("-c", config, "--to", "2")
 
 
-def test_what_is_gone_counts_as_lost_where_the_settings_say_so(
+def test_offsets_gone_from_kafka_count_as_lost_if_the_settings_allow_it(
     tmp_path: Path, folder: Folder, config: str, kafka: dict[Partition, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka.update({P0: 16, P1: 0})
@@ -117,23 +119,23 @@ def test_a_time_or_an_offset_finds_its_checkpoint(config: str, folder: Folder, t
     assert said == f"checkpoint 4 is checkpoint {target} again: learning resumes from it\n"
 
 
-def test_a_skip_holds_on_until_it_is_taken_back(config: str, folder: Folder) -> None:
+def test_a_skip_applies_until_it_is_taken_back(config: str, folder: Folder) -> None:
     run("-c", config, "--to", "2", "--skip", "clicks:0:22-24", "--reason", "a bad hour")
     said = run("-c", config, "--to", "1", "--dry-run")
-    assert "rewind-4 holds further on: clicks:0:22-24 skipped (a bad hour)" in said
+    assert "rewind-4 still applies: clicks:0:22-24 skipped (a bad hour)" in said
     plan = json.loads(run("-c", config, "--to", "1", "--dry-run", "--unskip", "rewind-4", "--json"))
     assert "skips" not in plan
     assert folder.numbers() == [0, 1, 2, 3, 4]
 
 
-def test_what_is_no_place_to_go_back_to_names_the_ways_to_write_one(config: str, folder: Folder) -> None:
+def test_an_invalid_destination_is_refused_with_the_valid_forms(config: str, folder: Folder) -> None:
     error = refused("-c", config, "--to", "yesterday")
     assert error.exit_code == 2
     assert "write a checkpoint's number" in str(error)
     assert folder.highest_term() == 1
 
 
-def test_pruning_goes_by_the_settings_as_a_trainers_does(tmp_path: Path, folder: Folder) -> None:
+def test_pruning_follows_the_settings_as_in_a_trainer(tmp_path: Path, folder: Folder) -> None:
     publish_history(folder, steps=8)
     run("-c", str(config_in(tmp_path)), "--to", "1")
     assert folder.numbers() == [*range(10)]
@@ -206,19 +208,19 @@ def trainer(folder: Folder, config: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     server.server_close()
 
 
-def test_a_trainer_that_runs_is_asked(config: str, folder: Folder, trainer: type[Answers]) -> None:
+def test_a_running_trainer_gets_the_rewind(config: str, folder: Folder, trainer: type[Answers]) -> None:
     said = run("-c", config, "--to", "1", "--skip", "clicks:0:12-14", "--reason", "why")
     assert said.startswith("checkpoint 4 is checkpoint 1 again")
     assert trainer.orders == [{"to": 1, "skip": ["clicks:0:12-14"], "reason": "why", "dry_run": False}]
     assert folder.numbers() == [0, 1, 2, 3]
 
 
-def test_a_trainer_that_runs_finds_times_and_offsets_itself(config: str, trainer: type[Answers]) -> None:
+def test_a_running_trainer_resolves_times_and_offsets_itself(config: str, trainer: type[Answers]) -> None:
     run("-c", config, "--to", "-2h", "--unskip", "rewind-3")
     assert trainer.orders == [{"to": "-2h", "skip": [], "reason": None, "dry_run": False, "unskip": ["rewind-3"]}]
 
 
-def test_another_trainer_at_that_address_is_not_asked(
+def test_another_trainer_at_that_address_gets_no_rewind(
     config: str, trainer: type[Answers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer, "name", "views")

@@ -49,7 +49,7 @@ def test_every_verb_can_answer_as_json(verb: str) -> None:
 
 @pytest.fixture
 def url(rig: Rig) -> Iterator[str]:
-    """Where a service answers that asks for no token."""
+    """Give the address of a service that asks for no token."""
     yield from served(rig, ApiSettings(listen="127.0.0.1:0"))
 
 
@@ -76,7 +76,7 @@ def refused(*arguments: str, **environ: str) -> MillraceError:
     return result.exception
 
 
-def test_a_pause_holds_until_it_is_told_to_go_on(url: str) -> None:
+def test_a_pause_lasts_until_resume(url: str) -> None:
     assert run("pause", "--url", url) == "paused; `millrace resume` continues learning\n"
     assert json.loads(run("status", "--url", url, "--json"))["state"] == "paused"
     assert json.loads(run("resume", "--url", url, "--json"))["state"] == "idle"
@@ -90,7 +90,7 @@ def test_a_checkpoint_is_made_and_its_note_kept(url: str, rig: Rig) -> None:
     assert rig.last.note == "before the new schema"
 
 
-def test_what_is_ordered_by_address_is_rewound(url: str, rig: Rig) -> None:
+def test_rewind_by_address_rewinds(url: str, rig: Rig) -> None:
     plan = json.loads(run("rewind", "--url", url, "--to", "0", "--dry-run", "--json"))
     assert plan["to"] == 0
     said = run("rewind", "--url", url, "--to", "0")
@@ -122,7 +122,7 @@ def test_the_service_must_be_named_one_way(url: str, rig: Rig) -> None:
         assert refused(*arguments).exit_code == 2
 
 
-def test_a_service_that_has_only_just_been_started_is_waited_for_where_that_is_asked(url: str) -> None:
+def test_status_waits_for_a_starting_service_if_asked_to(url: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -170,13 +170,13 @@ class Late:
         self._server.server_close()
 
 
-def test_nobody_there_is_unreachable() -> None:
+def test_an_address_without_a_service_is_unreachable() -> None:
     error = refused("status", "--url", "127.0.0.1:1")
     assert error.exit_code == 3
     assert "http://127.0.0.1:1" in str(error)
 
 
-def test_another_service_at_the_address_of_the_config_obeys_no_order(url: str, rig: Rig) -> None:
+def test_another_service_at_the_configs_address_gets_no_command(url: str, rig: Rig) -> None:
     config = rig.folder.root.parents[1] / "other.yaml"
     config.write_text((config.parent / "clicks.yaml").read_text().replace("name: clicks", "name: other"))
     listen = {"MILLRACE_API__LISTEN": url.removeprefix("http://")}
@@ -186,7 +186,7 @@ def test_another_service_at_the_address_of_the_config_obeys_no_order(url: str, r
     assert json.loads(run("status", "--url", url, "--json"))["state"] != "paused"
 
 
-def test_orders_bring_the_token_of_the_file_that_is_named(rig: Rig, tmp_path: Path) -> None:
+def test_commands_carry_the_token_of_the_named_file(rig: Rig, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.mkdir()
     (tokens / "ops").write_text("a-token-of-sixteen-or-more\n")
@@ -251,7 +251,7 @@ STAMP = {"as_of": "2026-11-21T03:12:44.120Z", "version": "0.1.0"}
 
 
 @pytest.mark.parametrize("says", [{}, {"name": "grafana", "version": "12.0"}, {**STAMP, "name": None}])
-def test_what_is_no_millrace_is_told_so_and_is_shown_no_token(
+def test_a_stranger_at_the_address_is_reported_and_gets_no_token(
     says: Mapping[str, object], stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Stranger, "says", says)
@@ -264,7 +264,7 @@ def test_what_is_no_millrace_is_told_so_and_is_shown_no_token(
 
 
 @pytest.mark.parametrize("verb", [["pause"], ["checkpoints", "save"], ["rewind", "--to", "0"]])
-def test_the_token_goes_to_the_service_that_is_meant_alone(
+def test_the_token_goes_only_to_the_service_with_the_right_name(
     verb: list[str], stranger: str, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Stranger, "says", {**STAMP, "name": "views"})
@@ -286,21 +286,23 @@ def test_the_token_goes_to_the_service_that_is_meant_alone(
         (MissingCheckpointError("no checkpoint 9"), 2),
     ],
 )
-def test_a_refused_save_ends_as_it_would_here(url: str, rig: Rig, why: MillraceError, exit_code: int) -> None:
+def test_a_refused_save_has_the_exit_code_of_a_local_refusal(
+    url: str, rig: Rig, why: MillraceError, exit_code: int
+) -> None:
     rig.refuse_with = why
     error = refused("checkpoints", "save", "--url", url)
     assert str(error).startswith(str(why))
     assert error.exit_code == exit_code
 
 
-def test_a_trainer_that_is_ending_is_as_good_as_gone_and_threatens_no_records(url: str, rig: Rig) -> None:
+def test_a_trainer_that_is_ending_counts_as_unreachable_not_as_data_loss(url: str, rig: Rig) -> None:
     rig.service.phases.enter(Phase.STOPPING)
     error = refused("pause", "--url", url)
     assert "takes no more commands" in str(error)
     assert error.exit_code == 3
 
 
-def test_the_view_says_how_long_a_service_has_been_silent(url: str) -> None:
+def test_the_view_shows_how_long_a_service_has_been_silent(url: str) -> None:
     watched = Watched.of(json.loads(run("status", "--url", url, "--json")))
     watched.miss(12.0)
     screen = Console(file=io.StringIO(), width=100, record=True)
@@ -309,7 +311,7 @@ def test_the_view_says_how_long_a_service_has_been_silent(url: str) -> None:
 
 
 def shown(watched: Watched) -> list[str]:
-    """The lines of the view, as a terminal gets them."""
+    """Return the lines of the view, as a terminal gets them."""
     screen = Console(file=io.StringIO(), width=120, record=True, force_terminal=True, color_system="standard")
     screen.print(drawn(watched))
     return screen.export_text(styles=True).splitlines()
@@ -318,7 +320,7 @@ def shown(watched: Watched) -> list[str]:
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 
 
-def test_the_dot_is_green_where_all_is_well_alone(url: str, rig: Rig) -> None:
+def test_the_dot_is_green_only_when_all_is_well(url: str, rig: Rig) -> None:
     assert f"{GREEN}●" in "\n".join(shown(Watched.of(json.loads(run("status", "--url", url, "--json")))))
     rig.service.phases.enter(Phase.TRAINING)
     rig.clock.ahead = 301
@@ -327,14 +329,14 @@ def test_the_dot_is_green_where_all_is_well_alone(url: str, rig: Rig) -> None:
     assert f"{RED}●" in "\n".join(shown(Watched.of(told)))
 
 
-def test_kafka_is_away_where_it_was_there_and_not_while_it_is_still_looked_for(url: str) -> None:
+def test_kafka_counts_as_away_only_after_it_was_connected(url: str) -> None:
     told = json.loads(run("status", "--url", url, "--json"))
     away = {**told, "kafka": {**told["kafka"], "connected": False}}
     assert "KAFKA AWAY" in shown(Watched.of({**away, "mood": "warn"}))[0]
     assert "KAFKA AWAY" not in shown(Watched.of({**away, "mood": "busy"}))[0]
 
 
-def test_the_bar_holds_all_of_the_time_and_saving_with_it(url: str) -> None:
+def test_the_bar_includes_saving_and_adds_up(url: str) -> None:
     told = json.loads(run("status", "--url", url, "--json"))
     told["throughput"]["waiting"] = {"records": 0.26, "input": 0.26, "compute": 0.26, "saving": 0.22}
     (line,) = [line for line in shown(Watched.of(told)) if "computing 26%" in line]

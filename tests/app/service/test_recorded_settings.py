@@ -84,9 +84,9 @@ def test_validate_names_changed_hyperparameters_and_those_a_start_refuses(config
         found = {check.name: check for check in folder_checks(settings, _learner(rate), None)}["checkpoint"]
         return found.outcome, found.detail
 
-    assert checked(settings, 0.5) == (CheckOutcome.OK, "goes on from 0 (step 0), which is of this model")
+    assert checked(settings, 0.5) == (CheckOutcome.OK, "resumes from 0 (step 0), which is from this model")
     said = "optimizer.learning_rate: 0.5 in the checkpoint, 0.25 in model and settings; 0.25 is used"
-    assert checked(settings, 0.25) == (CheckOutcome.WARN, f"goes on from 0 with other hyperparameters: {said}")
+    assert checked(settings, 0.25) == (CheckOutcome.WARN, f"resumes from 0 with other hyperparameters: {said}")
     strict = configure("training: {batch_size: 24, on_hyperparameter_change: checkpoint}")
     outcome, detail = checked(strict, 0.5)
     assert outcome is CheckOutcome.FAIL

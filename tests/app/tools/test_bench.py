@@ -27,7 +27,7 @@ def metered(calls: int, learnt: int) -> Meterings:
     return replace(Meter(lambda: 0.0).snapshot(), calls=calls, learnt=learnt)
 
 
-def test_what_happens_while_it_settles_is_not_measured() -> None:
+def test_the_settling_time_is_not_measured() -> None:
     span = _Interval(10.0)
     assert not span.see(metered(0, 0), 1.0)
     assert not span.see(metered(1, 1000), 5.0)
@@ -63,7 +63,7 @@ def test_neither_the_groups_offsets_nor_checkpoints_nor_dead_letters_are_touched
     assert (apart.training, apart.model, apart.memory) == (settings.training, settings.model, settings.memory)
 
 
-def test_it_says_how_fast_what_bounds_it_and_with_how_much_headroom() -> None:
+def test_bench_reports_the_rate_the_limit_and_the_headroom() -> None:
     assert list(_lines(TRIAL)) == [
         "clicks: 824,000 records in 20.0 s",
         "  learnt    41,200 records/s",
@@ -82,6 +82,8 @@ def test_it_says_how_fast_what_bounds_it_and_with_how_much_headroom() -> None:
         (2.5, 16480.0, "2.5 records/s: 16,480 times as many could come"),
     ],
 )
-def test_what_arrives_is_set_against_what_is_learnt(arriving: float | None, headroom: float | None, said: str) -> None:
+def test_the_arrival_rate_is_compared_with_the_learning_rate(
+    arriving: float | None, headroom: float | None, said: str
+) -> None:
     lines = list(_lines(replace(TRIAL, arriving_per_s=arriving, headroom=headroom)))
     assert said in lines[2]

@@ -41,7 +41,7 @@ END = 1300
 """Offsets of each partition that the checkpoint in these tests has settled; five or six of them all are bad."""
 
 
-def test_a_record_is_the_same_whoever_asks_for_it_and_in_whatever_company() -> None:
+def test_a_record_depends_only_on_its_partition_and_offset() -> None:
     whole = drifting_stream.values(2, 0, 1000)
     assert [
         *drifting_stream.values(2, 0, 7),
@@ -85,14 +85,14 @@ def test_the_first_five_minutes_hold_two_abrupt_drifts_and_a_gradual_one() -> No
         assert next_drift(begins_s) == drift(number + 1)
 
 
-def test_what_sold_before_a_drift_says_nothing_about_what_sells_after_it() -> None:
+def test_sales_before_and_after_a_drift_are_uncorrelated() -> None:
     liked = [_liked_at(drift(number).ends_s) for number in (1, 2, 3)]
     for before, after in itertools.pairwise(liked):
         assert abs(np.corrcoef(before, after)[0, 1]) < 0.35
 
 
 def _liked_at(at_s: float) -> list[float]:
-    """By item, how often it is bought in the eight seconds from then on."""
+    """Return by item how often it is bought in the eight seconds from then on."""
     rows = [
         json.loads(value)
         for value in drifting_stream.values(0, drifting_stream.first_offset(0, at_s), 10_000)
@@ -107,7 +107,7 @@ def _learnable(partition: int) -> list[int]:
 
 
 def _testified(folder: Folder, seen: Callable[[int], list[int]]) -> WitnessResult:
-    """What a checkpoint comes to whose weights have seen these offsets, and whose ledger says that all is well."""
+    """Check a checkpoint whose weights have seen these offsets, and whose ledger says that all is well."""
     partitions = [Partition(drifting_stream.TOPIC, number) for number in range(drifting_stream.PARTITIONS)]
     ledger = Ledger()
     for partition in partitions:
@@ -162,7 +162,7 @@ def _seen(partition: int, *, lost: int | None, twice: int | None) -> list[int]:
     ("lost", "twice", "told"),
     [(None, None, (0, 0)), (77, None, (1, 0)), (None, 77, (0, 1)), (77, 78, (1, 1))],
 )
-def test_the_witness_is_believed_and_not_the_ledger(
+def test_the_check_believes_the_witness_and_not_the_ledger(
     lost: int | None, twice: int | None, told: tuple[int, int], tmp_path: Path
 ) -> None:
     found = _testified(Folder(tmp_path), lambda partition: _seen(partition, lost=lost, twice=twice))
@@ -173,7 +173,7 @@ def test_the_witness_is_believed_and_not_the_ledger(
 
 
 def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
-    """What a trainer says of itself that stands there in the drifting_stream."""
+    """Return the status of a trainer that has learnt the stream up to there."""
     offsets = round(at_s * drifting_stream.RECORDS_PER_S)
     records = {"offsets": offsets, "learnt": offsets, "set_aside": {"malformed": 3}, "balanced": True}
     return {
@@ -190,7 +190,7 @@ def status(at_s: float, accuracy: float, **more: Any) -> dict[str, Any]:
 
 
 def lived(recovers_after_s: float, frozen: float | None, majority: float = 0.52) -> AccuracyHistory:
-    """Eighty seconds with a drift at forty."""
+    """Return a history of eighty seconds with a drift at forty."""
     history = AccuracyHistory()
     for tick in range(160):
         at_s = tick / 2
@@ -207,7 +207,7 @@ def well() -> WitnessResult:
     return WitnessResult(checkpoint=9, offsets=110, learnt=100, set_aside=10, lost=0, learnt_twice=0)
 
 
-def test_a_model_that_copes_is_reported_to(well: WitnessResult) -> None:
+def test_a_model_that_recovers_breaks_no_claim(well: WitnessResult) -> None:
     report = report_of(lived(12, frozen=0.5), None, well)
     assert report["broken"] == []
     (seen,) = report["drifts"]
@@ -216,7 +216,7 @@ def test_a_model_that_copes_is_reported_to(well: WitnessResult) -> None:
     assert "lost 0, learnt twice 0" in "\n".join(summary(report))
 
 
-def test_a_drift_that_cost_nothing_is_not_said_to_be_recovered_from(well: WitnessResult) -> None:
+def test_a_drift_without_a_loss_is_reported_without_a_recovery(well: WitnessResult) -> None:
     said = "\n".join(summary(report_of(lived(0, frozen=0.5), None, well)))
     assert "live accuracy 0.920, at its lowest 0.920; a copy" in said
     said = "\n".join(summary(report_of(lived(12, frozen=0.5), None, well)))
@@ -232,7 +232,7 @@ def test_a_drift_that_cost_nothing_is_not_said_to_be_recovered_from(well: Witnes
         (lived(12, frozen=0.5, majority=0.7), "the majority class scored 0.7"),
     ],
 )
-def test_what_is_not_as_claimed_is_said(history: AccuracyHistory, complaint: str, well: WitnessResult) -> None:
+def test_a_broken_claim_is_reported(history: AccuracyHistory, complaint: str, well: WitnessResult) -> None:
     (said,) = report_of(history, None, well)["broken"]
     assert complaint in said
 
@@ -246,7 +246,7 @@ def test_an_offset_that_was_lost_breaks_the_claim_at_a_restart_and_at_the_end(we
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[SupervisedProcess]:
-    """One that reads no orders any more, and ends when it is told to."""
+    """Give a judge that reads no requests any more, and ends on SIGTERM."""
     code = "import os, signal; os.close(0); print('deaf', flush=True); signal.pause()"
     child = SupervisedProcess([sys.executable, "-c", code], tmp_path / "judge.log", pipes=True)
     assert child.output is not None
@@ -256,7 +256,7 @@ def judge(tmp_path: Path) -> Iterator[SupervisedProcess]:
         child.end(20)
 
 
-def test_an_order_to_a_judge_that_is_dying_does_not_end_the_demo_with_a_traceback(judge: SupervisedProcess) -> None:
+def test_a_request_to_a_dying_judge_raises_nothing(judge: SupervisedProcess) -> None:
     judge.send_line("the first")
     judge.send_line("the second")
     assert judge.exit_code is None
@@ -286,9 +286,7 @@ def test_a_drift_that_was_not_seen_from_its_beginning_is_not_judged(well: Witnes
 
 
 @pytest.mark.parametrize("heard_again_s", [46, 70, 130])
-def test_a_drift_during_which_nothing_was_heard_of_the_trainer_breaks_the_claim(
-    heard_again_s: int, well: WitnessResult
-) -> None:
+def test_a_drift_while_the_trainer_did_not_answer_breaks_the_claim(heard_again_s: int, well: WitnessResult) -> None:
     history = AccuracyHistory()
     for at_s in (*range(39), *range(heard_again_s, 150)):
         history.see(status(at_s, 0.92))
@@ -309,14 +307,14 @@ def test_each_drift_is_judged_by_itself(well: WitnessResult) -> None:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that another program has."""
+    """Give a port that another program has."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         yield int(other.getsockname()[1])
 
 
-def test_a_taken_port_is_passed_over(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_port_is_skipped(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homes, "_API_PORT", taken)
     assert taken < homes.api_port(None) < taken + 50
 
@@ -326,7 +324,7 @@ def test_a_taken_port_that_was_asked_for_is_an_error(taken: int) -> None:
         homes.api_port(taken)
 
 
-def test_where_no_port_is_free_each_has_its_own_way_out(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_port_each_error_names_its_own_remedy(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(homes, "_PORTS_TRIED", 1)
     for name in ("_API_PORT", "_BROKER_PORT"):
         monkeypatch.setattr(homes, name, taken)
@@ -336,12 +334,12 @@ def test_where_no_port_is_free_each_has_its_own_way_out(taken: int, monkeypatch:
         homes.broker_port(besides=None)
 
 
-def test_kafka_leaves_the_port_alone_that_the_page_was_asked_to_be_at() -> None:
+def test_kafka_avoids_the_port_that_the_page_was_asked_to_use() -> None:
     wanted = homes.broker_port(besides=None)
     assert homes.broker_port(besides=wanted) != wanted
 
 
-def test_a_port_that_kafka_lost_a_moment_ago_is_not_the_one_that_can_be_chosen(taken: int, tmp_path: Path) -> None:
+def test_a_port_lost_a_moment_ago_asks_for_another_start(taken: int, tmp_path: Path) -> None:
     screen = screen_for(Console(file=io.StringIO()), plain=True)
     with pytest.raises(PortTakenError, match=f"another program took 127.0.0.1:{taken}.*start the demo again"):
         start_broker(LocalBroker(tmp_path / "broker", port=taken), screen)
@@ -357,7 +355,7 @@ def test_a_model_that_was_edited_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["millrace.yaml", "model.py"])
-def test_a_folder_with_somebody_elses_work_is_left_as_it_is(name: str, tmp_path: Path) -> None:
+def test_a_folder_with_a_users_own_files_is_left_unchanged(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("# somebody else's\n")
     with pytest.raises(ConfigError, match=f"{name} is not the demo's own.*choose another --folder"):
         Workspace(path=tmp_path).create()
@@ -372,7 +370,7 @@ def test_a_start_that_was_cut_short_before_its_config_can_be_repeated(tmp_path: 
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands in a demo's folder for its trainer."""
+    """Give a process that takes the place of a trainer in a demo's folder."""
     command = [sys.executable, "-c", "import sys; sys.stdin.read()", "its-config"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         (tmp_path / "trainer.pid").write_text(json.dumps({"pid": process.pid, "marker": "its-config"}))
@@ -380,7 +378,7 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_second_demo_in_a_folder_ends_with_one_line_and_ends_nothing_of_the_first(
+def test_a_second_demo_in_a_folder_is_refused_and_harms_nothing(
     sleeper: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     home = Workspace(path=tmp_path)
@@ -413,7 +411,7 @@ def view(well: WitnessResult) -> View:
     )
 
 
-def test_the_drawing_invites_to_kill_it_and_fits_a_small_terminal(view: View) -> None:
+def test_the_view_shows_how_to_kill_it_and_fits_a_small_terminal(view: View) -> None:
     screen = Console(file=io.StringIO(), width=80, record=True)
     screen.print(drawn(view))
     lines = screen.export_text().splitlines()

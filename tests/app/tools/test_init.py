@@ -33,7 +33,7 @@ def kinds(look: Look) -> dict[str, ColumnKind]:
     return {column.source: column.kind for column in columns_of(look.rows)}
 
 
-def test_kinds_are_told_by_what_the_records_show() -> None:
+def test_kinds_are_inferred_from_the_records() -> None:
     draw = random.Random(1)
     rows = [
         {
@@ -85,7 +85,7 @@ def test_kinds_are_told_by_what_the_records_show() -> None:
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_csv_is_told_by_its_columns_and_named_by_its_header(delimiter: str) -> None:
+def test_csv_is_recognized_by_its_columns_and_named_by_its_header(delimiter: str) -> None:
     lines = [["price", "ad", "clicked"], ["1.5", "a", "1"], ["2", "", "0"]]
     look = look_at([delimiter.join(line).encode() for line in lines])
     assert (look.format, look.columns, look.delimiter, look.named) == (
@@ -97,7 +97,7 @@ def test_csv_is_told_by_its_columns_and_named_by_its_header(delimiter: str) -> N
     assert list(look.rows) == [{"price": 1.5, "ad": "a", "clicked": 1}, {"price": 2, "ad": None, "clicked": 0}]
 
 
-def test_csv_without_a_header_gets_names_or_those_that_are_given() -> None:
+def test_csv_without_a_header_gets_generated_or_given_names() -> None:
     values = [b"1.5,a,1", b"2,b,0"]
     assert look_at(values).columns == ("column_1", "column_2", "column_3")
     assert look_at(values, ("x", "y", "z")).columns == ("x", "y", "z")
@@ -105,7 +105,7 @@ def test_csv_without_a_header_gets_names_or_those_that_are_given() -> None:
         look_at(values, ("x", "y"))
 
 
-def test_records_that_are_neither_are_refused_with_what_they_may_be() -> None:
+def test_unknown_records_are_refused_with_a_guess_of_their_format() -> None:
     with pytest.raises(ConfigError, match="all have 8 bytes, so they may be raw tensors"):
         look_at([b"\xff\x00\x01\x02\x03\x04\x05\x06"] * 3)
     with pytest.raises(ConfigError, match="neither JSON objects nor CSV rows"):
@@ -117,12 +117,12 @@ def test_records_that_are_neither_are_refused_with_what_they_may_be() -> None:
     [(13).to_bytes(4, "little"), b"one\rtwo, three", b"a," + b"b" * 140_000, b"[" * 100_000],
     ids=["raw int32", "carriage return", "long column", "deep JSON"],
 )
-def test_what_a_parser_gives_up_on_is_refused_in_one_line(value: bytes) -> None:
+def test_records_that_break_a_parser_are_refused_in_one_line(value: bytes) -> None:
     with pytest.raises(ConfigError, match="neither JSON objects nor CSV"):
         look_at([value] * 3)
 
 
-def test_a_line_that_is_no_csv_among_many_that_are_does_not_hide_them() -> None:
+def test_one_line_that_is_not_csv_does_not_hide_the_others() -> None:
     look = look_at([b"1,a", b"2,b", b"3,c"] * 10 + [b"one\rtwo,three"])
     assert (look.format, len(look.rows), look.looked_at) == ("csv", 30, 31)
 
@@ -166,9 +166,7 @@ def roles_of(look: Look, label: str, **more: Any) -> Roles:
     ],
 )
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_what_is_drafted_decodes_its_records_and_is_a_model_that_a_start_takes(
-    label: str, task: Task, form: str, tmp_path: Path
-) -> None:
+def test_a_draft_decodes_its_records_and_its_model_starts(label: str, task: Task, form: str, tmp_path: Path) -> None:
     from app.service.model_setup import examine, make_learner, model_file
     from training.model.model_file import load as load_model
 
@@ -195,7 +193,7 @@ def drafted(rows: list[dict[str, Any]], features: tuple[str, ...]) -> str:
     return config_text(PLACE, look, cast(columns_of(look.rows), ChosenRoles(label="yes", features=features)))
 
 
-def test_a_list_that_varies_gets_a_bound_above_the_longest_that_was_seen() -> None:
+def test_a_varying_list_gets_a_bound_above_the_longest_seen() -> None:
     rows = [{"n": [0.5] * (number % 9), "t": ["a"] * (number % 4), "yes": number % 2} for number in range(60)]
     text = drafted(rows, ("n", "t"))
     assert "n: {dtype: float32, shape: [16], pad: 0.0, length: n_length}" in text
@@ -204,7 +202,7 @@ def test_a_list_that_varies_gets_a_bound_above_the_longest_that_was_seen() -> No
 
 
 @pytest.mark.tensorflow
-def test_what_fills_a_list_up_changes_no_prediction_and_an_empty_one_has_one(tmp_path: Path) -> None:
+def test_padding_changes_no_prediction_and_an_empty_list_has_one(tmp_path: Path) -> None:
     import numpy as np
     import tensorflow as tf
 
@@ -235,13 +233,13 @@ def test_the_length_of_a_list_takes_no_name_of_a_field() -> None:
     assert "length: n_length__}" in text
 
 
-def test_what_no_float_holds_does_not_spoil_the_mean_of_the_others() -> None:
+def test_numbers_beyond_float32_do_not_spoil_the_mean() -> None:
     rows = [{"n": value, "l": [value, 2.0]} for value in (2.0, float("nan"), float("inf"), 10**400, 1e300)]
     for column in columns_of(rows):
         assert column.mean == 2.0
 
 
-def test_a_label_a_weight_and_a_time_must_be_what_they_are_for() -> None:
+def test_label_weight_and_event_time_must_fit_their_roles() -> None:
     columns = columns_of(json_look(*ROWS).rows)
     for wanted, says in [
         (ChosenRoles(label="v"), "'v' cannot be predicted"),
@@ -255,7 +253,7 @@ def test_a_label_a_weight_and_a_time_must_be_what_they_are_for() -> None:
             cast(columns, wanted)
 
 
-def test_who_sits_at_the_terminal_is_asked_again_until_the_answer_can_be() -> None:
+def test_a_question_is_repeated_until_the_answer_fits() -> None:
     asked = typer.Typer()
     parts: list[ChosenRoles] = []
     seen = columns_of(json_look(*ROWS).rows)
@@ -267,7 +265,7 @@ def test_who_sits_at_the_terminal_is_asked_again_until_the_answer_can_be() -> No
     assert "'nobody' is none of class, x, " in result.output
 
 
-def test_what_the_records_do_not_have_is_not_asked_for() -> None:
+def test_roles_that_no_field_can_fill_are_not_asked_for() -> None:
     asked = typer.Typer()
     parts: list[ChosenRoles] = []
     seen = columns_of([{"text": "abc"[number % 3], "flag": number % 2 == 0} for number in range(60)])
@@ -276,7 +274,7 @@ def test_what_the_records_do_not_have_is_not_asked_for() -> None:
     assert parts == [ChosenRoles(label="text")]
 
 
-def test_ctrl_c_at_a_question_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_at_a_question_raises_keyboard_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_given: object, **_more: object) -> str:
         raise typer.Abort
 
@@ -285,21 +283,19 @@ def test_ctrl_c_at_a_question_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None
         asked_parts(columns_of(json_look(*ROWS).rows), ChosenRoles(label=None))
 
 
-def test_what_is_offered_first_is_the_likeliest() -> None:
+def test_the_likeliest_field_is_offered_first() -> None:
     columns = columns_of(json_look(*ROWS).rows)
     assert likely_labels(columns)[0] == "class"
     assert likely_times(columns) == ["time"]
 
 
-def test_names_that_keras_would_not_take_are_made_plain_and_kept_apart() -> None:
+def test_names_that_keras_refuses_are_simplified_and_stay_distinct() -> None:
     columns = columns_of([{"a b": 1.5, "a_b": 2.5, "1": 0.5, "é": 1.0}])
     assert [*input_names(columns).values()] == ["a_b", "a_b_", "field_1", "field__"]
     assert (name_of("Payments.v1"), name_of("_x y")) == ("payments.v1", "x-y")
 
 
-def test_init_logs_in_as_the_environment_says_to_the_servers_that_were_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_init_logs_in_by_the_environment_to_the_typed_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[KafkaOptions] = []
 
     def refusing(options: KafkaOptions) -> None:
@@ -331,7 +327,7 @@ def test_init_logs_in_as_the_environment_says_to_the_servers_that_were_typed(
     }
 
 
-def test_nothing_is_overwritten_unless_told(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     write(tmp_path, Draft(config="", model=""))
     with pytest.raises(ConfigError, match="would be overwritten"):
         refuse_to_overwrite(tmp_path, force=False)

@@ -129,7 +129,7 @@ def test_a_folder_that_is_claimed_is_refused_to_others_and_served_by_its_owner(l
     assert _listening(local)
 
 
-def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
         LocalBrokerError, match=r"cannot write in .*/file/broker: Not a directory; choose another --folder"
@@ -137,7 +137,7 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
         LocalBroker(tmp_path / "file" / "broker").start()
 
 
-def test_a_cache_folder_that_cannot_be_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_cache_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(LocalBrokerError, match="XDG_CACHE_HOME"):
@@ -160,7 +160,7 @@ def test_a_broker_that_ends_while_it_starts_says_why(tmp_path: Path) -> None:
     assert not broken.running()
 
 
-def test_settings_stand_over_ours() -> None:
+def test_given_settings_override_ours() -> None:
     written = server_properties(9092, 9093, {"auto.create.topics.enable": "true"}).splitlines()
     assert "auto.create.topics.enable=true" in written
     assert "auto.create.topics.enable=false" not in written
@@ -207,7 +207,7 @@ class _Portal(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_page_to_log_in_is_not_taken_for_a_repository(empty_cache: Path) -> None:
+def test_a_login_page_is_not_taken_for_a_repository(empty_cache: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Portal) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -38,7 +38,7 @@ ROLES = {
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "raw"])
-def test_records_made_up_by_a_schema_decode_by_it_and_the_bad_ones_meet_their_verdict(form: str) -> None:
+def test_generated_records_decode_and_the_bad_ones_get_their_verdict(form: str) -> None:
     features = tuple(field for field in FIELDS if form != "raw" or field.dtype != "string")
     schema = Schema(features=features, **ROLES)  # type: ignore[arg-type]
     stream, random = Generated(form, schema, seed=1), Random(1)
@@ -52,14 +52,12 @@ def test_records_made_up_by_a_schema_decode_by_it_and_the_bad_ones_meet_their_ve
     assert {Reason.EMPTY, Reason.MALFORMED} == {refusal.reason for refusal in decoded.refused}
 
 
-def test_records_of_a_format_that_cannot_be_made_up_are_refused() -> None:
+def test_a_format_that_cannot_be_generated_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"records.format: 'avro' .* prove json, csv or raw"):
         Generated("avro", Schema(features=FIELDS[:1]), seed=1)
 
 
-def test_the_trainer_that_is_killed_touches_neither_the_users_kafka_nor_their_checkpoints(
-    load_text: LoadText, tmp_path: Path
-) -> None:
+def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_text: LoadText, tmp_path: Path) -> None:
     text = FIVE_LINES.replace("topics: [clicks]", "topics: [clicks, set-aside], start: latest, group: theirs")
     theirs = load_text(text + "training: {batch_size: 32, shuffle: 7}\nstop: {grace: 9s}\n").settings
     home = set_apart(theirs, "127.0.0.1:1234", tmp_path / "apart")
@@ -77,7 +75,7 @@ def test_the_trainer_that_is_killed_touches_neither_the_users_kafka_nor_their_ch
     assert ours.records.features == theirs.records.features
 
 
-def test_no_way_into_the_users_kafka_is_written_down(load_text: LoadText, tmp_path: Path) -> None:
+def test_no_secret_of_the_users_kafka_is_written_down(load_text: LoadText, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hush")
     sasl = "security_protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_username: anna, sasl_password_file: ./secret"
     theirs = load_text(FIVE_LINES.replace("topics: [clicks]", f"topics: [clicks], {sasl}")).settings
@@ -112,7 +110,7 @@ def test_one_lost_and_one_repeated_do_not_cancel_out() -> None:
     assert compared(written, Evidence.of([0, 1, 2, 3, 4, 5, 6, 8, 8, 8])) == (1, 1), "the sum alone would not tell"
 
 
-def test_more_read_again_than_lies_between_two_saves_and_in_a_block_is_beyond_the_bound() -> None:
+def test_a_replay_longer_than_a_save_interval_and_a_block_breaks_the_bound() -> None:
     pace = SaveSchedule(every_s=1.0, save_s=1.0, block_rows=256)
     assert pace.bound(10_000, learning_s=10.0) == 256 + 2000
     assert pace.bound(500, learning_s=0.5) == 256 + 500, "before the first save all of it is read again"
@@ -124,7 +122,7 @@ def test_a_spread_of_few_values_does_not_flatter() -> None:
 
 
 @pytest.mark.parametrize("broken", ["lost", "learnt_twice", "unbalanced", "valid_rejected", "replay_beyond_bound"])
-def test_whatever_does_not_hold_is_said_and_counts(broken: str) -> None:
+def test_every_broken_claim_is_reported_and_counts(broken: str) -> None:
     figures = Figures(seed=1, kills=20, records=5000, restored_newest=15)
     assert ProofResult(name="clicks", figures=figures, set_aside={}).kept
     setattr(figures, broken, 3)

@@ -18,7 +18,7 @@ from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_h
 from training.checkpoints import FolderLease
 
 
-def test_the_exit_code_is_that_of_the_worst() -> None:
+def test_the_exit_code_is_that_of_the_worst_failure() -> None:
     assert exit_code_of([ok("a", ""), warn("b", ""), skip("c", "")]) == 0
     checks = [fail("a", ConfigError("")), fail("b", UnreachableError("")), ok("c", "")]
     assert exit_code_of(checks) == 3
@@ -35,7 +35,7 @@ def test_an_empty_topic_shows_nothing() -> None:
     assert "no record yet" in check.detail
 
 
-def test_a_sample_is_told_of_by_reason_and_field() -> None:
+def test_a_sample_is_reported_by_reason_and_field() -> None:
     check = judged(400, Counter({(Reason.MISSING, "price"): 3, (Reason.MALFORMED, None): 1}))
     assert check.outcome is CheckOutcome.WARN
     assert "396 of 400" in check.detail
@@ -67,14 +67,14 @@ def test_a_folder_that_is_not_there_can_be_made_and_is_not(settings: Settings, t
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_a_file_where_the_folder_should_be_is_told_with_the_way_out(settings: Settings, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_reported_with_a_remedy(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     check = examined(settings)["folder"]
     assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 2)
     assert "Not a directory; make it a folder" in check.detail
 
 
-def test_who_holds_the_folder_is_named_and_keeps_it(settings: Settings, tmp_path: Path) -> None:
+def test_the_holder_of_the_folder_is_named_and_keeps_it(settings: Settings, tmp_path: Path) -> None:
     writer = FolderLease.acquire(folder_in(tmp_path), "millrace run clicks")
     try:
         check = examined(settings)["lock"]
@@ -86,7 +86,7 @@ def test_who_holds_the_folder_is_named_and_keeps_it(settings: Settings, tmp_path
     assert examined(settings)["lock"].outcome is CheckOutcome.OK
 
 
-def test_what_a_start_would_go_on_from_is_compared_with_the_topic(settings: Settings, tmp_path: Path) -> None:
+def test_the_positions_to_resume_from_are_compared_with_the_topic(settings: Settings, tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path), steps=3)  # clicks:0 stands at 30, clicks:1 at 15
     assert "155 offsets are to be learnt" in examined(settings, bounds())["positions"].detail
     gone = examined(settings, bounds(first=31))["positions"]
@@ -103,13 +103,13 @@ def test_a_gap_that_the_settings_accept_is_a_warning(tmp_path: Path) -> None:
     assert examined(accepting, bounds(first=31))["positions"].outcome is CheckOutcome.WARN
 
 
-def test_a_partition_that_is_gone_is_no_small_thing(settings: Settings, tmp_path: Path) -> None:
+def test_a_missing_partition_is_a_failure(settings: Settings, tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path), steps=1)
     check = examined(settings, Bounds(first={P0: 0}, end={P0: 99}, start={P0: 0}))["positions"]
     assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 4)
 
 
-def test_damaged_checkpoints_fail_as_they_would_a_start(settings: Settings, tmp_path: Path) -> None:
+def test_damaged_checkpoints_fail_with_the_exit_code_of_a_start(settings: Settings, tmp_path: Path) -> None:
     publish_history(folder_in(tmp_path), steps=0)
     (folder_in(tmp_path).checkpoint(0) / "model.safetensors").write_bytes(b"x")
     check = examined(settings)["checkpoint"]
@@ -121,25 +121,25 @@ def tokens_of(tmp_path: Path, **environ: str) -> CheckResult:
     return tokens_check(found.settings)
 
 
-def test_without_tokens_this_machine_orders_or_nobody_does(tmp_path: Path) -> None:
+def test_without_tokens_only_this_machine_may_send_commands(tmp_path: Path) -> None:
     alone = tokens_of(tmp_path)
     assert (alone.outcome, alone.detail) == (
         CheckOutcome.OK,
-        "none; 127.0.0.1:8080 takes orders from this machine alone",
+        "none; 127.0.0.1:8080 takes commands from this machine only",
     )
     reached = tokens_of(tmp_path, listen="0.0.0.0:8080")
     assert (reached.outcome, reached.exit_code) == (CheckOutcome.WARN, 0)
-    assert "nobody may pause, save or rewind: set api.tokens_dir to a folder" in reached.detail
+    assert "no one may pause, save or rewind: set api.tokens_dir to a folder" in reached.detail
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:8080", "0.0.0.0:8080"])
-def test_who_may_order_is_told_by_name_and_never_by_token(tmp_path: Path, listen: str) -> None:
+def test_token_owners_are_listed_by_name_and_never_by_token(tmp_path: Path, listen: str) -> None:
     folder = tmp_path / "tokens"
     folder.mkdir()
     for name in ("ops", "ci"):
         (folder / name).write_text("canary-4711-canary-4711")
     check = tokens_of(tmp_path, listen=listen, tokens_dir=str(folder))
-    assert (check.outcome, check.detail) == (CheckOutcome.OK, f"2 in {folder}; may order: ci, ops")
+    assert (check.outcome, check.detail) == (CheckOutcome.OK, f"2 in {folder}; may send commands: ci, ops")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_who_may_order_is_told_by_name_and_never_by_token(tmp_path: Path, listen
         ("canary", "/ops holds a token of another length than 16 to 4096"),
     ],
 )
-def test_a_folder_of_tokens_that_a_start_refuses_is_refused_here_in_the_same_line(
+def test_a_tokens_folder_that_a_start_refuses_is_refused_alike(
     tmp_path: Path, token: str | None, complaint: str
 ) -> None:
     folder = tmp_path / "tokens"

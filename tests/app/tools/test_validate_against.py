@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def publish(settings: Settings, folder: Path) -> None:
-    """What a start publishes as number 0, as far as a model is in it."""
+    """Publish what a start publishes as number 0, as far as the model is in it."""
     learner = make_learner(load_model(model_file(settings)), settings)
     parts = [*learner.parts, Hyperparameters(learner.model, hyperparameter_options(settings))]
     writer = FolderLease.acquire(folder_in(folder), "a test")
@@ -55,7 +55,7 @@ def last(path: Path, number: int | None = None) -> CheckResult:
     return check
 
 
-def test_where_nothing_was_learnt_yet_there_is_nothing_to_refuse(config: Path, tmp_path: Path) -> None:
+def test_without_a_checkpoint_there_is_nothing_to_refuse(config: Path, tmp_path: Path) -> None:
     checks = [*examine_against(config, None)]
     assert [(check.name, check.outcome) for check in checks] == [
         ("settings", "ok"),
@@ -66,7 +66,7 @@ def test_where_nothing_was_learnt_yet_there_is_nothing_to_refuse(config: Path, t
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_the_same_model_goes_on_while_a_trainer_holds_the_folder(config: Path, tmp_path: Path) -> None:
+def test_the_same_model_can_resume_while_a_trainer_holds_the_folder(config: Path, tmp_path: Path) -> None:
     publish(load(config, {}).settings, tmp_path)
     holder = FolderLease.acquire(folder_in(tmp_path), "millrace run clicks")
     try:
@@ -76,7 +76,7 @@ def test_the_same_model_goes_on_while_a_trainer_holds_the_folder(config: Path, t
         holder.release()
 
 
-def test_another_rate_goes_on_and_is_said(config: Path, tmp_path: Path) -> None:
+def test_another_learning_rate_can_resume_with_a_warning(config: Path, tmp_path: Path) -> None:
     publish(load(config, {}).settings, tmp_path)
     config.write_text(config.read_text().replace("build_model}", "build_model, args: {rate: 0.2}}"))
     check = last(config)
@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint_is_refused_with_4(config: Path, tmp_path: Path) ->
     ] * 2
 
 
-def test_a_model_that_does_not_build_is_said_as_such(config: Path, tmp_path: Path) -> None:
+def test_a_model_that_does_not_build_is_reported_as_such(config: Path, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def build_model():\n    raise ValueError('no')\n")
     checks = [*examine_against(config, None)]
     assert [(check.name, check.outcome, check.exit_code) for check in checks[2:]] == [
@@ -111,7 +111,7 @@ def test_a_model_that_does_not_build_is_said_as_such(config: Path, tmp_path: Pat
     ]
 
 
-def test_what_is_no_number_is_a_usage_error_that_names_both_ways(config: Path) -> None:
+def test_an_invalid_number_is_a_usage_error_with_the_valid_forms(config: Path) -> None:
     command = [sys.executable, "-c", "from app.cli import main; main()", "validate", "-c", str(config)]
     root = Path(__file__).parents[3]
     done = subprocess.run(
