@@ -1,7 +1,7 @@
 """Programs that some tests need and Python's registry does not have, such as a browser.
 
-A machine without one skips those tests and says how to get it; where MILLRACE_TESTS_NEED_ALL is set, as in CI, that is
-a failure, so that nothing goes untested unseen.
+On a machine without one, those tests are skipped with the way to get it. Where MILLRACE_TESTS_NEED_ALL is set, as in
+CI, that is a failure, so that no test is skipped unnoticed.
 """
 
 import os
@@ -16,7 +16,7 @@ MISSING = "not on this machine: "
 
 
 def program(*names: str, how: str) -> Path:
-    """Where the first of these that is there is, beside the interpreter or on PATH; `how` says how to get it."""
+    """Return the first of these programs that is beside the interpreter or on PATH; `how` says how to get it."""
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     for name in names:
         if (found := shutil.which(name, path=places)) is not None:

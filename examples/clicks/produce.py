@@ -1,4 +1,4 @@
-"""Writes clicks that can be learnt: some ads are liked, some hours are good, and what is dear is clicked less.
+"""Writes clicks that can be learnt: some ads and some hours are preferred, and expensive offers are clicked less.
 
     python examples/clicks/produce.py --count 1000000
 
@@ -22,14 +22,14 @@ CHUNK = 1000
 
 
 def click_rule() -> tuple[np.ndarray, np.ndarray]:
-    """How much each ad and each hour is liked, in log odds; the one that all records follow."""
+    """Return the preference for each ad and each hour, in log odds: the rule that all records follow."""
     rule = np.random.default_rng(RULE_SEED)
     hours = 0.8 * np.sin((np.arange(24) - 13) * np.pi / 12)
     return rule.normal(0.0, 1.5, ADS), hours
 
 
 def visits(seed: int) -> Iterator[list[bytes]]:
-    """Chunks of records without end, the same for the same seed."""
+    """Give chunks of records without end, the same for the same seed."""
     random = np.random.default_rng(seed)
     liked_ads, liked_hours = click_rule()
     while True:
@@ -46,7 +46,7 @@ def visits(seed: int) -> Iterator[list[bytes]]:
 
 
 async def produce(bootstrap: str, topic: str, chunks: Iterator[list[bytes]], options: argparse.Namespace) -> int:
-    """Write `count` records, or for ever, at most `rate` a second; return how many were written."""
+    """Write `count` records, or without end, at most `rate` per second; return how many were written."""
     written, began = 0, time.monotonic()
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20)
     try:

@@ -30,13 +30,13 @@ ROWS, COLUMNS = 7, 5
 
 
 def shapes() -> np.ndarray:
-    """The ten digits as numbers from 0 to 1, with an empty border: [10, 9, 7]."""
+    """Return the ten digits as numbers from 0 to 1, with an empty border: [10, 9, 7]."""
     drawn = np.array([[list(shape) for shape in line.split()] for line in SHAPES.split("\n") if line]) == "#"
     return np.pad(drawn.transpose(1, 0, 2).astype(np.float32), ((0, 0), (1, 1), (1, 1)))
 
 
 def drawings(seed: int) -> Iterator[list[bytes]]:
-    """Chunks of records without end, the same for the same seed."""
+    """Give chunks of records without end, the same for the same seed."""
     random = np.random.default_rng(seed)
     known = shapes()
     while True:
@@ -49,7 +49,7 @@ def drawings(seed: int) -> Iterator[list[bytes]]:
 
 
 def _looks(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """For each image, where on the shape each of its pixels looks: rows and columns, [n, SIZE, SIZE]."""
+    """Return for each image which place of the shape each of its pixels shows: rows and columns, [n, SIZE, SIZE]."""
     turn, slant = random.normal(0, 0.12, CHUNK), random.normal(0, 0.15, CHUNK)
     height, width = random.uniform(12, 16, CHUNK), random.uniform(8, 12, CHUNK)
     down, right = random.uniform(-2, 2, (2, CHUNK))
@@ -64,7 +64,7 @@ def _looks(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _seen(shape: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The ink at those places, between the four cells around each; none outside."""
+    """Return the ink at those places, interpolated between the four cells around each; none outside."""
     rows, columns = np.clip(rows, 0, ROWS + 0.999), np.clip(columns, 0, COLUMNS + 0.999)
     top, left = rows.astype(int), columns.astype(int)
     below, beside = rows - top, columns - left
@@ -75,7 +75,7 @@ def _seen(shape: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarra
 
 
 async def produce(bootstrap: str, topic: str, seed: int, count: int | None) -> int:
-    """Write `count` records, or for ever; return how many were written."""
+    """Write `count` records, or without end; return how many were written."""
     written = 0
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=20)
     try:

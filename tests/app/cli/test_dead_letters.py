@@ -1,4 +1,4 @@
-"""Dead letters whose headers and values anybody may have written, as the command line shows them."""
+"""Dead letters with headers and values from any program, as the command line shows them."""
 
 import json
 from collections import Counter

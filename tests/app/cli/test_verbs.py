@@ -141,7 +141,7 @@ def test_status_waits_for_a_starting_service_if_asked_to(url: str) -> None:
 
 
 class Late:
-    """A service that begins to answer when it is told to: one thing after the other, the last for ever."""
+    """A service that begins to answer on request: one answer after the other, the last one repeatedly."""
 
     def __init__(self, port: int, *answers: Mapping[str, object]) -> None:
         still = list(answers)

@@ -1,4 +1,4 @@
-"""A trial measures whole calls, and touches nothing that anybody else sees."""
+"""A trial measures whole calls, and touches nothing that others see."""
 
 from dataclasses import replace
 from pathlib import Path
