@@ -198,7 +198,7 @@ def test_a_varying_list_gets_a_bound_above_the_longest_seen() -> None:
     text = drafted(rows, ("n", "t"))
     assert "n: {dtype: float32, shape: [16], pad: 0.0, length: n_length}" in text
     assert 't: {dtype: string, shape: [4], pad: "", length: t_length}' in text
-    assert "a list of numbers, of varying length, up to 8 seen; what is beyond 16 is cut, and counted" in text
+    assert "a list of numbers, of varying length, up to 8 seen; elements beyond 16 are cut, and counted" in text
 
 
 @pytest.mark.tensorflow
