@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.options import ConfigFile, Json
 from app.service.logs import configure
 from app.settings import load
 from app.settings.environment import quiet_tensorflow
@@ -24,9 +24,9 @@ _SPENT = {
 
 
 def bench(
-    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    file: ConfigFile,
     seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long to measure.")] = 20.0,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Learn the topic's records at full speed for a while; report the rate, what limits it, and the headroom.
 

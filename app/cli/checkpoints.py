@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import options
-from app.cli.options import checkpoint_number, service
+from app.cli.options import Config, ConfigFile, Json, TokenFile, Url, checkpoint_number, service
 from app.cli.render import differences
 from app.cli.render.lineage import LISTED, as_row, described, in_words, listed
 from app.cli.render.tables import print_table
@@ -26,17 +25,15 @@ checkpoints = typer.Typer(
     no_args_is_help=True,
 )
 
-Config = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
 Which = Annotated[str, typer.Argument(metavar="latest|N", help="The latest, or a checkpoint's number.")]
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @checkpoints.command()
 def save(
-    file: options.Config = None,
-    url: options.Url = None,
+    file: Config = None,
+    url: Url = None,
     note: Annotated[str | None, typer.Option(help="A note that is kept with the checkpoint.")] = None,
-    token_file: options.TokenFile = None,
+    token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """Have a running service save a checkpoint now, and wait until it is durable.
@@ -53,7 +50,7 @@ def save(
 
 
 @checkpoints.command("list")
-def listing(file: Config, as_json: Json = False) -> None:
+def listing(file: ConfigFile, as_json: Json = False) -> None:
     """List all checkpoints, the newest first.
 
     Example: millrace checkpoints list -c clicks.yaml
@@ -68,7 +65,7 @@ def listing(file: Config, as_json: Json = False) -> None:
 
 
 @checkpoints.command()
-def show(which: Which, file: Config, as_json: Json = False) -> None:
+def show(which: Which, file: ConfigFile, as_json: Json = False) -> None:
     """Show where a checkpoint comes from.
 
     The offsets in it and their outcome, their event times, what was skipped, when, why, by whom and with which versions
@@ -84,7 +81,7 @@ def show(which: Which, file: Config, as_json: Json = False) -> None:
 def diff(
     first: Annotated[int, typer.Argument(min=0, metavar="A", help="A checkpoint's number.")],
     second: Annotated[int, typer.Argument(min=0, metavar="B", help="Another checkpoint's number.")],
-    file: Config,
+    file: ConfigFile,
     as_json: Json = False,
 ) -> None:
     """Show what differs between two checkpoints: offsets, commands, settings, code, and each variable's numbers.
@@ -102,7 +99,7 @@ def diff(
 
 @checkpoints.command()
 def verify(
-    file: Config,
+    file: ConfigFile,
     number: Annotated[int | None, typer.Argument(min=0, help="The checkpoint's number; default: all.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -128,7 +125,7 @@ def verify(
 def weights(
     which: Which,
     out: Annotated[Path, typer.Argument(metavar="OUT.weights.h5", help="The file to write.")],
-    file: Config,
+    file: ConfigFile,
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint's weights as a Keras .weights.h5 file, for `model.load_weights` without millrace.

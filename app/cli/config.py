@@ -1,11 +1,10 @@
 """`millrace config`: shows the effective settings, and the schema of a config file."""
 
 import json
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from app.cli.options import ConfigFile, Json
 from app.settings import load
 from app.settings.json_schema import json_schema
 from app.settings.loading import leaves
@@ -17,8 +16,8 @@ config = typer.Typer(help="Show the effective settings, or the JSON Schema of a 
 
 @config.command()
 def show(
-    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    file: ConfigFile,
+    as_json: Json = False,
 ) -> None:
     """Print every effective value with its origin, secrets masked.
 

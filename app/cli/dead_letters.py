@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.options import ConfigFile, Json
 from app.cli.render import dead_letters as rendered
 from app.cli.render.tables import print_table
 from app.settings import Settings, load
@@ -18,14 +19,12 @@ dead_letters = typer.Typer(
     help="List the records that were set aside, show why, and send them again.", no_args_is_help=True
 )
 
-Config = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
 Values = Annotated[bool, typer.Option("--values", help="Show keys and values too; they may be personal data.")]
-Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @dead_letters.command("list")
 def listing(
-    file: Config,
+    file: ConfigFile,
     last: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest to list.")] = 20,
     values: Values = False,
     as_json: Json = False,
@@ -50,7 +49,7 @@ def listing(
 @dead_letters.command()
 def show(
     place: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="Where the letter is, as in the list.")],
-    file: Config,
+    file: ConfigFile,
     values: Values = False,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +68,7 @@ def show(
 @dead_letters.command()
 def redrive(
     to: Annotated[str, typer.Option(metavar="TOPIC", help="The topic to send the records to; it has to exist.")],
-    file: Config,
+    file: ConfigFile,
     reason: Annotated[
         list[str] | None, typer.Option(help="Only records that were set aside for this reason. May be repeated.")
     ] = None,

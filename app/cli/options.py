@@ -9,6 +9,7 @@ from app.settings import load
 from app.tools.service_client import Remote, token_in, url_of
 from consumers.errors import ConfigError
 
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
 Config = Annotated[
     Path | None,
     typer.Option("--config", "-c", help="The config file; its api.listen is the service's address."),

@@ -3,11 +3,11 @@
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.cli.options import ConfigFile, Json
 from app.settings import load
 from app.tools.prove.campaign import Figures
 from app.tools.prove.kills import KillMethod
@@ -16,12 +16,12 @@ from app.tools.prove.prove import prove as run_campaign
 
 
 def prove(
-    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    file: ConfigFile,
     kills: Annotated[int, typer.Option(min=1, max=10_000, help="How often to kill it.")] = 20,
     seed: Annotated[
         int | None, typer.Option(help="The seed of kills and records; default: another one each time.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Kill a trainer of your model again and again while it learns; show that no record is lost or learnt twice.
 

@@ -4,14 +4,13 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.options import checkpoint_number
+from app.cli.options import ConfigFile, Json, checkpoint_number
 from app.cli.render.tables import console, print_line
 from app.settings.environment import quiet_tensorflow
 from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
@@ -21,7 +20,7 @@ _WIDTHS = (4, 12)
 
 
 def validate(
-    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    file: ConfigFile,
     against: Annotated[
         str | None,
         typer.Option(
@@ -30,7 +29,7 @@ def validate(
             help="Check only whether this model can resume from a checkpoint; exits 4 if not. Kafka is not asked.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check everything that a start needs, and change nothing.
 
