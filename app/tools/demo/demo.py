@@ -70,7 +70,7 @@ class Findings:
         self.newest: WitnessResult | None = None
 
 
-class Trainer:
+class DemoTrainer:
     """The trainer's process and its HTTP interface."""
 
     def __init__(self, process: SupervisedProcess, page: str) -> None:
@@ -101,7 +101,7 @@ class Demo:
     """A demo in which everything runs."""
 
     broker: LocalBroker
-    trainer: Trainer
+    trainer: DemoTrainer
     freezer: Freezer
     load: LoadGenerator
     findings: Findings
@@ -193,7 +193,7 @@ def _start_all(options: DemoOptions, screen: Screen, findings: Findings, ends: E
     screen.say("Starting the trainer; TensorFlow takes some seconds to load.")
     process = _start(home, "trainer", millrace_command(["run", "-c", str(home.config)]))
     ends.callback(_end_trainer, process, screen, findings)
-    trainer = Trainer(process, f"http://{HOST}:{api_port}/")
+    trainer = DemoTrainer(process, f"http://{HOST}:{api_port}/")
     _show_beginning(trainer, screen, findings)
     command = module_command("app.tools.demo.frozen_judge", [str(home.config)])
     judge = _start(home, "judge", command, pipes=True)
@@ -259,7 +259,7 @@ def _end_trainer(process: SupervisedProcess, screen: Screen, findings: Findings)
         findings.newest = findings.witnesses.newest()
 
 
-def _show_beginning(trainer: Trainer, screen: Screen, findings: Findings) -> None:
+def _show_beginning(trainer: DemoTrainer, screen: Screen, findings: Findings) -> None:
     """Check the very checkpoint that the trainer says it has resumed from."""
     newest = trainer.wait_until_at_work()["checkpoint"]
     if newest["step"] == 0 and "parent" not in newest:
