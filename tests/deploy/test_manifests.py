@@ -195,7 +195,7 @@ def test_a_node_can_always_be_drained(objects: tuple[Object, ...]) -> None:
 # One with another.
 
 
-def test_there_is_one_trainer_that_keeps_its_volume_and_a_bad_rollout_can_be_replaced(
+def test_one_trainer_keeps_its_volume_and_a_bad_rollout_can_be_replaced(
     objects: tuple[Object, ...],
 ) -> None:
     spec = only(objects, "StatefulSet")["spec"]

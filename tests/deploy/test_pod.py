@@ -230,7 +230,7 @@ def test_what_the_docs_have_executed_in_the_pod_does_it(life: Life, command: str
     assert done.returncode == 0, done.stderr
 
 
-def test_a_rewind_in_the_pod_is_first_only_looked_at_and_then_ordered_by_the_file_that_was_named(life: Life) -> None:
+def test_a_rewind_in_the_pod_is_planned_first_and_then_ordered_with_the_token_file(life: Life) -> None:
     (looked,), (order,) = [one for one in BESIDE if "--dry-run" in one], ORDERING
     assert "nothing was done" in life.executed[looked].stdout
     assert "is checkpoint 0 again" in life.executed[order].stdout

@@ -56,7 +56,7 @@ def _learn_what_is_queued(run: Run, topic: Topic) -> None:
 
 @pytest.mark.row(6)
 @pytest.mark.parametrize("kind", [BrokerStopped, BrokerPaused])
-def test_a_broker_that_goes_and_comes_back_while_it_is_read_ends_nothing_and_costs_nothing(
+def test_a_broker_that_goes_and_comes_back_while_read_ends_and_loses_nothing(
     station: Station, straight: SharedTrainer, kind: Callable[[LocalBroker], Disturbance]
 ) -> None:
     run, topic = straight.run, straight.topic
@@ -75,7 +75,7 @@ def test_a_broker_that_goes_and_comes_back_while_it_is_read_ends_nothing_and_cos
 @pytest.mark.row(6)
 @pytest.mark.row(7)
 @pytest.mark.fastest
-def test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used(
+def test_while_a_killed_broker_is_away_the_queue_is_learnt_and_then_little_is_used(
     station: Station, straight: SharedTrainer, record_property: Callable[[str, object], None]
 ) -> None:
     run, topic = straight.run, straight.topic
@@ -100,7 +100,7 @@ def test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_
 
 
 @pytest.mark.row(6)
-def test_a_stop_while_the_broker_is_away_saves_and_ends_well_and_the_next_start_goes_on(
+def test_a_stop_while_the_broker_is_away_saves_and_the_next_start_resumes(
     station: Station, straight: SharedTrainer
 ) -> None:
     run, topic = straight.run, straight.topic

@@ -14,7 +14,7 @@ PARTITIONS = 2
 
 
 @pytest.mark.fastest
-def test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint_and_the_next_start_catches_up(
+def test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream(PARTITIONS)

@@ -46,7 +46,7 @@ def _carry_out(fix: str, made: Project) -> dict[int, range]:
 
 
 @pytest.mark.fastest
-def test_a_record_that_kills_the_process_is_named_by_a_paused_start_and_passed_over_by_order(
+def test_a_record_that_kills_the_process_is_named_by_a_paused_start_and_skipped(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream(PARTITIONS)

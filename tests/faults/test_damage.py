@@ -35,9 +35,7 @@ def _all_learnt_once(project: Project, topic: Topic) -> Statement:
 
 @pytest.mark.row(17)
 @pytest.mark.fastest
-def test_a_start_on_a_damaged_checkpoint_goes_on_from_its_parent_and_learns_the_rest_again(
-    stream: MakeStream, project: MakeProject
-) -> None:
+def test_a_start_on_a_damaged_checkpoint_resumes_from_its_parent(stream: MakeStream, project: MakeProject) -> None:
     topic = stream(PARTITIONS)
     made = project(topic, checkpoints={"every": "1h"})
     for _ in range(2):
@@ -53,7 +51,7 @@ def test_a_start_on_a_damaged_checkpoint_goes_on_from_its_parent_and_learns_the_
 
 @pytest.mark.row(18)
 @pytest.mark.fastest
-def test_a_start_on_damaged_checkpoints_alone_is_refused_until_a_new_beginning_is_ordered(
+def test_a_start_on_damaged_checkpoints_alone_is_refused_until_start_over(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream(PARTITIONS)

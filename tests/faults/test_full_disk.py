@@ -13,7 +13,7 @@ FULL = "save.after_data"
 
 
 @pytest.mark.fastest
-def test_training_goes_on_over_a_full_disk_and_nothing_is_committed_until_a_save_works(
+def test_training_continues_over_a_full_disk_and_commits_nothing_until_a_save_works(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream(PARTITIONS)

@@ -39,7 +39,7 @@ def _fails_past_its_limit(run: Run, phase: str, limit_s: float) -> dict[str, Any
 
 
 @pytest.mark.fastest
-def test_a_build_or_a_step_that_blocks_is_no_life_past_its_own_limit_and_alive_again_when_it_goes_on(
+def test_liveness_fails_while_a_build_or_step_blocks_past_its_limit_and_comes_back(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream()

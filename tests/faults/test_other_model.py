@@ -47,7 +47,7 @@ def _newest(shelf: Shelf) -> Statement:
 
 
 @pytest.mark.fastest
-def test_another_model_is_refused_untouched_and_a_changed_rate_is_decided_by_policy_and_never_silent(
+def test_another_model_is_refused_untouched_and_a_changed_rate_follows_the_policy(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream()

@@ -14,7 +14,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return within(recorded(folder), folder)
 
 
-def test_nobody_is_told_of_a_checkpoint_before_every_file_and_name_of_it_is_synced_in_order(
+def test_a_checkpoint_is_announced_after_all_its_files_and_names_are_synced_in_order(
     events: list[Event],
 ) -> None:
     assert complaints(events) == []

@@ -63,7 +63,7 @@ def _all_is_as_it_should_be(made: Project, topic: Topic) -> None:
 
 
 @pytest.mark.fastest
-def test_what_raises_is_set_aside_while_the_process_lives_and_a_restart_does_not_stumble_over_it(
+def test_what_raises_is_set_aside_without_a_restart_and_stays_so_after_one(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream(2)

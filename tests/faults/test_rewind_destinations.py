@@ -63,7 +63,7 @@ def _remove_before(topic: Topic, partition: int, offset: int) -> None:
         pool.submit(asyncio.run, remove()).result(60)
 
 
-def test_a_rewind_to_a_time_or_an_offset_learns_again_what_came_after_it_but_for_what_was_ever_skipped(
+def test_a_rewind_to_a_time_or_offset_learns_again_all_but_what_was_ever_skipped(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream(PARTITIONS)

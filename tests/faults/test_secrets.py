@@ -195,7 +195,7 @@ def test_every_verb_is_listened_to_or_named_with_a_reason_why_not() -> None:
 
 
 @pytest.mark.fastest
-def test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has_gone_wrong(
+def test_no_secret_and_no_value_of_a_record_appears_anywhere_after_every_failure(
     topic: tuple[Topic, str], tmp_path: Path
 ) -> None:
     source, address = topic

@@ -24,7 +24,7 @@ LONGEST_S = 3.0
 
 
 @pytest.mark.fastest
-def test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before_any_save(
+def test_start_latest_skips_nothing_written_later_though_killed_before_any_save(
     stream: MakeStream, project: MakeProject
 ) -> None:
     topic = stream(PARTITIONS)
@@ -74,7 +74,7 @@ def _later(random: Random) -> list[KillMethod]:
     return faults
 
 
-def test_a_start_that_is_killed_again_and_again_converges_and_leaves_no_more_on_disk_than_one_does(
+def test_a_start_killed_again_and_again_converges_and_leaves_no_more_files_than_one(
     stream: MakeStream, project: MakeProject
 ) -> None:
     seed = int(time.time())

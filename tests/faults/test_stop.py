@@ -66,7 +66,7 @@ def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_agai
     assert end.seen == {partition: topic.evidence(partition) for partition in range(PARTITIONS)}
 
 
-def test_sigterm_in_a_call_a_save_a_restore_or_while_tracing_ends_well_and_nothing_is_read_again(
+def test_sigterm_in_a_call_save_restore_or_trace_ends_well_and_replays_nothing(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     seed = int(time.time())

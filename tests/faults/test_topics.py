@@ -80,7 +80,7 @@ def refused(run: Run, text: str) -> None:
 
 @pytest.mark.row(12)
 @pytest.mark.fastest
-def test_a_quiet_partition_and_one_that_joins_are_learnt_beside_a_hot_one_and_an_empty_one(
+def test_quiet_and_new_partitions_are_learnt_beside_a_hot_and_an_empty_one(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
     topic = shifting(3)
@@ -111,7 +111,7 @@ def test_a_quiet_partition_and_one_that_joins_are_learnt_beside_a_hot_one_and_an
 
 @pytest.mark.row(13)
 @pytest.mark.fastest
-def test_a_topic_created_again_while_we_were_away_is_refused_or_begun_anew_and_never_mixed_up(
+def test_a_topic_recreated_while_we_were_away_is_refused_or_restarted_never_mixed(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
     topic = shifting(2)
@@ -153,7 +153,7 @@ def _both(first: Evidence, second: Evidence) -> Evidence:
 
 
 @pytest.mark.row(13)
-def test_a_topic_deleted_under_it_is_waited_for_in_plain_sight_and_refused_when_it_is_another_one(
+def test_a_topic_deleted_while_read_is_waited_for_and_its_successor_refused(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
     topic = shifting()
@@ -176,7 +176,7 @@ def test_a_topic_deleted_under_it_is_waited_for_in_plain_sight_and_refused_when_
 
 
 @pytest.mark.row(13)
-def test_a_topic_created_again_under_it_is_learnt_from_its_beginning_where_that_is_wanted_though_killed_meanwhile(
+def test_a_topic_recreated_while_read_is_learnt_from_its_beginning_despite_a_kill(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
     topic = shifting()
@@ -224,7 +224,7 @@ def _queue_stands(run: Run) -> bool:
 
 
 @pytest.mark.row(14)
-def test_records_removed_before_they_were_read_end_it_with_the_way_out_running_and_at_a_start(
+def test_unread_records_removed_by_retention_end_the_run_with_a_way_out(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
     topic = shifting()
@@ -243,7 +243,7 @@ def test_records_removed_before_they_were_read_end_it_with_the_way_out_running_a
 
 @pytest.mark.row(14)
 @pytest.mark.fastest
-def test_records_removed_before_they_were_read_are_counted_as_lost_where_that_is_wanted_and_for_ever(
+def test_unread_records_removed_by_retention_are_counted_as_lost_for_ever(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
     topic = shifting()
@@ -326,7 +326,7 @@ async def _left(bootstrap: str, topic: str) -> list[int]:
 
 @pytest.mark.row(15)
 @pytest.mark.fastest
-def test_what_compaction_and_transactions_leave_out_is_passed_and_nothing_aborted_is_learnt(
+def test_compacted_offsets_are_passed_and_aborted_records_are_not_learnt(
     broker: str, topic: MakeTopic, wait_for: WaitFor, shifting: MakeShifting, tmp_path: Path
 ) -> None:
     transacted = topic()

@@ -28,7 +28,7 @@ def _refused(run: Run) -> int:
 
 @pytest.mark.row(9)
 @pytest.mark.fastest
-def test_a_stranger_who_joins_and_leaves_our_group_touches_neither_the_learning_nor_what_is_learnt(
+def test_a_stranger_who_joins_and_leaves_our_group_does_not_affect_the_learning(
     station: Station, straight: SharedTrainer
 ) -> None:
     run, topic, group = straight.run, straight.topic, straight.project.group

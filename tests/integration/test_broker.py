@@ -17,7 +17,7 @@ async def _read(broker: str, topic: str, partition: int, count: int) -> list[tup
         return records
 
 
-def test_what_is_produced_is_there_by_partition_in_order_and_at_the_offsets_given_back(
+def test_produced_records_lie_in_order_at_the_offsets_that_were_returned(
     broker: str, topic: Callable[..., str], produce: Callable[..., list[tuple[int, int]]]
 ) -> None:
     name = topic(partitions=2, retention_ms=-1)

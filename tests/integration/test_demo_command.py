@@ -54,9 +54,7 @@ def watched(process: subprocess.Popen[bytes], said: Path) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_killed_demo_goes_on_where_it_was_with_nothing_lost_and_nothing_learnt_twice(
-    tmp_path: Path, wait_for: WaitFor
-) -> None:
+def test_a_killed_demo_resumes_with_nothing_lost_and_nothing_learnt_twice(tmp_path: Path, wait_for: WaitFor) -> None:
     folder, said = tmp_path / "demo", tmp_path / "first.log"
     with demo(folder, said) as process:
         wait_for(lambda: watched(process, said), PATIENCE_S)

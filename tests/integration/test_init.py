@@ -118,7 +118,7 @@ def test_a_topic_without_records_says_so(broker: str, topic: MakeTopic, tmp_path
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_topic_and_the_servers_that_were_typed_are_looked_at_whatever_the_environment_says(
+def test_the_topic_and_servers_that_were_typed_win_over_the_environment(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
     mine, theirs = topic(), topic()

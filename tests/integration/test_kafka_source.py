@@ -440,7 +440,7 @@ def test_a_missing_topic_is_told_with_the_command_that_creates_it(broker: str) -
         source.start(20)
 
 
-def test_what_the_client_holds_is_told_while_the_hand_off_is_full_and_is_gone_once_it_is_taken(
+def test_what_the_client_holds_is_reported_while_the_hand_off_is_full(
     source: Open, topic: Topic, produce: Produce, wait_for: WaitFor
 ) -> None:
     name = topic()

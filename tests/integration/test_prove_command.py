@@ -37,7 +37,7 @@ def prove(folder: Path, model: str, kills: int) -> "subprocess.CompletedProcess[
     )
 
 
-def test_a_users_model_is_killed_over_records_of_its_schema_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_a_users_model_is_killed_over_records_of_its_schema_and_leaves_nothing(tmp_path: Path) -> None:
     done = prove(tmp_path, (_ROOT / "examples" / "clicks" / "model.py").read_text(), kills=1)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -278,7 +278,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_missed_and_waited_for(
 
 @pytest.mark.parametrize("records", [3, 40], ids=["fewer records", "more records"])
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "when it is missed"])
-def test_a_topic_created_again_under_the_reader_is_refused_and_not_one_record_is_taken_of_it(
+def test_a_topic_recreated_under_the_reader_is_refused_and_no_record_is_taken(
     broker: str, topic: MakeTopic, produce: Produce, source: Open, wait_for: WaitFor, records: int, at_once: bool
 ) -> None:
     name = topic()

@@ -51,12 +51,10 @@ _IN_A_WINDOW = f"{_CRASHES}::test_a_kill_in_any_window_of_a_save_loads_the_previ
 _AROUND_A_REWIND = f"{_REWIND}::test_a_kill_around_a_rewind_restarts_on_the_timeline_that_was_last_published"
 _WHILE_LEARNING = f"{_STOP}::test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again"
 _STRANGER = f"{_SOURCE}::test_a_stranger_in_the_group_refuses_commits_and_stops_nothing_else"
-_ANOTHER_MODEL = (
-    f"{_OTHER}::test_another_model_is_refused_untouched_and_a_changed_rate_is_decided_by_policy_and_never_silent"
-)
+_ANOTHER_MODEL = f"{_OTHER}::test_another_model_is_refused_untouched_and_a_changed_rate_follows_the_policy"
 _ALL_CORRUPT = f"{_STORE}::test_all_corrupt_refuses_until_a_new_beginning_is_ordered"
-_BLOCKED = f"{_HUNG}::test_a_build_or_a_step_that_blocks_is_no_life_past_its_own_limit_and_alive_again_when_it_goes_on"
-_LEFT_OUT = f"{_TOPICS}::test_what_compaction_and_transactions_leave_out_is_passed_and_nothing_aborted_is_learnt"
+_BLOCKED = f"{_HUNG}::test_liveness_fails_while_a_build_or_step_blocks_past_its_limit_and_comes_back"
+_LEFT_OUT = f"{_TOPICS}::test_compacted_offsets_are_passed_and_aborted_records_are_not_learnt"
 
 TEETH = (
     Tooth(
@@ -109,8 +107,7 @@ TEETH = (
         text="        if not dead_letters.wait_acknowledged(",
         instead="        self.source.commit(_request.positions).result(_COMMIT_S)\n"
         "        if not dead_letters.wait_acknowledged(",
-        test=f"{_COMMIT}::test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint_and_the_next_start"
-        "_catches_up",
+        test=f"{_COMMIT}::test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint",
     ),
     Tooth(
         row=3,
@@ -118,7 +115,7 @@ TEETH = (
         file="app/service/service.py",
         text="start_over=self.options.start_over)\n        what",
         instead="start_over=(known := store.newest()) is None or not known.step)\n        what",
-        test=f"{_START}::test_latest_skips_nothing_that_came_after_the_beginning_though_killed_before_any_save",
+        test=f"{_START}::test_start_latest_skips_nothing_written_later_though_killed_before_any_save",
         within_s=150,
     ),
     Tooth(
@@ -126,8 +123,7 @@ TEETH = (
         missing="The locks of those who wrote before stay for ever.",
         file="training/checkpoints/lease.py",
         text="            _remove_locks_before(self.folder, self.term)\n",
-        test=f"{_START}::test_a_start_that_is_killed_again_and_again_converges_and_leaves_no_more_on_disk_than_one"
-        "_does",
+        test=f"{_START}::test_a_start_killed_again_and_again_converges_and_leaves_no_more_files_than_one",
         within_s=900,
     ),
     Tooth(
@@ -207,7 +203,7 @@ TEETH = (
         missing="The client library may log as much as it likes.",
         file="consumers/kafka/source.py",
         text='        limit_loggers("aiokafka", self._options.log_lines_per_minute)\n',
-        test=f"{_AWAY}::test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used",
+        test=f"{_AWAY}::test_while_a_killed_broker_is_away_the_queue_is_learnt_and_then_little_is_used",
     ),
     Tooth(
         row=7,
@@ -215,7 +211,7 @@ TEETH = (
         file="consumers/kafka/fetching.py",
         text="            async with asyncio.timeout(_LOOK_EVERY_S):",
         instead="            async with asyncio.timeout(0):",
-        test=f"{_AWAY}::test_while_a_killed_broker_is_away_what_is_queued_is_learnt_and_then_hardly_anything_is_used",
+        test=f"{_AWAY}::test_while_a_killed_broker_is_away_the_queue_is_learnt_and_then_little_is_used",
     ),
     Tooth(
         row=8,
@@ -279,7 +275,7 @@ TEETH = (
         file="consumers/kafka/fetching.py",
         text="        elif new:\n",
         instead="        elif not known:\n",
-        test=f"{_TOPICS}::test_a_quiet_partition_and_one_that_joins_are_learnt_beside_a_hot_one_and_an_empty_one",
+        test=f"{_TOPICS}::test_quiet_and_new_partitions_are_learnt_beside_a_hot_and_an_empty_one",
         within_s=150,
     ),
     Tooth(
@@ -288,7 +284,7 @@ TEETH = (
         file="consumers/kafka/topic_identity.py",
         text="    if fingerprint_of(record) == kept:",
         instead="    if record.offset == kept.offset:",
-        test=f"{_TOPICS}::test_a_topic_created_again_while_we_were_away_is_refused_or_begun_anew_and_never_mixed_up",
+        test=f"{_TOPICS}::test_a_topic_recreated_while_we_were_away_is_refused_or_restarted_never_mixed",
     ),
     Tooth(
         row=14,
@@ -296,8 +292,7 @@ TEETH = (
         file="consumers/kafka/fetching.py",
         text=", lost=end - position))",
         instead=", lost=0))",
-        test=f"{_TOPICS}::test_records_removed_before_they_were_read_are_counted_as_lost_where_that_is_wanted_and_for"
-        "_ever",
+        test=f"{_TOPICS}::test_unread_records_removed_by_retention_are_counted_as_lost_for_ever",
     ),
     Tooth(
         row=14,
@@ -305,7 +300,7 @@ TEETH = (
         file="consumers/kafka/fetching.py",
         text='        if self._options.out_of_range == "fail":',
         instead='        if self._options.out_of_range == "never":',
-        test=f"{_TOPICS}::test_records_removed_before_they_were_read_end_it_with_the_way_out_running_and_at_a_start",
+        test=f"{_TOPICS}::test_unread_records_removed_by_retention_end_the_run_with_a_way_out",
         within_s=150,
     ),
     Tooth(
@@ -330,8 +325,8 @@ TEETH = (
         file="training/checkpoints/publication.py",
         text="        shutil.rmtree(temporary, ignore_errors=True)\n        if _is_still_writer(",
         instead="        if _is_still_writer(",
-        test="tests/training/checkpoints/test_full_disk.py::test_a_save_that_finds_the_disk_full_leaves_nothing_and_the"
-        "_next_one_works",
+        test="tests/training/checkpoints/test_full_disk.py::test_a_save_that_finds_the_disk_full_leaves_nothing_and"
+        "_the_next_one_works",
     ),
     Tooth(
         row=16,
@@ -339,7 +334,7 @@ TEETH = (
         file="training/errors.py",
         text='the next save tries again."""\n\n    retriable = True',
         instead='the next save tries again."""\n\n    retriable = False',
-        test="tests/faults/test_full_disk.py::test_training_goes_on_over_a_full_disk_and_nothing_is_committed_until_a"
+        test="tests/faults/test_full_disk.py::test_training_continues_over_a_full_disk_and_commits_nothing_until_a"
         "_save_works",
     ),
     Tooth(
@@ -427,7 +422,7 @@ TEETH = (
         text="    if alike >= after:",
         instead="    if alike < 0:",
         test="tests/faults/test_crash_loop.py::test_a_record_that_kills_the_process_is_named_by_a_paused_start_and"
-        "_passed_over_by_order",
+        "_skipped",
     ),
     Tooth(
         row=21,
@@ -435,7 +430,7 @@ TEETH = (
         file="training/checkpoints/in_flight.py",
         text="        self._memory[: len(line)] = line\n",
         test="tests/faults/test_crash_loop.py::test_a_record_that_kills_the_process_is_named_by_a_paused_start_and"
-        "_passed_over_by_order",
+        "_skipped",
     ),
     Tooth(
         row=22,
@@ -492,8 +487,8 @@ TEETH = (
         file="training/recovery/isolation.py",
         text='    return f"{type(error).__name__} in {place}" + (f" ({node[1]})" if node else "")',
         instead='    return f"{error} in {place}" + (f" ({node[1]})" if node else "")',
-        test="tests/faults/test_secrets.py::test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has"
-        "_gone_wrong",
+        test="tests/faults/test_secrets.py::test_no_secret_and_no_value_of_a_record_appears_anywhere_after_every"
+        "_failure",
     ),
     Tooth(
         row=28,
@@ -501,7 +496,7 @@ TEETH = (
         file="app/api/authorization.py",
         text='            raise _unauthorized("The request brings a token that nobody has.",',
         instead='            raise _unauthorized(f"The request brings the token {token}, that nobody has.",',
-        test="tests/faults/test_secrets.py::test_no_secret_and_no_records_value_is_found_anywhere_after_everything_has"
-        "_gone_wrong",
+        test="tests/faults/test_secrets.py::test_no_secret_and_no_value_of_a_record_appears_anywhere_after_every"
+        "_failure",
     ),
 )
