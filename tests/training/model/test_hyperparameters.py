@@ -399,7 +399,7 @@ def test_where_nothing_differs_nothing_is_touched(
     theirs, ours = (Hyperparameters(learner.model, options(training__seed=1)) for learner in (source, target))
     state = {part.name: part.snapshot() for part in (*source.parts, theirs)}
     ours.check(state)
-    monkeypatch.setattr("training.hyperparameters.assign", lambda *_: pytest.fail("touched"))
+    monkeypatch.setattr("training.model.hyperparameters.assign", lambda *_: pytest.fail("touched"))
     ours.restore(state[NAME])
     assert ours.changes == ()
     assert ours.snapshot() == theirs.snapshot()
