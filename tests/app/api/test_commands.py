@@ -207,7 +207,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/checkpoints/0/restore", None), ("/rewind", {"to": 0})])
-def test_a_rewind_whose_checkpoint_takes_long_to_read_is_an_operation_soon_and_carried_out_later(
+def test_a_rewind_with_a_slow_check_is_an_operation_soon_and_carried_out_later(
     api: Client, rig: Rig, wait_for: WaitFor, slow_disk: threading.Event, path: str, body: Any
 ) -> None:
     learnt(rig)

@@ -97,7 +97,7 @@ def test_one_checkpoint_is_verified_at_a_time_and_few_wait_for_theirs() -> None:
     assert most == [1]
 
 
-def test_after_a_long_verification_the_next_waits_until_the_mean_is_a_tenth_of_a_core(
+def test_after_a_verification_the_next_waits_until_the_mean_is_a_tenth_of_a_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []

@@ -56,9 +56,7 @@ def turn(page: Page, state: str) -> None:
     )
 
 
-def test_without_the_cursor_the_newest_value_is_said_however_far_back_the_charts_reach(
-    open_page: Open, rig: Rig
-) -> None:
+def test_without_the_cursor_the_newest_value_is_shown_whatever_the_span(open_page: Open, rig: Rig) -> None:
     """A step of theirs is a mean over ten seconds or a minute, and they were fetched a minute ago."""
     page = open_page()
 
