@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from consumers.errors import ConfigError
 from consumers.records import Partition
-from pipelines.blocks import Block
+from pipelines.blocks import Block, CallTarget
 from pipelines.decode import Decoded
 from pipelines.open_block import Closing, OpenBlock
 from pipelines.row_order import Arrival, Rotation, RotationOptions, Turns
@@ -71,15 +71,15 @@ class Assembler:
         partitions: Sequence[Partition],
         incarnation: int,
         skips: Sequence[SkipRange] = (),
+        target: CallTarget | None = None,
     ) -> None:
         self.incarnation = incarnation
         self.dropped = 0
         """Offsets of chunks of older incarnations, which are not learnt from."""
-        self.aim = options.batches_per_call
-        """Batches of the blocks yet to be begun, from any thread; strict rotation depends on nothing that happens."""
         self.held_rows = 0
         """Rows added and not yet taken."""
         self._schema, self._options, self._skips = schema, options, tuple(skips)
+        self._target = target or CallTarget(options.batches_per_call)
         self._table = {partition: index for index, partition in enumerate(sorted(partitions))}
         self._turns: Turns = Arrival() if options.rotation is None else Rotation(partitions, options.rotation)
         self._reached: dict[Partition, int] = {}
@@ -175,7 +175,8 @@ class Assembler:
 
     def _new_block(self) -> OpenBlock:
         most = self._options.batches_per_call
-        capacity = self._options.rows(most if self.rotates else max(1, min(self.aim, most)))
+        # Strict rotation ignores the target: its blocks must not depend on how long calls take.
+        capacity = self._options.rows(most if self.rotates else max(1, min(self._target.batches, most)))
         capacity = capacity if self._left is None else min(capacity, self._left)
         return OpenBlock(self._schema, self._options.batch_size, capacity)
 

@@ -3,17 +3,13 @@
 Owns the shared types between assemble, dataset and training; runs anywhere; TensorFlow is not imported here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, NamedTuple
 
 from consumers.fingerprints import Fingerprint
-from consumers.records import Int64s, Partition
+from consumers.records import Partition
 from pipelines.offset_counts import OffsetCounts
-from pipelines.schema import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +59,22 @@ class BlockFacts:
     """Where the rotation stands after it, in deterministic mode; a checkpoint keeps it and a restart hands it back."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRows:
-    """The rows of a block, shaped [k, B, ...]. Absent rows are copies of present ones with offset -1 and weight 0."""
+class Rows(NamedTuple):
+    """The rows of a block, every column [k, B, ...]: NumPy arrays as assembled, tensors from the dataset on.
 
-    features: Mapping[str, Column]
-    labels: Mapping[str, Column]
-    weights: npt.NDArray[np.float32]
-    offsets: Int64s
-    partitions: npt.NDArray[np.int32]
-    event_times: Int64s
+    A named tuple, because TensorFlow takes it apart and puts it together again by itself: the trainer's call gets the
+    very columns that the dataset gave. Absent rows are copies of present ones with offset -1 and weight 0.
+    """
+
+    features: Mapping[str, Any]
+    labels: Any
+    """By name as assembled; from the dataset on a column, a mapping of several, or None where there is none."""
+    weights: Any
+    """float32; 0 where the row is absent."""
+    offsets: Any
+    """int64; -1 where the row is absent."""
+    partitions: Any
+    """int32, places in the incarnation's table; -1 where the row is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,27 @@ class Block:
     """One element of the dataset, one compiled call, one entry in the ledger."""
 
     facts: BlockFacts
-    rows: BlockRows
+    rows: Rows
     nbytes: int = 0
     """What it holds in memory, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One block as the trainer gets it: its rows as tensors, and its facts."""
+
+    rows: Rows
+    facts: BlockFacts
+    prepare: Callable[[Rows], Rows] | None = None
+    """Applies `preprocess` to any of the rows, and may raise; None where the rows have been through it."""
+
+
+@dataclass(slots=True)
+class CallTarget:
+    """The size of the blocks to come: the trainer sets it, the assembler reads it when it begins a block.
+
+    One attribute, so that the two threads need no lock.
+    """
+
+    batches: int
+    """At most this many batches a block."""

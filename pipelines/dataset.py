@@ -5,10 +5,10 @@ generator runs on a thread of tf.data, `preprocess` on others, `next` and `close
 stops calling the generator. Nothing that was pulled ahead is durable: what the trainer has not got is read again.
 
 Dropping an iterator whose generator still polls deadlocks: tf.data waits for the generator, which waits for records.
-So `Stream.close` stops the feed first, waits until nothing of it runs, and only then drops the iterator.
+So `Deliveries.close` stops the feed first, waits until nothing of it runs, and only then drops the iterator.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -17,9 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from consumers.errors import ConfigError, MillraceError
-from pipelines.blocks import Block, BlockFacts
+from pipelines.blocks import BlockFacts, Delivery, Rows
 from pipelines.feed import Feed, Tick
-from pipelines.preprocess_bypass import Bypass
+from pipelines.preprocess_bypass import Bypass, Suspect
 from pipelines.read_ahead import Ahead
 from pipelines.schema import Field, Schema
 
@@ -39,20 +39,11 @@ class PreprocessError(MillraceError, RuntimeError):
 
 
 class Element(NamedTuple):
-    """One element of the dataset: a block, or a tick. Every tensor but the number is [k, B, ...]."""
+    """One element of the dataset: a block, or a tick."""
 
     number: Any
     """The block's, by which its facts are found; `TICK` for a tick, with k = 0."""
-    features: Any
-    """By name."""
-    labels: Any
-    """A tensor, a mapping by name where there are several, None where there is none."""
-    weights: Any
-    """float32; 0 where the row is absent."""
-    offsets: Any
-    """int64; -1 where the row is absent."""
-    partitions: Any
-    """int32, places in the incarnation's table; -1 where the row is absent."""
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +78,14 @@ def block_spec(schema: Schema, batch_size: int) -> Element:
     def column(dtype: Any) -> Any:
         return tf.TensorSpec([None, batch_size], dtype)
 
-    return Element(
-        number=tf.TensorSpec([], tf.int64),
+    rows = Rows(
         features={field.name: of(field) for field in schema.inputs},
         labels={field.name: of(field) for field in schema.labels},
         weights=column(tf.float32),
         offsets=column(tf.int64),
         partitions=column(tf.int32),
     )
+    return Element(tf.TensorSpec([], tf.int64), rows)
 
 
 def flat_preprocess(
@@ -132,33 +123,6 @@ def _last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [repr(error)])[-1].strip()
 
 
-class RawRows:
-    """Blocks as they were assembled, and `preprocess` for whoever has to apply it to parts of them."""
-
-    def __init__(self, bypass: Bypass, schema: Schema, options: DatasetOptions, preprocess: Preprocess | None) -> None:
-        self._bypass = bypass
-        self._spec = block_spec(schema, options.batch_size)
-        self._batch_size, self._preprocess = options.batch_size, preprocess
-
-    def of(self, number: int) -> Element | None:
-        """The block of that number, if it was led past; given once."""
-        block = self._bypass.take(number)
-        if block is None:
-            return None
-        given = _element(block)
-        return cast(
-            "Element", tf.nest.map_structure(lambda at, column: tf.constant(column, at.dtype), self._spec, given)
-        )
-
-    def prepared(self, raw: Element) -> Element:
-        """What the dataset would have given. Raises what `preprocess` raises."""
-        return self._preparation(raw)
-
-    @cached_property
-    def _preparation(self) -> Callable[[Element], Element]:
-        return _preparation(self._preprocess, self._spec, self._batch_size)
-
-
 def make_dataset(
     feed: Feed,
     schema: Schema,
@@ -171,10 +135,11 @@ def make_dataset(
     Of a block that the bypass takes an element without rows travels in its place.
     """
     spec = block_spec(schema, options.batch_size)
-    elements = _generator(feed, spec, options.batch_size, bypass or Bypass())
+    elements = _generator(feed, spec.rows, bypass or Bypass())
+    prepare = _preparation(preprocess, spec.rows, options.batch_size)
     dataset = tf.data.Dataset.from_generator(elements, output_signature=spec)
     dataset = dataset.map(
-        _preparation(preprocess, spec, options.batch_size),
+        _as_is(lambda element: Element(element.number, prepare(element.rows))),
         num_parallel_calls=None if options.deterministic or preprocess is None else tf.data.AUTOTUNE,
         deterministic=None if options.deterministic or preprocess is None else True,
     )
@@ -185,54 +150,33 @@ def make_dataset(
     return dataset.prefetch(options.prefetch).with_options(settings)
 
 
-def _generator(feed: Feed, spec: Element, batch_size: int, bypass: Bypass) -> Callable[[], Iterator[Element]]:
-    def columns(fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: np.empty((0, *at.shape[1:]), at.dtype.as_numpy_dtype) for name, at in fields.items()}
-
-    nothing = Element(
-        number=TICK,
-        features=columns(spec.features),
-        labels=columns(spec.labels),
-        weights=np.empty((0, batch_size), np.float32),
-        offsets=np.empty((0, batch_size), np.int64),
-        partitions=np.empty((0, batch_size), np.int32),
-    )
+def _generator(feed: Feed, spec: Rows, bypass: Bypass) -> Callable[[], Iterator[Element]]:
+    empty = tf.nest.map_structure(lambda column: np.empty((0, *column.shape[1:]), column.dtype.as_numpy_dtype), spec)
 
     def elements() -> Iterator[Element]:
         for item in feed:
             if isinstance(item, Tick):
-                yield nothing
+                yield Element(TICK, empty)
             elif bypass.takes(item):
-                yield nothing._replace(number=item.facts.number)
+                yield Element(item.facts.number, empty)
             else:
-                yield _element(item)
+                yield Element(item.facts.number, item.rows)
 
     return elements
 
 
-def _element(block: Block) -> Element:
-    return Element(
-        number=block.facts.number,
-        features=dict(block.rows.features),
-        labels=dict(block.rows.labels),
-        weights=block.rows.weights,
-        offsets=block.rows.offsets,
-        partitions=block.rows.partitions,
-    )
+def _preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> Callable[[Rows], Rows]:
+    """Return the map over the rows of elements: flatten to rows, `preprocess`, and back to [k, B, ...]."""
 
-
-def _preparation(preprocess: Preprocess | None, spec: Element, batch_size: int) -> Callable[..., Element]:
-    """The map over elements: flatten to rows, `preprocess`, and back to [k, B, ...]."""
-
-    def bare(given: Element) -> Element:
+    def bare(given: Rows) -> Rows:
         features, labels, weights = flat_preprocess(None, given.features, given.labels, given.weights)
         return given._replace(features=features, labels=labels, weights=weights)
 
     if preprocess is None:
-        return cast("Callable[..., Element]", _as_is(bare))
+        return bare
     function = _traced(preprocess, spec)
 
-    def prepared(given: Element) -> Element:
+    def prepared(given: Rows) -> Rows:
         batches = tf.shape(given.weights)[0]
         flat = tf.nest.map_structure(
             lambda column: tf.reshape(column, tf.concat([[batches * batch_size], tf.shape(column)[2:]], 0)),
@@ -245,7 +189,7 @@ def _preparation(preprocess: Preprocess | None, spec: Element, batch_size: int) 
         weights = tf.where(given.offsets >= 0, tf.cast(weights, tf.float32), 0.0)
         return given._replace(features=features, labels=labels, weights=weights)
 
-    return cast("Callable[..., Element]", _as_is(prepared))
+    return prepared
 
 
 def _as_is(function: Callable[..., Any]) -> Any:
@@ -253,7 +197,7 @@ def _as_is(function: Callable[..., Any]) -> Any:
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def _traced(preprocess: Preprocess, spec: Element) -> Any:
+def _traced(preprocess: Preprocess, spec: Rows) -> Any:
     """`preprocess` as one graph over any number of rows; errors of its making come out here."""
     user = tf.function(preprocess)
     rows = tf.nest.map_structure(
@@ -285,21 +229,42 @@ def _batched(column: Any, batches: Any, batch_size: int) -> Any:
     return shaped
 
 
-class ElementStream:
-    """The elements of a dataset as the trainer takes them, and their facts."""
+class Deliveries:
+    """The blocks of a feed as the trainer takes them: the one place where the parts of a block are joined.
 
-    def __init__(self, feed: Feed, dataset: Any) -> None:
-        self._feed = feed
-        self._iterator: Any = iter(dataset)
+    A block's parts travel in three ways. Its facts stay with the feed; its rows go through tf.data; the rows of a
+    suspect block, as they were recorded, stay in the bypass, and an element without rows goes through tf.data in its
+    place. The law: every block that the dataset gives is delivered once, in the feed's order, with its own facts and
+    its own rows, joined by the block's number, or else it is named once by a `PreprocessError`. Either way the feed
+    counts it as handed to the trainer. After `close` nothing is delivered.
+
+    All methods are for the trainer's thread.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        schema: Schema,
+        options: DatasetOptions,
+        preprocess: Preprocess | None = None,
+        suspects: Sequence[Suspect] = (),
+    ) -> None:
+        self._feed, self._options, self._preprocess = feed, options, preprocess
+        self._bypass = Bypass(suspects)
+        self._spec = block_spec(schema, options.batch_size).rows
+        self._iterator: Any = iter(make_dataset(feed, schema, options, preprocess, self._bypass))
         self._ahead = Ahead(lambda: cast("Element", next(self._iterator)))
         self._following = 0
         self._given: Element | None = None
 
-    def __iter__(self) -> "ElementStream":
+    def __iter__(self) -> "Deliveries":
         return self
 
-    def __next__(self) -> Element:
-        """The next element; StopIteration at the end. Raises what ended the feed, or a PreprocessError."""
+    def __next__(self) -> Delivery | None:
+        """Return the next block, or None for a tick. Raise StopIteration at the end, or what ended the feed.
+
+        A PreprocessError concerns its one block; the blocks after it still come.
+        """
         self._feed.let_go(self._given)
         try:
             element = self._ahead.take()
@@ -307,29 +272,35 @@ class ElementStream:
             if self._feed.error is not None:
                 raise self._feed.error from error
             raise self._blamed(error) from error
-        if (number := int(element.number)) != TICK:
-            self._following = number + 1
         self._given = element
-        return element
+        number = int(element.number)
+        if number == TICK:
+            return None
+        self._following = number + 1
+        facts, suspect = self._feed.facts_of(number), self._bypass.take(number)
+        if suspect is None:
+            return Delivery(element.rows, facts)
+        recorded = tf.nest.map_structure(lambda at, column: tf.constant(column, at.dtype), self._spec, suspect.rows)
+        return Delivery(recorded, facts, self._prepare)
 
     def draw_ahead(self) -> None:
         """Begin to draw the next element while the caller is busy with this one."""
         self._ahead.begin()
-
-    def _blamed(self, error: tf.errors.OpError) -> PreprocessError:
-        """Elements come in order, so the block at fault is the one after the last that came."""
-        facts = self._feed.facts_of(self._following)
-        self._following += 1
-        why = _ROW_COUNT if _ROW_COUNT in str(error) else f"preprocess: {type(error).__name__}"
-        spans = ", ".join(f"{span.partition} {span.start} to {span.end - 1}" for span in facts.spans)
-        return PreprocessError(f"{why}; it failed on the offsets {spans}", facts)
-
-    def facts_of(self, number: int) -> BlockFacts:
-        """The facts of the block of that number; they are given once."""
-        return self._feed.facts_of(number)
 
     def close(self) -> None:
         """Stop the feed, wait until nothing of it runs, drop the iterator: in this order. Twice is once."""
         self._feed.close()
         self._ahead.close()
         self._iterator, self._given = iter(()), None
+
+    @cached_property
+    def _prepare(self) -> Callable[[Rows], Rows]:
+        return _preparation(self._preprocess, self._spec, self._options.batch_size)
+
+    def _blamed(self, error: tf.errors.OpError) -> PreprocessError:
+        """Return the error of the block after the last that came: elements come in order, so it is the culprit."""
+        facts = self._feed.facts_of(self._following)
+        self._following += 1
+        why = _ROW_COUNT if _ROW_COUNT in str(error) else f"preprocess: {type(error).__name__}"
+        spans = ", ".join(f"{span.partition} {span.start} to {span.end - 1}" for span in facts.spans)
+        return PreprocessError(f"{why}; it failed on the offsets {spans}", facts)

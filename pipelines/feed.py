@@ -86,6 +86,7 @@ class Feed:
         options: FeedOptions,
         pick: Pick | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stopped: threading.Event | None = None,
     ) -> None:
         self.error: Exception | None = None
         """What ended it, if anything did: tf.data loses an exception's type."""
@@ -93,7 +94,7 @@ class Feed:
         self._pick = RotationOrder(assembler.wanted, self._ahead) if assembler.rotates else pick
         self._draining = False
         self._clock = clock
-        self._stopped = threading.Event()
+        self._stopped = stopped or threading.Event()
         self._turning = threading.Lock()
         self._ending: Exception | None = None
         self._in_flight: Counter[Partition] = Counter()
@@ -149,10 +150,6 @@ class Feed:
             stale=self._stale,
             as_of=self._clock(),
         )
-
-    def aim(self, batches: int) -> None:
-        """Make the blocks that are yet to be begun of so many batches at most."""
-        self._assembler.aim = batches
 
     def let_go(self, spent: object) -> None:
         """Have something dropped on the generator's thread, as freeing a block's tensors takes the caller some time."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from consumers.fingerprints import Fingerprint
 from consumers.records import Partition
-from pipelines.blocks import Block, BlockFacts, BlockRows, Span, Turn
+from pipelines.blocks import Block, BlockFacts, Rows, Span, Turn
 from pipelines.offset_counts import OffsetCounts
 from pipelines.schema import Column, Schema
 from pipelines.slices import Slice
@@ -77,7 +77,7 @@ class OpenBlock:
         self._weights = np.empty(size, np.float32)
         self._offsets = np.empty(size, np.int64)
         self._partitions = np.empty(size, np.int32)
-        self._event_times = np.empty(size, np.int64)
+        self._oldest_ms = self._newest_ms = 0
         self._tallies: dict[Partition, _OpenSpan] = {}
 
     @property
@@ -110,7 +110,10 @@ class OpenBlock:
         self._weights[here] = 1.0 if decoded.weights is None else decoded.weights[taken]
         self._offsets[here] = decoded.offsets[taken]
         self._partitions[here] = index
-        self._event_times[here] = decoded.event_times[taken]
+        times = decoded.event_times[taken]
+        oldest, newest = int(times.min()), int(times.max())
+        self._oldest_ms = min(self._oldest_ms, oldest) if self.rows else oldest
+        self._newest_ms = max(self._newest_ms, newest) if self.rows else newest
         self.rows += piece.rows
         self.nbytes += decoded.nbytes * piece.rows // len(decoded.offsets)
 
@@ -119,7 +122,6 @@ class OpenBlock:
         batches = -(-self.rows // self._batch_size)
         seed = self._seed(closing.seed)
         order = np.random.Generator(np.random.PCG64(seed)).permutation(self.rows) if closing.shuffle else None
-        times = self._event_times[: self.rows]
         facts = BlockFacts(
             number=closing.number,
             incarnation=closing.incarnation,
@@ -130,8 +132,8 @@ class OpenBlock:
             rows=self.rows,
             seed=seed,
             fetched_at=self.fetched_at,
-            oldest_ms=int(times.min()) if self.rows else 0,
-            newest_ms=int(times.max()) if self.rows else 0,
+            oldest_ms=self._oldest_ms,
+            newest_ms=self._newest_ms,
             turn=closing.turn,
         )
         return Block(facts, self._shaped(batches, order), self.nbytes)
@@ -142,20 +144,19 @@ class OpenBlock:
         text = "\n".join([str(seed), *sorted(firsts)])
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
-    def _shaped(self, batches: int, order: npt.NDArray[np.int64] | None) -> BlockRows:
+    def _shaped(self, batches: int, order: npt.NDArray[np.int64] | None) -> Rows:
         kept = [*self._features.values(), *self._labels.values()]
-        for array in (*kept, self._weights, self._offsets, self._partitions, self._event_times):
+        for array in (*kept, self._weights, self._offsets, self._partitions):
             self._arrange(array, batches, order)
         size, shape = batches * self._batch_size, (batches, self._batch_size)
         absent = slice(self.rows, size)
         self._weights[absent], self._offsets[absent], self._partitions[absent] = 0.0, -1, -1
-        return BlockRows(
+        return Rows(
             features={name: array[:size].reshape(*shape, *array.shape[1:]) for name, array in self._features.items()},
             labels={name: array[:size].reshape(*shape, *array.shape[1:]) for name, array in self._labels.items()},
             weights=self._weights[:size].reshape(shape),
             offsets=self._offsets[:size].reshape(shape),
             partitions=self._partitions[:size].reshape(shape),
-            event_times=self._event_times[:size].reshape(shape),
         )
 
     def _arrange(self, array: Column, batches: int, order: npt.NDArray[np.int64] | None) -> None:

@@ -4,16 +4,15 @@ The service implements it with Kafka, hand-off, feed and dataset; the trainer kn
 incarnation: it begins at given positions, and once closed it is never opened again.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from consumers.fingerprints import Fingerprint
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Turn
+from pipelines.blocks import CallTarget, Delivery, Turn
 from pipelines.preprocess_bypass import Suspect
 from training.ledger.ledger import Skip
-from training.model.compiled_call import Rows
 
 
 class StreamEnded(Exception):  # noqa: N818 - the regular end of a stream, as StopIteration is
@@ -27,16 +26,6 @@ class TopicsRecreated(Exception):  # noqa: N818 - not an error for the trainer, 
         super().__init__(f"created again: {', '.join(map(str, beginnings))}")
         self.beginnings = beginnings
         """The first offset of each of their partitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One block: its rows as tensors, and its facts."""
-
-    rows: Rows
-    facts: BlockFacts
-    prepare: Callable[[Rows], Rows] | None = None
-    """Runs `preprocess` on some of the rows, if they have not been through it; may raise. Else None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +43,8 @@ class StreamStart:
     """Records learnt by this process before; they count against a limit on records."""
     settled: int = 0
     """Records settled by this process before; whatever else was fetched for earlier streams is read again."""
+    target: CallTarget
+    """The size of the blocks to come, which the trainer changes with the duration of calls; exact streams ignore it."""
     suspects: Sequence[Suspect] = ()
     """The offsets on which `preprocess` raised: blocks with any of them are delivered without it."""
 
@@ -71,10 +62,6 @@ class BlockStream(Protocol):
 
     def draw_ahead(self) -> None:
         """Begin to draw the next block while a call runs; `take` then returns it."""
-        ...
-
-    def aim(self, batches: int) -> None:
-        """Limit blocks that are not begun yet to this many batches; streams of deterministic mode ignore it."""
         ...
 
     def close(self) -> None:

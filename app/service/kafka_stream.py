@@ -4,6 +4,7 @@ Owns what one incarnation needs and takes it down in order: the feed, then the i
 closed on the trainer's thread.
 """
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -16,15 +17,14 @@ from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, ReceiveEn
 from consumers.kafka.positions import Earliest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
-from pipelines import dataset
 from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.blocks import Delivery
 from pipelines.chunk_order import EventTimeOrder
+from pipelines.dataset import DatasetOptions, Deliveries
 from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
-from pipelines.preprocess_bypass import Bypass
 from pipelines.row_order import RotationOptions
-from training.model.compiled_call import Rows
-from training.stream import Delivery, StreamEnded, StreamStart, TopicsRecreated
+from training.stream import StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0
 """Records older than this are a backlog, which is taken in order of event time."""
@@ -101,30 +101,19 @@ class KafkaStream:
         feed: Feed,
         handoff: ReceiveEnd,
         pool: DecodePool,
-        elements: dataset.ElementStream,
-        raw: dataset.RawRows,
+        deliveries: Deliveries,
         before: StreamsBefore,
     ) -> None:
         self._before = before
-        self._feed, self._handoff, self._pool, self._elements, self._raw = feed, handoff, pool, elements, raw
+        self._feed, self._handoff, self._pool, self._deliveries = feed, handoff, pool, deliveries
         self._closed = False
 
     def take(self) -> Delivery | None:
         """Return the next block, or None within a tick where there is none; raise StreamEnded at the end."""
-        element = self._next()
-        if element is None:
-            raise StreamEnded
-        number = int(element.number)
-        if number == dataset.TICK:
-            return None
-        facts, raw = self._elements.facts_of(number), self._raw.of(number)
-        if raw is not None:
-            return Delivery(_rows(raw), facts, self._prepared)
-        return Delivery(_rows(element), facts)
-
-    def _next(self) -> dataset.Element | None:
         try:
-            return next(self._elements, None)
+            return next(self._deliveries)
+        except StopIteration:
+            raise StreamEnded from None
         except HandoffBroken as broken:
             if isinstance(broken.why, TopicRecreatedError) and not broken.why.fatal:
                 raise TopicsRecreated(broken.why.beginnings) from broken
@@ -132,11 +121,7 @@ class KafkaStream:
 
     def draw_ahead(self) -> None:
         """Begin to draw the next block, while a call runs."""
-        self._elements.draw_ahead()
-
-    def aim(self, batches: int) -> None:
-        """Limit the blocks that are begun from now on to this many batches."""
-        self._feed.aim(batches)
+        self._deliveries.draw_ahead()
 
     def close(self) -> None:
         """Stop what feeds the stream, then drop what was drawn ahead; a second call does nothing."""
@@ -144,7 +129,7 @@ class KafkaStream:
             return
         self._closed = True
         self._handoff.close()
-        self._elements.close()
+        self._deliveries.close()
         self._pool.close()
 
     def statistics(self) -> StreamStatistics:
@@ -154,9 +139,6 @@ class KafkaStream:
         """
         feed = self._feed.statistics()
         return StreamStatistics(handoff=self._handoff.statistics(), feed=feed, before=self._before)
-
-    def _prepared(self, rows: Rows) -> Rows:
-        return _rows(self._raw.prepared(dataset.Element(dataset.TICK, *rows.tensors())))
 
 
 class StreamFactory:
@@ -174,28 +156,26 @@ class StreamFactory:
         handoff = Handoff(
             capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(order.positions))
         )
-        feeds: list[Feed] = []
-        on_refused = posting(self._dead_letters, settings.name, lambda: bool(feeds) and feeds[0].stopped)
+        stopped = threading.Event()  # shared, as a refused record that waits for room must notice that the feed stops
+        on_refused = posting(self._dead_letters, settings.name, stopped.is_set)
         pool = DecodePool(self._decoder, threads=options.threads, on_refused=unless_skipped(order.skips, on_refused))
+        table = sorted(order.positions)
+        assembler = Assembler(self._schema, self._assembly(order), table, order.incarnation, order.skips, order.target)
         feed = Feed(
             handoff,
             pool,
-            Assembler(self._schema, self._assembly(order), sorted(order.positions), order.incarnation, order.skips),
+            assembler,
             FeedOptions(max_bytes=int(settings.memory.limit * _FEED_SHARE)),
             pick=EventTimeOrder(self._behind, _BEHIND_S),
+            stopped=stopped,
         )
-        feeds.append(feed)
-        how = dataset.DatasetOptions(
+        how = DatasetOptions(
             batch_size=settings.training.batch_size,
             deterministic=settings.training.deterministic,
             threads=options.threads,
         )
-        bypass = Bypass(order.suspects)
-        elements = dataset.ElementStream(
-            feed, dataset.make_dataset(feed, self._schema, how, options.preprocess, bypass)
-        )
-        raw = dataset.RawRows(bypass, self._schema, how, options.preprocess)
-        stream = self._current = KafkaStream(feed, handoff, pool, elements, raw, self._before(order))
+        deliveries = Deliveries(feed, self._schema, how, options.preprocess, order.suspects)
+        stream = self._current = KafkaStream(feed, handoff, pool, deliveries, self._before(order))
         self._source.begin(order.incarnation, order.positions, handoff, options.until, order.fingerprints)
         return stream
 
@@ -234,10 +214,6 @@ class StreamFactory:
     def _behind(self) -> list[Partition]:
         lags = self._source.statistics().lag.partitions
         return [partition for partition, lag in lags.items() if lag.records > 0]
-
-
-def _rows(element: dataset.Element) -> Rows:
-    return Rows.of(tuple(element)[1:])
 
 
 def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:

@@ -13,6 +13,7 @@ import time
 from rig import hosted, place, report, settings_of
 
 from app.service.model_setup import build_learner
+from pipelines.blocks import Rows
 
 MODEL = {"model.build": "../models/waiting.py:build_model"}
 SETTLING_CALLS = 15
@@ -24,7 +25,7 @@ def alone_s(seconds: float) -> float:
     """Seconds a step, by itself; the median of calls of 16 steps."""
     learner = build_learner(settings_of("higgs_json", MODEL).settings)
     one = learner.rows_of(learner.probe())
-    rows = type(one).of(_repeated(one.tensors(), STEPS))
+    rows = _repeated(one, STEPS)
     took: list[float] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until or len(took) <= SETTLING_CALLS:
@@ -34,10 +35,10 @@ def alone_s(seconds: float) -> float:
     return statistics.median(took[SETTLING_CALLS:])
 
 
-def _repeated(tensors: tuple[object, ...], times: int) -> tuple[object, ...]:
+def _repeated(rows: Rows, times: int) -> Rows:
     import tensorflow as tf
 
-    repeated: tuple[object, ...] = tf.nest.map_structure(lambda column: tf.repeat(column, times, axis=0), tensors)
+    repeated: Rows = tf.nest.map_structure(lambda column: tf.repeat(column, times, axis=0), rows)
     return repeated
 
 

@@ -16,7 +16,7 @@ from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.assemble import AssembleOptions, Assembler
-from pipelines.blocks import Block
+from pipelines.blocks import Block, CallTarget
 from pipelines.decode import Decoded, Refused
 from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
@@ -84,9 +84,14 @@ def split(partition: Partition, kinds: Sequence[str], cuts: Sequence[int], start
     return [decoded(partition, kinds[a:b], start + a) for a, b in pairwise(bounds) if a < b]
 
 
-def make(partitions: Sequence[Partition] = (P0, P1, P2), skips: Sequence[Skip] = (), **options: Any) -> Assembler:
+def make(
+    partitions: Sequence[Partition] = (P0, P1, P2),
+    skips: Sequence[Skip] = (),
+    target: CallTarget | None = None,
+    **options: Any,
+) -> Assembler:
     chosen = AssembleOptions(**{"batch_size": 4, "batches_per_call": 2, **options})
-    return Assembler(SCHEMA, chosen, partitions, incarnation=1, skips=skips)
+    return Assembler(SCHEMA, chosen, partitions, incarnation=1, skips=skips, target=target)
 
 
 def drain(assembler: Assembler, now: float = 0.0, *, flush: bool = True) -> list[Block]:
@@ -342,22 +347,23 @@ def test_a_fingerprint_is_of_the_block_that_settles_the_last_offset_of_its_chunk
     assert found == [(zero, 0, 4, None), (zero, 4, 12, marks[3]), (one, 0, 3, None)]
 
 
-def test_blocks_to_come_are_as_small_as_is_aimed_at_and_lose_nothing() -> None:
-    assembler = make([P0], batches_per_call=4)
-    assembler.aim = 1
+def test_blocks_to_come_have_the_target_size_and_lose_nothing() -> None:
+    target = CallTarget(4)
+    assembler = make([P0], target=target, batches_per_call=4)
+    target.batches = 1
     blocks = feed(assembler, [decoded(P0, [ROW] * 40)])
     assert [block.facts.batches for block in blocks[:2]] == [4, 1], "the first was begun before"
     assert [offset for _, offset in learnt(blocks)] == list(range(40))
 
 
-@pytest.mark.parametrize("aim", [0, 1000])
-def test_no_aim_makes_a_block_of_nothing_or_larger_than_was_set(aim: int) -> None:
-    assembler = make([P0], batches_per_call=4)
-    assembler.aim = aim
+@pytest.mark.parametrize("batches", [0, 1000])
+def test_no_target_makes_a_block_empty_or_larger_than_was_set(batches: int) -> None:
+    target = CallTarget(4)
+    assembler = make([P0], target=target, batches_per_call=4)
+    target.batches = batches
     assert {block.facts.batches for block in feed(assembler, [decoded(P0, [ROW] * 64)])} <= {1, 4}
 
 
-def test_strict_rotation_takes_no_hint_from_how_long_calls_take() -> None:
-    assembler = make([P0], batches_per_call=4, rotation=RotationOptions(share=2))
-    assembler.aim = 1
+def test_strict_rotation_ignores_the_target_size() -> None:
+    assembler = make([P0], target=CallTarget(1), batches_per_call=4, rotation=RotationOptions(share=2))
     assert [block.facts.batches for block in feed(assembler, [decoded(P0, [ROW] * 32)])] == [4, 4]

@@ -18,23 +18,22 @@ from consumers.errors import ConfigError, HandoffBroken
 from consumers.handoff import Handoff
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.blocks import Delivery, Rows
 from pipelines.dataset import (
     TICK,
     DatasetOptions,
+    Deliveries,
     Element,
-    ElementStream,
     Preprocess,
     PreprocessError,
-    RawRows,
     block_spec,
     flat_preprocess,
-    make_dataset,
     replica_rows,
 )
 from pipelines.decode import DecodePool
 from pipelines.decoders.protocol import DecodedValues
 from pipelines.feed import Feed, FeedOptions
-from pipelines.preprocess_bypass import Bypass, Suspect
+from pipelines.preprocess_bypass import Suspect
 from pipelines.schema import Column, Field, Schema
 
 pytestmark = pytest.mark.tensorflow
@@ -90,16 +89,16 @@ def streaming(
     schema: Schema = SCHEMA,
     *,
     deterministic: bool = False,
-    bypass: Bypass | None = None,
+    suspects: Sequence[Suspect] = (),
     tick_s: float = 0.02,
-) -> Iterator[tuple[Handoff, ElementStream]]:
+) -> Iterator[tuple[Handoff, Deliveries]]:
     handoff = Handoff(capacity_bytes=1 << 20)
     pool = DecodePool(Made(schema), threads=1)
     assembler = Assembler(schema, AssembleOptions(batch_size=BATCH, batches_per_call=2), [P0], incarnation=1)
     feed = Feed(handoff, pool, assembler, FeedOptions(max_bytes=1 << 20, tick_s=tick_s))
     options = DatasetOptions(batch_size=BATCH, deterministic=deterministic)
     try:
-        stream = ElementStream(feed, make_dataset(feed, schema, options, preprocess, bypass))
+        stream = Deliveries(feed, schema, options, preprocess, suspects)
         try:
             yield handoff, stream
         finally:
@@ -108,21 +107,30 @@ def streaming(
         pool.close()
 
 
+def blocks(stream: Deliveries) -> Iterator[Delivery]:
+    """What is left to deliver, without ticks."""
+    return (delivery for delivery in stream if delivery is not None)
+
+
 def learnt(
     preprocess: Preprocess | None, count: int = 10, schema: Schema = SCHEMA, *, deterministic: bool = False
-) -> list[Element]:
-    """The elements of so many records, ticks left out."""
+) -> list[Rows]:
+    """The rows of the blocks of this many records."""
     with streaming(preprocess, schema, deterministic=deterministic) as (handoff, stream):
         handoff.offer(chunk(count))
         handoff.end()
-        return [element for element in stream if element.number != TICK]
+        delivered = list(blocks(stream))
+        assert [delivery.facts.number for delivery in delivered] == list(range(len(delivered)))
+        return [delivery.rows for delivery in delivered]
 
 
-def test_an_element_holds_the_block_and_its_number_finds_the_facts() -> None:
+def test_a_delivery_joins_a_blocks_rows_with_its_facts() -> None:
     with streaming() as (handoff, stream):
         handoff.offer(chunk(10))
         handoff.end()
-        first, second = (element for element in stream if element.number != TICK)
+        deliveries = list(blocks(stream))
+        assert [delivery.prepare for delivery in deliveries] == [None, None]
+        first, second = (delivery.rows for delivery in deliveries)
         assert first.features["id"].numpy().tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert first.features["word"].numpy().tolist() == [[b"0", b"1", b"2", b"3"], [b"4", b"5", b"6", b"7"]]
         assert first.features["pair"].shape == (2, BATCH, 2)
@@ -131,28 +139,29 @@ def test_an_element_holds_the_block_and_its_number_finds_the_facts() -> None:
         assert second.features["id"].numpy().tolist() == [[8, 9, 8, 9]]
         assert second.weights.numpy().tolist() == [[1, 1, 0, 0]]
         assert second.offsets.numpy().tolist() == [[8, 9, -1, -1]]
-        facts = [stream.facts_of(int(element.number)) for element in (first, second)]
-        assert [(at.spans[0].start, at.spans[0].end) for at in facts] == [(0, 8), (8, 10)]
+        spans = [delivery.facts.spans[0] for delivery in deliveries]
+        assert [(span.start, span.end) for span in spans] == [(0, 8), (8, 10)]
         with pytest.raises(KeyError):
-            stream.facts_of(0)
+            stream._feed.facts_of(0)
 
 
 def test_elements_match_the_signature_that_the_schema_gives() -> None:
-    spec = block_spec(SCHEMA, BATCH)
-    (element, *_) = learnt(None)
+    spec = block_spec(SCHEMA, BATCH).rows
+    (rows, *_) = learnt(None)
     assert spec.features["pair"].shape.as_list() == [None, BATCH, 2]
-    for name, column in element.features.items():
+    for name, column in rows.features.items():
         assert spec.features[name].is_compatible_with(column)
-    assert spec.weights.dtype == element.weights.dtype == tf.float32
+    assert spec.weights.dtype == rows.weights.dtype == tf.float32
 
 
 @pytest.mark.parametrize("preprocess", [None, lambda features, label, weight: (features, label, weight)])
 def test_an_idle_stream_gives_ticks_without_rows(preprocess: Preprocess | None) -> None:
     with streaming(preprocess) as (_, stream):
-        element = next(stream)
+        element: Element = next(stream._iterator)
         assert element.number == TICK
-        assert element.features["pair"].shape == (0, BATCH, 2)
-        assert element.offsets.shape == (0, BATCH)
+        assert element.rows.features["pair"].shape == (0, BATCH, 2)
+        assert element.rows.offsets.shape == (0, BATCH)
+        assert next(stream) is None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +186,7 @@ def test_preprocess_maps_rows_and_keeps_their_order() -> None:
         return {"wide": wide, "length": tf.strings.length(features["word"])}, label * 2, weight * 3
 
     elements = learnt(preprocess, 50)
-    assert [element.number.numpy() for element in elements] == list(range(7))
+    assert len(elements) == 7
     wide = np.concatenate([element.features["wide"].numpy().reshape(-1, 2) for element in elements])
     assert (wide[:50] == np.stack([np.arange(50), -np.arange(50)], axis=1)).all()
     assert elements[0].labels.numpy().tolist() == [[0, 2, 4, 6], [8, 10, 12, 14]]
@@ -244,7 +253,10 @@ def test_a_preprocess_that_raises_names_the_offsets_and_not_the_values() -> None
         with pytest.raises(PreprocessError, match=r"^preprocess: InvalidArgumentError.* clicks:0 8 to 15$") as caught:
             list(stream)
         assert caught.value.facts.number == 1
-        assert [int(element.number) for element in stream] == [2], "what comes after it is not lost"
+        (after,) = stream
+        assert after is not None
+        assert after.facts.number == 2, "what comes after it is not lost"
+        assert after.rows.offsets.numpy().ravel().tolist() == [*range(16, 24)], "and keeps its own rows"
 
 
 def _refuses_nine(features: Any, label: Any, weight: Any) -> Any:
@@ -253,26 +265,32 @@ def _refuses_nine(features: Any, label: Any, weight: Any) -> Any:
 
 
 def test_what_is_suspect_passes_preprocess_by_and_comes_in_its_turn_as_the_records_have_it() -> None:
-    bypass = Bypass([Suspect(partition=P0, start=10, end=11)])
-    raw_rows = RawRows(bypass, SCHEMA, DatasetOptions(batch_size=BATCH), _refuses_nine)
-    with streaming(_refuses_nine, bypass=bypass) as (handoff, stream):
+    with streaming(_refuses_nine, suspects=[Suspect(partition=P0, start=10, end=11)]) as (handoff, stream):
         handoff.offer(chunk(24))
         handoff.end()
-        elements = [element for element in stream if element.number != TICK]
-        assert [int(element.number) for element in elements] == [0, 1, 2]
-        assert [element.weights.shape[0] for element in elements] == [2, 0, 2]
-        assert [raw_rows.of(number) for number in (0, 2)] == [None, None]
-        raw = raw_rows.of(1)
-        assert raw is not None
+        deliveries = list(blocks(stream))
+        assert [delivery.facts.number for delivery in deliveries] == [0, 1, 2]
+        assert [delivery.rows.weights.shape[0] for delivery in deliveries] == [2, 2, 2]
+        assert [delivery.prepare is None for delivery in deliveries] == [True, False, True]
+        facts, raw, prepare = deliveries[1].facts, deliveries[1].rows, deliveries[1].prepare
+        assert facts.spans[0].start == 8
         assert raw.offsets.numpy().ravel().tolist() == [*range(8, 16)]
         assert raw.features["word"].numpy().ravel().tolist() == [b"%d" % n for n in range(8, 16)]
+        assert prepare is not None
         with pytest.raises(tf.errors.InvalidArgumentError):
-            raw_rows.prepared(raw)
-        rest = tf.nest.map_structure(lambda column: column[1:], tuple(raw)[1:])
-        prepared = raw_rows.prepared(Element(TICK, *rest))
+            prepare(raw)
+        prepared = prepare(tf.nest.map_structure(lambda column: column[1:], raw))
         assert np.allclose(prepared.features["root"].numpy() ** 2, [[12.0, 13.0, 14.0, 15.0]])
-        assert stream.facts_of(1).spans[0].start == 8
-        assert raw_rows.of(1) is None, "it is given once"
+        assert stream._bypass.take(1) is None, "it is given once"
+
+
+def test_an_element_without_rows_takes_the_place_of_a_suspect_block() -> None:
+    with streaming(_refuses_nine, suspects=[Suspect(partition=P0, start=10, end=11)]) as (handoff, stream):
+        handoff.offer(chunk(24))
+        handoff.end()
+        elements = [element for element in stream._iterator if element.number != TICK]
+        assert [int(element.number) for element in elements] == [0, 1, 2]
+        assert [element.rows.weights.shape[0] for element in elements] == [2, 0, 2]
 
 
 def test_what_is_prepared_apart_is_what_the_dataset_gives_but_for_last_bits() -> None:
@@ -280,17 +298,14 @@ def test_what_is_prepared_apart_is_what_the_dataset_gives_but_for_last_bits() ->
         x = tf.cast(features["id"], tf.float32)
         return {"x": tf.sin(tf.math.log1p(x) / 3.0) * x * 0.1, "word": features["word"]}, {"a": label, "b": x}, weight
 
-    bypass = Bypass([Suspect(partition=P0, start=0, end=30)])
-    raw_rows = RawRows(bypass, SCHEMA, DatasetOptions(batch_size=BATCH), preprocess)
-    with streaming(preprocess, bypass=bypass) as (handoff, stream):
+    with streaming(preprocess, suspects=[Suspect(partition=P0, start=0, end=30)]) as (handoff, stream):
         handoff.offer(chunk(13))
         handoff.end()
-        numbers = [int(element.number) for element in stream if element.number != TICK]
-        apart = [raw_rows.prepared(raw) for number in numbers if (raw := raw_rows.of(number)) is not None]
+        apart = [delivery.prepare(delivery.rows) for delivery in blocks(stream) if delivery.prepare is not None]
     through = learnt(preprocess, 13)
     assert len(apart) == len(through) == 2
     for one, other in zip(apart, through, strict=True):
-        pairs = zip(tf.nest.flatten(tuple(one)[1:]), tf.nest.flatten(tuple(other)[1:]), strict=True)
+        pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
         for a, b in pairs:
             assert a.dtype == b.dtype
             assert np.array_equal(a, b) if a.dtype == tf.string else np.allclose(a, b, rtol=1e-6)
@@ -351,7 +366,7 @@ def within(seconds: float, body: Callable[[], Any]) -> None:
 def test_a_stream_whose_generator_waits_for_records_closes_a_hundred_times() -> None:
     def once() -> None:
         with streaming(schema=Schema(features=(ID,))) as (handoff, stream):
-            assert next(stream).number == TICK
+            assert next(stream) is None
             handoff.offer(chunk(3))
             stream.close()
             stream.close()
@@ -366,7 +381,7 @@ def test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue_a_hundred_times()
     def once() -> None:
         with streaming(schema=Schema(features=(ID,)), tick_s=3600) as (handoff, stream):
             handoff.offer(chunk(2 * BATCH))
-            assert next(stream).number != TICK
+            assert next(stream) is not None
             # It has given its only block and draws the next ahead, for which nothing will come within the hour.
             stream.close()
             assert list(stream) == []
@@ -388,22 +403,21 @@ def test_what_is_drawn_ahead_comes_next_and_once() -> None:
         handoff.offer(chunk(40))
         handoff.end()
         numbers = []
-        for element in stream:
+        for delivery in stream:
             stream.draw_ahead()
             stream.draw_ahead()
-            if element.number != TICK:
-                numbers.append(int(element.number))
-                assert stream.facts_of(numbers[-1]).rows == 8
+            if delivery is not None:
+                numbers.append(delivery.facts.number)
+                assert delivery.facts.rows == 8
         assert numbers == list(range(5))
 
 
 def test_an_error_that_was_drawn_ahead_is_raised_when_it_is_taken() -> None:
     with streaming() as (handoff, stream):
         handoff.offer(chunk(8))
-        element = next(element for element in stream if element.number != TICK)
+        next(blocks(stream))
         handoff.fail(OSError("gone"))
         stream.draw_ahead()
-        stream.facts_of(int(element.number))
         with pytest.raises(HandoffBroken, match="gone"):
             deque(stream)
 
@@ -425,8 +439,7 @@ def test_a_stop_wakes_what_draws_ahead_from_an_empty_queue_a_hundred_times() -> 
 def test_closing_while_the_prefetch_is_full_gives_back_what_was_not_learnt() -> None:
     with streaming() as (handoff, stream):
         handoff.offer(chunk(800))
-        element = next(element for element in stream if element.number != TICK)
-        stream.facts_of(int(element.number))
+        next(blocks(stream))
         stream.close()
         balance = stream._feed.statistics().balances[P0]
         assert (balance.handed, balance.held, balance.discarded) == (8, 0, 792)

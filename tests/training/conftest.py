@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
-from training.model.compiled_call import Rows
 from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 
@@ -84,8 +84,8 @@ def with_feature(rows: Rows, row: int, value: float) -> Rows:
     """Return the same block with one number of one row replaced."""
     x = rows.features["x"].numpy().copy()
     x.reshape(-1, FEATURES)[row, 2] = value
-    features, *others = rows.tensors()
-    return Rows.of(({**features, "x": tf.constant(x)}, *others))
+    features, *others = rows
+    return Rows({**features, "x": tf.constant(x)}, *others)
 
 
 def state_of(learner: Learner) -> dict[str, Any]:

@@ -17,19 +17,18 @@ import tensorflow as tf
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.blocks import BlockFacts, Delivery, Rows, Span
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, mlp
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
 from training.checkpoints.policies import Never, SavePolicy
 from training.commands import Command, Commands, Stop
 from training.ledger.ledger import Ledger
-from training.model.compiled_call import Rows
 from training.model.hyperparameters import HyperparameterOptions
 from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 from training.recovery.crash_guard import InFlight, leave_no_record
 from training.recovery.step_errors import StepErrorOptions
-from training.stream import Delivery, StreamEnded, StreamStart
+from training.stream import StreamEnded, StreamStart
 from training.telemetry.baseline import Baseline
 from training.telemetry.events import Events
 from training.telemetry.live_metrics import LiveMetrics
@@ -105,9 +104,6 @@ class TopicStream:
 
     def draw_ahead(self) -> None:
         """Do nothing: blocks are made when they are taken."""
-
-    def aim(self, batches: int) -> None:
-        """Do nothing: blocks have the size that the test gives them."""
 
     def close(self) -> None:
         self.closed = True

@@ -14,43 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pipelines.blocks import Rows
 from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
 from training.errors import ModelError
 from training.model.finite_guard import FiniteGuard
 from training.model.metrics import CompiledMetrics
 from training.model.witness import Witness
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """The tensors of a block, each [k, B, …]: one element of the dataset."""
-
-    features: Mapping[str, Any]
-    labels: Any
-    """A tensor, a mapping by output, or None where the model's input is its own label."""
-    weights: Any
-    offsets: Any
-    """-1 where the row is absent."""
-    partitions: Any
-
-    @classmethod
-    def of(cls, tensors: tuple[Any, ...]) -> "Rows":
-        """Make rows from what `tensors` returns."""
-        return cls(**dict(zip(cls.__dataclass_fields__, tensors, strict=True)))
-
-    def tensors(self) -> tuple[Any, ...]:
-        """Return the columns as a nested structure of TensorFlow."""
-        return self.features, self.labels, self.weights, self.offsets, self.partitions
-
-    def batch(self, index: int) -> "Rows":
-        """Return one batch as a block of its own."""
-        return Rows.of(tf.nest.map_structure(lambda column: column[index : index + 1], self.tensors()))
-
-    def first_batch(self, model: Any) -> tuple[Any, Any, Any]:
-        """Return the first batch as a model's `train_step` takes it."""
-        x, y, w = tf.nest.map_structure(lambda column: column[0], (self.features, self.labels, self.weights))
-        return as_the_model_takes_it(model, x, y, w)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +59,7 @@ class TrainingCall:
     def __call__(self, rows: Rows) -> CallResult:
         """Run the block; returns when all of it has been computed."""
         with self.strategy.scope():
-            finite, losses, states = self._function(*rows.tensors())
+            finite, losses, states = self._function(*rows)
         return CallResult(
             finite=finite.numpy(),
             losses=losses.numpy().astype(np.float64),
@@ -99,7 +69,7 @@ class TrainingCall:
     def traced(self, rows: Rows) -> Any:
         """Return the concrete function for these rows, so that its graph can be inspected."""
         with self.strategy.scope():
-            return self._function.get_concrete_function(*rows.tensors())
+            return self._function.get_concrete_function(*rows)
 
     def _call(self, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()
@@ -156,6 +126,18 @@ class TrainingCall:
         if share is None:
             share = tf.cast(logs.get("loss", float("nan")), tf.float32) / replicas
         return tf.cast(share, tf.float32)
+
+
+def batch_of(rows: Rows, index: int) -> Rows:
+    """Return one batch of a block, as a block of its own."""
+    batch: Rows = tf.nest.map_structure(lambda column: column[index : index + 1], rows)
+    return batch
+
+
+def first_batch(model: Any, rows: Rows) -> tuple[Any, Any, Any]:
+    """Return the first batch of a block as the model's `train_step` takes it."""
+    x, y, w = tf.nest.map_structure(lambda column: column[0], (rows.features, rows.labels, rows.weights))
+    return as_the_model_takes_it(model, x, y, w)
 
 
 def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any, Any]:

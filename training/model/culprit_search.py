@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.model.compiled_call import CallResult, Rows, TrainingCall
+from pipelines.blocks import Rows
+from training.model.compiled_call import CallResult, TrainingCall
 
 MOST_CALLS = 256
 """After this many calls for one batch, what is left of it is set aside untried: most of it is poisoned."""
@@ -86,7 +87,7 @@ def only(batch: Rows, rows: npt.NDArray[np.int64]) -> Rows:
     def take(column: Any) -> Any:
         return tf.gather(column, order, axis=1)
 
-    features, labels, weights, offsets, partitions = tf.nest.map_structure(take, batch.tensors())
+    features, labels, weights, offsets, partitions = tf.nest.map_structure(take, batch)
     return Rows(
         features=features,
         labels=labels,

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pipelines.blocks import Rows
 from pipelines.dataset import flat_preprocess
 from pipelines.schema import Schema
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist
-from training.model.compiled_call import CallOptions, CallResult, Rows, TrainingCall
+from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch
 from training.model.probe_batches import Probe, make_probe
 from training.model.schema_fit import check_inputs
@@ -144,14 +145,13 @@ class Learner:
             offsets=tf.constant(np.where(here, np.arange(size), -1)),
             partitions=tf.zeros(size, tf.int32),
         )
-        return _as_block(rows)
+        block: Rows = tf.nest.map_structure(lambda column: column[tf.newaxis], rows)
+        return block
 
     def trace(self, rows: Rows, *, deterministic: bool) -> None:
         """Trace the call for any number of batches, and refuse a model with state that no part would save."""
-        specs = tf.nest.map_structure(
-            lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows.tensors()
-        )
-        function = self.call.traced(Rows.of(specs))
+        specs = tf.nest.map_structure(lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows)
+        function = self.call.traced(specs)
         self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
         refuse_uncaptured(function, [*self.state, *self.metric_variables()], deterministic=deterministic)
 
@@ -166,12 +166,12 @@ class Learner:
             return Lesson(result=result, culprits=Culprits())
         search = CulpritSearch(self.call)
         for index in np.flatnonzero(~result.finite):
-            search.search(rows.batch(int(index)))
+            search.search(batch_of(rows, int(index)))
         return Lesson(result=search.merged(result), culprits=search.culprits)
 
     def _build(self, rows: Rows) -> None:
         """Create every variable: layers, metrics, optimizer."""
-        x, y, w = rows.first_batch(self.model)
+        x, y, w = first_batch(self.model, rows)
         try:
             if not self.model.built:
                 self.model(x, training=False)  # what it raises says more than Keras' "unable to build" does
@@ -204,7 +204,7 @@ def _behaves_differently(model: Any, rows: Rows) -> bool:
     """
     if type(model).train_step is not keras.Model.train_step:
         return True
-    x, _, _ = rows.first_batch(model)
+    x, _, _ = first_batch(model, rows)
     seeds = list(model.non_trainable_variables)
     before = [np.asarray(variable) for variable in seeds]
     training, inference = model(x, training=True), model(x, training=False)
@@ -212,7 +212,3 @@ def _behaves_differently(model: Any, rows: Rows) -> bool:
         variable.assign(value)
     pairs = zip(tf.nest.flatten(training), tf.nest.flatten(inference), strict=True)
     return not all(np.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True) for a, b in pairs)
-
-
-def _as_block(rows: Rows) -> Rows:
-    return Rows.of(tf.nest.map_structure(lambda column: column[tf.newaxis], rows.tensors()))

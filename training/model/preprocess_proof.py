@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.model.compiled_call import Rows
+from pipelines.blocks import Rows
 from training.model.learner import Learner
 from training.model.proof import Finding
 

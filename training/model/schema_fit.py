@@ -6,9 +6,9 @@ Pure inspection; runs while the model is built.
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.blocks import Rows
 from pipelines.schema import RAGGED
 from training.errors import ModelError
-from training.model.compiled_call import Rows
 
 
 def check_inputs(model: Any, rows: Rows) -> None:

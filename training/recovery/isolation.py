@@ -24,7 +24,8 @@ import tensorflow as tf
 
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
-from training.model.compiled_call import Rows
+from pipelines.blocks import Rows
+from training.model.compiled_call import batch_of
 from training.model.culprit_search import only
 from training.model.learner import Learner, Lesson
 from training.model.variables import copies
@@ -124,7 +125,7 @@ class IsolatingLearner:
         if self._try(rows, variables) is None:
             return
         for index in range(int(rows.weights.shape[0])):
-            self._search(rows.batch(index), variables)
+            self._search(batch_of(rows, index), variables)
 
     def _search(self, batch: Rows, variables: VariableCopies) -> None:
         offsets, partitions = batch.offsets.numpy()[0], batch.partitions.numpy()[0]

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.blocks import BlockFacts, Delivery, Span
 from pipelines.dataset import PreprocessError
 from pipelines.preprocess_bypass import Suspect
 from training.checkpoints.manifest import Manifest
@@ -35,7 +35,7 @@ from training.recovery.isolation import (
     blamed,
     most_culprits,
 )
-from training.stream import BlockStream, Delivery
+from training.stream import BlockStream
 from training.telemetry.events import EventKind, ReportEvent, Severity, ignore_event
 
 log = logging.getLogger(__name__)

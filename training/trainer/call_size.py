@@ -10,6 +10,8 @@ Owns the durations of the latest calls; runs on the trainer's thread.
 import statistics
 from collections import deque
 
+from pipelines.blocks import CallTarget
+
 AIM_S = 0.25
 _CALLS = 5
 """The calls whose median counts: the first call includes the tracing, and any call may be delayed."""
@@ -23,16 +25,14 @@ class CallSize:
     def __init__(self, most: int, aim_s: float = AIM_S) -> None:
         self._most, self._aim_s = most, aim_s
         self._batch_s: deque[float] = deque(maxlen=_CALLS)
-        self.batches = most
-        """The most batches that the next call should have."""
+        self.target = CallTarget(most)
+        """Shared with the stream: the next block that it begins has at most this many batches."""
 
-    def called(self, batches: int, seconds: float) -> bool:
-        """Record the duration of a call; return whether `batches` has changed."""
+    def called(self, batches: int, seconds: float) -> None:
+        """Record the duration of a call, and change the target if the next calls should have another size."""
         self._batch_s.append(seconds / batches)
         if len(self._batch_s) < _CALLS:
-            return False
+            return
         fitting = min(self._most, max(1, round(self._aim_s / max(1e-9, statistics.median(self._batch_s)))))
-        if self.batches / _SLACK < fitting < self.batches * _SLACK:
-            return False
-        self.batches = fitting
-        return True
+        if not self.target.batches / _SLACK < fitting < self.target.batches * _SLACK:
+            self.target.batches = fitting

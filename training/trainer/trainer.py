@@ -24,13 +24,13 @@ from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts
+from pipelines.blocks import BlockFacts, Delivery
 from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
 from training.model.culprit_search import Culprits
 from training.model.profiling import Profiling
 from training.recovery.step_errors import BlockRaised, StepRecovery
-from training.stream import BlockStream, Delivery, StreamEnded, StreamStart, TopicsRecreated
+from training.stream import BlockStream, StreamEnded, StreamStart, TopicsRecreated
 from training.telemetry.phases import Phase
 from training.trainer import announcements
 from training.trainer.board import ModelFacts, Posting
@@ -142,7 +142,7 @@ class Trainer:
             with self._profiling.call(), self._parts.in_flight(facts):
                 self._need_stream().draw_ahead()
                 learnt = self._steps.learn(delivery)
-            self._size(facts, began)
+            self._sizes.called(facts.batches, self._clock() - began)
             refused = self._set_aside(facts, learnt.culprits())
             for piece in learnt.pieces:
                 self._reports.live.add(sums_of(piece, self._reports.live.task, self._learner.options.batch_size))
@@ -155,11 +155,6 @@ class Trainer:
         self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms
         freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
         self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
-
-    def _size(self, facts: BlockFacts, began: float) -> None:
-        """Record how long the call took, and ask the stream for blocks of another size if that is due."""
-        if self._sizes.called(facts.batches, self._clock() - began):
-            self._need_stream().aim(self._sizes.batches)
 
     def _post(self) -> None:
         """Post the figures if the board wants them; computing the live values takes a moment."""
@@ -297,12 +292,12 @@ class Trainer:
             turn=self._saving.turn,
             learnt=self._learnt,
             settled=self._ledger.tally.records,
+            target=self._sizes.target,
             suspects=self._steps.suspects,
         )
         self._learner.witness.lay(start.positions)
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(start.positions)})
         self._stream = self._parts.streams.open(start)
-        self._stream.aim(self._sizes.batches)
 
     def _show_progress(self) -> None:
         """Enter the phase again: a search for culprits may take longer than a phase may without progress."""

@@ -19,6 +19,7 @@ from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from consumers.errors import MillraceError
 from pipelines.schema import Field
 from training.errors import ModelError
+from training.model.compiled_call import first_batch
 from training.model.learner import Learner
 from training.model.model_file import load
 from training.model.probe_batches import Probe
@@ -165,5 +166,5 @@ def _far_values(field: Field) -> list[Any]:
 
 
 def _infer(learner: Learner, probe: Probe) -> None:
-    x, _, _ = learner.rows_of(probe).first_batch(learner.model)
+    x, _, _ = first_batch(learner.model, learner.rows_of(probe))
     learner.model(x, training=False)

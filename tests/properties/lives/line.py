@@ -12,13 +12,12 @@ from consumers.handoff import Handoff
 from consumers.reasons import Reason
 from consumers.records import Chunk, Partition
 from pipelines.assemble import Assembler
-from pipelines.blocks import Block
+from pipelines.blocks import Block, Delivery, Rows
 from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, Tick, unless_skipped
 from tests.properties.lives.log import DECODER, SCHEMA
 from tests.properties.lives.world import World
-from training.model.compiled_call import Rows
-from training.stream import Delivery, StreamEnded, StreamStart
+from training.stream import StreamEnded, StreamStart
 
 PutLetter = Callable[[Partition, int, Reason], None]
 
@@ -89,9 +88,6 @@ class Line:
         if isinstance(element, Tick):
             return None
         return Delivery(_tensors(element), self.feed.facts_of(element.facts.number))
-
-    def aim(self, batches: int) -> None:
-        """Nothing: its blocks have the size that the test gives them."""
 
     def close(self) -> None:
         self.closed = True

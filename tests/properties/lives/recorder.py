@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipelines.blocks import Rows
 from tests.properties.lives.log import NAN, RAISES, Log
 from training.checkpoints import PartState
-from training.model.compiled_call import CallResult, Rows
+from training.model.compiled_call import CallResult
 from training.model.learner import Learner, Lesson
 from training.model.variables import VariablesPart, optimizer_variables, rates_of
 from training.model.witness import Witness

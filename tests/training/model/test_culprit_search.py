@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from consumers.records import Partition
+from pipelines.blocks import Rows
 from tests.training.conftest import BATCH, MakeLearner, block, largest_difference, state_of, with_feature
 from training.ledger.offset_checksum import Evidence
 from training.model import culprit_search
-from training.model.compiled_call import Rows
 from training.model.culprit_search import Culprits
 
 pytestmark = pytest.mark.tensorflow

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from consumers.records import Partition
+from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
 from tests.training.conftest import (
     BATCH,
@@ -20,7 +21,6 @@ from tests.training.conftest import (
     with_feature,
 )
 from training.ledger.offset_checksum import Evidence
-from training.model.compiled_call import Rows
 from training.model.learner import Learner
 
 pytestmark = pytest.mark.tensorflow
@@ -197,9 +197,9 @@ def test_the_witness_brings_odd_values_back_on_any_number_of_replicas(learner_of
     offsets = [2**60 + 1, 7, 3]
     learner.witness.lay([PARTITION])
     rows = block(1, rows=3)
-    features, labels, weights, _, partitions = rows.tensors()
+    features, labels, weights, _, partitions = rows
     strange = tf.constant([[*offsets, *[-1] * (BATCH - 3)]], tf.int64)
-    learner.learn(Rows.of((features, labels, weights, strange, partitions)))
+    learner.learn(Rows(features, labels, weights, strange, partitions))
     fresh = learner_of(replicas=replicas)
     fresh.witness.restore(learner.witness.snapshot())
     assert fresh.witness.testimonies() == {PARTITION: Evidence.of(offsets)}

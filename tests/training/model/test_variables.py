@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
 from training.checkpoints.parts import PartState
 from training.errors import OtherModelError, UncapturedStateError
-from training.model.compiled_call import Rows
 from training.model.learner import Learner
 from training.model.variables import VariablesPart, model_variables, optimizer_variables, optimizers_of
 

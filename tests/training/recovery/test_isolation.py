@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from consumers.errors import MillraceError
 from consumers.records import Partition
+from pipelines.blocks import Rows
 from tests.training.conftest import (
     BATCH,
     SCHEMA,
@@ -23,7 +24,6 @@ from tests.training.conftest import (
 )
 from training.checkpoints.parts import PartState
 from training.ledger.offset_checksum import Evidence
-from training.model.compiled_call import Rows
 from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 from training.model.variables import assign
@@ -160,9 +160,9 @@ def test_rows_without_preprocess_are_preprocessed_in_each_try(learner: Learner) 
     _reset_witness(learner)
 
     def prepare(rows: Rows) -> Rows:
-        features, *others = rows.tensors()
+        features, *others = rows
         tf.debugging.assert_less(tf.reduce_max(features["x"]), 100.0)
-        return Rows.of(({"x": features["x"] / 2}, *others))
+        return Rows({"x": features["x"] / 2}, *others)
 
     isolating = _isolated(learner, _raising(block(2), {5, BATCH}), prepare)
     assert _offsets(isolating) == [5, BATCH]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Span
+from pipelines.blocks import BlockFacts, Delivery, Rows, Span
 from pipelines.dataset import PreprocessError
 from pipelines.preprocess_bypass import Suspect
 from tests.training import trainer_rig
@@ -19,10 +19,8 @@ from training.checkpoints.manifest import Manifest, SaveReason
 from training.commands import Pause, Resume, Rewind, Save
 from training.errors import StepError
 from training.ledger.offset_checksum import Evidence
-from training.model.compiled_call import Rows
 from training.recovery import isolation
 from training.recovery.step_errors import BlockRaised, StepErrorOptions, StepRecovery
-from training.stream import Delivery
 from training.telemetry.phases import Phase
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.row(20)]
@@ -219,8 +217,8 @@ class Unprepared(TopicStream):
 
 def _prepared(rows: Rows) -> Rows:
     tf.debugging.assert_less(tf.reduce_max(rows.features["x"]), 100.0)
-    features, *others = rows.tensors()
-    return Rows.of(({"x": features["x"] / 2}, *others))
+    features, *others = rows
+    return Rows({"x": features["x"] / 2}, *others)
 
 
 @pytest.fixture
@@ -293,9 +291,6 @@ class _Raises:
         raise self._error
 
     def draw_ahead(self) -> None:
-        pass
-
-    def aim(self, batches: int) -> None:
         pass
 
     def close(self) -> None:

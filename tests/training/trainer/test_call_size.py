@@ -7,8 +7,8 @@ from training.trainer.call_size import CallSize
 
 def _after(size: CallSize, *, batch_s: float, calls: int = 20) -> int:
     for _ in range(calls):
-        size.called(size.batches, size.batches * batch_s)
-    return size.batches
+        size.called(size.target.batches, size.target.batches * batch_s)
+    return size.target.batches
 
 
 @pytest.mark.parametrize(("batch_s", "batches"), [(0.0001, 16), (0.01, 16), (0.05, 5), (0.2, 1), (3.0, 1)], ids=str)
@@ -25,11 +25,14 @@ def test_calls_grow_again_when_steps_get_faster_but_never_beyond_the_setting() -
 def test_one_delayed_call_changes_nothing() -> None:
     size = CallSize(16, aim_s=0.25)
     _after(size, batch_s=0.001)
-    assert not size.called(16, 30.0)
-    assert size.batches == 16
+    size.called(16, 30.0)
+    assert size.target.batches == 16
 
 
 def test_a_size_between_two_does_not_change_back_and_forth() -> None:
     size = CallSize(16, aim_s=0.25)
     _after(size, batch_s=0.05)
-    assert sum(size.called(size.batches, size.batches * (0.05 if call % 2 else 0.052)) for call in range(50)) == 0
+    settled = size.target.batches
+    for call in range(50):
+        size.called(size.target.batches, size.target.batches * (0.05 if call % 2 else 0.052))
+        assert size.target.batches == settled
