@@ -1,11 +1,11 @@
-"""assemble: decoded chunks in, blocks out: what one call takes.
+"""Assembler: it turns decoded chunks into blocks. A block is what one training call takes.
 
-Owns the rows between decoding and the dataset: the block that is being filled and the chunks that wait for it. Pure:
-no thread and no clock of its own, the feed calls it on the generator's thread and says what time it is. It has no
-bound itself; the feed stops adding when its bytes are too many. It ends when it is dropped, or at its limit.
+Owns the rows between decoding and the dataset: the block that is being filled and the chunks that wait for it. It has
+no thread and no clock: the feed calls it on the generator's thread and passes the time. It has no bound either: the
+feed stops adding chunks when they hold too many bytes. It ends when it is dropped, or at the limit on rows.
 
 A block closes when it is full, when `max_wait` has run out since its oldest chunk was fetched, when it is flushed, and
-at the limit. Where it closes, a chunk is split between two rows; the next block goes on from there.
+at the limit. There a chunk is split between two rows, and the next block continues with the rest of it.
 """
 
 from collections.abc import Sequence
@@ -30,17 +30,17 @@ class AssembleOptions:
     batches_per_call: int
     """K: batches of one call, at most; a shuffle over more rows than that raises it."""
     max_wait_s: float | None = None
-    """From fetch to block, at most; None waits until the block is full."""
+    """The longest time from fetch to block, seconds; None waits until the block is full."""
     shuffle: int = 0
-    """Over how many rows, at least, a block permutes them; 0 keeps their order."""
+    """The least number of rows that a block permutes; 0 keeps their order."""
     seed: int = 0
     limit: int | None = None
-    """Rows to take in all; None for no limit."""
+    """Total rows to take; None for no limit."""
     rotation: RotationOptions | None = None
     """Strict rotation over the partitions, for deterministic mode; None takes rows as they arrive."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse impossible values with a ConfigError."""
         for name in ("batch_size", "batches_per_call"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)} is too few; make it 1 or more")
@@ -53,11 +53,11 @@ class AssembleOptions:
 
     @property
     def capacity(self) -> int:
-        """Rows of a full block at most."""
+        """The most rows of a full block."""
         return self.rows(self.batches_per_call)
 
     def rows(self, batches: int) -> int:
-        """Rows of a full block: so many batches, or as many more as the shuffle asks for."""
+        """Return the rows of a full block of this many batches, or of more where the shuffle needs more."""
         return self.batch_size * max(batches, -(-self.shuffle // self.batch_size))
 
 
@@ -75,7 +75,7 @@ class Assembler:
     ) -> None:
         self.incarnation = incarnation
         self.dropped = 0
-        """Offsets of chunks of older incarnations, which are not learnt from."""
+        """Offsets of chunks of older incarnations; they are not learnt."""
         self.held_rows = 0
         """Rows added and not yet taken."""
         self._schema, self._options, self._skips = schema, options, tuple(skips)
@@ -90,12 +90,12 @@ class Assembler:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """The table: a partition's place in it is what blocks hold. Partitions seen later come last."""
+        """The partitions in the order of the table: blocks hold the index into it. Partitions seen later come last."""
         return tuple(self._table)
 
     @property
     def held_bytes(self) -> int:
-        """What the open block and the chunks that wait hold in memory, roughly."""
+        """The approximate memory of the open block and the chunks that wait."""
         return self._waiting_bytes + self._open.nbytes
 
     @property
@@ -109,7 +109,7 @@ class Assembler:
         return self._open.room == 0 and not self.finished
 
     def add(self, decoded: Decoded) -> None:
-        """Take a decoded chunk; it goes on where its partition's chunk before ended."""
+        """Add a decoded chunk. Raise ValueError unless it begins where the partition's previous chunk ended."""
         if decoded.incarnation < self.incarnation:
             self.dropped += decoded.end - decoded.start
             return
@@ -128,18 +128,18 @@ class Assembler:
         self._fill()
 
     def deadline(self) -> float | None:
-        """When the open block must close at the latest, on the clock of `fetched_at`; None if nothing presses."""
+        """Return the latest time for the open block to close, on the clock of `fetched_at`; None for no such time."""
         if self._options.max_wait_s is None or not self._open.covers:
             return None
         return self._open.fetched_at + self._options.max_wait_s
 
     def ready(self, now: float) -> bool:
-        """Whether a block is there to be taken."""
+        """Return whether a block can be taken."""
         deadline = self.deadline()
         return self.full or (deadline is not None and now >= deadline)
 
     def wanted(self) -> Partition | None:
-        """The partition that the rotation waits for; None if it has what it needs."""
+        """Return the partition that the rotation waits for, or None if it waits for none."""
         return None if self.full or self.finished else self._turns.wanted()
 
     @property
@@ -148,11 +148,11 @@ class Assembler:
         return self._options.rotation is not None
 
     def waiting(self, partition: Partition) -> int:
-        """How many of its chunks wait for a place in a block."""
+        """Return how many chunks of a partition wait for a place in a block."""
         return self._turns.waiting(partition)
 
     def take(self, now: float, *, flush: bool = False) -> Block | None:
-        """Close and give the open block if it is ready; a flush closes whatever there is, as nothing more will come."""
+        """Close and return the open block, or None if it is not ready. A flush closes it in any state."""
         if flush:
             self._fill(flush=True)
         if not (self.ready(now) or (flush and self._open.covers)):

@@ -1,6 +1,6 @@
-"""Blocks: what one call takes, and the facts about it that the ledger settles.
+"""Blocks: the rows that one call takes, and the facts by which the ledger settles them.
 
-Owns the shared types between assemble, dataset and training; runs anywhere; TensorFlow is not imported here.
+Owns the types that assembler, dataset and trainer share. Used on any thread; TensorFlow is not imported here.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ class Span(OffsetCounts):
     start: int
     end: int
     fingerprint: Fingerprint | None = None
-    """Of the last chunk that ends in it; None where none does."""
+    """The fingerprint of the last chunk that ends in the span; None where none ends in it."""
 
     @property
     def balanced(self) -> bool:
@@ -31,7 +31,7 @@ class Span(OffsetCounts):
 
 
 class Turn(NamedTuple):
-    """Where a strict rotation stands: whose rows come next, and how many of its share have been taken."""
+    """Where a strict rotation stands: the partition whose rows come next, and how many of its share are taken."""
 
     partition: Partition
     taken: int
@@ -39,24 +39,24 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFacts:
-    """What the ledger, the journal and the metrics know of a block: a few bytes, never its rows."""
+    """All that the ledger and the metrics need to know of a block: a few bytes, never its rows."""
 
     number: int
-    """Counts from 0 in its incarnation; the tensor that travels with the rows carries it."""
+    """Counts from 0 in its incarnation. It travels with the rows, so that the facts can be found again."""
     incarnation: int
     spans: tuple[Span, ...]
     batches: int
     """k: how many batches of B rows the call runs. 0 for a block of set-aside records alone."""
     rows: int
     seed: int
-    """Of the shuffle; derived from the first offsets, so a replay shuffles alike."""
+    """The seed of the shuffle; derived from the first offsets, so that a replay shuffles in the same way."""
     fetched_at: float
-    """Monotonic clock: when its oldest chunk was fetched."""
+    """When its oldest chunk was fetched, on the monotonic clock."""
     oldest_ms: int
     newest_ms: int
     """Event times of its rows, milliseconds since 1970; 0 where it has no rows."""
     turn: Turn | None = None
-    """Where the rotation stands after it, in deterministic mode; a checkpoint keeps it and a restart hands it back."""
+    """Where the rotation stands after it, in deterministic mode; checkpoints keep it for a restart."""
 
 
 class Rows(NamedTuple):
@@ -84,7 +84,7 @@ class Block:
     facts: BlockFacts
     rows: Rows
     nbytes: int = 0
-    """What it holds in memory, roughly."""
+    """Its approximate memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Order: which partition's chunk leaves the hand-off next.
+"""Chunk order: the partition whose chunk leaves the hand-off next.
 
-Policies are callables from the head chunks to the partition to take, None to wait; the hand-off asks on the feed's
-thread, each time that something has changed. None in place of a policy takes chunks as they arrived.
+A policy is a callable from the first chunk of each partition to the partition to take, or None to wait. The hand-off
+calls it on the feed's thread, each time that something has changed. Without a policy, chunks leave as they arrived.
 """
 
 import time
@@ -11,17 +11,17 @@ from consumers.handoff import Pick
 from consumers.records import Chunk, Partition
 
 PATIENCE_S = 0.5
-"""How long a partition that lags, yet has nothing here, is waited for before the others go on without it."""
+"""How long to wait for a partition that lags but has no chunk here, before the others continue without it."""
 AHEAD = 2
-"""Chunks of a partition that the rotation takes in advance, so that decoding goes on while another has its turn."""
+"""Chunks of a partition that the rotation takes in advance: they are decoded during the turns of the others."""
 
 
 class EventTimeOrder:
-    """Behind by much, the oldest records first; else as they arrived.
+    """Takes the oldest records first while they are far behind, and else chunks as they arrived.
 
-    So the model does not learn one partition's month before another's. A partition that lags but has no chunk here may
-    hold the oldest of all: it is waited for, a bounded while each time. (Its share of the hand-off is its own, so the
-    others cannot keep it out by filling theirs.)
+    Otherwise the model would learn a month of one partition before the same month of another. A partition that lags
+    but has no chunk here may have the oldest records of all, so the policy waits for it, for `PATIENCE_S` at most.
+    (Each partition has its own portion of the hand-off, so the others cannot keep it out.)
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class EventTimeOrder:
         self._missing_since: dict[Partition, float] = {}
 
     def __call__(self, heads: Mapping[Partition, Chunk]) -> Partition | None:
-        """The partition to take from; None while a missing one is waited for."""
+        """Return the partition to take from, or None while the policy waits for a missing one."""
         if not heads:
             return None
         oldest = min(heads, key=lambda partition: (_time_of(heads[partition]), partition))
@@ -54,21 +54,21 @@ class EventTimeOrder:
 
 
 def _time_of(chunk: Chunk) -> int:
-    """Its first record's time; a chunk without records holds nobody up."""
+    """Return the time of the first record; a chunk without records comes first, as it delays no other."""
     return int(chunk.timestamps[0]) if len(chunk) else -1
 
 
 class RotationOrder:
-    """For the assembler's strict rotation: first the partition that it waits for, then a little ahead of it.
+    """Takes the partition that the assembler's strict rotation waits for, then a little of the others in advance.
 
-    It decides only what is decoded early; the order of rows is the assembler's alone.
+    It decides only what is decoded early; the assembler alone decides the order of rows.
     """
 
     def __init__(self, wanted: Callable[[], Partition | None], ahead: Callable[[Partition], int]) -> None:
         self._wanted, self._ahead = wanted, ahead
 
     def __call__(self, heads: Mapping[Partition, Chunk]) -> Partition | None:
-        """The partition to take from; None if all that are here have enough ahead."""
+        """Return the partition to take from, or None if all that are here have enough chunks in advance."""
         wanted = self._wanted()
         if wanted is not None and wanted in heads and self._ahead(wanted) < AHEAD:
             return wanted
@@ -77,7 +77,7 @@ class RotationOrder:
 
 
 def draining(pick: Pick) -> Pick:
-    """The same policy once all was sent: what it would wait for will not come, so it takes the oldest instead."""
+    """Return the policy for when everything was sent: it never waits, but takes the oldest chunk instead."""
 
     def drain(heads: Mapping[Partition, Chunk]) -> Partition | None:
         chosen = pick(heads)

@@ -1,11 +1,12 @@
-"""dataset: blocks as a `tf.data.Dataset`, and the order in which it is taken down.
+"""Dataset: blocks as a `tf.data.Dataset`, and their delivery to the trainer.
 
-The only module of pipelines that imports TensorFlow. Owns the dataset, its iterator and what is prefetched; the feed's
-generator runs on a thread of tf.data, `preprocess` on others, `next` and `close` on the trainer's. Full, the prefetch
-stops calling the generator. Nothing that was pulled ahead is durable: what the trainer has not got is read again.
+The only module of pipelines that imports TensorFlow. Owns the dataset, its iterator and the prefetched elements. The
+feed's generator runs on a thread of tf.data, `preprocess` on other threads of tf.data, `next` and `close` on the
+trainer's thread. When the prefetch is full, tf.data does not call the generator. Prefetched blocks are not durable:
+those that the trainer has not taken are read again after a restart.
 
-Dropping an iterator whose generator still polls deadlocks: tf.data waits for the generator, which waits for records.
-So `Deliveries.close` stops the feed first, waits until nothing of it runs, and only then drops the iterator.
+To drop an iterator whose generator still waits is a deadlock: tf.data waits for the generator, which waits for records.
+Therefore `Deliveries.close` stops the feed first, waits until nothing of it runs, and only then drops the iterator.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,23 +27,23 @@ from pipelines.schema import Field, Schema
 Preprocess = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 _ROW_COUNT = "preprocess: it must return as many rows as it was given"
 TICK = -1
-"""The number of an element without rows: nothing to learn just now."""
+"""The number of an element without a block: there is nothing to learn just now."""
 
 
 class PreprocessError(MillraceError, RuntimeError):
-    """`preprocess` failed on a block. The text names the offsets; values stay in `__cause__`."""
+    """`preprocess` failed on a block. The text names the offsets, and no values: these stay in `__cause__`."""
 
     def __init__(self, text: str, facts: BlockFacts) -> None:
         super().__init__(text)
         self.facts = facts
-        """Of the block, which is not learnt."""
+        """The facts of the block, which is not learnt."""
 
 
 class Element(NamedTuple):
     """One element of the dataset: a block, or a tick."""
 
     number: Any
-    """The block's, by which its facts are found; `TICK` for a tick, with k = 0."""
+    """The number of the block, by which its facts are found; `TICK` for a tick, whose rows have k = 0."""
     rows: Rows
 
 
@@ -54,13 +55,13 @@ class DatasetOptions:
     prefetch: int = 1
     """Elements that are ready while the trainer is busy, besides the one that is drawn ahead."""
     deterministic: bool = False
-    """One `preprocess` at a time, so that a random one repeats itself."""
+    """Whether `preprocess` runs on one block at a time, so that a random one gives the same again."""
     threads: int = 2
-    """For the generator and `preprocess`, beside those that train."""
+    """Threads for the generator and `preprocess`, besides those that train."""
 
 
 def replica_rows(batch_size: int, replicas: int, replica: Any) -> slice:
-    """A replica's share of the rows of each batch. The replica's number may be a tensor."""
+    """Return the rows of each batch that a replica takes. The number of the replica may be a tensor."""
     if batch_size % replicas:
         raise ConfigError(
             f"training.batch_size: {batch_size} does not divide into {replicas} replicas; take a multiple of {replicas}"
@@ -70,7 +71,7 @@ def replica_rows(batch_size: int, replicas: int, replica: Any) -> slice:
 
 
 def block_spec(schema: Schema, batch_size: int) -> Element:
-    """The generator's `output_signature`; labels by name here, whatever their number."""
+    """Return the `output_signature` of the generator; labels are by name here, even a single one."""
 
     def of(field: Field) -> Any:
         return tf.TensorSpec([None, batch_size, *field.shape], tf.as_dtype(field.dtype), field.name)
@@ -91,7 +92,10 @@ def block_spec(schema: Schema, batch_size: int) -> Element:
 def flat_preprocess(
     preprocess: Preprocess | None, features: Mapping[str, Any], labels: Mapping[str, Any], weights: Any
 ) -> tuple[dict[str, Any], Any, Any]:
-    """Rows [n, ...] as the model takes them: one label bare, none as None; `preprocess` applied and checked."""
+    """Return rows [n, ...] after `preprocess`, with a single label as it is and no label as None.
+
+    Raise ConfigError if `preprocess` does not fit the rows of the schema, or does not return a row for each row.
+    """
     label = None if not labels else next(iter(labels.values())) if len(labels) == 1 else dict(labels)
     if preprocess is None:
         return dict(features), label, weights
@@ -108,7 +112,7 @@ def flat_preprocess(
 
 
 def _same_rows(column: Any, rows: Any) -> Any:
-    """The column, once it is certain that it has a row for each row that went in."""
+    """Return the column with a check that it has a row for each row that went in; in a graph it runs with the rows."""
     if column is None:
         return None
     column = tf.convert_to_tensor(column)
@@ -130,9 +134,9 @@ def make_dataset(
     preprocess: Preprocess | None = None,
     bypass: Bypass | None = None,
 ) -> Any:
-    """The dataset of a feed's `Element`s. A `preprocess` that does not fit the schema's rows is a ConfigError here.
+    """Return the dataset of a feed's `Element`s. Raise ConfigError if `preprocess` does not fit the schema's rows.
 
-    Of a block that the bypass takes an element without rows travels in its place.
+    Where the bypass takes a block, an element without rows goes through the dataset in its place.
     """
     spec = block_spec(schema, options.batch_size)
     elements = _generator(feed, spec.rows, bypass or Bypass())
@@ -193,12 +197,12 @@ def _preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> 
 
 
 def _as_is(function: Callable[..., Any]) -> Any:
-    """Our own functions hold no Python control flow over tensors; AutoGraph would only blur their errors."""
+    """Keep AutoGraph away: our own functions have no Python control flow over tensors, and their errors stay clear."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
 def _traced(preprocess: Preprocess, spec: Rows) -> Any:
-    """`preprocess` as one graph over any number of rows; errors of its making come out here."""
+    """Trace `preprocess` as one graph over any number of rows; errors in its code are raised here."""
     user = tf.function(preprocess)
     rows = tf.nest.map_structure(
         lambda at: tf.TensorSpec([None, *at.shape[2:]], at.dtype), (spec.features, spec.labels, spec.weights)
@@ -207,7 +211,7 @@ def _traced(preprocess: Preprocess, spec: Rows) -> Any:
 
 
 def _unless_empty(function: Any, flat: Any, batches: Any) -> Any:
-    """What `function` makes of the rows; of none, none, without troubling it."""
+    """Call `function` on the rows; for no rows return none without a call, as the user's code may not expect that."""
     out = function.structured_outputs
 
     def empty() -> list[Any]:
@@ -265,7 +269,7 @@ class Deliveries:
 
         A PreprocessError concerns its one block; the blocks after it still come.
         """
-        self._feed.let_go(self._given)
+        self._feed.drop_later(self._given)
         try:
             element = self._ahead.take()
         except tf.errors.OpError as error:
@@ -288,7 +292,7 @@ class Deliveries:
         self._ahead.begin()
 
     def close(self) -> None:
-        """Stop the feed, wait until nothing of it runs, drop the iterator: in this order. Twice is once."""
+        """Stop the feed, wait until nothing of it runs, drop the iterator, in this order. May be called twice."""
         self._feed.close()
         self._ahead.close()
         self._iterator, self._given = iter(()), None

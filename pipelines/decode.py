@@ -1,10 +1,10 @@
-"""Decode: chunks in, columns under the model's names out, in the order in which the chunks were submitted.
+"""Decode pool: it turns chunks into columns under the model's names, in the order in which chunks were submitted.
 
-Owns a few threads, and the chunks and results that are between `submit` and `next`. `submit` never waits: whoever
-submits bounds what is in flight, by `statistics()`. `next` hands out results in order on the caller's thread, after
-the dead letters' callback has had each refused record, in order too; where the callback raises, it is that record's
-turn again next time. A chunk whose decoding raised is never passed over: `next` raises the same again until `discard`.
-Ends with `close`, which waits for the chunks being decoded and drops their results.
+Owns a few threads, and the chunks and results between `submit` and `next`. `submit` never waits: the caller bounds
+what is in flight, by `statistics()`. `next` returns results in order on the caller's thread, after the dead-letter
+callback has received each refused record, also in order. If the callback raises, it receives that record again next
+time. A chunk whose decoding raised is never skipped: `next` raises the same error again until `discard`. The pool ends
+with `close`, which waits for the chunks that are being decoded and drops their results.
 """
 
 import threading
@@ -23,7 +23,7 @@ from pipelines.decoders.protocol import Decoder
 from pipelines.schema import Column, Field, Schema
 
 _OBJECT_BYTES = 40
-"""What a short `bytes` weighs beside its contents, and its reference in the column."""
+"""The memory of a short `bytes` object besides its contents, with its reference in the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Refused:
     offset: int
     reason: Reason
     field: str | None = None
-    """The record's name of the field at fault, where it is one field's fault."""
+    """The record's name of the field at fault; None where it is not the fault of one field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class Decoded:
     fetched_at: float
     lost: int
     offsets: Int64s
-    """Of the rows; ascending."""
+    """The offsets of the rows, ascending."""
     event_times: Int64s
-    """Milliseconds since 1970: the schema's event time, else Kafka's timestamp."""
+    """Milliseconds since 1970, from the schema's event time, or Kafka's timestamp where it has none."""
     features: Mapping[str, Column]
     labels: Mapping[str, Column]
     weights: npt.NDArray[np.float32] | None
@@ -57,18 +57,18 @@ class Decoded:
     refused: tuple[Refused, ...]
     """Ascending by offset."""
     nbytes: int
-    """What its columns hold in memory, roughly."""
+    """The approximate memory of its columns."""
     fingerprint: Fingerprint | None = None
-    """Of the chunk's last record, whatever became of it."""
+    """The fingerprint of the chunk's last record, decoded or refused."""
     truncated: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
-    """Of the features whose lists are bounded: the rows that were cut. A feature of which none was is left out."""
+    """The rows whose list was cut to its bound, by feature. A feature without such rows is left out."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
 
 def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
-    """Decode a chunk and put its columns under the model's names. A function of the chunk alone."""
+    """Decode a chunk and put its columns under the model's names. The result depends on the chunk alone."""
     schema, decoded = decoder.schema, decoder.decode(chunk.values)
     kept, columns, lengths = decoded.kept, decoded.columns, decoded.lengths
     refused = [(refusal.index, refusal.reason, refusal.field) for refusal in decoded.refused]
@@ -102,7 +102,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
 
 
 def _weights(column: Column) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """As float32, and which of them can weigh a record: finite, not negative."""
+    """Return the weights as float32, and a mask of those that are finite and not negative."""
     with np.errstate(over="ignore"):
         weights = column.astype(np.float32)
     return weights, np.isfinite(weights) & (weights >= 0)
@@ -113,18 +113,18 @@ def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str
 
 
 def _lengths(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, Column]:
-    """Of each feature that asks for it: how many elements each row has after the cut."""
+    """Return the number of elements of each row after the cut, for each feature that asks for it."""
     named = [(field.lengths, field) for field in schema.features]
     return {
-        told.name: np.minimum(lengths[field.source], field.shape[0]).astype(np.int32)
-        for told, field in named
-        if told is not None
+        feature.name: np.minimum(lengths[field.source], field.shape[0]).astype(np.int32)
+        for feature, field in named
+        if feature is not None
     }
 
 
 def _truncated(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, npt.NDArray[np.bool_]]:
-    found = {field.name: lengths[field.source] > field.shape[0] for field in schema.features if field.pad is not None}
-    return {name: rows for name, rows in found.items() if rows.any()}
+    cut = {field.name: lengths[field.source] > field.shape[0] for field in schema.features if field.pad is not None}
+    return {name: rows for name, rows in cut.items() if rows.any()}
 
 
 def _nbytes(column: Column) -> int:
@@ -136,14 +136,14 @@ def _nbytes(column: Column) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStatistics:
-    """What a decode pool holds just now."""
+    """What a decode pool holds at one moment."""
 
     chunks: int
-    """Submitted, and not yet handed out."""
+    """Chunks that were submitted and not yet returned by `next`."""
     records: int
-    """In those chunks."""
+    """Records in those chunks."""
     nbytes: int
-    """What those chunks hold in memory, decoded or not: the more of the two, until they are handed out."""
+    """The memory of those chunks until `next` returns them: undecoded or decoded, whichever is more."""
 
 
 @dataclass(slots=True)
@@ -153,13 +153,13 @@ class _Submitted:
     chunk: Chunk
     future: "Future[Decoded]"
     nbytes: int
-    """What it holds, undecoded or, where rows are padded to more than that, decoded."""
-    told: int = 0
-    """How many of its refused records the callback has had."""
+    """Its memory, undecoded or decoded, whichever is more: rows may be padded."""
+    reported: int = 0
+    """How many of its refused records the callback has received."""
 
 
 class DecodePool:
-    """Decodes chunks on several threads and hands them out in the order of submission, on one thread."""
+    """Decodes chunks on several threads and returns them in the order of submission, on one thread."""
 
     def __init__(
         self, decoder: Decoder, *, threads: int, on_refused: Callable[[Chunk, Refused], None] | None = None
@@ -173,11 +173,11 @@ class DecodePool:
 
     @property
     def in_flight(self) -> int:
-        """How many chunks were submitted and not yet handed out."""
+        """The number of chunks that were submitted and not yet returned by `next`."""
         return len(self._queue)
 
     def statistics(self) -> DecodeStatistics:
-        """What it holds just now."""
+        """Return what the pool holds now."""
         with self._changed:
             held = list(self._queue)
         return DecodeStatistics(
@@ -187,7 +187,7 @@ class DecodePool:
         )
 
     def submit(self, chunk: Chunk) -> None:
-        """Take a chunk; never waits. RuntimeError after `close`."""
+        """Queue a chunk for decoding; never waits. Raise RuntimeError after `close`."""
         with self._changed:
             future = self._executor.submit(decode_chunk, chunk, self._decoder)
             nbytes = max(chunk.nbytes, len(chunk) * self._decoder.schema.row_nbytes)
@@ -195,10 +195,10 @@ class DecodePool:
         future.add_done_callback(self._wake)
 
     def next(self, timeout: float | None) -> Decoded:
-        """The next chunk in order of submission; TimeoutError when it is not there in time.
+        """Return the next chunk in the order of submission; raise TimeoutError if it is not decoded in time.
 
-        Raises what the decoding or the callback raised, and tries again on the next call: nothing is passed over. A
-        callback that finds no room in time raises a TimeoutError too.
+        Raise also what the decoding or the callback raised; the next call tries the same chunk again, as none may be
+        skipped. A callback that finds no room in time raises a TimeoutError too.
         """
         while True:
             with self._changed:
@@ -208,14 +208,14 @@ class DecodePool:
                     raise RuntimeError("the decode pool is closed")
                 head = self._queue[0]
             decoded = head.future.result()
-            self._tell(head, decoded)
+            self._report(head, decoded)
             with self._changed:
                 if self._queue and self._queue[0] is head:
                     self._queue.popleft()
                     return decoded
 
     def discard(self) -> int:
-        """Drop all that was submitted and not handed out; says how many records that were."""
+        """Drop all chunks that `next` has not returned; return how many records they held."""
         with self._changed:
             dropped = list(self._queue)
             self._queue.clear()
@@ -224,18 +224,19 @@ class DecodePool:
         return sum(len(submitted.chunk) for submitted in dropped)
 
     def close(self) -> None:
-        """Discard, and wait for the threads to end. A waiting `next` raises RuntimeError. Twice is once."""
+        """Discard, and wait for the threads to end. A waiting `next` raises RuntimeError. May be called twice."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self.discard()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _tell(self, head: _Submitted, decoded: Decoded) -> None:
+    def _report(self, head: _Submitted, decoded: Decoded) -> None:
+        """Give the callback each refused record once, also if it raises in between."""
         if self._on_refused is not None:
-            for refused in decoded.refused[head.told :]:
+            for refused in decoded.refused[head.reported :]:
                 self._on_refused(head.chunk, refused)
-                head.told += 1
+                head.reported += 1
 
     def _ready(self) -> bool:
         return self._closed or (bool(self._queue) and self._queue[0].future.done())

@@ -1,11 +1,15 @@
-"""Feed: the body of the dataset's generator: hand-off, decode pool, assembler, block after block.
+"""Feed: the body of the dataset's generator. It takes chunks from the hand-off, has them decoded, and gives blocks.
 
-Owns the blocks' facts until the trainer asks for them. Runs on the thread of tf.data that calls the generator; `stop`,
-`close`, `facts_of` and `statistics` may be called from any other. When its bytes are too many it takes no chunk from
-the hand-off, which then fills and stops the source; when the dataset's prefetch is full nobody calls it. With nothing
-to give it gives a tick, so that the trainer comes round to its commands. It ends when all was sent (what is left is
-flushed), at the limit, when it is stopped or the hand-off closed (what is left is discarded and counted, and read
-again from Kafka), and it raises when the source or the decoding failed, after the blocks that were whole.
+Owns the facts of blocks until the trainer asks for them. Runs on the thread of tf.data that calls the generator; any
+other thread may call `stop`, `close`, `facts_of` and `statistics`.
+
+Full: while it holds too many bytes the feed takes no chunk from the hand-off, which then fills and stops the source.
+While the dataset's prefetch is full, tf.data does not call the generator. Empty: with no block to give, the feed gives
+a tick, so that the trainer looks at its commands.
+
+The feed ends when everything was sent (it then gives what is left), at the limit on records, or when it is stopped or
+the hand-off is closed (what it holds is then discarded, counted, and read again from Kafka). If the source or the
+decoding fails, it raises after the blocks that were complete.
 """
 
 import math
@@ -29,12 +33,12 @@ from pipelines.record_balance import Balance, Balances, Stage
 from pipelines.slices import SkipRange, within
 
 _POLL_S = 0.02
-"""How often the hand-off is looked at while chunks are being decoded and there is room for more."""
+"""The longest wait for the decode pool while there is room for more: new chunks may come to the hand-off meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Nothing to learn just now."""
+    """No block to learn just now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +46,13 @@ class FeedOptions:
     """The bounds of what is between hand-off and trainer."""
 
     max_bytes: int
-    """Of chunks being decoded, decoded rows and blocks together, beyond what one block needs."""
+    """Of chunks in decoding, decoded rows and blocks together. One chunk is decoded whatever its size."""
     max_chunks: int = 8
-    """Chunks that are decoded at once or wait for it."""
+    """Chunks that are decoded at the same time, or wait for it."""
     tick_s: float = 0.1
-    """The longest time without an element."""
+    """The longest time without an element, seconds."""
     grace_s: float = 0.05
-    """How long a block waits for chunks being decoded, if it came too late for `max_wait` as a backlog does."""
+    """How long a block that opens past `max_wait`, as in a backlog, still takes chunks in decoding, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +60,19 @@ class FeedStatistics:
     """What a feed holds and has done."""
 
     waiting_records_s: float
-    """Seconds spent waiting for the hand-off: much means that nothing arrives."""
+    """Seconds spent in waiting for the hand-off: a large share of the time means that few records arrive."""
     waiting_decode_s: float
-    """Seconds spent waiting for the decode pool: much means that decoding is the limit."""
+    """Seconds spent in waiting for the decode pool: a large share of the time means that decoding is the limit."""
     blocks: int
-    """Given to the dataset."""
+    """Blocks given to the dataset."""
     decoding_bytes: int
     assembling_bytes: int
     under_way_bytes: int
-    """In blocks that the dataset has and the trainer has not."""
+    """In blocks that the dataset has got and the trainer has not."""
     held_rows: int
-    """Decoded rows in no block yet."""
+    """Decoded rows that are not in a closed block yet."""
     balances: dict[Partition, Balance]
-    """Records by partition and place."""
+    """Where the records of each partition are."""
     stale: int
     """Records of older incarnations that were dropped on arrival."""
     as_of: float
@@ -76,7 +80,7 @@ class FeedStatistics:
 
 
 class Feed:
-    """Blocks and ticks, of one incarnation, once."""
+    """The blocks and ticks of one incarnation; can be iterated once."""
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class Feed:
         stopped: threading.Event | None = None,
     ) -> None:
         self.error: Exception | None = None
-        """What ended it, if anything did: tf.data loses an exception's type."""
+        """The error that ended the feed, kept here because tf.data loses the type of an exception."""
         self._handoff, self._pool, self._assembler, self._options = handoff, pool, assembler, options
         self._pick = RotationOrder(assembler.wanted, self._ahead) if assembler.rotates else pick
         self._draining = False
@@ -110,19 +114,22 @@ class Feed:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it was asked to stop."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """End soon, whatever it waits for. What it holds is discarded."""
+        """End the feed soon, whatever it waits for; it discards what it holds."""
         self._stopped.set()
         self._handoff.wake()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Stop, and return when nothing of it runs any more: from then on the iterator may be dropped."""
+        """Stop, and return when nothing of the feed runs any more: from then on the iterator may be dropped.
+
+        Raises RuntimeError if that takes longer than `timeout` seconds.
+        """
         self.stop()
         if not self._turning.acquire(timeout=timeout):
-            raise RuntimeError(f"the feed did not stop within {timeout} s; its decoder or dead letters hang")
+            raise RuntimeError(f"the feed did not stop within {timeout} s; its decoder or the dead letters hang")
         try:
             self._discard()
             self._under_way.clear()
@@ -131,13 +138,13 @@ class Feed:
             self._turning.release()
 
     def facts_of(self, number: int) -> BlockFacts:
-        """The facts of a block that the trainer has got from the dataset; they are given once."""
+        """Return the facts of a block that the trainer has got from the dataset; a second call raises KeyError."""
         facts, _ = self._under_way.pop(number)
         self._move_spans(facts, Stage.UNDER_WAY, Stage.HANDED)
         return facts
 
     def statistics(self) -> FeedStatistics:
-        """What it holds and has done."""
+        """Return what the feed holds and has done."""
         return FeedStatistics(
             waiting_records_s=self._waiting_records_s,
             waiting_decode_s=self._waiting_decode_s,
@@ -151,8 +158,8 @@ class Feed:
             as_of=self._clock(),
         )
 
-    def let_go(self, spent: object) -> None:
-        """Have something dropped on the generator's thread, as freeing a block's tensors takes the caller some time."""
+    def drop_later(self, spent: object) -> None:
+        """Drop the last reference to an object on the generator's thread: to free a block's tensors takes time."""
         self._spent.append(spent)
 
     # The generator's thread.
@@ -160,13 +167,14 @@ class Feed:
     def __iter__(self) -> Iterator[Block | Tick]:
         steps = self._steps()
         while True:
-            with self._turning:
+            with self._turning:  # `close` waits for this lock, so that nothing runs here once it has returned
                 element = self._step(steps)
             if element is None:
                 return
             yield element
 
     def _step(self, steps: Iterator[Block | Tick]) -> Block | Tick | None:
+        """Return the next element, or None at the end; keep the error that ends the feed, and discard what is left."""
         self._spent.clear()
         try:
             element = next(steps, None)
@@ -182,37 +190,51 @@ class Feed:
         return element
 
     def _steps(self) -> Iterator[Block | Tick]:
+        """Yield what is due, until everything was sent, the limit is reached or the feed is stopped.
+
+        1. Take chunks from the hand-off while there is room, and have them decoded.
+        2. Add the chunks that are decoded by now to the open block, until it is full.
+        3. Give the block if it is full or its time is over.
+        4. At the end give the blocks that are left, or raise what broke the source.
+        5. Give a tick if the trainer has had nothing to look at for `tick_s`.
+        6. Otherwise wait for a chunk, decoded or not, until a block or a tick is due.
+        """
         self._gave_at = self._clock()
         while not self.stopped and not isinstance(self._ending, HandoffClosed):
-            self._top_up()
-            self._absorb()
-            if (block := self._due_block()) is not None:
-                yield self._sent(block)
-            elif self._assembler.finished or (self._ending is not None and not self._pool.in_flight):
+            while self._has_room() and self._receive(0.0):  # (1)
+                pass
+            while self._pool.in_flight and not self._assembler.full and self._add_decoded(0.0):  # (2)
+                pass
+            now, closes_at = self._clock(), self._closes_at()
+            # While the dataset has a block that the trainer has not taken, the trainer needs no tick.
+            ticks_at = (now if self._under_way else self._gave_at) + self._options.tick_s
+            if self._assembler.full or now >= closes_at:  # (3)
+                if (block := self._assembler.take(now)) is not None:
+                    self._opened_at = now
+                    yield self._sent(block)
+            elif self._assembler.finished or (self._ending is not None and not self._pool.in_flight):  # (4)
                 yield from self._rest()
                 return
-            elif (now := self._clock()) >= self._ticks_at(now):
+            elif now >= ticks_at:  # (5)
                 yield Tick()
+            elif self._pool.in_flight:  # (6)
+                timeout = max(0.0, min(ticks_at, closes_at) - now)
+                self._add_decoded(min(timeout, _POLL_S) if self._has_room() else timeout)
+                self._waiting_decode_s += self._clock() - now
             else:
-                self._wait()
-
-    def _ticks_at(self, now: float) -> float:
-        """When the trainer should have something to look at; not while it has a block to take."""
-        return (now if self._under_way else self._gave_at) + self._options.tick_s
+                self._receive(max(0.0, min(ticks_at, closes_at) - now))
+                self._waiting_records_s += self._clock() - now
 
     def _rest(self) -> Iterator[Block]:
-        """What can still be given after the last chunk."""
+        """Yield the blocks that are left once everything was sent; raise what broke the source, if it is broken."""
         if isinstance(self._ending, HandoffBroken):
             raise self._ending
         ended = isinstance(self._ending, HandoffEnded)
         while ended and not self.stopped and (block := self._assembler.take(self._clock(), flush=True)) is not None:
             yield self._sent(block)
 
-    def _top_up(self) -> None:
-        while self._has_room() and self._receive(0.0):
-            pass
-
     def _has_room(self) -> bool:
+        """Return whether another chunk may be taken. One is always decoded, however large it is."""
         if self._ending is not None or self._assembler.full or self._assembler.finished:
             return False
         decoding = self._pool.statistics()
@@ -220,42 +242,33 @@ class Feed:
         return not decoding.chunks or (decoding.chunks < self._options.max_chunks and held < self._options.max_bytes)
 
     def _receive(self, timeout: float) -> bool:
-        """Take a chunk and have it decoded; False if there is none, or none any more."""
+        """Take a chunk and have it decoded; return False if there is none in time, or there will be none any more."""
         try:
             chunk = self._handoff.receive(timeout, self._pick)
         except HandoffEmpty:
             return False
         except HandoffEnded as ended:
-            return self._drain(ended)
+            if self._pick is None or self._draining:
+                self._ending = ended
+                return False
+            # Everything was sent, but the policy left chunks there, to wait for others that will never come.
+            self._pick, self._draining = draining(self._pick), True
+            return self._receive(0.0)
         except (HandoffClosed, HandoffBroken) as ending:
             self._ending = ending
             return False
-        rotates = self._assembler.rotates  # it takes just what it asks for
-        self._submit(chunk if rotates else joined([chunk, *self._handoff.take_behind(chunk)]))
-        return True
-
-    def _drain(self, ended: HandoffEnded) -> bool:
-        """All was sent; a policy may have left some of it there, to wait for what will never come."""
-        if self._pick is None or self._draining:
-            self._ending = ended
-            return False
-        self._pick, self._draining = draining(self._pick), True
-        return self._receive(0.0)
-
-    def _submit(self, chunk: Chunk) -> None:
+        if not self._assembler.rotates:  # strict rotation takes exactly the chunks that it asks for
+            chunk = joined([chunk, *self._handoff.take_behind(chunk)])
         if chunk.incarnation < self._assembler.incarnation:
             self._stale += len(chunk)
-            return
-        self._balances.receive(chunk.partition, len(chunk))
-        self._in_flight[chunk.partition] += 1
-        self._pool.submit(chunk)
+        else:
+            self._balances.receive(chunk.partition, len(chunk))
+            self._in_flight[chunk.partition] += 1
+            self._pool.submit(chunk)
+        return True
 
-    def _absorb(self) -> None:
-        while self._pool.in_flight and not self._assembler.full and self._decoded(0.0):
-            pass
-
-    def _decoded(self, timeout: float) -> bool:
-        """Add the next decoded chunk to the block; False if there is none in time."""
+    def _add_decoded(self, timeout: float) -> bool:
+        """Add the next decoded chunk to the block; return False if there is none in time."""
         try:
             decoded = self._pool.next(timeout)
         except TimeoutError:
@@ -268,18 +281,13 @@ class Feed:
         self._assembler.add(decoded)
         return True
 
-    def _due_block(self) -> Block | None:
-        now = self._clock()
-        if not self._assembler.full and now < self._closes_at():
-            return None
-        block = self._assembler.take(now)
-        self._opened_at = now
-        return block
-
     def _closes_at(self) -> float:
-        """At its deadline, but not while more is being decoded and the trainer has not even taken the block before.
+        """Return when the open block must be given even if it is not full; infinity for no time.
 
-        One that was late when it opened first takes what is being decoded, a short while.
+        This is its deadline, except in two cases. While chunks are in decoding and the trainer has not even taken the
+        block before, the block stays open, because nothing would be learnt sooner. A block that was late when it
+        opened, as in a backlog, first takes the chunks that are in decoding, for `grace_s`: otherwise every block of
+        a backlog would hold a single chunk.
         """
         deadline = self._assembler.deadline()
         if deadline is None or (self._under_way and self._pool.in_flight):
@@ -287,17 +295,8 @@ class Feed:
         late = deadline < self._opened_at and self._pool.in_flight
         return self._opened_at + self._options.grace_s if late else deadline
 
-    def _wait(self) -> None:
-        began = self._clock()
-        timeout = max(0.0, min(self._ticks_at(began), self._closes_at()) - began)
-        if self._pool.in_flight:
-            self._decoded(min(timeout, _POLL_S) if self._has_room() else timeout)
-            self._waiting_decode_s += self._clock() - began
-        else:
-            self._receive(timeout)
-            self._waiting_records_s += self._clock() - began
-
     def _sent(self, block: Block) -> Block:
+        """Count a block as under way to the trainer, and return it."""
         self._blocks += 1
         self._under_way[block.facts.number] = (block.facts, block.nbytes)
         self._move_spans(block.facts, Stage.ASSEMBLING, Stage.UNDER_WAY)
@@ -315,16 +314,17 @@ class Feed:
         return sum(nbytes for _, nbytes in list(self._under_way.values()))
 
     def _ahead(self, partition: Partition) -> int:
+        """Return how many chunks of a partition are in decoding or wait for a place in a block."""
         return self._in_flight[partition] + self._assembler.waiting(partition)
 
 
 def unless_skipped(
     skips: Sequence[SkipRange], on_refused: Callable[[Chunk, Refused], None]
 ) -> Callable[[Chunk, Refused], None]:
-    """Pass refused records on, except those that an order has skipped: they are no dead letters."""
+    """Return a callback that passes refused records on, but not skipped ones: these are no dead letters."""
 
-    def passed_on(chunk: Chunk, refused: Refused) -> None:
+    def pass_on(chunk: Chunk, refused: Refused) -> None:
         if within(skips, chunk.partition, np.array([refused.offset]))[0] < 0:
             on_refused(chunk, refused)
 
-    return passed_on
+    return pass_on

@@ -1,7 +1,7 @@
-"""Filling a block: the arrays of one call, written slice by slice, closed into shapes that never change.
+"""The open block: the arrays of one call, filled slice by slice, and closed into shapes that never change.
 
-Owns the open block's arrays and the counts of its spans; they are allocated once and handed over when it closes.
-Pure; the assembler calls it on the feed's thread.
+Owns the block's arrays and the counts of its spans. The arrays are allocated once and handed over when the block
+closes. The assembler calls it on the feed's thread.
 """
 
 import math
@@ -31,6 +31,7 @@ class _OpenSpan:
     fingerprint: Fingerprint | None = None
 
     def add(self, piece: Slice) -> None:
+        """Count a slice. Raise ValueError unless it continues the span: a gap here would lose records."""
         if piece.start != self.end:
             raise ValueError(f"offsets {self.end} to {piece.start} are missing before a slice of a block")
         if piece.rows and self.first_row is None:
@@ -39,7 +40,8 @@ class _OpenSpan:
         self.counts += piece
         self.fingerprint = piece.fingerprint or self.fingerprint
 
-    def span(self, partition: Partition) -> Span:
+    def close(self, partition: Partition) -> Span:
+        """Return the span, frozen."""
         return Span(
             partition=partition,
             index=self.index,
@@ -52,7 +54,7 @@ class _OpenSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What the assembler knows of a block when it closes."""
+    """What the assembler adds to the facts of a block when it closes."""
 
     number: int
     incarnation: int
@@ -68,7 +70,7 @@ class OpenBlock:
         self.capacity = capacity
         self.rows = 0
         self.nbytes = 0
-        """Its share of the memory of the chunks that it was filled from."""
+        """Its portion of the memory of the chunks that filled it."""
         self.fetched_at = math.inf
         self._batch_size = batch_size
         size = -(-capacity // batch_size) * batch_size
@@ -78,24 +80,24 @@ class OpenBlock:
         self._offsets = np.empty(size, np.int64)
         self._partitions = np.empty(size, np.int32)
         self._oldest_ms = self._newest_ms = 0
-        self._tallies: dict[Partition, _OpenSpan] = {}
+        self._spans: dict[Partition, _OpenSpan] = {}
 
     @property
     def room(self) -> int:
-        """How many rows it can still take."""
+        """The number of rows that the block can still take."""
         return self.capacity - self.rows
 
     @property
     def covers(self) -> bool:
         """Whether it covers any offset yet."""
-        return bool(self._tallies)
+        return bool(self._spans)
 
     def add(self, index: int, piece: Slice) -> None:
-        """Copy a slice's rows in, and count its offsets. `index` is the partition's place in the table."""
+        """Copy a slice into the block, and count its offsets. `index` is the partition's place in the table."""
         decoded = piece.decoded
-        if decoded.partition not in self._tallies:
-            self._tallies[decoded.partition] = _OpenSpan(index=index, start=piece.start, end=piece.start)
-        self._tallies[decoded.partition].add(piece)
+        if decoded.partition not in self._spans:
+            self._spans[decoded.partition] = _OpenSpan(index=index, start=piece.start, end=piece.start)
+        self._spans[decoded.partition].add(piece)
         self.fetched_at = min(self.fetched_at, decoded.fetched_at)
         if piece.rows:
             self._copy(index, piece)
@@ -118,7 +120,10 @@ class OpenBlock:
         self.nbytes += decoded.nbytes * piece.rows // len(decoded.offsets)
 
     def close(self, closing: Closing) -> Block:
-        """Permute, fill up the last batch with absent rows, shape to [k, B, ...]. It takes no rows afterwards."""
+        """Return the block: rows permuted, the last batch filled up with absent rows, columns shaped to [k, B, ...].
+
+        The arrays go to the block, so no rows can be added afterwards.
+        """
         batches = -(-self.rows // self._batch_size)
         seed = self._seed(closing.seed)
         order = np.random.Generator(np.random.PCG64(seed)).permutation(self.rows) if closing.shuffle else None
@@ -126,7 +131,8 @@ class OpenBlock:
             number=closing.number,
             incarnation=closing.incarnation,
             spans=tuple(
-                tally.span(partition) for partition, tally in sorted(self._tallies.items(), key=lambda at: at[1].index)
+                span.close(partition)
+                for partition, span in sorted(self._spans.items(), key=lambda entry: entry[1].index)
             ),
             batches=batches,
             rows=self.rows,
@@ -139,8 +145,10 @@ class OpenBlock:
         return Block(facts, self._shaped(batches, order), self.nbytes)
 
     def _seed(self, seed: int) -> int:
-        """Of the first row's offset by partition, so the same rows shuffle alike however they were cut from chunks."""
-        firsts = [f"{at} {tally.first_row}" for at, tally in self._tallies.items() if tally.first_row is not None]
+        """Derive the seed from each partition's first row, so that it does not depend on where chunks are cut."""
+        firsts = [
+            f"{partition} {span.first_row}" for partition, span in self._spans.items() if span.first_row is not None
+        ]
         text = "\n".join([str(seed), *sorted(firsts)])
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -160,7 +168,7 @@ class OpenBlock:
         )
 
     def _arrange(self, array: Column, batches: int, order: npt.NDArray[np.int64] | None) -> None:
-        """Permute the present rows in place, and put copies of them where rows are absent."""
+        """Permute the present rows in place, and fill the absent rows with copies of them."""
         if order is not None:
             array[: self.rows] = array[: self.rows].take(order, axis=0)
         absent = np.arange(self.rows, batches * self._batch_size)

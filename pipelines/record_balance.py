@@ -1,6 +1,6 @@
-"""The balance: where each record is that the feed has received, by partition.
+"""The balance: where the records are that the feed has received, by partition.
 
-Owns counters under a lock, moved on the feed's and the trainer's threads and read on any.
+Owns counters under a lock. The feed's and the trainer's threads change them; any thread reads them.
 """
 
 import threading
@@ -13,7 +13,7 @@ from consumers.records import Partition
 
 
 class Stage(StrEnum):
-    """Where a record is; it is in one place at a time."""
+    """Where a record is; it is at one stage at a time."""
 
     DECODING = "decoding"
     ASSEMBLING = "assembling"
@@ -24,27 +24,27 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """Records of one partition. received = decoding + assembling + under_way + handed + discarded."""
+    """Records of one partition. The law: received = decoding + assembling + under_way + handed + discarded."""
 
     received: int
     """Taken from the hand-off, in this incarnation."""
     decoding: int
     assembling: int
-    """Decoded, in no block yet."""
+    """Decoded, and in no closed block yet."""
     under_way: int
-    """In blocks that the dataset has, prefetched or not, and the trainer has not."""
+    """In blocks that the dataset has got, prefetched or not, and the trainer has not."""
     handed: int
     """In blocks that the trainer has got: learnt, set aside, skipped, or in its call."""
     discarded: int
-    """Dropped by a stop; they are read again."""
+    """Dropped by a stop; they will be read again."""
 
     @property
     def held(self) -> int:
-        """Between the hand-off and the trainer."""
+        """Records between the hand-off and the trainer."""
         return self.decoding + self.assembling + self.under_way
 
     def balanced(self) -> bool:
-        """Whether every record is in one place."""
+        """Return whether every record is at exactly one stage."""
         return self.received == self.held + self.handed + self.discarded
 
 
@@ -57,26 +57,26 @@ class Balances:
         self._at: dict[Stage, Counter[Partition]] = {stage: Counter() for stage in Stage}
 
     def receive(self, partition: Partition, records: int) -> None:
-        """Count records in: they are being decoded."""
+        """Count records that were received; they are being decoded."""
         with self._lock:
             self._received[partition] += records
             self._at[Stage.DECODING][partition] += records
 
     def move(self, partition: Partition, records: int, source: Stage, target: Stage) -> None:
-        """Count records from one place to another."""
+        """Move records from one stage to another."""
         with self._lock:
             self._at[source][partition] -= records
             self._at[target][partition] += records
 
     def discard(self, *stages: Stage) -> None:
-        """Count all that is at these stages as dropped."""
+        """Count all records at these stages as discarded."""
         with self._lock:
             for stage in stages:
                 self._at[Stage.DISCARDED].update(self._at[stage])
                 self._at[stage].clear()
 
     def snapshot(self) -> Mapping[Partition, Balance]:
-        """All of them at one instant."""
+        """Return all balances at one instant."""
         with self._lock:
             return {
                 partition: Balance(received=received, **{stage.value: self._at[stage][partition] for stage in Stage})

@@ -1,7 +1,7 @@
-"""Turns: whose rows come next, in order of arrival or in strict rotation.
+"""Row order: the partition whose rows come next, by arrival or in strict rotation.
 
-Owns the decoded chunks that wait for a place in a block. Pure; the assembler calls it on the feed's thread. Nothing is
-full here: the feed stops adding at its bound of bytes.
+Owns the decoded chunks that wait for a place in a block. The assembler calls it on the feed's thread. It is never full:
+the feed stops adding chunks at its bound of bytes.
 """
 
 from collections import deque
@@ -20,33 +20,33 @@ class Turns(Protocol):
 
     @property
     def turn(self) -> Turn | None:
-        """Where it stands, if a restart must know."""
+        """Where the rotation stands; None where a restart does not need it."""
 
     def add(self, remainder: Remainder) -> None:
-        """Queue a chunk; of one partition, chunks come in order."""
+        """Queue a chunk. The chunks of one partition come in order."""
 
     def next(self, *, flush: bool) -> tuple[Remainder, int] | None:
-        """Whose rows come next and how many at most; None to wait. `flush` says that nothing more will be added."""
+        """Return the chunk whose rows come next and how many at most; None to wait. `flush`: no chunk will follow."""
 
     def took(self, rows: int) -> None:
-        """Rows were cut off what `next` gave."""
+        """Take note that this many rows were cut off the chunk that `next` returned."""
 
     def wanted(self) -> Partition | None:
-        """The partition without which it cannot go on."""
+        """Return the partition without which no row can come next, or None."""
 
     def waiting(self, partition: Partition) -> int:
-        """How many of its chunks wait here."""
+        """Return how many chunks of a partition wait here."""
 
 
 class Arrival:
-    """In order of arrival."""
+    """Takes rows in the order in which their chunks arrived."""
 
     def __init__(self) -> None:
         self._queue: deque[Remainder] = deque()
 
     @property
     def turn(self) -> Turn | None:
-        """A restart needs no more than the positions."""
+        """Always None: a restart needs only the positions."""
         return None
 
     def add(self, remainder: Remainder) -> None:
@@ -54,46 +54,46 @@ class Arrival:
         self._queue.append(remainder)
 
     def next(self, *, flush: bool) -> tuple[Remainder, int] | None:  # noqa: ARG002 - arrival never waits
-        """The oldest chunk, all of it."""
+        """Return the oldest chunk with all of its rows."""
         return (self._queue[0], self._queue[0].rows) if self._queue else None
 
     def took(self, rows: int) -> None:  # noqa: ARG002 - the chunk knows what is left of it
-        """Drop the oldest chunk when nothing is left of it."""
+        """Drop the oldest chunk if nothing is left of it."""
         if self._queue[0].exhausted:
             self._queue.popleft()
 
     def wanted(self) -> Partition | None:
-        """Nobody in particular."""
+        """Return None: rows of any partition may come next."""
         return None
 
     def waiting(self, partition: Partition) -> int:
-        """How many of its chunks wait here."""
+        """Return how many chunks of a partition wait here."""
         return sum(remainder.decoded.partition == partition for remainder in self._queue)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationOptions:
-    """A strict rotation."""
+    """How a strict rotation goes."""
 
     share: int
-    """R: rows of each partition before the next one's turn."""
+    """R: how many rows of a partition come before the turn passes to the next."""
     start: Turn | None = None
-    """Where the checkpoint left it; None begins with the first partition."""
+    """Where the rotation stood at the checkpoint; None begins with the first partition."""
     positions: Mapping[Partition, int] = field(default_factory=dict)
-    """Where reading begins, by partition."""
+    """The offset at which each partition begins."""
     ends: Mapping[Partition, int] = field(default_factory=dict)
-    """Where partitions end in this run, one past the last offset: from there on they are passed over."""
+    """Where partitions end in this run, one past the last offset: from there on the rotation leaves them out."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse an impossible share with a ConfigError."""
         if self.share < 1:
-            raise ConfigError(f"rotation: a share of {self.share} rows is none; make it 1 or more")
+            raise ConfigError(f"rotation: a share of {self.share} rows is too small; make it 1 or more")
 
 
 class Rotation:
-    """A share of each partition in order of topic and number, waiting for an empty one.
+    """Takes a share of rows of each partition by topic and number, and waits for a partition that has none yet.
 
-    Which row comes next depends on the partitions' rows and ends only: never on chunks, time, blocks or saves. Chunks
+    The next row depends only on the rows and ends of the partitions: never on chunks, time, blocks or saves. Chunks
     without rows therefore take no turn: their offsets are settled as soon as they are first in their queue.
     """
 
@@ -111,14 +111,14 @@ class Rotation:
 
     @property
     def turn(self) -> Turn | None:
-        """Whose rows come next, and how many of its share are taken."""
+        """The partition whose rows come next, and how many rows of its share are taken."""
         return Turn(self._order[self._at], self._taken)
 
     def add(self, remainder: Remainder) -> None:
-        """Queue a chunk of its partition."""
+        """Queue a chunk. Raise ConfigError for a partition that is not in the rotation."""
         partition = remainder.decoded.partition
         if partition not in self._queues:
-            raise ConfigError(f"{partition} is new, and in deterministic mode a partition joins only by an order")
+            raise ConfigError(f"{partition} is new, and in deterministic mode a partition joins only by a command")
         queue = self._queues[partition]
         queue.append(remainder)
         if len(queue) == 1 and not remainder.rows:
@@ -126,7 +126,7 @@ class Rotation:
         self._reached[partition] = remainder.decoded.end
 
     def next(self, *, flush: bool) -> tuple[Remainder, int] | None:
-        """What is left of the share of the partition whose turn it is."""
+        """Return the chunk of the partition whose turn it is, and what is left of its share."""
         if self._rowless:
             return self._rowless[0][0], 0
         if not any(self._queues.values()):
@@ -138,7 +138,7 @@ class Rotation:
         return queue[0], self._options.share - self._taken
 
     def took(self, rows: int) -> None:
-        """Count rows towards the share; a full share passes the turn on."""
+        """Count rows towards the share; after a full share the turn passes to the next partition."""
         queue = self._queues[self._order[self._at]] if rows else self._rowless.popleft()
         if queue[0].exhausted:
             queue.popleft()
@@ -149,7 +149,7 @@ class Rotation:
             self._advance()
 
     def wanted(self) -> Partition | None:
-        """The partition whose turn it is, if nothing of it is here."""
+        """Return the partition that the rotation waits for, or None if rows of the next one are here."""
         for partition in self._order[self._at :] + self._order[: self._at]:
             if self._queues[partition]:
                 return None
@@ -158,7 +158,7 @@ class Rotation:
         return None
 
     def waiting(self, partition: Partition) -> int:
-        """How many of its chunks wait here."""
+        """Return how many chunks of a partition wait here."""
         return len(self._queues.get(partition, ()))
 
     def _ended(self, partition: Partition) -> bool:

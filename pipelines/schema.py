@@ -1,6 +1,6 @@
-"""What a record holds: the one source for decoding, the dataset's `output_signature` and the docs.
+"""The schema: the fields of a record, for decoding, for the dataset's `output_signature` and for the docs.
 
-Owns the description only; runs anywhere; TensorFlow is not imported here.
+Owns the description only. Used on any thread; TensorFlow is not imported here.
 """
 
 import math
@@ -15,7 +15,7 @@ DType = Literal[
 ]
 DTYPES: tuple[str, ...] = get_args(DType)
 RAGGED = ".lengths"
-"""Ends the name of the feature that holds the lengths of a ragged one's rows, until the model takes both as one."""
+"""The suffix of the feature with the row lengths of a ragged one; the model takes both as one RaggedTensor."""
 Column = npt.NDArray[np.generic]
 """One field's values, the rows first. Strings are object arrays of `bytes`."""
 
@@ -31,28 +31,28 @@ class Field:
     dtype: DType
     shape: tuple[int, ...] = ()
     missing: bool | int | float | str | None = None
-    """Stands in where the record lacks the field or holds null; None refuses such a record."""
+    """The value for a record that lacks the field or holds null; None refuses such a record."""
     min: int | float | None = None
     max: int | float | None = None
-    """The least and the greatest value that a record may hold; what `missing` stands in is not held to them."""
+    """The least and the greatest value that a record may hold. They do not apply to the value of `missing`."""
     one_of: tuple[bool | int | float | str, ...] | None = None
-    """The only values that a record may hold; what `missing` stands in is not held to them."""
+    """The only values that a record may hold. They do not apply to the value of `missing`."""
 
     pad: bool | int | float | str | None = None
-    """Fills shorter lists up to `shape[0]`, where longer ones are cut; None where all have that length."""
+    """The value that fills shorter lists up to `shape[0]`; longer lists are cut. None where all have that length."""
     length: str | None = None
-    """The name under which the model gets how many elements each row has, as one more feature; None for not at all."""
+    """The name of one more feature, with the number of elements of each row; None for no such feature."""
     ragged: bool = False
-    """Whether the model gets a RaggedTensor rather than rows that are padded."""
+    """Whether the model gets a RaggedTensor, not padded rows."""
 
     @property
     def lengths(self) -> "Field | None":
-        """The feature that holds the rows' lengths, where the dataset has one."""
+        """The feature with the lengths of the rows; None where the dataset has none."""
         name = self.name + RAGGED if self.ragged else self.length
         return None if name is None else Field(name=name, source=self.source, dtype="int32", min=0, max=self.shape[0])
 
     def reads_like(self, other: "Field") -> bool:
-        """Whether both make the same column and the same verdicts of a record's field."""
+        """Return whether both read the same column, with the same verdicts, from a field of a record."""
         return replace(self, name=other.name, length=other.length, ragged=other.ragged) == other
 
     @property
@@ -62,7 +62,7 @@ class Field:
 
     @property
     def size(self) -> int:
-        """How many elements one row holds."""
+        """The number of elements of one row."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
@@ -84,7 +84,7 @@ class Schema:
 
     @property
     def row_nbytes(self) -> int:
-        """What a row holds in memory once it is decoded; of texts, the references to them."""
+        """The memory of a decoded row, bytes; texts count by the references to them."""
         return sum(math.prod(field.shape) * field.numpy_dtype.itemsize for field in (*self.inputs, *self.labels))
 
     @property
@@ -99,9 +99,9 @@ class CsvLayout:
     """How the fields of a schema lie in a CSV record."""
 
     columns: tuple[str, ...] | None = None
-    """The columns' names in order, those that nobody reads included; None for the schema's fields in their order."""
+    """The names of the columns in order, with those that no field reads; None for the schema's fields in order."""
     delimiter: str = ","
     quote: str | None = '"'
-    """What may stand around a column's text; None where a quote is a character like any other."""
+    """The character that may surround the text of a column; None where a quote has no special meaning."""
     lists: str | None = None
-    """What stands between the elements of a list in one column; None where each element has a column of its own."""
+    """The separator of the elements of a list in one column; None where each element has its own column."""

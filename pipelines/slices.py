@@ -21,15 +21,15 @@ T = TypeVar("T", bound=str)
 
 
 class SkipRange(Protocol):
-    """Offsets [start, end) of a partition that an order cut out of history."""
+    """Offsets [start, end) of a partition that a command cut out of history."""
 
     @property
     def order(self) -> str:
-        """The order's name, as it is counted."""
+        """The name of the command, by which the offsets are counted."""
 
     @property
     def partition(self) -> Partition:
-        """Whose offsets."""
+        """The partition of the offsets."""
 
     @property
     def start(self) -> int:
@@ -37,11 +37,11 @@ class SkipRange(Protocol):
 
     @property
     def end(self) -> int:
-        """One past the last."""
+        """One past the last offset cut out."""
 
 
 def within(skips: Sequence[SkipRange], partition: Partition, offsets: Int64s) -> npt.NDArray[np.int64]:
-    """By offset: which of the skips cuts it out, the first that does; -1 where none does."""
+    """Return, for each offset, the index of the first skip that cuts it out, or -1 where none does."""
     which = np.full(len(offsets), -1, dtype=np.int64)
     for index, skip in enumerate(skips):
         if skip.partition == partition:
@@ -51,7 +51,7 @@ def within(skips: Sequence[SkipRange], partition: Partition, offsets: Int64s) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice(OffsetCounts):
-    """Rows [first, last) of a decoded chunk, and the offsets [start, end) that they settle."""
+    """Rows [first, last) of a decoded chunk, and the counts of the offsets [start, end) that they settle."""
 
     decoded: Decoded
     first: int
@@ -61,20 +61,20 @@ class Slice(OffsetCounts):
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """The number of rows."""
         return self.last - self.first
 
     @property
     def fingerprint(self) -> Fingerprint | None:
-        """Of the chunk's last record, where this slice settles it."""
+        """The fingerprint of the chunk's last record; None where this slice does not settle that record."""
         return self.decoded.fingerprint if self.end == self.decoded.end else None
 
 
 class Remainder:
-    """What is left of a decoded chunk when slices are cut from its front.
+    """What is left of a decoded chunk after slices were cut from its front.
 
-    A slice up to row j settles the offsets up to that row's. What lies before the next row (refused, skipped, gaps)
-    travels with the next slice; the slice that holds the last row reaches to the chunk's end.
+    A slice up to row j settles the offsets up to that of row j. The offsets before the next row (refused, skipped,
+    gaps) belong to the next slice; the slice with the last row reaches to the end of the chunk.
     """
 
     def __init__(self, decoded: Decoded, skips: Sequence[SkipRange] = ()) -> None:
@@ -87,7 +87,7 @@ class Remainder:
 
     @property
     def rows(self) -> int:
-        """How many rows are left."""
+        """The number of rows that are left."""
         return len(self.decoded.offsets) - self._first
 
     @property
@@ -96,7 +96,7 @@ class Remainder:
         return self.start == self.decoded.end and not self.rows
 
     def cut(self, rows: int) -> Slice:
-        """Cut off the next rows with their offsets; 0 only where no row is left, for the offsets that remain."""
+        """Cut off the next rows with their offsets; 0 rows only where no row is left, for the offsets that remain."""
         first, last = self._first, self._first + rows
         if not 0 <= rows <= self.rows or (rows == 0 and self.rows):
             raise ValueError(f"cannot cut {rows} rows off a chunk of which {self.rows} are left")
@@ -132,14 +132,14 @@ def _count_below(events: deque[tuple[int, T]], end: int) -> Counter[T]:
 
 
 def _cut_out(decoded: Decoded, skips: Sequence[SkipRange]) -> tuple[Decoded, list[tuple[int, str]]]:
-    """The chunk without the records that a skip covers, and those records as (offset, order)."""
+    """Return the chunk without the records that a skip covers, and those records as (offset, command)."""
     rows = within(skips, decoded.partition, decoded.offsets)
     refused_at = np.array([refused.offset for refused in decoded.refused], dtype=np.int64)
     refused = within(skips, decoded.partition, refused_at)
     if (rows < 0).all() and (refused < 0).all():
         return decoded, []
-    which, at = np.concatenate([rows, refused]), np.concatenate([decoded.offsets, refused_at])
-    cut = sorted((int(offset), skips[index].order) for offset, index in zip(at, which, strict=True) if index >= 0)
+    which, offsets = np.concatenate([rows, refused]), np.concatenate([decoded.offsets, refused_at])
+    cut = sorted((int(offset), skips[index].order) for offset, index in zip(offsets, which, strict=True) if index >= 0)
     kept = _only(decoded, np.flatnonzero(rows < 0))
     return replace(kept, refused=tuple(decoded.refused[index] for index in np.flatnonzero(refused < 0))), cut
 

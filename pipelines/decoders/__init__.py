@@ -1,6 +1,6 @@
-"""Decoders: bytes of records to columns, one module a format.
+"""Decoders: they turn the bytes of records into columns, one module for each format.
 
-`make_decoder` is the door. A format's module, and what it depends on, is imported when that format is asked for.
+Call `make_decoder`. The module of a format, with its dependencies, is imported when that format is asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "raw": "pipelines.decoders.raw:RawDecoder",
     }
 )
-"""Each format's name, and where its decoder is."""
+"""The decoder of each format, as module:class."""
 
 
 PLAIN_CSV = CsvLayout()
 
 
 def make_decoder(format: str, schema: Schema, csv: CsvLayout = PLAIN_CSV) -> Decoder:  # noqa: A002 - the setting's name
-    """The decoder of a format. ConfigError where there is none, or where it cannot decode the schema."""
+    """Return the decoder of a format. Raise ConfigError if there is none, or if it cannot decode the schema."""
     if format not in FORMATS:
         raise ConfigError(f"records.format: {format!r} is not a format; use one of {', '.join(FORMATS)}")
     module, _, name = FORMATS[format].partition(":")

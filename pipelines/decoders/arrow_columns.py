@@ -1,6 +1,6 @@
-"""Columns out of Arrow arrays, and what they show to be wrong, row by row.
+"""Columns from Arrow arrays, and the faults that they show, row by row.
 
-Pure functions. A column without nulls is a view of Arrow's memory; the lists of a fixed shape are a reshaped view.
+Pure functions. A column without nulls is a view of Arrow's memory; lists of a fixed shape are a reshaped view.
 """
 
 from collections.abc import Iterator
@@ -21,18 +21,18 @@ Faults = npt.NDArray[np.uint8]
 
 
 class Show(IntEnum):
-    """What a row's part of a column shows. Of several faults in one field the greatest is the verdict."""
+    """The fault that a row of a column shows. Of several faults in one field the greatest is the verdict."""
 
     GOOD = 0
     NOT_ALLOWED = 1
     NOT_FINITE = 2
     OUT_OF_RANGE = 3
     INFINITE = 4
-    """Written as such, or overflowed: the record's text says which."""
+    """An infinity, written as such or overflowed: the text of the record shows which."""
     WRONG_SHAPE = 5
     MISSING = 6
     WRONG_TYPE = 7
-    """Told by whoever has read the text; Arrow's own columns hold nothing of a wrong type."""
+    """Found by the code that reads the text; the columns of Arrow hold no value of a wrong type."""
 
 
 REASONS = {
@@ -50,7 +50,7 @@ _PARSED = {"float16": pa.float32(), "float32": pa.float32(), "float64": pa.float
 
 
 def arrow_type(field: Field) -> pa.DataType:
-    """What the parser reads a field as: integers as int64, so that a number too large is told from another type."""
+    """Return the type to parse a field as: int64 for integers, so that one too large is not a wrong type."""
     arrow = pa.binary() if field.dtype == "string" else _PARSED.get(field.dtype, pa.int64())
     for _ in field.shape:
         arrow = pa.list_(arrow)
@@ -60,7 +60,7 @@ def arrow_type(field: Field) -> pa.DataType:
 def read_column(
     read: pa.ChunkedArray, field: Field, default: np.generic | bytes | None
 ) -> tuple[Column, Faults | None]:
-    """A field's column, and what each of its rows shows, None for all good; the rows at fault hold anything."""
+    """Return the column of a field, and the fault of each row, None if all are good. Rows at fault hold any value."""
     array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
     column, faults = _tensor(array, field, field.shape)
     if faults is not None and default is not None and array.null_count:
@@ -92,9 +92,9 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
 def read_lists(
     read: pa.ChunkedArray, field: Field, default: np.generic | bytes | None, pad: np.generic | bytes
 ) -> tuple[Column, Faults | None, Int64s]:
-    """As `read_column`, for lists of any length: padded or cut to the field's shape, and how long they are themselves.
+    """Return as `read_column` does for lists of any length: padded or cut to the field's shape, and their own lengths.
 
-    A default stands in as a list of one. What is cut off is looked at all the same.
+    A default counts as a list of one element. Elements that are cut off are checked too.
     """
     array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
     inner, inner_faults = _tensor(array.flatten(), field, field.shape[1:])
@@ -116,7 +116,7 @@ def read_lists(
 
 
 def _worst(faults: Faults | None, rows: int) -> Faults | None:
-    """The greatest of each row's elements."""
+    """Return the greatest fault of the elements of each row; None if there is none."""
     if faults is None or not faults.any():
         return None
     worst: Faults = faults.reshape(rows, -1).max(axis=1)
@@ -124,7 +124,7 @@ def _worst(faults: Faults | None, rows: int) -> Faults | None:
 
 
 def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
-    """A column of single values, and what each shows."""
+    """Return a column of single values, and the fault of each; None if all are good."""
     faults: Faults | None = None
     if array.null_count:
         faults = np.where(nulls(array), np.uint8(Show.MISSING), np.uint8(Show.GOOD))
@@ -142,12 +142,12 @@ def scalars(array: pa.Array, field: Field) -> tuple[Column, Faults | None]:
 
 
 def _filler(arrow: pa.DataType) -> pa.Scalar:
-    """Stands where nothing is. With its type, for else Arrow looks for a package of time zones, each time anew."""
+    """Return a value for nulls, with its type: without one, Arrow looks for a package of time zones on each call."""
     return pa.scalar(b"", arrow) if pa.types.is_binary(arrow) else pa.scalar(0, pa.int64()).cast(arrow)
 
 
 def _broken_rules(array: pa.Array, column: Column, field: Field) -> Iterator[Faults]:
-    """What the field's own rules have against its elements, rule by rule."""
+    """Yield the elements that break a rule of the field, rule by rule."""
     if field.dtype == "string":
         words = words_not_allowed(array, field)
         if words is not None:
@@ -179,8 +179,8 @@ def _integers(read: Column, dtype: DType) -> tuple[Column, Faults]:
 
 
 def nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which of its elements are null."""
+    """Return a mask of the elements that are null."""
     if not array.null_count:
         return np.zeros(len(array), dtype=bool)
-    found: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return found
+    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return mask

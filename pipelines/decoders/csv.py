@@ -1,18 +1,18 @@
-"""CSV records: one row of columns a record, read a chunk at a time by pyarrow, off the GIL.
+"""CSV records: each record is one row of columns; pyarrow reads a chunk at a time, without the GIL.
 
 Runs on the decode pool's threads and holds no state. `docs/formats.md` has the table of verdicts.
 
-Arrow's reader sees the joined text of a chunk and knows nothing of records, so that each row is one record is shown
-before it reads: `csv_framing` lets only those records pass that are, by their own bytes alone, exactly one row of the
-right number of columns, in which every quote that opens also closes. A newline is put after each. It stands outside of
-quotes then, so it ends a row, and n records make n rows; where Arrow disagrees, the chunk is halved, down to single
-records, and what makes no row alone is refused.
+Arrow's reader sees the joined text of a chunk and knows nothing of records. That each row is one record is proven
+before it reads: `csv_framing` lets a record pass only if its own bytes alone are exactly one row, with the right number
+of columns, in which every quote that opens also closes. A newline is put after each record. It is outside of quotes, so
+it ends a row, and n records make n rows. Where Arrow finds another number of rows, the chunk is halved, down to single
+records, and a record that makes no row by itself is refused.
 
-Arrow reads the columns by their types. Where one of its texts is no value of its type, it refuses the whole text; the
-same text is then read as texts, and each column converted by `csv_text`, which says of every element whether it
-converts. A text that Arrow's reader takes converts to the same value there, so a neighbour's fault changes nothing.
+Arrow reads the columns by their types. If a single text is not a value of its type, Arrow refuses the whole chunk. The
+chunk is then read as texts, and `csv_text` converts each column and finds the elements that do not convert. A text that
+Arrow's reader takes converts to the same value there, so the fault of a neighbour changes nothing.
 
-A column that is empty holds nothing: the field is missing. In quotes it is an empty text, and of a number nothing too.
+An empty column means that the field is missing. An empty text in quotes is an empty text, and a missing number.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,16 +42,16 @@ class _CsvGroup(NamedTuple):
 
     records: Sequence[bytes]
     indices: Int64s
-    """Of the records, in the values handed in; ascending."""
+    """The index of each record in the values that were passed in, ascending."""
 
 
 class _CsvRows(NamedTuple):
-    """Records of which each is known to be one row of the table."""
+    """Records that are proven to be one row of the table each."""
 
     group: _CsvGroup
     table: pa.Table
     typed: bool
-    """Whether the table's columns have the fields' types; texts otherwise."""
+    """Whether the columns of the table have the types of the fields; otherwise they are texts."""
 
 
 class CsvDecoder:
@@ -73,11 +73,11 @@ class CsvDecoder:
 
     @property
     def schema(self) -> Schema:
-        """What it decodes by."""
+        """The schema that the decoder follows."""
         return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
-        """Decode any number of values, none included."""
+        """Decode any number of values, also none."""
         records, indices, text, refused = self._dialect.framed(values)
         fields = [place.field for place in self._places]
         none = {field.source: empty_column(field.dtype, (0, *field.shape)) for field in fields}
@@ -92,7 +92,7 @@ class CsvDecoder:
         return together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
 
     def _settle(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
-        """Rows of the records, in order; a verdict on one that Arrow takes for none."""
+        """Yield the records as rows, in order, and a verdict on each record that Arrow does not read as one row."""
         count = len(group.records)
         if not count:
             return
@@ -107,7 +107,7 @@ class CsvDecoder:
                 yield from self._settle(part, joined(part.records))
 
     def _parse(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
-        """One row a record, or none at all. `text` is the records, joined."""
+        """Return a table with one row for each record, or None. `text` is the records, joined."""
         for typed in (True, False):
             table = self._table(text, typed=typed)
             if table is not None and table.num_rows == len(group.records):
@@ -146,7 +146,7 @@ class CsvDecoder:
         )
 
     def _columns(self, rows: _CsvRows) -> DecodedValues:
-        """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
+        """Return the columns of the good rows, and verdicts on the others, each for its first field at fault."""
         columns: dict[str, Column] = {}
         lengths: dict[str, Int64s] = {}
         refused: list[Refusal] = []
@@ -179,14 +179,14 @@ class CsvDecoder:
         return verdicts
 
     def _infinity(self, record: bytes, place: CsvField) -> Reason:
-        """Whether an infinity was written as such, or is a finite number too large for the dtype."""
+        """Return the reason for an infinity: written as such, or a finite number too large for the dtype."""
         table = self._table(joined([record]), typed=False)
         texts = [table.column(column)[0].as_py() or b"" for column in place.columns] if table is not None else []
         return Reason.NOT_FINITE if any(b"n" in text.lower() for text in texts) else Reason.OUT_OF_RANGE
 
 
 def _element(field: Field) -> pa.DataType:
-    """What Arrow reads one element of a field as."""
+    """Return the type that Arrow reads one element of a field as."""
     arrow = arrow_type(field)
     while pa.types.is_list(arrow):
         arrow = arrow.value_type
@@ -200,7 +200,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 def _side_by_side(
     place: CsvField, arrays: Sequence[pa.Array], wrong: Sequence[Faults | None]
 ) -> tuple[Column, Faults | None]:
-    """A field whose elements have a column each."""
+    """Read a field whose elements have a column each."""
     read = [scalars(array, place.field) for array in arrays]
     shown = [faults for faults in (*(faults for _, faults in read), *wrong) if faults is not None]
     rows = len(arrays[0])
@@ -217,7 +217,7 @@ def _side_by_side(
 
 
 def _in_lists(place: CsvField, texts: pa.Array, between: str) -> tuple[Column, Faults | None, Int64s | None]:
-    """A field whose elements stand in one column. An empty text lists nothing: an empty list, or a missing one."""
+    """Read a field whose elements are in one column. An empty text is an empty list, or a missing one."""
     present = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, texts.type), texts)
     split = pc.split_pattern(present.cast(pa.string()), between)
     elements = split.flatten()

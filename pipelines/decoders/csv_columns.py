@@ -1,4 +1,4 @@
-"""Which columns of a CSV record the fields are read from. Pure; called as settings are read and decoders made."""
+"""The columns of a CSV record that each field is read from. Pure; called when settings are read and decoders made."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class CsvField:
 
     field: Field
     columns: tuple[str, ...]
-    """By their numbers, from 0."""
+    """The numbers of the columns, from 0."""
     default: np.generic | bytes | None
     pad: np.generic | bytes | None
 
@@ -25,13 +25,13 @@ def _check(layout: CsvLayout) -> None:
     for name, mark in marks.items():
         if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\n\r\0"):
             raise ConfigError(f"records.csv.{name}: {mark!r} does not do; write one ASCII character that ends no line")
-    said = [mark for mark in marks.values() if mark is not None]
-    if len(set(said)) < len(said):
+    given = [mark for mark in marks.values() if mark is not None]
+    if len(set(given)) < len(given):
         raise ConfigError("records.csv: delimiter, quote and lists must be different characters")
 
 
 def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[CsvField, ...], int]:
-    """Where each field is, and how many columns there are."""
+    """Return the columns of each field, and the number of columns. Raise ConfigError for a layout that does not fit."""
     _check(layout)
     by_source = {field.source: field for field in distinct_fields(schema)}
     names = tuple(by_source) if layout.columns is None else layout.columns
@@ -50,7 +50,7 @@ def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[CsvField, ...], 
 
 
 def _width(field: Field, layout: CsvLayout) -> int:
-    """How many columns a field takes."""
+    """Return how many columns a field takes. Raise ConfigError for one that the layout cannot hold."""
     if layout.lists is None and field.pad is not None:
         raise ConfigError(
             f"records: {field.name!r} varies in length, so its elements stand in one column; say by records.csv.lists "

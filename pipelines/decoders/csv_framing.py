@@ -1,10 +1,10 @@
-"""Framing of CSV records: which bytes are exactly one row of so many columns, found for a whole chunk at once.
+"""Framing of CSV records: it finds the records that are exactly one row, for a whole chunk at once.
 
-Pure functions of each record's own bytes. A record is what RFC 4180 says of a row: columns between delimiters, each
-either without any quote or line break, or wholly in quotes, a quote inside written twice. One line break at its end
-belongs to no column. Within such a record quotes open and close by turns, so whether a byte stands inside of them
-follows from the number of quotes before it *in its own record*; no record looks past its own bounds, and a quote that
-opens in one cannot reach the next.
+Pure functions of each record's own bytes. A record is a row as RFC 4180 defines it: columns between delimiters, each
+either without any quote or line break, or wholly in quotes, with a quote inside written twice. One line break at the
+end belongs to no column. In such a record quotes open and close by turns, so the number of quotes before a byte *in its
+own record* shows whether the byte is inside quotes. No record is judged by bytes of another, and a quote that opens in
+one record cannot reach the next.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class FramedCsv(NamedTuple):
 
     records: Sequence[bytes]
     indices: Int64s
-    """Of the records, in the values handed in; ascending."""
+    """The index of each record in the values that were passed in, ascending."""
     text: bytes
     """The records, joined."""
     refused: list[Refusal]
@@ -41,7 +41,7 @@ class _Text(NamedTuple):
     codes: npt.NDArray[np.uint8]
     starts: Int64s
     ends: Int64s
-    """Of the newline that was put after each."""
+    """The place of the newline that was put after each record."""
 
     @classmethod
     def of(cls, records: Sequence[bytes], text: bytes) -> "_Text":
@@ -52,7 +52,7 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What a record must look like."""
+    """The form that a record must have."""
 
     columns: int
     delimiter: int
@@ -60,7 +60,7 @@ class Dialect:
     quote: int | None
 
     def framed(self, values: Sequence[bytes | None]) -> FramedCsv:
-        """Sort out the values that are no row."""
+        """Return the values that are one row each, and refuse the others."""
         with suppress(TypeError):  # what joining values that are None raises
             records = cast("Sequence[bytes]", values)
             text = joined(records)
@@ -69,7 +69,7 @@ class Dialect:
         return self._sorted_out(values)
 
     def _plain(self, records: Sequence[bytes], text: bytes) -> bool:
-        """Whether one look shows each to be a row as it is, without quotes or line breaks."""
+        """Return whether every record is certainly a row as it is, without quotes or line breaks: the quick check."""
         if not records:
             return True
         if (
@@ -87,6 +87,7 @@ class Dialect:
         return bool((delimiters == self.columns - 1).all())
 
     def _sorted_out(self, values: Sequence[bytes | None]) -> FramedCsv:
+        """Check the records with all rules: the slow way, for a chunk that the quick check does not settle."""
         records = [without_line_end(value or b"") for value in values]
         text = joined(records)
         good = self._rows(records, text)
@@ -101,7 +102,7 @@ class Dialect:
         return FramedCsv(kept, indices, text if len(kept) == len(records) else joined(kept), refused)
 
     def _rows(self, records: Sequence[bytes], text: bytes) -> Mask:
-        """Which of them are rows."""
+        """Return a mask of the records that are rows."""
         at = _Text.of(records, text)
         quotes = np.empty(0, np.int64) if self.quote is None else np.flatnonzero(at.codes == self.quote)
         first = np.searchsorted(quotes, at.starts)
@@ -116,7 +117,7 @@ class Dialect:
         return result
 
     def _quoted_well(self, at: _Text, quotes: Int64s, first: Int64s) -> Mask:
-        """In which records quotes come in pairs, open where a column begins, and close where it ends."""
+        """Return a mask of the records whose quotes come in pairs that open and close where columns begin and end."""
         good: Mask = np.diff(first, append=len(quotes)) % 2 == 0
         if not len(quotes):
             return good
@@ -130,12 +131,12 @@ class Dialect:
 
 
 def without_line_end(record: bytes) -> bytes:
-    """Without the one line break that a producer of lines leaves at its end."""
+    """Return the record without one line break at its end, as producers of lines leave it there."""
     return record.removesuffix(b"\n").removesuffix(b"\r") if record.endswith((b"\n", b"\r")) else record
 
 
 def _outside(at: _Text, quotes: Int64s, first: Int64s, places: Int64s) -> Int64s:
-    """Of the places that stand outside of quotes: the record of each."""
+    """Return the index of the record of each place that is outside of quotes."""
     owner = np.searchsorted(at.ends, places)
     if not len(quotes):
         return owner

@@ -1,8 +1,8 @@
-"""The texts of CSV columns as numbers, where not all of them are: what Arrow converts, and which elements it does not.
+"""The texts of CSV columns as numbers, where some texts are not numbers: Arrow's conversion, element by element.
 
-Pure functions of each element's own text. Arrow's conversion alone says whether a text is a number; patterns only
-spare asking it one by one for the many that plainly are. Both ways of reading a column, Arrow's CSV reader by type and
-this one, give the same value for a text that both convert.
+Pure functions of each element's own text. Only Arrow's conversion decides whether a text is a number; the patterns here
+only save the separate question for the many texts that clearly are. Both ways to read a column, Arrow's CSV reader by
+type and this one, give the same value for a text that both convert.
 """
 
 from typing import NamedTuple
@@ -21,15 +21,15 @@ _INTEGER = r"^-?[0-9]+$"
 
 
 class Converted(NamedTuple):
-    """A column's values; null where the text is empty, anything where it is wrong."""
+    """The values of a column: null where the text is empty, any value where it is wrong."""
 
     values: pa.Array
     wrong: Faults | None
-    """What each text shows that does not convert; None where all do."""
+    """The fault of each text that does not convert; None where all convert."""
 
 
 def converted(words: pa.Array, arrow: pa.DataType) -> Converted:
-    """Texts, null where the column is empty, as values of a type. Blanks around a number are no part of it."""
+    """Convert texts, null where the column is empty, to values of a type. Blanks around a number are ignored."""
     if pa.types.is_binary(arrow):
         return Converted(words, None)
     text = pc.utf8_trim(words.cast(pa.string()), _BLANKS)
@@ -51,6 +51,7 @@ def _bools(text: pa.Array) -> Converted:
 
 
 def _sifted(text: pa.Array, arrow: pa.DataType) -> Converted:
+    """Convert the texts that convert: the plain ones are certain, of the others each distinct text is tried."""
     plain = pc.match_substring_regex(text, _PLAIN_FLOAT if pa.types.is_floating(arrow) else _PLAIN_INTEGER)
     doubtful = pc.invert(pc.fill_null(plain, True))  # noqa: FBT003 - Arrow takes it by place
     refused = [word for word in pc.unique(text.filter(doubtful)) if not _converts(word, arrow)]

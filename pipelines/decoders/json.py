@@ -1,4 +1,4 @@
-"""JSON records: one UTF-8 object a record, parsed a chunk at a time by pyarrow, off the GIL.
+"""JSON records: each record is one UTF-8 object; pyarrow parses a chunk at a time, without the GIL.
 
 Runs on the decode pool's threads and holds no state. `docs/formats.md` has the table of verdicts.
 
@@ -26,10 +26,10 @@ is. Depth costs the parser memory, not stack. A `null` between two objects makes
 of its stack, so the frame sorts it out. A record may repeat fields that the schema does not name, and not those that
 it does.
 
-Refused records are found without halving where that is cheaper: the parser names the row that it stops at, or, where
-they are many, `json_faults` looks into each. Both only point. A record is refused on the word of the parser about its
-bytes alone, or where the parser is certain to say the same: text that is no JSON, or a value of a type that the
-parser was not told to read. `Refusal`s come from `diagnose` in either case, so the verdict is the same too.
+Refused records are found without halving where that is cheaper: the parser names the row at which it stops, or, where
+they are many, `json_faults` diagnoses each. Both are only hints. A record is refused on the word of the parser about
+its bytes alone, or where the parser is certain to say the same: text that is not JSON, or a value of another type than
+the parser was given. `Refusal`s come from `diagnose` in either case, so the verdict is the same too.
 """
 
 import re
@@ -52,17 +52,17 @@ from pipelines.decoders.text import LARGEST, is_utf8, joined
 from pipelines.schema import Column, Schema
 
 _MOST_ROWS = 50_000
-"""The parser refuses more than 100,000 rows at once."""
+"""Rows of one parse: the parser refuses more than 100,000."""
 _SPARSE = 24
-"""Where one record in so many is refused, looking into all of them costs less than parsing on after each."""
+"""If more than one record in this many is refused, to diagnose all costs less than to parse on after each."""
 _STOPPED_AT = re.compile(r" in row (\d+)$")
 
 
 class _ParserStop(NamedTuple):
-    """The parser refuses a text."""
+    """The parser has refused a text."""
 
     row: int | None
-    """Where it says that it stopped; believed by nobody."""
+    """The row at which the parser says that it stopped: a hint, never a verdict."""
 
 
 class _JsonGroup(NamedTuple):
@@ -70,11 +70,11 @@ class _JsonGroup(NamedTuple):
 
     records: Sequence[bytes]
     indices: Int64s
-    """Of the records, in the values handed in; ascending."""
+    """The index of each record in the values that were passed in, ascending."""
 
 
 class _JsonRows(NamedTuple):
-    """Records of which each is known to be one row of the table."""
+    """Records that are proven to be one row of the table each."""
 
     indices: Int64s
     records: Sequence[bytes]
@@ -96,11 +96,11 @@ class JsonDecoder:
 
     @property
     def schema(self) -> Schema:
-        """What it decodes by."""
+        """The schema that the decoder follows."""
         return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
-        """Decode any number of values, none included."""
+        """Decode any number of values, also none."""
         records, indices, text, refused = framed(values)
         pieces: list[DecodedValues] = []
         for settled in self._settle(_JsonGroup(records, indices), text):
@@ -116,7 +116,10 @@ class JsonDecoder:
         return together([DecodedValues(np.empty(0, np.int64), none, (), varying), *pieces], tuple(refused))
 
     def _settle(self, group: _JsonGroup, text: bytes, *, looked: bool = False) -> Iterator[_JsonRows | Refusal]:
-        """Rows of the records that parse, verdicts on those that don't; the rows in order."""
+        """Yield the records that parse as rows, in order, and verdicts on the others.
+
+        `looked`: these records were diagnosed before, and it did not help, so only halving is left.
+        """
         if not group.records:
             return
         if len(group.records) > 1 and (len(group.records) > _MOST_ROWS or len(text) > LARGEST):
@@ -158,7 +161,7 @@ class JsonDecoder:
         yield from self._settle(_JsonGroup(left, group.indices[rest]), joined(left), looked=looked)
 
     def _stops(self, records: Sequence[bytes], stop: _ParserStop) -> list[int] | None:
-        """The rows that the parser names, going on after each; None where it names none or they are many."""
+        """Return the rows that the parser names, parsing on after each; None if it names none, or too many."""
         rows: list[int] = []
         while len(rows) < len(records) // _SPARSE:
             start = rows[-1] + 1 if rows else 0
@@ -173,7 +176,7 @@ class JsonDecoder:
         return None
 
     def _parse(self, records: Sequence[bytes], text: bytes) -> "pa.Table | _ParserStop":
-        """One row a record, or no table at all. `text` is the records, joined."""
+        """Return a table with one row for each record, or where the parser stopped. `text` is the records, joined."""
         if not is_utf8(text):
             return _ParserStop(None)
         options = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
@@ -185,7 +188,7 @@ class JsonDecoder:
         return table if table.num_rows == len(records) else _ParserStop(None)
 
     def _columns(self, rows: _JsonRows) -> DecodedValues:
-        """The columns of the good rows, and verdicts on the others, each for its first field at fault."""
+        """Return the columns of the good rows, and verdicts on the others, each for its first field at fault."""
         columns: dict[str, Column] = {}
         lengths: dict[str, Int64s] = {}
         refused: list[Refusal] = []

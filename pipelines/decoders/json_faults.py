@@ -1,8 +1,8 @@
-"""Why a JSON record was refused: a slow, careful look at its own bytes.
+"""Why a JSON record was refused: a slow and careful examination of its own bytes.
 
-Pure functions. The parser of `pipelines.decoders.json` decides alone whether a record is refused; this says why, and
-how sure it is that the parser refuses it, so that a flood need not be handed to the parser one by one. It looks only
-for what the parser refuses: null, lengths and ranges show in the columns.
+Pure functions. The parser of `pipelines.decoders.json` alone decides whether a record is refused. This module says why,
+and how sure it is that the parser refuses the record, so that a flood of them need not be parsed one by one. It looks
+only for what the parser refuses: null, lengths and ranges show in the columns.
 """
 
 import json
@@ -19,26 +19,26 @@ from pipelines.decoders.json_framing import nesting, without_strings
 from pipelines.schema import DType, Field
 
 DEEPEST = 200
-"""How deep a record may nest to be looked into. The parser itself knows no limit, in memory or on the stack."""
+"""The deepest nesting of a record that is diagnosed. The parser itself has no limit, in memory or on the stack."""
 
 _INT64 = np.iinfo(np.int64)
 _INT64_DIGITS = 20
-"""More, and it is too large without being read: reading takes the square of the digits."""
+"""An integer with more digits is too large without being read: to read it takes time by the square of the digits."""
 _KINDS = {"bool": "bool", "string": "string"}
-"""Of JSON values; every other dtype is read from a number."""
+"""The kind of JSON value for a dtype; every other dtype is read from a number."""
 _FLOATS = ("float16", "float32", "float64")
 _LENIENT = re.compile(rb"Inf|-NaN")
 """Literals that the parser reads and `json` does not."""
 
 
 class Sure(Enum):
-    """How sure it is that the parser refuses the record."""
+    """How sure the diagnosis is that the parser refuses the record."""
 
     CERTAIN = auto()
     LIKELY = auto()
-    """Something is wrong; the parser is known to be more lenient, or to have limits of its own."""
+    """There is a fault, but the parser is more lenient in this case, or has limits of its own."""
     UNKNOWN = auto()
-    """Nothing was found."""
+    """No fault was found."""
 
 
 class JsonFault(NamedTuple):
@@ -50,13 +50,13 @@ class JsonFault(NamedTuple):
 
 
 class _Literal(str):
-    """NaN, Infinity, -Infinity."""
+    """One of the literals NaN, Infinity, -Infinity."""
 
     __slots__ = ()
 
 
 class _Object:
-    """Every member, repeated keys included."""
+    """The members of an object, with repeated keys."""
 
     __slots__ = ("members",)
 
@@ -75,7 +75,7 @@ _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_Literal, object_
 
 
 def diagnose(record: bytes, fields: Mapping[str, Field]) -> JsonFault:
-    """Why the parser refuses this record, or would if it does. `fields` by source, in the schema's order."""
+    """Return why the parser refuses this record, if it does. `fields` are by source, in the order of the schema."""
     try:
         text = record.decode()
     except UnicodeDecodeError:
@@ -92,12 +92,12 @@ def diagnose(record: bytes, fields: Mapping[str, Field]) -> JsonFault:
 
 
 def infinity_reason(record: bytes) -> Reason:
-    """Whether an infinity in a record's columns was written as such, or a finite number too large for its dtype."""
+    """Return the reason for an infinity in a column: written as such, or a finite number too large for the dtype."""
     return Reason.NOT_FINITE if b"Inf" in without_strings(record) else Reason.OUT_OF_RANGE
 
 
 def _first_fault(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> JsonFault | None:
-    """Repeated fields first, then by the schema's order."""
+    """Return the first fault: repeated fields first, then in the order of the schema."""
     read: dict[str, _Json] = {}
     for key, value in members:
         if key in fields:
@@ -112,7 +112,7 @@ def _first_fault(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) 
 
 
 def _fault(value: _Json, dtype: DType, rank: int) -> Reason | None:
-    """What keeps the parser from reading a value as a tensor of this rank, if anything."""
+    """Return why the parser cannot read a value as a tensor of this rank, or None if it can."""
     if value is None:
         return None
     if isinstance(value, _Object):
@@ -141,7 +141,7 @@ def _kind(value: str | float | bool) -> str:
 
 
 def _overflow(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> JsonFault | None:
-    """A number too large for any float; the parser refuses some of them, wherever they stand."""
+    """Find a number too large for any float; the parser refuses some of these, in any field."""
     for key, value in members:
         if _infinite(value):
             known = key in fields

@@ -1,7 +1,7 @@
-"""Framing of JSON records: which bytes can be one object at all, by a look at their edges.
+"""Framing of JSON records: it finds the records that can be one object at all, mostly by their first and last bytes.
 
-Pure functions of each record's bytes, the cheap half of the proof that stands in `pipelines.decoders.json`: what comes
-out of here begins with `{`, ends with `}`, holds no NUL byte and no `null` beside the object.
+Pure functions of each record's bytes, and the cheap half of the proof in `pipelines.decoders.json`: a framed record
+begins with `{`, ends with `}`, and has no NUL byte and no `null` beside the object.
 """
 
 import re
@@ -21,7 +21,7 @@ _PIECE = 1 << 16
 _WHITESPACE = b" \t\r\n"
 _NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r\n]*null")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, ended or not: every quote begins a match, so finding them all takes linear time."""
+"""A string, ended or not: every quote begins a match, so to find them all takes linear time."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _OPENING, _CLOSING = tuple(b"[{"), tuple(b"]}")
 
@@ -31,14 +31,14 @@ class FramedJson(NamedTuple):
 
     records: Sequence[bytes]
     indices: Int64s
-    """Of the records, in the values handed in; ascending."""
+    """The index of each record in the values that were passed in, ascending."""
     text: bytes
     """The records, joined."""
     refused: list[Refusal]
 
 
 def framed(values: Sequence[bytes | None]) -> FramedJson:
-    """Strip the whitespace around each value and sort out those that cannot be one JSON object."""
+    """Strip the whitespace around each value, and refuse the values that cannot be one JSON object."""
     with suppress(TypeError):  # what joining values that are None raises
         records = cast("Sequence[bytes]", values)
         text = joined(records)
@@ -52,9 +52,9 @@ def framed(values: Sequence[bytes | None]) -> FramedJson:
 
 
 def all_framed(records: Sequence[bytes], text: bytes) -> bool:
-    """Whether `frame` lets each record pass as it is, as far as one look at all of them can tell.
+    """Return whether `frame` certainly lets every record pass as it is: the quick check for a whole chunk.
 
-    `text` is the records, joined. False where it takes a closer look, as for `}null` inside a string.
+    `text` is the records, joined. False where a closer look is needed, as for `}null` inside a string.
     """
     if not records:
         return True
@@ -71,13 +71,13 @@ def all_framed(records: Sequence[bytes], text: bytes) -> bool:
 
 
 def _braces(codes: npt.NDArray[np.uint8]) -> int:
-    """How many `}` there are. A piece at a time: a temporary of the text's size costs more than the counting."""
+    """Count the `}`, piece by piece: a temporary as large as the text costs more than the counting."""
     pieces = range(0, len(codes), _PIECE)
     return sum(int(np.count_nonzero(codes[at : at + _PIECE] == ord("}"))) for at in pieces)
 
 
 def frame(value: bytes | None) -> bytes | Reason:
-    """The record without the whitespace around it, or why it cannot be one JSON object."""
+    """Return the record without the whitespace around it, or the reason why it cannot be one JSON object."""
     record = value.strip(_WHITESPACE) if value is not None else b""
     if not record:
         return Reason.EMPTY
@@ -89,16 +89,16 @@ def frame(value: bytes | None) -> bytes | Reason:
 
 
 def without_strings(record: bytes) -> bytes:
-    """The record with its strings, keys included, cut out."""
+    """Return the record without its strings and keys."""
     return _STRING.sub(b"", record)
 
 
 def nesting(record: bytes) -> Int64s:
-    """How deep it is after each bracket outside of strings."""
+    """Return the depth of nesting after each bracket outside of strings."""
     brackets = np.frombuffer(without_strings(record).translate(None, _NOT_BRACKETS), np.uint8)
     return np.cumsum(np.isin(brackets, _OPENING).astype(np.int64) - np.isin(brackets, _CLOSING))
 
 
 def ends_early(record: bytes) -> bool:
-    """Whether the object that it begins with ends before the record does."""
+    """Return whether the object at the beginning of the record ends before the record does."""
     return bool((nesting(record)[:-1] <= 0).any())

@@ -1,4 +1,4 @@
-"""Pieces of what a chunk decodes to: cut down to the good rows, and put together. Pure."""
+"""Pieces of a decoded chunk: they are cut down to the good rows, and joined. Pure functions."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from pipelines.decoders.protocol import DecodedValues, Refusal
 
 
 def only_good(piece: DecodedValues, good: npt.NDArray[np.bool_]) -> DecodedValues:
-    """The rows that are good; the verdicts as they are."""
+    """Return the piece with its good rows only, and the same verdicts."""
     if good.all():
         return piece
     return DecodedValues(
@@ -21,7 +21,7 @@ def only_good(piece: DecodedValues, good: npt.NDArray[np.bool_]) -> DecodedValue
 
 
 def together(pieces: Sequence[DecodedValues], refused: tuple[Refusal, ...]) -> DecodedValues:
-    """One after another, under these verdicts. The first holds no rows and every column, so that two need no copy."""
+    """Join the pieces under these verdicts. The first has every column and no rows, so that two need no copy."""
     first = pieces[1] if len(pieces) == 2 else pieces[0]
     if len(pieces) <= 2:
         return DecodedValues(first.kept, first.columns, refused, first.lengths)

@@ -1,7 +1,7 @@
-"""The Decoder protocol: bytes of records in, columns and verdicts out.
+"""The Decoder protocol: from the bytes of records to columns and verdicts.
 
-A decoder is a pure function of each record's own bytes (any chunking, any neighbours: the same columns, the same
-verdict). It runs in a pool of threads, so it holds no mutable state, and it leaves the GIL where the format allows.
+A decoder is a pure function of each record's own bytes: with any chunks and any neighbours, the columns and the verdict
+are the same. It runs on a pool of threads, so it has no mutable state, and it releases the GIL where the format allows.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from pipelines.schema import Column, Schema
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The verdict on one record that could not be decoded. Names a field, never a value."""
+    """The verdict on one record that could not be decoded. It names a field, never a value."""
 
     index: int
-    """Which of the values that were handed in."""
+    """The index of the record in the values that were passed in."""
     reason: Reason
     field: str | None = None
-    """The record's name of the field at fault, where it is one field's fault."""
+    """The record's name of the field at fault; None where it is not the fault of one field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class DecodedValues:
     """Columns of the records that decode, and verdicts on those that do not."""
 
     kept: Int64s
-    """Ascending indices, into the values handed in, of the rows that the columns hold."""
+    """The index, in the values that were passed in, of each row of the columns; ascending."""
     columns: Mapping[str, Column]
     """One column a field of the schema, keyed by `Field.source`; `len(kept)` rows each, C-contiguous."""
     refused: tuple[Refusal, ...]
     """Ascending by index; with `kept` it names every value exactly once."""
     lengths: Mapping[str, Int64s] = dataclasses.field(default_factory=dict)
-    """How many elements the record has, row by row, for each source whose lists vary in length; cut or not."""
+    """The number of elements in the record, before any cut, row by row, for each source whose lists vary in length."""
 
 
 class Decoder(Protocol):
@@ -44,7 +44,7 @@ class Decoder(Protocol):
 
     @property
     def schema(self) -> Schema:
-        """What it decodes by."""
+        """The schema that the decoder follows."""
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
-        """Decode any number of values, none included."""
+        """Decode any number of values, also none."""

@@ -2,8 +2,8 @@
 
 A record is exactly as long as its fields, row-major, without padding or header: 4 bytes for a float32, 4 · n · m for a
 float32 of shape [n, m], one byte (0 or 1) for a bool. Only records of that length are joined, so each row of the
-joined bytes is one record and a neighbour cannot shift it. A single field is a view of the joined bytes; of several,
-each is copied out once. Runs on the decode pool's threads and holds no state.
+joined bytes is one record and a neighbour cannot shift it. A single field is a view of the joined bytes; several
+fields are copied once each. Runs on the decode pool's threads and holds no state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,11 +34,11 @@ class RawDecoder:
 
     @property
     def schema(self) -> Schema:
-        """What it decodes by."""
+        """The schema that the decoder follows."""
         return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
-        """Decode any number of values, none included."""
+        """Decode any number of values, also none."""
         indices, refused = self._of_this_size(values)
         text = b"".join(values if len(indices) == len(values) else [values[index] for index in indices])  # type: ignore[arg-type]  # of this size: none is None
         rows = np.frombuffer(text, self._row, count=len(indices))
@@ -53,7 +53,7 @@ class RawDecoder:
         return DecodedValues(indices, columns, tuple(sorted(refused, key=lambda refusal: refusal.index)))
 
     def _of_this_size(self, values: Sequence[bytes | None]) -> tuple[npt.NDArray[np.int64], list[Refusal]]:
-        """The indices of the values that are as long as a row, and the refusal of each that is not."""
+        """Return the indices of the values that are as long as a row, and a refusal for each that is not."""
         size = self._row.itemsize
         with suppress(TypeError):  # some are None
             if set(map(len, values)) <= {size}:  # type: ignore[arg-type]  # a fifth of what looking at each costs
@@ -83,12 +83,12 @@ def _check(field: Field) -> None:
 
 
 def _stored(field: Field) -> np.dtype[np.generic]:
-    """As the bytes are; a bool is read as its byte, so that other bytes than 0 and 1 can be refused."""
+    """Return the dtype of the stored bytes. A bool is read as a byte, so that others than 0 and 1 are refused."""
     return np.dtype(np.uint8) if field.dtype == "bool" else np.dtype(field.dtype).newbyteorder("<")
 
 
 def _faults(field: Field, stored: Column) -> Iterator[tuple[Reason, npt.NDArray[np.bool_]]]:
-    """The rows that a field refuses, and why."""
+    """Yield the rows that a field refuses, by reason."""
     for reason, bad in _faulty_elements(field, stored):
         if bad.any():
             yield reason, np.logical_or.reduce(bad.reshape(len(stored), -1), axis=1)

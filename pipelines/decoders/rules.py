@@ -1,7 +1,7 @@
-"""Value rules: a field's `min`, `max` and `one_of`, held against a whole column at once.
+"""Value rules: `min`, `max` and `one_of` of a field, checked for a whole column at once.
 
-Pure functions of each element's own value. Bounds and listed numbers are rounded to the field's dtype first, as the
-records' numbers are: `max: 0.1` lets the float32 nearest to 0.1 pass.
+Pure functions of each element's own value. Bounds and listed numbers are first rounded to the dtype of the field, as
+the numbers of the records are: `max: 0.1` lets the float32 nearest to 0.1 pass.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def broken_by_numbers(column: Column, field: Field) -> Iterator[tuple[Reason, Mask]]:
-    """The elements that break a rule, by the reason. NaN breaks no bound; it is refused for itself."""
+    """Yield the elements that break a rule, by reason. NaN breaks no bound; it has a reason of its own."""
     if field.min is not None:
         yield Reason.OUT_OF_RANGE, np.less(column, np.asarray(field.min, column.dtype))
     if field.max is not None:
@@ -28,7 +28,7 @@ def broken_by_numbers(column: Column, field: Field) -> Iterator[tuple[Reason, Ma
 
 
 def words_not_allowed(words: pa.Array, field: Field) -> Mask | None:
-    """The texts, as an Arrow array without nulls, that are not listed; None where the field lists none."""
+    """Return a mask of the texts that are not listed, or None where the field has no list. No text may be null."""
     if field.one_of is None:
         return None
     listed = pa.array([str(word).encode() for word in field.one_of], words.type)

@@ -1,6 +1,6 @@
-"""What a decoder reads of a record: each source once, with roles that a decoder can serve.
+"""The sources that a decoder reads from a record: each once, checked when the decoder is made.
 
-Pure functions of a schema, called once when a decoder is made.
+Pure functions of a schema.
 """
 
 from dataclasses import replace
@@ -13,13 +13,17 @@ from pipelines.schema import Column, DType, Field, Schema
 
 
 def distinct_fields(schema: Schema) -> tuple[Field, ...]:
-    """The fields in order, a source that serves several roles (an input that is the label too) but once."""
+    """Return the fields in order, each source once, even if it is an input and also the label.
+
+    Raise ConfigError for fields that contradict each other or that no decoder can read.
+    """
     by_source: dict[str, Field] = {}
     for field in schema.fields:
         first = by_source.setdefault(field.source, field)
         if not first.reads_like(field):
             raise ConfigError(
-                f"records: {field.source!r} is read both as {_said(first)} and as {_said(field)}; give both the same"
+                f"records: {field.source!r} is read both as {_described(first)} and as {_described(field)}; "
+                "give both the same"
             )
     if not by_source:
         raise ConfigError("records: the schema has no field; name at least one feature")
@@ -30,7 +34,7 @@ def distinct_fields(schema: Schema) -> tuple[Field, ...]:
 
 
 def default_of(field: Field) -> np.generic | bytes | None:
-    """What stands in for a missing value, as the column holds it; ConfigError where it does not fit the dtype."""
+    """Return the value for a missing one, as the column holds it; raise ConfigError if it does not fit the dtype."""
     if field.missing is None:
         return None
     if field.dtype == "string" and isinstance(field.missing, str):
@@ -41,7 +45,7 @@ def default_of(field: Field) -> np.generic | bytes | None:
 
 
 def pad_of(field: Field) -> np.generic | bytes | None:
-    """What a shorter list is filled up with, as the column holds it; None for a field of one fixed length."""
+    """Return the value that fills up shorter lists, as the column holds it; None for a field of one fixed length."""
     if field.pad is None:
         return None
     if not field.shape:
@@ -50,7 +54,7 @@ def pad_of(field: Field) -> np.generic | bytes | None:
 
 
 def empty_column(dtype: DType, shape: tuple[int, ...]) -> Column:
-    """A column of a field's dtype, to be filled; the rows are its first axis."""
+    """Return a zeroed column of a dtype; the rows are its first axis."""
     return np.zeros(shape, object if dtype == "string" else dtype)
 
 
@@ -77,14 +81,14 @@ def _check_rules(field: Field) -> None:
 def _check_roles(schema: Schema) -> None:
     weight, time = schema.weight, schema.event_time
     if weight is not None and (weight.shape or weight.dtype == "string"):
-        raise ConfigError(f"records.weight: {weight.source!r} is {_said(weight)}; a weight is one number")
+        raise ConfigError(f"records.weight: {weight.source!r} is {_described(weight)}; a weight is one number")
     if time is not None and (time.shape or time.dtype != "int64"):
         raise ConfigError(
-            f"records.event_time: {time.source!r} is {_said(time)}; it must be one int64, milliseconds since 1970"
+            f"records.event_time: {time.source!r} is {_described(time)}; it must be one int64, milliseconds since 1970"
         )
 
 
-def _said(field: Field) -> str:
+def _described(field: Field) -> str:
     shape = f"[{', '.join(map(str, field.shape))}]" if field.shape else ""
     rules = {"missing": field.missing, "min": field.min, "max": field.max, "one_of": field.one_of}
     said = ", ".join(f"{name}: {value!r}" for name, value in rules.items() if value is not None)

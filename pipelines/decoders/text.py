@@ -1,4 +1,4 @@
-"""Records as one text: joined by newlines, and whether it is UTF-8. Pure functions."""
+"""Records as one text: joined by newlines, and checked for UTF-8. Pure functions."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,16 @@ import numpy as np
 import pyarrow as pa
 
 LARGEST = 1 << 30
-"""Bytes. Arrow counts in 32 bits: a larger record is refused, more than that of records are parsed in turns."""
+"""Bytes of one text. Arrow counts in 32 bits: a larger record is refused, a larger chunk is parsed in parts."""
 
 
 def joined(records: Sequence[bytes]) -> bytes:
-    """The records, a newline after each."""
+    """Return the records as one text, with a newline after each."""
     return b"\n".join((*records, b""))
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether it is UTF-8; beyond ASCII Arrow checks, off the GIL."""
+    """Return whether a text is UTF-8. Beyond ASCII Arrow checks it, without the GIL."""
     if text.isascii():
         return True
     offsets = pa.py_buffer(np.array([0, len(text)], dtype=np.int64))
