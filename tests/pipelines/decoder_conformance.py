@@ -42,7 +42,7 @@ class Conformance:
 
 
 def outcomes(decoder: Decoder, values: Sequence[bytes | None]) -> list[Outcome]:
-    """What becomes of each value, after checking that the answer is whole and in the shapes that are promised."""
+    """Return the outcome of each value, after a check that the answer is complete and in the promised shapes."""
     decoded = decoder.decode(values)
     check_form(decoder, decoded, len(values))
     lists = {source: column.tolist() for source, column in decoded.columns.items()}
@@ -55,7 +55,7 @@ def outcomes(decoder: Decoder, values: Sequence[bytes | None]) -> list[Outcome]:
 
 
 def check_form(decoder: Decoder, decoded: DecodedValues, count: int) -> None:
-    """Every value is named exactly once, in order; columns have the schema's dtypes and shapes."""
+    """Assert that every value is named exactly once, in order, and that columns have the schema's dtypes and shapes."""
     kept, refused = decoded.kept.tolist(), [refusal.index for refusal in decoded.refused]
     assert kept == sorted(kept)
     assert refused == sorted(refused)
@@ -72,24 +72,24 @@ def check_form(decoder: Decoder, decoded: DecodedValues, count: int) -> None:
 
 
 def same(left: Outcome, right: Outcome) -> bool:
-    """Whether two outcomes agree to the bit: -0.0 is not 0.0, and True is not 1."""
+    """Return whether two outcomes agree to the bit: -0.0 is not 0.0, and True is not 1."""
     return repr(left) == repr(right)
 
 
 def alone(decoder: Decoder, values: Sequence[bytes | None]) -> list[Outcome]:
-    """What becomes of each value in a chunk of its own."""
+    """Return the outcome of each value in a chunk of its own."""
     return [outcomes(decoder, [value])[0] for value in values]
 
 
 def assert_like_alone(decoder: Decoder, values: Sequence[bytes | None]) -> None:
-    """Whatever each value is alone, it is among these neighbours."""
+    """Assert that each value has the same outcome among these neighbours as alone."""
     together = outcomes(decoder, values)
     for value, among, apart in zip(values, together, alone(decoder, values), strict=True):
         assert same(among, apart), f"{value!r}: {among} among neighbours, {apart} alone"
 
 
 def chunkings(count: int) -> Iterator[list[slice]]:
-    """Ways to cut a run of values: by every fixed size, and in two at every place."""
+    """Yield ways to cut a run of values: by every fixed size, and in two at every place."""
     for size in range(1, count + 1):
         yield [slice(start, start + size) for start in range(0, count, size)]
     for middle in range(1, count):
@@ -98,7 +98,7 @@ def chunkings(count: int) -> Iterator[list[slice]]:
 
 @st.composite
 def mutated(draw: st.DrawFn, values: Sequence[bytes]) -> bytes:
-    """A record with a few bytes of it changed, cut out, doubled, or taken from another."""
+    """Return a record with a few of its bytes changed, cut out, doubled, or taken from another."""
     value = bytearray(draw(st.sampled_from(values)))
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(value)))

@@ -42,14 +42,14 @@ class Skip:
 
 
 def identity(partition: Partition, offsets: Any) -> Any:
-    """What a record holds: its own place, so that rows can be told apart."""
+    """Return the number that a record holds: its own place, so that every row is different."""
     return partition.number * 1_000_000 + offsets
 
 
 def decoded(
     partition: Partition, kinds: Sequence[str], start: int = 0, fetched_at: float = 0.0, **changes: Any
 ) -> Decoded:
-    """A decoded chunk that covers len(kinds) offsets from `start`."""
+    """Return a decoded chunk that covers len(kinds) offsets from `start`."""
     offsets = np.array([start + at for at, kind in enumerate(kinds) if kind == ROW], dtype=np.int64)
     ids = identity(partition, offsets)
     chunk = Decoded(
@@ -79,7 +79,7 @@ def decoded(
 
 
 def split(partition: Partition, kinds: Sequence[str], cuts: Sequence[int], start: int = 0) -> list[Decoded]:
-    """The same log in chunks, cut at these places."""
+    """Return the same log in chunks, cut at these places."""
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(kinds)}), len(kinds)]
     return [decoded(partition, kinds[a:b], start + a) for a, b in pairwise(bounds) if a < b]
 
@@ -102,7 +102,7 @@ def drain(assembler: Assembler, now: float = 0.0, *, flush: bool = True) -> list
 
 
 def feed(assembler: Assembler, chunks: Sequence[Decoded], now: float = 0.0) -> list[Block]:
-    """All blocks of these chunks, taken as soon as they are ready, and the flush."""
+    """Return all blocks of these chunks, taken as soon as they are ready, and the flush."""
     blocks = []
     for chunk in chunks:
         assembler.add(chunk)
@@ -111,7 +111,7 @@ def feed(assembler: Assembler, chunks: Sequence[Decoded], now: float = 0.0) -> l
 
 
 def present(block: Block) -> list[tuple[int, int]]:
-    """(place in the table, offset) of the present rows, in order."""
+    """Return (place in the table, offset) of the present rows, in order."""
     flat = zip(block.rows.partitions.ravel().tolist(), block.rows.offsets.ravel().tolist(), strict=True)
     return [row for row in flat if row[1] >= 0]
 
@@ -126,7 +126,7 @@ CUTS = st.lists(st.integers(1, 59), max_size=8)
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[dict[Partition, list[str]], list[Decoded]]:
-    """The logs of three partitions, in any chunks, interleaved in any way."""
+    """Draw the logs of three partitions, in any chunks, interleaved in any way."""
     kinds = {partition: draw(KINDS) for partition in (P0, P1, P2)}
     queues = [split(partition, log, draw(CUTS)) for partition, log in kinds.items()]
     order = draw(st.permutations([at for at, queue in enumerate(queues) for _ in queue]))
@@ -205,7 +205,7 @@ def test_a_partial_batch_cycles_through_the_rows_that_are_there() -> None:
     assert block.rows.offsets.ravel().tolist() == [0, 1, 2, -1, -1, -1, -1, -1]
 
 
-def test_a_slice_takes_what_was_refused_before_its_rows_and_the_last_what_comes_after() -> None:
+def test_a_slice_settles_what_was_refused_before_its_rows_and_the_last_one_the_rest() -> None:
     kinds = [REFUSED, ROW, GAP, ROW, REFUSED, ROW, REFUSED, GAP]
     assembler = make(batch_size=2, batches_per_call=1)
     first, second = feed(assembler, [decoded(P0, kinds, start=10)])

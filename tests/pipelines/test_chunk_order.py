@@ -14,7 +14,7 @@ SLACK_S = 60.0
 
 
 def head(partition: Partition, age_s: float, fetched_at: float = 0.0, records: int = 1) -> Chunk:
-    """A chunk whose first record is so old."""
+    """Return a chunk whose first record is this old."""
     return Chunk(
         partition=partition,
         incarnation=1,
@@ -54,7 +54,7 @@ def test_close_to_the_present_chunks_come_as_they_arrived() -> None:
     assert order(set(heads))(heads) == P2
 
 
-def test_a_partition_that_lags_and_is_not_here_is_waited_for_but_not_for_ever() -> None:
+def test_a_partition_that_lags_and_has_no_chunk_is_waited_for_but_not_forever() -> None:
     clock = Clock()
     pick = order({P0, P1}, clock)
     heads = {P0: head(P0, 500)}

@@ -19,7 +19,7 @@ MALFORMED = (Reason.MALFORMED, None)
 
 
 def ids(values: Sequence[bytes | None]) -> list[object]:
-    """Of each record its id, or its verdict."""
+    """Return the id of each record, or its verdict."""
     found = outcomes(make_decoder("csv", PAIRS), values)
     return [outcome["id"] if isinstance(outcome, dict) else outcome for outcome in found]
 

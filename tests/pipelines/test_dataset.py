@@ -108,14 +108,14 @@ def streaming(
 
 
 def blocks(stream: Deliveries) -> Iterator[Delivery]:
-    """What is left to deliver, without ticks."""
+    """Return what is left to deliver, without ticks."""
     return (delivery for delivery in stream if delivery is not None)
 
 
 def learnt(
     preprocess: Preprocess | None, count: int = 10, schema: Schema = SCHEMA, *, deterministic: bool = False
 ) -> list[Rows]:
-    """The rows of the blocks of this many records."""
+    """Return the rows of the blocks of this many records."""
     with streaming(preprocess, schema, deterministic=deterministic) as (handoff, stream):
         handoff.offer(chunk(count))
         handoff.end()
@@ -264,7 +264,7 @@ def _refuses_nine(features: Any, label: Any, weight: Any) -> Any:
     return {"root": tf.sqrt(tf.cast(features["id"], tf.float32)), "word": features["word"]}, label, weight
 
 
-def test_what_is_suspect_passes_preprocess_by_and_comes_in_its_turn_as_the_records_have_it() -> None:
+def test_a_suspect_block_comes_in_order_as_recorded_without_preprocess() -> None:
     with streaming(_refuses_nine, suspects=[Suspect(partition=P0, start=10, end=11)]) as (handoff, stream):
         handoff.offer(chunk(24))
         handoff.end()
@@ -293,7 +293,7 @@ def test_an_element_without_rows_takes_the_place_of_a_suspect_block() -> None:
         assert [element.rows.weights.shape[0] for element in elements] == [2, 0, 2]
 
 
-def test_what_is_prepared_apart_is_what_the_dataset_gives_but_for_last_bits() -> None:
+def test_rows_prepared_apart_equal_the_datasets_but_for_last_bits() -> None:
     def preprocess(features: Any, label: Any, weight: Any) -> Any:
         x = tf.cast(features["id"], tf.float32)
         return {"x": tf.sin(tf.math.log1p(x) / 3.0) * x * 0.1, "word": features["word"]}, {"a": label, "b": x}, weight
@@ -390,7 +390,7 @@ def test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue_a_hundred_times()
         within(20, once)
 
 
-def test_a_stream_that_nobody_has_begun_closes_too() -> None:
+def test_a_stream_that_was_never_iterated_closes_too() -> None:
     def once() -> None:
         with streaming():
             pass

@@ -28,7 +28,7 @@ WAIT_S = 20.0
 
 
 def chunk_of(values: Sequence[bytes | None], start: int = 0, step: int = 1) -> Chunk:
-    """A chunk whose records lie `step` offsets apart."""
+    """Return a chunk whose records are `step` offsets apart."""
     count = len(values)
     offsets = start + step * np.arange(count, dtype=np.int64)
     return Chunk(
@@ -188,7 +188,7 @@ def test_refused_records_are_told_in_order_before_their_chunk_is_handed_out(
     assert told[2:] == [(3, here)]
 
 
-def test_a_chunk_whose_refused_record_could_not_be_told_is_told_again(make_pool: Callable[..., DecodePool]) -> None:
+def test_a_refused_record_that_could_not_be_reported_is_reported_again(make_pool: Callable[..., DecodePool]) -> None:
     told: list[int] = []
 
     def tell(_: Chunk, refused: Refused) -> None:
@@ -204,7 +204,7 @@ def test_a_chunk_whose_refused_record_could_not_be_told_is_told_again(make_pool:
     assert told == [7, 7, 8]
 
 
-def test_a_chunk_whose_decoding_raised_is_never_passed_over(make_pool: Callable[..., DecodePool]) -> None:
+def test_a_chunk_whose_decoding_raised_is_never_skipped(make_pool: Callable[..., DecodePool]) -> None:
     pool = make_pool(Broken())
     pool.submit(chunk_of([GOOD]))
     for _ in range(2):
@@ -213,7 +213,7 @@ def test_a_chunk_whose_decoding_raised_is_never_passed_over(make_pool: Callable[
     assert pool.discard() == 1
 
 
-def test_what_is_discarded_is_never_handed_out(make_pool: Callable[..., DecodePool]) -> None:
+def test_discarded_chunks_are_never_returned(make_pool: Callable[..., DecodePool]) -> None:
     gate = Gate()
     pool = make_pool(gate)
     held = b'{"p":1}'

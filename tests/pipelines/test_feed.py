@@ -1,4 +1,4 @@
-"""The generator's body, with a real hand-off and real decoding: what it gives, when, and what becomes of the rest."""
+"""The generator's body, with a real hand-off and real decoding: what it gives, when, and the outcome of the rest."""
 
 import threading
 import time
@@ -38,7 +38,7 @@ class Skip:
 
 
 def chunk(partition: Partition, count: int, start: int = 0, bad: Sequence[int] = (), **changes: Any) -> Chunk:
-    """Records that hold their own offset, the bad ones something else."""
+    """Return records that hold their own offset; the bad ones hold something else."""
     offsets = np.arange(start, start + count)
     values = [BAD if offset in bad else int(offset).to_bytes(8, "little") for offset in offsets]
     fields: dict[str, Any] = {
@@ -70,7 +70,7 @@ class Gated:
 
 
 class Counting:
-    """A decoder that notes how many values it is given at once."""
+    """A decoder that records how many values it gets at once."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -93,7 +93,7 @@ class Failing:
 
 @dataclass
 class Rig:
-    """A feed and what it stands between."""
+    """A feed, with the hand-off before it and the pool."""
 
     handoff: Handoff
     pool: DecodePool
@@ -102,7 +102,7 @@ class Rig:
     refused: list[int] = field(default_factory=list)
 
     def blocks(self) -> list[Block]:
-        """All blocks, to the end."""
+        """Return all blocks, to the end."""
         return [element for element in self.feed if isinstance(element, Block)]
 
     def offer(self, *chunks: Chunk) -> None:
@@ -181,7 +181,7 @@ def test_a_backlog_fills_its_blocks_although_its_time_has_long_run_out() -> None
         assert [block.facts.rows for block in made.blocks()] == [8] * 6
 
 
-def test_a_block_goes_on_filling_past_its_time_while_the_trainer_has_not_taken_the_one_before() -> None:
+def test_a_late_block_keeps_filling_until_the_trainer_has_taken_the_one_before() -> None:
     gate = threading.Event()
     gate.set()
     with rig(Gated(RawDecoder(SCHEMA), gate), max_wait_s=0.05, tick_s=3600) as made:
@@ -197,7 +197,7 @@ def test_a_block_goes_on_filling_past_its_time_while_the_trainer_has_not_taken_t
         assert second.facts.rows == 8, "nobody waited for it, so it need not have gone with three"
 
 
-def test_a_block_goes_at_its_time_once_the_trainer_has_taken_the_one_before() -> None:
+def test_a_block_is_given_on_time_once_the_trainer_has_taken_the_one_before() -> None:
     gate = threading.Event()
     gate.set()
     with rig(Gated(RawDecoder(SCHEMA), gate), max_wait_s=0.05, tick_s=3600) as made:
@@ -290,7 +290,7 @@ def test_a_decoder_that_raises_ends_the_feed_with_its_own_error() -> None:
 
 
 def in_thread(body: Callable[[], Any]) -> Callable[[], Any]:
-    """Run it in a thread; gives what waits for its result."""
+    """Run the body in a thread; return a function that waits for its result."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(body()))
     thread.start()
@@ -310,7 +310,7 @@ def test_stop_ends_a_feed_that_waits_for_records() -> None:
         assert result() == []
 
 
-def test_a_stop_that_comes_between_the_look_and_the_wait_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_between_the_check_and_the_wait_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     with rig(tick_s=60.0) as made:
         receive = made.handoff.receive
 

@@ -28,7 +28,7 @@ MALFORMED = (Reason.MALFORMED, None)
 
 
 def ids(values: Sequence[bytes | None]) -> list[object]:
-    """Of each record its id, or its verdict."""
+    """Return the id of each record, or its verdict."""
     found = outcomes(make_decoder("json", IDS), values)
     return [outcome["id"] if isinstance(outcome, dict) else outcome for outcome in found]
 
@@ -77,7 +77,7 @@ def test_a_kept_row_holds_what_its_own_record_says(values: list[bytes]) -> None:
 @example(b'{"price": 1, "ad": "\x7f\xc2\x80"}')
 @example(b'{"price": 1, "other": "\\ud800\\u0041"}')
 @example(b'{"price": 1, "other": ' + b"7" * 5000 + b"}")
-def test_what_the_careful_look_is_certain_of_the_parser_says_too(value: bytes) -> None:
+def test_the_parser_confirms_every_diagnosis_that_is_certain(value: bytes) -> None:
     record = frame(value)
     if not isinstance(record, bytes):
         return
@@ -88,7 +88,7 @@ def test_what_the_careful_look_is_certain_of_the_parser_says_too(value: bytes) -
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(RECORDS), mutated(RECORDS)), min_size=1, max_size=5))
-def test_what_framing_lets_pass_at_one_look_it_lets_pass_one_by_one(values: list[bytes]) -> None:
+def test_records_that_pass_the_quick_framing_check_pass_one_by_one(values: list[bytes]) -> None:
     if all_framed(values, joined(values)):
         assert [frame(value) for value in values] == values
 

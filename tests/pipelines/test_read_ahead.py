@@ -16,7 +16,7 @@ def numbers() -> Iterator[int]:
     return iter(range(3))
 
 
-def test_what_is_drawn_ahead_and_what_is_drawn_when_asked_for_come_in_one_order(numbers: Iterator[int]) -> None:
+def test_elements_drawn_ahead_and_on_demand_come_in_one_order(numbers: Iterator[int]) -> None:
     ahead = Ahead(lambda: next(numbers))
     ahead.begin()
     ahead.begin()  # one at most
@@ -24,7 +24,7 @@ def test_what_is_drawn_ahead_and_what_is_drawn_when_asked_for_come_in_one_order(
     ahead.close()
 
 
-def test_the_end_and_an_error_reach_whoever_takes_and_not_the_thread(numbers: Iterator[int]) -> None:
+def test_the_end_and_an_error_reach_the_caller_and_not_the_thread(numbers: Iterator[int]) -> None:
     ahead = Ahead(lambda: [next(numbers) for _ in range(4)])
     ahead.begin()
     with pytest.raises(StopIteration):
@@ -50,7 +50,7 @@ def test_it_draws_while_its_caller_does_something_else() -> None:
     ahead.close()
 
 
-def test_a_close_waits_for_what_is_being_drawn_but_is_not_held_up_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_close_waits_for_the_element_being_drawn_but_not_forever(caplog: pytest.LogCaptureFixture) -> None:
     began, go_on = threading.Event(), threading.Event()
 
     def slow() -> int:

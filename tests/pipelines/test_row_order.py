@@ -55,7 +55,7 @@ def make(share: int = 2, limit: int | None = None, shuffle: int = 0, **rotation:
 
 
 def chunks_of(log: Log, cuts: Mapping[Partition, Sequence[int]], positions: Mapping[Partition, int]) -> list[Decoded]:
-    """The log from these positions on, cut at these places, partition after partition."""
+    """Return the log from these positions on, cut at these places, partition after partition."""
     chunks = []
     for partition, present in log.items():
         first = positions.get(partition, 0)
@@ -82,7 +82,7 @@ def run(assembler: Assembler, chunks: Sequence[Decoded], order: Sequence[int], *
 
 
 def rows(blocks: Sequence[Block]) -> list[list[tuple[int, int]]]:
-    """By call: (partition, offset) of its rows, in order, absent rows included. No rows, no call."""
+    """Return, by call, (partition, offset) of its rows in order, with absent rows. No rows are no call."""
     return [
         list(zip(block.rows.partitions.ravel().tolist(), block.rows.offsets.ravel().tolist(), strict=True))
         for block in blocks

@@ -242,7 +242,7 @@ _CSV_GOOD: dict[str, object] = {
 
 
 def _csv(**texts: str) -> bytes:
-    """A row of this price alone, but for the columns that are given."""
+    """Return a row with this price only, except for the columns that are given."""
     told = {"price": "1.5", "pair": ",", **texts}
     return ",".join(told.get(column, "") for column in _CSV_COLUMNS).encode()
 

@@ -9,7 +9,7 @@ _SLOW_IS_FINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 
 
 def tried(examples: int, *, steps: int = 50) -> settings:
-    """Settings for a property that deserves so many examples in the gate; `steps` is for machines."""
+    """Return settings for a property that deserves this many examples in the gate; `steps` is for machines."""
     proof = settings.get_current_profile_name() == PROOF
     return settings(
         max_examples=examples * (_TIMES if proof else 1),

@@ -53,7 +53,7 @@ def identity(partition: Partition, offset: int) -> int:
 
 
 def chunk(partition: Partition, start: int, kinds: Sequence[str], *, lost: int, now: float, **other: Any) -> Decoded:
-    """What was decoded of a chunk that begins with so many lost offsets."""
+    """Return what was decoded of a chunk that begins with this many lost offsets."""
     places = range(start + lost, start + lost + len(kinds))
     offsets = np.array([at for at, kind in zip(places, kinds, strict=True) if kind == ROW], np.int64)
     refused = [Refused(at, BAD[kind]) for at, kind in zip(places, kinds, strict=True) if kind in BAD]
@@ -160,7 +160,7 @@ class AssembleMachine(RuleBasedStateMachine):
             self._flush()
 
     def _flush(self) -> None:
-        """Nothing more will come."""
+        """Take what is left: no more will come."""
         self.flushed = True
         while (block := self.assembler.take(self.now, flush=True)) is not None:
             self._check(block)
@@ -181,16 +181,16 @@ class AssembleMachine(RuleBasedStateMachine):
     # The model.
 
     def _room(self) -> int:
-        """How many rows the open block can take."""
+        """Return how many rows the open block can take."""
         left = math.inf if self.options.limit is None else self.options.limit - len(self.taken)
         return int(min(self.options.capacity, left))
 
     def _ahead(self) -> int:
-        """How many rows can be put into a block now."""
+        """Return how many rows can be put into a block now."""
         return len(self._order()) - len(self.taken)
 
     def _order(self) -> list[int]:
-        """All rows that were given, in the order in which they have to come, as far as it is known."""
+        """Return all rows that were given, in the order in which they have to come, as far as it is known."""
         if not self.rotates:
             return self.arrived
         queues = {p: [at for at in self.arrived if at // 1_000_000 == KNOWN.index(p)] for p in KNOWN}
@@ -226,7 +226,7 @@ class AssembleMachine(RuleBasedStateMachine):
         self._check_places(block, here)
 
     def _check_span(self, span: Span) -> list[int]:
-        """The rows that it covers."""
+        """Check the counts of a span against the rows that it covers."""
         assert span.start == self.covered[span.partition] < span.end <= len(self.log[span.partition])
         self.covered[span.partition] = span.end
         counts: Counter[str] = Counter()
@@ -244,7 +244,7 @@ class AssembleMachine(RuleBasedStateMachine):
         return rows
 
     def _check_places(self, block: Block, here: Any) -> None:
-        """A row's partition and offset, beside its columns, are its own; absent rows weigh nothing."""
+        """Check that a row's partition and offset match its columns, and that absent rows weigh nothing."""
         names = {span.index: span.partition for span in block.facts.spans}
         places = zip(block.rows.partitions[here].tolist(), block.rows.offsets[here].tolist(), strict=True)
         own = [identity(names[index], offset) for index, offset in places]
@@ -268,7 +268,7 @@ class RotationMachine(AssembleMachine):
 
 
 def _rotated(queues: list[list[int]], share: int, *, to_the_end: bool) -> Iterator[int]:
-    """A share of each in turn, up to the first that has too few, or, where nothing more comes, to the end of all."""
+    """Return a share of each in turn, up to the first with too few rows, or to the end of all if no more will come."""
     left = [deque(queue) for queue in queues]
     while any(left):
         for queue in left:

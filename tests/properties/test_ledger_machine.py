@@ -46,7 +46,7 @@ class Snapshot:
 
 
 def counted(fates: list[str]) -> dict[str, Any]:
-    """The counts of a span out of what became of its offsets."""
+    """Return the counts of a span from the outcomes of its offsets."""
     counts = Counter(fates)
     return {
         "learnt": counts[LEARNT],
@@ -193,7 +193,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.snapshots)
     @rule(data=st.data(), crash=st.booleans())
     def restore(self, data: st.DataObject, *, crash: bool) -> None:
-        """In the same process, or in the next one, which knows nothing but what was saved."""
+        """Restore in the same process, or in the next one, which knows only what was saved."""
         then = data.draw(st.sampled_from(self.snapshots))
         if crash:
             self.ledger = Ledger()
@@ -229,12 +229,12 @@ class LedgerMachine(RuleBasedStateMachine):
     # How it is done.
 
     def _drawn(self, data: st.DataObject) -> dict[Partition, list[str]]:
-        """What becomes of the next offsets of some partitions."""
+        """Draw the outcomes of the next offsets of some partitions."""
         chosen = data.draw(st.lists(st.sampled_from(sorted(self.histories)), min_size=1, unique=True))
         return {partition: self._with_skips(partition, data.draw(FATES)) for partition in chosen}
 
     def _with_skips(self, partition: Partition, fates: list[str]) -> list[str]:
-        """A record that is cut out is skipped, whatever it would have been; where none is, there is nothing to skip."""
+        """Return the outcomes with the records that are cut out as skipped; an offset without a record is not."""
         start = self.histories[partition].position
         orders = [self.cut.get((partition, start + at)) for at in range(len(fates))]
         return [

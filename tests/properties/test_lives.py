@@ -36,7 +36,7 @@ class RotatingLivesMachine(LivesMachine):
         self.first_made += [list(call) for call in calls[made:]]
 
     def _rows(self) -> list[int]:
-        """A share of each partition in turn, up to the first that has too few; once nothing more comes, to the end."""
+        """Return a share of each partition in turn, up to the first with too few rows, or to the end of all."""
         assert self.world.rotation is not None
         queues = [
             deque(identity(p, at) for at, kind in enumerate(kinds) if kind == GOOD)
@@ -51,7 +51,7 @@ class RotatingLivesMachine(LivesMachine):
         return rows
 
     def _to_the_end(self) -> None:
-        """Nothing more comes: what is there is learnt to its last row."""
+        """Learn what is there to its last row: no more will come."""
         for _ in range(200):
             for partition in sorted(self.world.log.kinds):
                 self._fetch(partition, 50)

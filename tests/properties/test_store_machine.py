@@ -184,7 +184,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def be_taken_over_while_stopped(self) -> None:
-        """The old process was stopped right after its last look at the term, and publishes when it wakes."""
+        """Take over from a process stopped right after its check of the term, which publishes when it wakes."""
         zombie, old = self.writer, CheckpointStore(self.folder, self.writer, StoreOptions(keep=KeepLast(99)))
         assert zombie is not None
         order, parts = self._order(self.head), self._parts()
@@ -326,7 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._be(state)
 
     def _way(self) -> list[int]:
-        """From what was last ordered along all parents, pruned ones included."""
+        """Return the way from the last command's checkpoint along all parents, with pruned ones."""
         number: int | None = max(n for n in self.folder.numbers() if n not in self.fenced)
         way = []
         while number is not None:

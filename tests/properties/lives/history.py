@@ -18,12 +18,12 @@ class History:
         return {partition: start + len(self.fates[partition]) for partition, start in self.starts.items()}
 
     def up_to(self, positions: dict[Partition, int]) -> "History":
-        """A copy that ends there."""
+        """Return a copy that ends there."""
         starts = {partition: self.starts[partition] for partition in positions}
         return History(starts, {p: self.fates[p][: at - starts[p]] for p, at in positions.items()})
 
     def places(self, *fates: str) -> list[tuple[Partition, int]]:
-        """The offsets of which one of these became."""
+        """Return the offsets with one of these outcomes."""
         return [
             (partition, self.starts[partition] + at)
             for partition, all_fates in self.fates.items()

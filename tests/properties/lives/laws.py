@@ -14,7 +14,7 @@ Statistics = Mapping[Partition, PartitionAccount]
 
 
 def agree(history: History, seen: Counter[int], found: Statistics) -> None:
-    """What was learnt is every good offset once, and the ledger has counted each offset under its own word."""
+    """Assert that every good offset was learnt once, and that the ledger counted each offset by its outcome."""
     assert seen == Counter(identity(*place) for place in history.places(LEARNT))
     assert {p: (s.start, s.position) for p, s in found.items()} == {
         p: (history.starts[p], at) for p, at in history.positions().items()
@@ -30,7 +30,7 @@ def agree(history: History, seen: Counter[int], found: Statistics) -> None:
 
 
 def in_one_place(line: Line, now: Statistics, began: Statistics) -> None:
-    """Per incarnation: fetched = learnt + set aside + skipped + held + discarded."""
+    """Assert, per incarnation: fetched = learnt + set aside + skipped + held + discarded."""
     balances = line.feed.statistics().balances
     handoff = line.handoff.statistics()
     assert handoff.offered.records == line.fetched.total()
@@ -43,7 +43,7 @@ def in_one_place(line: Line, now: Statistics, began: Statistics) -> None:
 
 
 def let_go(line: Line) -> None:
-    """What it had not handed over is discarded, and counted."""
+    """Assert that what was not handed over is discarded, and counted."""
     handoff = line.handoff.statistics()
     balances: list[Balance] = list(line.feed.statistics().balances.values())
     assert handoff.queued.records == 0

@@ -121,7 +121,7 @@ class Life:
         return saving, Trainer(parts, reports, TrainerOptions(clock=clock, wall=clock))
 
     def start(self) -> Manifest:
-        """As a service does: the newest checkpoint, or number 0; then the first incarnation."""
+        """Start as a service does: from the newest checkpoint, or number 0; then begin the first incarnation."""
         self.phases.enter(Phase.RESTORING)
         begun = self.saving.begin_or_restore(lambda: dict(self.world.log.firsts), start_over=False)
         self.trainer._open()
@@ -129,17 +129,17 @@ class Life:
         return begun
 
     def turn(self) -> bool:
-        """One turn of the trainer's loop."""
+        """Run one iteration of the trainer's loop."""
         return self.trainer._iterate()
 
     def stop(self) -> None:
-        """The ordered end."""
+        """End in order."""
         self.disk.set()
         self.trainer._finish()
         self._right.release()
 
     def die(self) -> None:
-        """All that is in memory is lost; a save under way ends where it is."""
+        """Lose all that is in memory; a save under way ends where it is."""
         self.dying = True
         self.disk.set()
         self.writer.close(_SOON_S)
@@ -152,14 +152,14 @@ class Life:
         return None if self.saving._under_way is None else self.saving._under_way.future
 
     def let_it_be_written(self) -> None:
-        """The disk gets on with the save under way, up to its end, whatever that is."""
+        """Let the disk continue with the save under way, up to its end, good or bad."""
         if (future := self.under_way) is not None:
             with self.getting_on():
                 assert wait([future], _SOON_S).done
 
     @contextmanager
     def getting_on(self) -> Iterator[None]:
-        """The disk gets on for a while."""
+        """Let the disk continue for a while."""
         was = self.disk.is_set()
         self.disk.set()
         yield
@@ -181,7 +181,7 @@ class Life:
         self.backlog.put(letter, lambda: self.dying)
 
     def acknowledge(self) -> None:
-        """The topic takes all letters that wait."""
+        """Acknowledge all dead letters that wait."""
         window = self.backlog.oldest(1 << 20, 1 << 30)
         for letter in window:
             self.world.letters[letter.partition, letter.offset] = letter.reason

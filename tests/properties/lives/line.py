@@ -31,7 +31,7 @@ class _AtOnce:
         return future
 
     def shutdown(self, **_: Any) -> None:
-        """Nothing runs."""
+        """Do nothing, as nothing runs."""
 
 
 class Line:
@@ -61,7 +61,7 @@ class Line:
         self.closed = False
 
     def fetch(self, partition: Partition, count: int) -> int:
-        """The source sends the next offsets of a partition, if there is room. How many it has sent."""
+        """Send the next offsets of a partition as the source does, if there is room; return how many."""
         log = self._world.log
         if partition not in self.positions:
             self.joined[partition] = self.positions[partition] = log.firsts[partition]
@@ -74,10 +74,10 @@ class Line:
         return chunk.end - start
 
     def draw_ahead(self) -> None:
-        """Nothing: what is drawn when is the machine's choice, by `prefetch`."""
+        """Do nothing: the machine chooses what is drawn when, by `prefetch`."""
 
     def prefetch(self) -> None:
-        """As a dataset does."""
+        """Draw one element ahead, as a dataset does."""
         if isinstance(element := next(self._elements, None), Block):
             self._ahead.append(element)
 

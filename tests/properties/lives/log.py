@@ -53,7 +53,7 @@ class Log:
         self.kinds[partition], self.firsts[partition] = [], 0
 
     def chunk(self, partition: Partition, start: int, count: int, place: tuple[int, float]) -> Chunk | None:
-        """The next offsets from there on, as the source would send them; None where there are none."""
+        """Return the next offsets from there on, as the source would send them; None if there are none."""
         incarnation, fetched_at = place
         first, kinds = self.firsts[partition], self.kinds[partition]
         if start < first:
@@ -73,11 +73,11 @@ class Log:
         return Record(offset, None if text is None else text.encode())
 
     def kind_of(self, number: int) -> str:
-        """The kind of a record that says this of itself."""
+        """Return the kind of the record that holds this number."""
         partition, offset = divmod(number, 1_000_000)
         return next(kinds[offset] for p, kinds in self.kinds.items() if p.number == partition)
 
 
 def identity(partition: Partition, offset: int) -> int:
-    """What a record says of itself."""
+    """Return the number that a record holds: its own place."""
     return partition.number * 1_000_000 + offset

@@ -97,7 +97,7 @@ class LivesMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.rotates)
     @rule()
     def come(self) -> None:
-        """A partition more."""
+        """Add a partition."""
         if PARTITIONS[2] not in self.world.log.kinds:
             self.world.log.add(PARTITIONS[2])
 
@@ -158,14 +158,14 @@ class LivesMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), fast=st.booleans())
     def rewind(self, data: st.DataObject, *, fast: bool) -> None:
-        """To any checkpoint; a save under way is waited for, or cancelled."""
+        """Rewind to any checkpoint; wait for a save under way, or cancel it."""
         self._order(self._drawn_order(data), fast=fast)
 
     # What befalls it.
 
     @rule(data=st.data(), point=st.sampled_from(DEATHS), after=st.integers(0, 1))
     def die_there(self, data: st.DataObject, point: str, after: int) -> None:
-        """It dies when it passes this point, which it is led to; where it does not, it is doomed for a while."""
+        """Let the process die when it passes this point, to which it is led; else it will die there for a while."""
         arm(f"{point}=raise:after={after}")
         if point.startswith("rewind"):
             self._order(self._drawn_order(data), fast=True)
@@ -181,7 +181,7 @@ class LivesMachine(RuleBasedStateMachine):
 
     @rule()
     def stop_and_start(self) -> None:
-        """The ordered end, after which nothing is read again."""
+        """End in order, after which nothing is read again."""
         before = self.history.positions()
         with self._alive() as lives:
             self.life.stop()
@@ -272,7 +272,7 @@ class LivesMachine(RuleBasedStateMachine):
 
     @contextmanager
     def _alive(self) -> Iterator[list[str]]:
-        """A step in which the process may die. What it gives stays empty if it does."""
+        """Run a step in which the process may die; the yielded list is empty afterwards if it does."""
         lives: list[str] = []
         try:
             yield lives
@@ -301,7 +301,7 @@ class LivesMachine(RuleBasedStateMachine):
         self._is_in(newest)
 
     def _to_the_end(self) -> None:
-        """All that is there is learnt, and saved; nothing is missing, nothing is there twice."""
+        """Learn and save all that is there; assert that no record is missing and none was learnt twice."""
         for _ in range(200):
             if self.history.positions() == self._ends():
                 break
@@ -325,7 +325,7 @@ class LivesMachine(RuleBasedStateMachine):
         return self.life.store.folder.numbers()[-1]
 
     def _is_in(self, number: int | None) -> None:
-        """An incarnation has begun, from this checkpoint, or from where it was."""
+        """Take note that an incarnation has begun, from this checkpoint, or from where it was."""
         self.lost = set()
         if number is not None:
             self.head = number
@@ -337,7 +337,7 @@ class LivesMachine(RuleBasedStateMachine):
         assert order.positions == self.history.positions()
 
     def _follow(self) -> None:
-        """What was settled has become what the log says."""
+        """Check that what was settled has the outcome that the log says."""
         for partition, position in self.life.ledger.positions().items():
             if partition not in self.history.starts:
                 self.history.starts[partition] = self._line().joined[partition]
@@ -355,7 +355,7 @@ class LivesMachine(RuleBasedStateMachine):
         return f"skip {order}"
 
     def _note(self) -> None:
-        """Look at what has become durable: it must be sound whoever lives to use it."""
+        """Check what has become durable: it must be sound for any process that will use it."""
         for number in self.life.store.folder.numbers():
             if number not in self.known:
                 manifest = self.life.store.manifest(number)

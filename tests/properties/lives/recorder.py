@@ -48,7 +48,7 @@ class Seen:
 
 @functools.cache
 def _model() -> Any:
-    """For its optimizer's variables and hyperparameters alone."""
+    """Return a model, for its optimizer's variables and hyperparameters only."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(optimizer=keras.optimizers.SGD(0.125), loss="mse")
     model.optimizer.build(model.trainable_variables)
@@ -57,7 +57,7 @@ def _model() -> Any:
 
 @functools.cache
 def _witness() -> tuple[Witness, Callable[..., None]]:
-    """One for all lives, as it takes long to trace; each begins with its rows empty."""
+    """Return one witness for all lives, as it takes long to trace; each life begins with its rows empty."""
     witness = Witness()
     shapes = [tf.TensorSpec([None, None], dtype) for dtype in (tf.int64, tf.int32, tf.bool)]
     return witness, tf.function(witness.add, input_signature=shapes)
@@ -83,7 +83,7 @@ class Recorder:
         return Learner.learn(self, rows)  # type: ignore[arg-type]  # all that it asks of a learner is its call
 
     def call(self, rows: Rows) -> CallResult:
-        """All or nothing of each batch, and nothing to be relied upon where a record raises."""
+        """Learn all or nothing of each batch; if a record raises, the state is not to be relied upon."""
         here = rows.offsets.numpy() >= 0
         ids = [numbers[present].tolist() for numbers, present in zip(rows.features["id"].numpy(), here, strict=True)]
         kinds = [{self._log.kind_of(number) for number in batch} for batch in ids]
