@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from app.api.http_protocol import LimitedProtocol
-from app.settings.sections.service import host_and_port
+from app.settings.sections.api import host_and_port
 from consumers.errors import ConfigError
 
 _BACKLOG = 1024

@@ -14,7 +14,7 @@ from app.api.http_app import make_application
 from app.api.listener import Listener
 from app.api.routes.probes import make_probes_application
 from app.api.tokens import Tokens
-from app.settings.sections.service import ApiSettings
+from app.settings.sections.api import ApiSettings
 from consumers.log_limit import limit_loggers
 
 if TYPE_CHECKING:

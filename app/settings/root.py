@@ -6,10 +6,16 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, model_validator
 
 from app.settings.section import Section
+from app.settings.sections.api import ApiSettings
+from app.settings.sections.checkpoints import CheckpointSettings
 from app.settings.sections.kafka import KafkaSettings, derived_group
-from app.settings.sections.model import MemorySettings, ModelSettings, TrainingSettings
+from app.settings.sections.limits import LimitSettings
+from app.settings.sections.logs import LogSettings
+from app.settings.sections.memory import MemorySettings
+from app.settings.sections.model import ModelSettings
 from app.settings.sections.records import RecordsSettings
-from app.settings.sections.service import ApiSettings, CheckpointSettings, LimitSettings, LogSettings, StopSettings
+from app.settings.sections.stop import StopSettings
+from app.settings.sections.training import TrainingSettings
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 

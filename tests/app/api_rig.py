@@ -22,7 +22,7 @@ from app.api.server import ApiServer
 from app.service.kafka_stream import StreamStatistics
 from app.service.service import RunOptions, Service
 from app.settings import load
-from app.settings.sections.service import ApiSettings
+from app.settings.sections.api import ApiSettings
 from consumers.dead_letters.letter import CountedOnly
 from consumers.handoff import Handoff
 from consumers.kafka.positions import Earliest, Start

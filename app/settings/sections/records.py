@@ -5,7 +5,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from app.settings.fields import EventTimeSettings, FeatureSettings, LabelSettings, OneLabelSettings, WeightSettings
+from app.settings.record_fields import (
+    EventTimeSettings,
+    FeatureSettings,
+    LabelSettings,
+    OneLabelSettings,
+    WeightSettings,
+)
 from app.settings.section import Section, SettingError
 from consumers.errors import ConfigError
 from pipelines import schema

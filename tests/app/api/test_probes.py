@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.api.server import ApiServer
-from app.settings.sections.service import ApiSettings
+from app.settings.sections.api import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Rig, is_problem, serving
 from training.telemetry.phases import Phase

@@ -10,7 +10,7 @@ import pytest
 
 from app.api import http_protocol, middleware
 from app.api.server import ApiServer
-from app.settings.sections.service import ApiSettings
+from app.settings.sections.api import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Rig, serving
 from tests.conftest import WaitFor

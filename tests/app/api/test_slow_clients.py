@@ -13,7 +13,7 @@ import pytest
 from app.api import http_protocol, listener, rate_limit
 from app.api.rate_limit import UNLIMITED, CpuBudget
 from app.api.server import ApiServer
-from app.settings.sections.service import ApiSettings
+from app.settings.sections.api import ApiSettings
 from tests.app.api_rig import Rig
 from tests.conftest import WaitFor
 from training.telemetry.events import EventKind

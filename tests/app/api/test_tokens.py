@@ -14,7 +14,7 @@ from app.api.authorization import TokenAuthorizer
 from app.api.problem_documents import ProblemError
 from app.api.server import ApiServer
 from app.api.tokens import Tokens
-from app.settings.sections.service import ApiSettings
+from app.settings.sections.api import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Client, Rig, is_problem
 from tests.app.metrics_text import Scrape

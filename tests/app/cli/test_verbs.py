@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from app.api.server import ApiServer
 from app.cli.command_list import application
-from app.settings.sections.service import ApiSettings
+from app.settings.sections.api import ApiSettings
 from app.tools.status.sparkline import sparkline
 from app.tools.status.status_view import drawn
 from app.tools.status.watched import Watched

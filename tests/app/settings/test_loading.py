@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from app.settings import load, to_schema
 from app.settings.loading import leaves
-from app.settings.sections.service import Every
+from app.settings.sections.checkpoints import Every
 from app.settings.spelling import dotted
 from consumers.kafka.positions import Ago, Offsets
 from consumers.records import Partition

@@ -1,0 +1,66 @@
+"""`checkpoints`: where they are kept, how often one is saved, which ones stay."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from app.settings.section import ConfigPath, Count, Section
+from app.settings.units import format_duration, parse_duration
+
+_STEPS = re.compile(r"\s*([1-9]\d{0,14})\s*steps?\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    """How often to save: by time or by steps, exactly one of them."""
+
+    seconds: float | None = None
+    steps: int | None = None
+
+    def __str__(self) -> str:
+        return format_duration(self.seconds) if self.seconds is not None else f"{self.steps} steps"
+
+
+def _every(value: object) -> Every:
+    if isinstance(value, Every):
+        return value
+    if isinstance(value, int | float):
+        raise ValueError(f"{value} has no unit; write 60s, or 5000 steps")  # noqa: TRY004 - pydantic collects these
+    if match := _STEPS.fullmatch(str(value)):
+        return Every(steps=int(match[1]))
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or steps, as in 5000 steps") from None
+    if seconds < 1:
+        raise ValueError(f"{value!r} is too often; write at least 1s")
+    return Every(seconds=seconds)
+
+
+SaveEvery = Annotated[
+    Every,
+    BeforeValidator(_every),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["60s", "5000 steps"]}),
+]
+
+
+class KeepSettings(Section):
+    """Which checkpoints stay."""
+
+    last: Count = Field(5, ge=1, description="How many of the newest are kept.")
+    hourly: Count = Field(0, ge=0, description="For how many hours one checkpoint an hour is kept beyond them.")
+
+
+class CheckpointSettings(Section):
+    """Where checkpoints are kept, which a restart resumes from."""
+
+    path: ConfigPath = Field(
+        description="Folder for checkpoints, one folder per name below it.", examples=["./checkpoints"]
+    )
+    every: SaveEvery = Field(
+        Every(seconds=60.0), description="How often to save: a time (60s) or a number of steps (5000 steps)."
+    )
+    keep: KeepSettings = Field(KeepSettings(), description="Which checkpoints stay; the newest always does.")

@@ -1,0 +1,115 @@
+"""`training`: how the model learns, and how it is scored."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from app.settings.section import Count, Section, SettingError
+from app.settings.units import Duration
+
+
+def _auto_or_count(value: object) -> object:
+    if value == "auto":
+        return value
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{value!r} is neither auto nor a whole number from 1; write one of them")
+    return number
+
+
+AutoOrCount = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_auto_or_count),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}),
+]
+
+
+class LiveMetricsSettings(Section):
+    """What is measured on records before they are learnt."""
+
+    window: Duration = Field(
+        300.0, ge=1, description="How far back the live metrics reach. Records scored before that no longer count."
+    )
+
+
+class TrainingSettings(Section):
+    """How it learns."""
+
+    batch_size: Count = Field(1024, ge=1, description="Rows of one training step, over all replicas.")
+    batches_per_call: Count = Field(
+        16,
+        ge=1,
+        description="The most steps that one call into TensorFlow runs. More is faster, but commands and saves wait "
+        "longer. Where steps are slow, calls have fewer steps, so that one takes about a quarter of a second.",
+    )
+    max_wait: Duration | None = Field(
+        0.5,
+        gt=0,
+        description="The longest time from the fetch of a record to its call; then a step runs with the rows "
+        "that there "
+        "are. Null: wait until all steps of a call are full.",
+    )
+    shuffle: Count = Field(
+        0, ge=0, description="How many rows are shuffled with each other; 0 keeps the order of arrival."
+    )
+    deterministic: bool = Field(
+        default=False,
+        description="The same settings and records give the same weights to the bit, however often the process is "
+        "killed. Slower; needs max_wait null and replicas 1.",
+    )
+    replicas: AutoOrCount = Field(
+        "auto",
+        description="Copies of the model, one for each device. auto: one on each GPU; without a GPU, one.",
+    )
+    threads: AutoOrCount = Field(
+        "auto",
+        description="How many threads work on one TensorFlow operation on CPUs. auto: one less than there are cores, "
+        "because fetching and decoding need one. Raise it for a large model on few cores.",
+    )
+    seed: Count = Field(0, ge=0, le=2**31 - 1, description="The seed of the initial weights and of shuffling.")
+    live_metrics: LiveMetricsSettings = Field(
+        LiveMetricsSettings(), description="What is measured on records before they are learnt."
+    )
+    on_hyperparameter_change: Literal["build", "checkpoint"] = Field(
+        "build",
+        description="Which hyperparameters, such as the learning rate, are in force when those of the "
+        "checkpoint differ "
+        "from those of model.py and these settings. build: those that were just deployed. checkpoint: those of the "
+        "checkpoint; a difference that is built into the compiled step then refuses the start.",
+    )
+    pause_after_crashes: Count | None = Field(
+        3,
+        ge=1,
+        description="How many starts in a row may die in a call with the same offsets and without a new checkpoint, "
+        "before the next start comes up paused and names these offsets. Null: a start never comes up paused for this.",
+    )
+    on_step_error: Literal["set_aside", "halt"] = Field(
+        "set_aside",
+        description="When a training step or `preprocess` raises an error: set_aside goes back to the newest "
+        "checkpoint, finds the culprit records and learns all others; halt ends the training with an error that "
+        "names the offsets.",
+    )
+    proof: Literal["enforce", "warn"] = Field(
+        "enforce",
+        description="Every start proves on the model that absent rows change nothing. When the proof fails, enforce "
+        "refuses the start; warn logs a warning and starts.",
+    )
+
+    @model_validator(mode="after")
+    def _determinism(self) -> Self:
+        if not self.deterministic:
+            return self
+        if self.max_wait is not None:
+            raise SettingError("deterministic", "this needs training.max_wait: null, or timing decides what is learnt")
+        if self.replicas != 1:
+            raise SettingError("deterministic", f"this needs training.replicas: 1, not {self.replicas}")
+        return self
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> Self:
+        if isinstance(self.replicas, int) and self.batch_size % self.replicas:
+            raise SettingError(
+                "batch_size",
+                f"{self.batch_size} rows cannot be shared evenly by {self.replicas} replicas; write a multiple",
+            )
+        return self
