@@ -89,6 +89,8 @@ def _pass(name: str) -> None:
         if fault.hits <= fault.after:
             return
         fault.spent = fault.once
+    # Unbuffered, because the action may kill the process. Outside of the lock, because it may sleep, and other threads
+    # pass points meanwhile.
     os.write(2, f"failpoint {name}: {fault.action}\n".encode())
     _act(name, fault)
 

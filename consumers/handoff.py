@@ -179,6 +179,7 @@ class Handoff:
         with self._arrived:
             self._check_open()
             queue = self._queues.setdefault(chunk.partition, _Queue())
+            # An empty queue takes a chunk of any size: one larger than the share would block its partition for ever.
             if queue.entries and queue.nbytes + chunk.nbytes > self._share:
                 self._refused.add(chunk.partition)
                 return False
@@ -188,6 +189,7 @@ class Handoff:
             self._serial += 1
             self._offered += ChunkTotals.of(chunk)
             self._peak_bytes = max(self._peak_bytes, self._queued.nbytes)
+            # One is enough: only one thread receives.
             self._arrived.notify()
             return True
 
@@ -207,6 +209,7 @@ class Handoff:
             raise ValueError(f"partitions={count} must be at least 1")
         with self._arrived:
             self._partitions = count
+            # A smaller count makes the shares larger, so what was refused may have room now.
             callback = self._on_room if self._refused else None
             self._refused.clear()
         _call(callback)
@@ -266,6 +269,7 @@ class Handoff:
     def wake(self) -> None:
         """Make the waiting `receive`, or the next one that would wait, raise HandoffEmpty at once."""
         with self._arrived:
+            # A flag, because a notification is missed by a receive that has not begun to wait.
             self._woken = True
             self._arrived.notify_all()
 
@@ -351,6 +355,7 @@ class Handoff:
 
     def _callback_for_room(self, partition: Partition) -> Callable[[], None] | None:
         """Return the callback to call after the lock is released, or None when nothing of the partition was refused."""
+        # Only a refused sender waits. Calling back after every chunk would wake its event loop for nothing.
         if partition not in self._refused:
             return None
         self._refused.discard(partition)

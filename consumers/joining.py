@@ -22,6 +22,7 @@ _JOINED_MS = 1000
 
 def follows(chunk: Chunk, before: Chunk) -> bool:
     """Return whether a chunk starts where the other ends, with nothing lost in either."""
+    # A lost range stays a chunk of its own: joined with others, its offsets could not be told from gaps.
     same_source = chunk.partition == before.partition and chunk.incarnation == before.incarnation
     return same_source and chunk.start == before.end and not chunk.lost and not before.lost
 

@@ -37,12 +37,14 @@ class LogLimit(logging.Filter):
             self._passed += 1
         if held_back:
             record.msg = f"{record.getMessage()} (and {held_back} more lines like it were held back)"
+            # The message is formatted already; with arguments, logging would format it a second time.
             record.args = None
         return True
 
 
 def limit_loggers(prefix: str, lines_per_minute: int) -> None:
     """Limit the logger of this name and every existing one below it, each on its own. A second call changes nothing."""
+    # Each logger needs a filter of its own: logging does not apply a logger's filters to the lines of its children.
     names = [name for name in logging.root.manager.loggerDict if name == prefix or name.startswith(f"{prefix}.")]
     for logger in map(logging.getLogger, names):
         if not any(isinstance(present, LogLimit) for present in logger.filters):

@@ -28,6 +28,7 @@ class LoopThread:
     def start(self) -> None:
         """Start the thread and its loop."""
         loop = self._loop = asyncio.new_event_loop()
+        # A daemon: a loop that hangs is abandoned by its user and must not keep the process from ending.
         self._thread = threading.Thread(target=_run_loop, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
         self.call(lambda: self._lag.watch(loop))
@@ -35,6 +36,7 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run the coroutine on the loop and return a future of its result. Raises RuntimeError when stopped."""
         if self._loop is None or self._loop.is_closed():
+            # Otherwise Python warns that the coroutine was never awaited.
             work.close()
             raise RuntimeError(f"the thread {self._name} is not running")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -75,6 +77,7 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        # Repeated, because a task may start others while it is being cancelled.
         while left := asyncio.all_tasks(loop):
             for task in left:
                 task.cancel()

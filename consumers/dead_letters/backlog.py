@@ -47,6 +47,7 @@ class Backlog:
             while not self._has_room(letter):
                 if stopped():
                     raise DeadLettersStopped("gave up waiting for room")
+                # `stopped` becomes true without a notification, so it is asked again every so often.
                 self._changed.wait(_ASK_EVERY_S)
             self._take(letter)
 

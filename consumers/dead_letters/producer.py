@@ -175,6 +175,7 @@ class _LetterSender:
 
     async def _run(self) -> None:
         while True:
+            # Before the backlog is looked at: a letter that is put in between sets it again.
             self.work.clear()
             window = self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
             if not window:
@@ -219,6 +220,8 @@ class _LetterSender:
         if index not in window.too_large:
             headers = letter.all_headers()
             if letter.value is None:
+                # In a compacted topic a letter without a value would delete those of its key. So an empty value is
+                # sent, and the header tells it from a value that was empty.
                 headers.append(("millrace.value", b"null"))
             try:
                 return await self._post(producer, letter.value or b"", letter.key, headers)
@@ -252,6 +255,7 @@ class _LetterSender:
     async def _try_connect(self) -> bool:
         try:
             producer = await self._ready_producer()
+            # A plain request for metadata would create the topic on a broker that creates topics by itself.
             request = MetadataRequest([self._options.topic], allow_auto_topic_creation=False)
             answer = await producer.client.send(producer.client.get_random_node(), request)
         except (KafkaError, OSError):

@@ -156,6 +156,7 @@ async def each_letter(client: KafkaClient, starts: Positions, ends: Positions) -
                 if record.offset < ends[partition]:
                     yield ReceivedLetter.of(partition, record)
         for partition in list(left):
+            # Not the last record's offset: a topic that redrives write to ends in the control records of transactions.
             left[partition] = await client.position(partition)
             if left[partition] >= ends[partition]:
                 del left[partition]

@@ -167,6 +167,7 @@ async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _RedriveSende
     client = KafkaClient(replace(options, topics=(wanted.letters, wanted.to), isolation_level="read_committed"))
     try:
         await client.connect(_CONNECT_S)
+        # Before the ends and the markers are read, so that no earlier redrive can send anything after that.
         await sender.start()
         return await _send_on(client, wanted, sender)
     except TimeoutError:

@@ -78,6 +78,8 @@ class Admission:
         present = {partition: positions[partition] for partition in self._doubted - self._away_since.keys()}
         if now < self._look_due:
             return changed
+        # A doubt stops the reading at once, but one outage raises many doubts, so the requests that settle them are
+        # limited in number.
         self._look_due = now + _LOOK_EVERY_S
         return (bool(present) and await self._recognise(present)) or changed
 
@@ -88,6 +90,7 @@ class Admission:
         except UnreachableError as error:
             self._meter.unanswered(str(error))
             return False
+        # A partition that gave no answer in time is not in the findings: it stays doubted and is asked again.
         self._doubted -= findings.keys()
         self._meter.recognised({p: finding.sameness for p, finding in findings.items() if p in self._fingerprints})
         _refuse(findings, fatal=self._options.on_recreated == "fail")

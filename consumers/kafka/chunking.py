@@ -68,6 +68,7 @@ def chunk_of(
     nbytes += sum(map(len, filter(None, values)))
     if any(keys):
         nbytes += sum(map(len, filter(None, keys)))
+    # The sum is a loop in Python, which records without headers need not pay for.
     if any(headers):
         nbytes += sum(
             len(name) + len(value or b"") + _RECORD_BYTES

@@ -73,6 +73,7 @@ class KafkaClient:
         self._consumer = AIOKafkaConsumer(
             **options.client_settings(),
             group_id=None,
+            # `earliest` or `latest` would jump past offsets that are gone, with one line in the log; `none` raises.
             auto_offset_reset="none",
             enable_auto_commit=False,
             isolation_level=options.isolation_level,
@@ -97,6 +98,7 @@ class KafkaClient:
                 await self._bootstrap()
                 step = "the brokers that the bootstrap servers name (their advertised.listeners)"
                 await self._look_at_topics()
+                # Any broker answers for the topics. Only this request goes to the leaders, from which records come.
                 await self.ends(self.partitions())
         except TimeoutError:
             raise UnreachableError(
@@ -195,6 +197,7 @@ class KafkaClient:
         Raises OffsetGoneError, PollError for a failure that may pass, and SourceError for one that does not.
         """
         try:
+            # Not `async for`: it logs a RecordTooLargeError and goes on behind the record.
             polled = await self._consumer.getmany(
                 *_to_aiokafka(partitions), timeout_ms=timeout_ms, max_records=self._options.chunk_records
             )
@@ -204,6 +207,8 @@ class KafkaClient:
         except (TopicAuthorizationFailedError, RecordTooLargeError) as error:
             raise SourceError(_fatal_text(error)) from error
         except KafkaError as error:
+            # A wrong checksum is not retriable for aiokafka. But damage on the wire passes when the record is fetched
+            # again, and for damage on the broker's disk the caller gives up after a number of polls.
             if error.retriable or isinstance(error, CorruptRecordException):
                 raise PollError(str(error)) from error
             raise SourceError(f"fetching from Kafka failed: {error}; see the broker's log") from error
@@ -240,6 +245,7 @@ class KafkaClient:
 
     async def _look_at_topics(self) -> None:
         topics = self._options.topics
+        # The client's own request would create a missing topic on a broker that creates topics by itself.
         request = MetadataRequest(list(topics), allow_auto_topic_creation=False)
         while True:
             try:
@@ -253,6 +259,7 @@ class KafkaClient:
                 raise TopicMissingError(missing_topic(topic, self._options.servers))
             if code == _UNAUTHORIZED:
                 raise SourceError(f"Kafka does not let us see topic {topic}: grant Describe and Read to the user")
+        # The answer to a request of ours does not reach the client's metadata; only a request of its own does.
         while not all(self._client.cluster.partitions_for_topic(topic) for topic in topics):
             await self._client.set_topics(topics)
 

@@ -59,6 +59,7 @@ async def stop_and_close(consumer: AIOKafkaConsumer) -> None:
     When a broker is away and the consumer waits before its next attempt, `stop` raises the CancelledError of the
     consumer's own task and does not close the connections.
     """
+    # `gather` tells that CancelledError from a cancellation of the task that waits here, which must go through.
     error: BaseException | None = (await asyncio.gather(consumer.stop(), return_exceptions=True))[0]
     if error is None:
         return
@@ -69,6 +70,7 @@ async def stop_and_close(consumer: AIOKafkaConsumer) -> None:
 
 def buffered_bytes(consumer: Any) -> int:
     """Return the buffered bytes, as they came over the wire. A result counts whole until its last record is taken."""
+    # A copy, because the loop changes the mapping meanwhile.
     results = tuple(consumer._fetcher._records.values())  # noqa: SLF001 - no public API
     return sum(map(_bytes_of, results))
 

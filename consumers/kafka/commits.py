@@ -59,6 +59,7 @@ class Committing:
                 return False
             refusal = await self._commits.commit(positions)
             self._meter.committed(refusal)
+            # Newer positions may have come during the attempt. They wait for the lock and must stay the newest.
             if refusal is None and self._newest is positions:
                 self._newest = None
         if refusal is not None:

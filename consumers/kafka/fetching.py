@@ -116,6 +116,7 @@ class Fetching:
             self._offer(chunk)
         unfinished = [p for p in self._positions if self._admission.admits(p) and not self._finished(p)]  # (4)
         ready = [p for p in unfinished if p not in self._held and self._handoff.has_room(p)]
+        # The client would take an empty list for all partitions, the full ones included.
         if not ready:
             await self._wait_for_room()
             return
@@ -144,6 +145,7 @@ class Fetching:
             reached = max(await self._client.position(partition), start)
             end, until = self._limited(partition, reached)
             wanted = records_between(records, start, until)
+            # A poll in flight across a seek may return records of the old position.
             if records[0].offset < start:
                 self._meter.stale(sum(record.offset < start for record in records))
             if wanted:
@@ -154,6 +156,7 @@ class Fetching:
     async def _pass_empty_ends(self, partitions: Sequence[Partition], *, idle: bool) -> None:
         """Send empty chunks for the offsets without a record that the client has passed without returning anything."""
         now = time.monotonic()
+        # This costs a call to the client per partition: too much after each poll that returns records.
         if not idle and now < self._sweep_due:
             return
         self._sweep_due = now + _SWEEP_EVERY_S
@@ -185,6 +188,7 @@ class Fetching:
                 await self._room.wait()
         except TimeoutError:
             return
+        # Before the next look at the hand-off, so that room which appears after that look sets it again.
         self._room.clear()
 
     # The end of a run that has one.
@@ -255,6 +259,7 @@ class Fetching:
         self._look_due = now + _LOOK_EVERY_S
         known = set(self._client.partitions())
         new = known - self._positions.keys()
+        # A run with an end has one offset per partition to stop at, and none for a partition that appears later.
         if self._options.freeze_partitions or self._until is not None:
             self._meter.waiting(new)
         elif new:

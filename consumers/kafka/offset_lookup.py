@@ -68,6 +68,7 @@ async def resolve_until(until: Until, log: PartitionOffsets) -> dict[Partition, 
 
 
 async def _at_time(log: PartitionOffsets, timestamp_ms: int) -> dict[Partition, int]:
+    # No record is as late as the time in a partition that Kafka reports without an offset: the next one will be.
     ends = await log.ends(log.partitions())
     offsets = await log.at_time(ends, timestamp_ms)
     return {partition: end if (offset := offsets[partition]) is None else offset for partition, end in ends.items()}

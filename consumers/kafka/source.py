@@ -124,6 +124,7 @@ class KafkaSource:
             return
         ends_at = time.monotonic() + deadline_s
         try:
+            # The rest of the time is for the thread to end.
             self._loop.run(parts.close(), deadline_s * 0.8)
         except TimeoutError:
             log.warning("Kafka's connections did not close within %.1f s and are abandoned", deadline_s * 0.8)
@@ -183,6 +184,7 @@ class _LoopParts:
 
     async def commit(self, positions: Mapping[Partition, int]) -> bool:
         try:
+            # One partition that is gone would make the whole commit count as refused, again and again.
             known = set(self.client.partitions())
             return await self._committing.commit({p: position for p, position in positions.items() if p in known})
         except asyncio.CancelledError:  # the source is being stopped, and this task ends here

@@ -168,6 +168,7 @@ class SourceMeter:
             self._connected = True
             self._ends = dict(ends)
             for partition, state in self._partitions.items():
+                # With nothing left to read, all that there was until now is read; see `partition_lag`.
                 if state.position >= ends.get(partition, state.position + 1):
                     self._freshen(partition, round(self._clock() * 1000))
 

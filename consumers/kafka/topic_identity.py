@@ -81,6 +81,7 @@ async def recognise(log: PartitionReader, places: Mapping[Partition, ReadPositio
     records = await _read(log, readable)
     findings = {}
     for partition, place in places.items():
+        # No answer in time proves nothing, so the partition is left out and the caller asks again.
         if partition in readable and partition not in records:
             continue
         sameness, seen = _compare(place.fingerprint, records.get(partition))
