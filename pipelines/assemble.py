@@ -122,6 +122,7 @@ class Assembler:
         remainder = Remainder(decoded, self._skips)
         self._turns.add(remainder)
         self._reached[decoded.partition] = decoded.end
+        # A new partition comes last, so that the places in blocks that are under way keep their meaning.
         self._table.setdefault(decoded.partition, len(self._table))
         self.held_rows += remainder.rows
         self._waiting_bytes += decoded.nbytes
@@ -170,6 +171,7 @@ class Assembler:
         if self._left is not None:
             self._left -= block.facts.rows
         self._open = self._new_block()
+        # Chunks that wait may fill the next block already, and perhaps no other chunk comes.
         self._fill(flush=flush)
         return block
 
@@ -185,6 +187,7 @@ class Assembler:
             remainder, share = turn
             rows = min(remainder.rows, share, self._open.room)
             self._open.add(self._table[remainder.decoded.partition], remainder.cut(rows))
+            # A chunk stays in memory as a whole until its last row is copied out of it.
             if remainder.exhausted:
                 self._waiting_bytes -= remainder.decoded.nbytes
             self._turns.took(rows)

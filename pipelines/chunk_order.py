@@ -42,6 +42,7 @@ class EventTimeOrder:
             return None
         oldest = min(heads, key=lambda partition: (_time_of(heads[partition]), partition))
         if _time_of(heads[oldest]) > self._wall() * 1000 - self._slack_ms:
+            # Near the present nothing is waited for; a later backlog has the full patience again.
             self._missing_since.clear()
             return min(heads, key=lambda partition: heads[partition].fetched_at)
         return None if self._is_missed(heads) else oldest

@@ -119,6 +119,7 @@ def _same_rows(column: Any, rows: Any) -> Any:
     known = column.shape[0] if column.shape.rank else 0
     if column.shape.rank == 0 or (isinstance(rows, int) and known not in {None, rows}):
         raise ConfigError(f"{_ROW_COUNT}; {rows} went in, and a tensor of shape {column.shape} came back")
+    # Nothing uses the assertion's result, and a graph runs only what something depends on.
     with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(column)[0], rows, _ROW_COUNT)]):
         return tf.identity(column)
 
@@ -144,12 +145,14 @@ def make_dataset(
     dataset = tf.data.Dataset.from_generator(elements, output_signature=spec)
     dataset = dataset.map(
         _as_is(lambda element: Element(element.number, prepare(element.rows))),
+        # A random op gives its numbers in the order of its calls, so deterministic mode allows one call at a time.
         num_parallel_calls=None if options.deterministic or preprocess is None else tf.data.AUTOTUNE,
         deterministic=None if options.deterministic or preprocess is None else True,
     )
     settings = tf.data.Options()
     settings.deterministic = True
     settings.threading.private_threadpool_size = max(2, options.threads)  # a generator that waits keeps one for itself
+    # A shard would split the first axis, the batches of a block; each replica takes its rows of every batch instead.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.prefetch(options.prefetch).with_options(settings)
 
@@ -190,6 +193,7 @@ def _preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> 
         features, labels, weights = tf.nest.map_structure(
             lambda column: _batched(column, batches, batch_size), (features, labels, weights)
         )
+        # Whatever `preprocess` returns, an absent row must not train the model.
         weights = tf.where(given.offsets >= 0, tf.cast(weights, tf.float32), 0.0)
         return given._replace(features=features, labels=labels, weights=weights)
 
@@ -229,6 +233,7 @@ def _batched(column: Any, batches: Any, batch_size: int) -> Any:
     if column is None:
         return None
     shaped = tf.reshape(column, tf.concat([[batches, batch_size], tf.shape(column)[1:]], 0))
+    # The call is traced with B and the shape of a row known, which the reshape alone may lose.
     shaped.set_shape([None, batch_size, *column.shape[1:]])
     return shaped
 
@@ -273,6 +278,7 @@ class Deliveries:
         try:
             element = self._ahead.take()
         except tf.errors.OpError as error:
+            # tf.data has lost the type of the feed's error, so the feed's own is raised.
             if self._feed.error is not None:
                 raise self._feed.error from error
             raise self._blamed(error) from error

@@ -103,6 +103,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
 
 def _weights(column: Column) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """Return the weights as float32, and a mask of those that are finite and not negative."""
+    # A float64 that is too large becomes an infinity here, which is refused below: numpy need not warn of it.
     with np.errstate(over="ignore"):
         weights = column.astype(np.float32)
     return weights, np.isfinite(weights) & (weights >= 0)
@@ -210,6 +211,7 @@ class DecodePool:
             decoded = head.future.result()
             self._report(head, decoded)
             with self._changed:
+                # Another thread may have discarded the head while the callback ran.
                 if self._queue and self._queue[0] is head:
                     self._queue.popleft()
                     return decoded

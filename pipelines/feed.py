@@ -181,6 +181,7 @@ class Feed:
         except Exception as error:
             self.error = error
             self._discard()
+            # After a stop the dead letters refuse to wait for room and raise: an effect of the stop, not a failure.
             if self.stopped:
                 return None
             raise
@@ -201,6 +202,7 @@ class Feed:
         """
         self._gave_at = self._clock()
         while not self.stopped and not isinstance(self._ending, HandoffClosed):
+            # Before the decoded chunks are added, so that the decoders work while this thread copies rows.
             while self._has_room() and self._receive(0.0):  # (1)
                 pass
             while self._pool.in_flight and not self._assembler.full and self._add_decoded(0.0):  # (2)
@@ -276,6 +278,7 @@ class Feed:
         self._in_flight[decoded.partition] -= 1
         records = len(decoded) + len(decoded.refused)
         self._balances.move(decoded.partition, records, Stage.DECODING, Stage.ASSEMBLING)
+        # No deadline: the open block is empty and opens with this chunk, or no time limits it.
         if self._assembler.deadline() is None:
             self._opened_at = self._clock()
         self._assembler.add(decoded)
@@ -298,6 +301,7 @@ class Feed:
     def _sent(self, block: Block) -> Block:
         """Count a block as under way to the trainer, and return it."""
         self._blocks += 1
+        # Before the block leaves: the trainer asks for its facts as soon as it has it.
         self._under_way[block.facts.number] = (block.facts, block.nbytes)
         self._move_spans(block.facts, Stage.ASSEMBLING, Stage.UNDER_WAY)
         return block
@@ -311,6 +315,7 @@ class Feed:
         self._balances.discard(Stage.DECODING, Stage.ASSEMBLING)
 
     def _under_way_bytes(self) -> int:
+        # A copy, because the trainer's thread takes facts out meanwhile.
         return sum(nbytes for _, nbytes in list(self._under_way.values()))
 
     def _ahead(self, partition: Partition) -> int:

@@ -33,6 +33,7 @@ class Bypass:
 
     def __init__(self, suspects: Sequence[Suspect] = ()) -> None:
         self._suspects = tuple(suspects)
+        # Without a lock: a block is put in before its number travels to the thread that takes it out.
         self._blocks: dict[int, Block] = {}
 
     def takes(self, block: Block) -> bool:

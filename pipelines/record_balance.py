@@ -52,6 +52,7 @@ class Balances:
     """The balance of each partition."""
 
     def __init__(self) -> None:
+        # One lock for all counters, so that a snapshot finds every record in one place.
         self._lock = threading.Lock()
         self._received: Counter[Partition] = Counter()
         self._at: dict[Stage, Counter[Partition]] = {stage: Counter() for stage in Stage}

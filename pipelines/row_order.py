@@ -129,6 +129,7 @@ class Rotation:
         """Return the chunk of the partition whose turn it is, and what is left of its share."""
         if self._rowless:
             return self._rowless[0][0], 0
+        # Otherwise a flush would pass from one empty queue to the next for ever.
         if not any(self._queues.values()):
             return None
         while not (queue := self._queues[self._order[self._at]]):

@@ -105,6 +105,7 @@ class Remainder:
         set_aside = _count_below(self._refused, end)
         skipped = _count_below(self._skipped, end)
         empty = end - self.start - rows - set_aside.total() - skipped.total()
+        # Retention removes the oldest records of a partition, so the lost offsets come before any gap.
         lost = min(self._lost, empty)
         masks = self.decoded.truncated.items()
         piece = Slice(

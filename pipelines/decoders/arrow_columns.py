@@ -65,6 +65,7 @@ def read_column(
     column, faults = _tensor(array, field, field.shape)
     if faults is not None and default is not None and array.null_count:
         absent = nulls(array)
+        # The column is a view of Arrow's memory, which is read-only.
         column = column.copy()
         column[absent] = default
         faults[absent] = Show.GOOD

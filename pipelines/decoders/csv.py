@@ -117,6 +117,8 @@ class CsvDecoder:
     def _table(self, text: bytes, *, typed: bool) -> pa.Table | None:
         quote = self._layout.quote
         try:
+            # One block, because the reader refuses a row that is longer than a block. One thread, because the pool has
+            # others.
             return pcsv.read_csv(
                 pa.BufferReader(text),
                 read_options=pcsv.ReadOptions(
@@ -142,6 +144,7 @@ class CsvDecoder:
             quoted_strings_can_be_null=False,
             true_values=TRUE,
             false_values=FALSE,
+            # The framing has checked it.
             check_utf8=False,
         )
 

@@ -20,6 +20,7 @@ from consumers.records import Int64s
 from pipelines.decoders.protocol import Refusal
 from pipelines.decoders.text import LARGEST, is_utf8, joined
 
+# Arrow drops one at the start of its text and nowhere else, so what a record means would depend on its place.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Mask = npt.NDArray[np.bool_]
 
@@ -123,6 +124,7 @@ class Dialect:
             return good
         owner = np.searchsorted(at.ends, quotes)
         opens = (np.arange(len(quotes)) - first[owner]) % 2 == 0
+        # Both stay in the text: a newline follows each record, and index -1, before the first byte, is the last newline.
         before, after = at.codes[quotes - 1], at.codes[quotes + 1]
         begins = (quotes == at.starts[owner]) | (before == self.delimiter) | (before == self.quote)
         ends = (quotes + 1 == at.ends[owner]) | (after == self.delimiter) | (after == self.quote)

@@ -32,9 +32,11 @@ def converted(words: pa.Array, arrow: pa.DataType) -> Converted:
     """Convert texts, null where the column is empty, to values of a type. Blanks around a number are ignored."""
     if pa.types.is_binary(arrow):
         return Converted(words, None)
+    # The CSV reader ignores these blanks, and a cast refuses them.
     text = pc.utf8_trim(words.cast(pa.string()), _BLANKS)
     text = pc.if_else(pc.equal(pc.binary_length(text), 0), pa.scalar(None, pa.string()), text)
     if pa.types.is_integer(arrow):
+        # Arrow converts a plus sign before a float, and refuses it before an integer.
         text = pc.replace_substring_regex(text, r"^\+([0-9])", r"\1")
     if pa.types.is_boolean(arrow):
         return _bools(text)

@@ -179,6 +179,7 @@ class JsonDecoder:
         """Return a table with one row for each record, or where the parser stopped. `text` is the records, joined."""
         if not is_utf8(text):
             return _ParserStop(None)
+        # One block, because the parser refuses an object that lies across two. One thread, because the pool has others.
         options = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             table = pj.read_json(pa.BufferReader(text), read_options=options, parse_options=self._parsed)

@@ -104,5 +104,6 @@ def _faulty_elements(field: Field, stored: Column) -> Iterator[tuple[Reason, npt
 
 def _column(field: Field, stored: Column) -> Column:
     native = stored.astype(field.numpy_dtype.newbyteorder("="), copy=False) if field.dtype != "bool" else stored
+    # Within packed rows a field is strided, and may begin at any byte.
     contiguous = np.require(native, requirements=("C", "ALIGNED"))
     return contiguous.view(np.bool_) if field.dtype == "bool" else contiguous

@@ -18,6 +18,7 @@ def is_utf8(text: bytes) -> bool:
     """Return whether a text is UTF-8. Beyond ASCII Arrow checks it, without the GIL."""
     if text.isascii():
         return True
+    # A large array, because the joined records of a chunk may exceed what 32 bits count.
     offsets = pa.py_buffer(np.array([0, len(text)], dtype=np.int64))
     try:
         pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(text)).validate(full=True)
