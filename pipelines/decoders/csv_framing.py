@@ -124,7 +124,7 @@ class Dialect:
             return good
         owner = np.searchsorted(at.ends, quotes)
         opens = (np.arange(len(quotes)) - first[owner]) % 2 == 0
-        # Both stay in the text: a newline follows each record, and index -1, before the first byte, is the last newline.
+        # Both stay in the text: a newline follows each record, and index -1, before the first byte, is the last one.
         before, after = at.codes[quotes - 1], at.codes[quotes + 1]
         begins = (quotes == at.starts[owner]) | (before == self.delimiter) | (before == self.quote)
         ends = (quotes + 1 == at.ends[owner]) | (after == self.delimiter) | (after == self.quote)
