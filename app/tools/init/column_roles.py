@@ -68,16 +68,14 @@ def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
     label = _named(by_source, "--label", wanted.label or "")
     task = _task(label)
     if task is None:
-        raise ConfigError(
-            f"--label: {label.source!r} cannot be predicted ({label.why or label.kind.in_words}); name another"
-        )
+        raise ConfigError(f"--label: {label.source!r} cannot be predicted ({label.why or label.kind}); name another")
     weight = None if wanted.weight is None else _named(by_source, "--weight", wanted.weight)
     if weight is not None and weight.kind not in _WEIGHS:
         raise ConfigError(f"--weight: {weight.source!r} is no number; name another, or none")
     time = None if wanted.event_time is None else _named(by_source, "--event-time", wanted.event_time)
     if time is not None and time.kind is not ColumnKind.TIME:
         raise ConfigError(
-            f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind.in_words}); name "
+            f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind}); name "
             "another, or none"
         )
     taken = {column.source for column in (label, weight, time) if column is not None}

@@ -6,7 +6,7 @@ label.
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -20,33 +20,25 @@ _MS_FROM, _MS_TO = 10**12, 4 * 10**12
 """Milliseconds since 1970 between 2001 and 2096."""
 _GREATEST = 3.4e38
 """What a float32 holds; NaN and what is beyond count for nothing, and are set aside later."""
+_NUMERIC = {int, float}
 _WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.IGNORECASE)
 """A date, or a date and a time, as ISO 8601 has them."""
 
 
 class ColumnKind(StrEnum):
-    """What a column holds."""
+    """What a column holds, in words."""
 
-    NUMBER = "number"
-    CATEGORY = "category"
-    """An integer of few values."""
-    FLAG = "flag"
-    """true or false."""
+    NUMBER = "a number"
+    CATEGORY = "an integer of few values, taken for a category"
+    FLAG = "true or false"
     TEXT = "text"
-    NUMBERS = "numbers"
-    """A list with a fixed number of numbers."""
-    VARYING_NUMBERS = "varying_numbers"
-    """A list whose length varies."""
-    TEXTS = "texts"
-    """A list of texts, however many."""
-    TIME = "time"
-    """Milliseconds since 1970."""
-    UNFIT = "unfit"
-
-    @property
-    def in_words(self) -> str:
-        """The kind in words."""
-        return _IN_WORDS[self]
+    NUMBERS = "a list of numbers"
+    """All of one length."""
+    VARYING_NUMBERS = "a list of numbers, of varying length"
+    TEXTS = "a list of texts"
+    """However many."""
+    TIME = "milliseconds since 1970"
+    UNFIT = "not to be learnt from"
 
     @property
     def varies(self) -> bool:
@@ -54,25 +46,12 @@ class ColumnKind(StrEnum):
         return self in {ColumnKind.VARYING_NUMBERS, ColumnKind.TEXTS}
 
 
-_IN_WORDS = {
-    ColumnKind.NUMBER: "a number",
-    ColumnKind.CATEGORY: "an integer of few values, taken for a category",
-    ColumnKind.FLAG: "true or false",
-    ColumnKind.TEXT: "text",
-    ColumnKind.NUMBERS: "a list of numbers",
-    ColumnKind.VARYING_NUMBERS: "a list of numbers, of varying length",
-    ColumnKind.TEXTS: "a list of texts",
-    ColumnKind.TIME: "milliseconds since 1970",
-    ColumnKind.UNFIT: "not to be learnt from",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnLook:
     """What the records show of one column."""
 
     source: str
-    kind: ColumnKind
+    kind: ColumnKind = ColumnKind.UNFIT
     why: str = ""
     """Why it is not learnt from, where it is not."""
     absent: bool = False
@@ -103,44 +82,34 @@ def columns_of(rows: Sequence[Row]) -> list[ColumnLook]:
 
 def _column(source: str, values: Sequence[Any]) -> ColumnLook:
     here = [value for value in values if value is not None]
-    absent = len(here) < len(values)
-    if here and all(isinstance(value, bool) for value in here):
-        return ColumnLook(source=source, kind=ColumnKind.FLAG, absent=absent, distinct=(False, True))
-    if here and all(map(_is_number, here)):
-        return _numbers(source, here, absent=absent)
-    if here and all(isinstance(value, str) for value in here):
-        return _texts(source, here, absent=absent)
-    if here and all(isinstance(value, list) for value in here):
-        return _lists(source, here, absent=absent)
-    an_object = any(isinstance(value, dict) for value in here)
-    why = "an object; only fields at the top can be read" if an_object else "of several types"
-    return ColumnLook(source=source, kind=ColumnKind.UNFIT, why=why if here else "always null")
+    look = ColumnLook(source=source, absent=len(here) < len(values))
+    types = {*map(type, here)}
+    if not types:
+        return ColumnLook(source=source, why="always null")
+    if types == {bool}:
+        return replace(look, kind=ColumnKind.FLAG, distinct=(False, True))
+    if types <= _NUMERIC:
+        return _numbers(look, here)
+    if types == {str}:
+        return _texts(look, here)
+    if types == {list}:
+        return _lists(look, here)
+    an_object = "an object; only fields at the top can be read"
+    return ColumnLook(source=source, why=an_object if dict in types else "of several types")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _numbers(source: str, here: Sequence[float], *, absent: bool) -> ColumnLook:
+def _numbers(look: ColumnLook, here: Sequence[float]) -> ColumnLook:
     finite = _finite(here)
     distinct = {*finite}
-    whole = all(isinstance(value, int) for value in finite)
-    look = ColumnLook(
-        source=source,
-        kind=ColumnKind.NUMBER,
-        absent=absent,
-        mean=statistics.fmean(finite),
-        spread=statistics.pstdev(finite) or 1.0,
-        distinct=tuple(sorted(distinct)) if len(distinct) <= _FEW else (),
-    )
-    if not whole:
+    look = _scaled(replace(look, kind=ColumnKind.NUMBER, distinct=_few(distinct)), finite)
+    if any(isinstance(value, float) for value in finite):
         return look
     if all(_MS_FROM <= value <= _MS_TO for value in finite):
-        return _as(look, ColumnKind.TIME, "milliseconds since 1970")
+        return replace(look, kind=ColumnKind.TIME, why=ColumnKind.TIME)
     if len(distinct) == len(finite) >= _MANY_ROWS:
-        return _as(look, ColumnKind.UNFIT, "another number in every record")
+        return replace(look, kind=ColumnKind.UNFIT, why="another number in every record")
     if len(distinct) <= _FEW and len(distinct) < len(finite):
-        return _as(look, ColumnKind.CATEGORY, "")
+        return replace(look, kind=ColumnKind.CATEGORY)
     return look
 
 
@@ -148,44 +117,39 @@ def _finite(numbers: Sequence[float]) -> Sequence[float]:
     return [number for number in numbers if -_GREATEST <= number <= _GREATEST] or [0.0]
 
 
-def _as(look: ColumnLook, kind: ColumnKind, why: str) -> ColumnLook:
-    return replace(look, kind=kind, why=why)
+def _scaled(look: ColumnLook, finite: Sequence[float]) -> ColumnLook:
+    return replace(look, mean=statistics.fmean(finite), spread=statistics.pstdev(finite) or 1.0)
 
 
-def _texts(source: str, here: Sequence[str], *, absent: bool) -> ColumnLook:
+def _few(distinct: Collection[Any]) -> tuple[Any, ...]:
+    return tuple(sorted(distinct)) if len(distinct) <= _FEW else ()
+
+
+def _texts(look: ColumnLook, here: Sequence[str]) -> ColumnLook:
     distinct = {*here}
     if all(map(_WRITTEN_TIME.fullmatch, here)):
         why = "a time as text; an event time must be an integer, milliseconds since 1970"
-        return ColumnLook(source=source, kind=ColumnKind.UNFIT, why=why)
+        return ColumnLook(source=look.source, why=why)
     if len(distinct) == len(here) >= _MANY_ROWS:
-        return ColumnLook(source=source, kind=ColumnKind.UNFIT, why="another text in every record")
-    few = tuple(sorted(distinct)) if len(distinct) <= _FEW else ()
-    return ColumnLook(source=source, kind=ColumnKind.TEXT, absent=absent, distinct=few)
+        return ColumnLook(source=look.source, why="another text in every record")
+    return replace(look, kind=ColumnKind.TEXT, distinct=_few(distinct))
 
 
-def _lists(source: str, here: Sequence[list[Any]], *, absent: bool) -> ColumnLook:
+def _lists(look: ColumnLook, here: Sequence[list[Any]]) -> ColumnLook:
     elements = [element for value in here for element in value]
-    look = ColumnLook(
-        source=source, kind=ColumnKind.UNFIT, absent=absent, lengths=(min(map(len, here)), max(map(len, here)))
-    )
+    types = {*map(type, elements)}
+    lengths = [len(value) for value in here]
+    look = replace(look, lengths=(min(lengths), max(lengths)))
     if not elements:
         return replace(look, why="always an empty list")
-    if any(element is None for element in elements):
+    if type(None) in types:
         return replace(look, why="a list with null in it")
-    if all(map(_is_number, elements)):
-        return _number_lists(look, elements)
-    if not all(isinstance(element, str) for element in elements):
+    if types <= _NUMERIC:
+        same_length = look.lengths[0] == look.lengths[1]
+        kind = ColumnKind.NUMBERS if same_length else ColumnKind.VARYING_NUMBERS
+        return _scaled(replace(look, kind=kind), _finite(elements))
+    if types != {str}:
         return replace(look, why="a list of something else than numbers or texts")
     if len({*elements}) == len(elements) >= _MANY_ROWS:
         return replace(look, why="another text in every place")
     return replace(look, kind=ColumnKind.TEXTS)
-
-
-def _number_lists(look: ColumnLook, elements: Sequence[float]) -> ColumnLook:
-    finite, (least, greatest) = _finite(elements), look.lengths
-    return replace(
-        look,
-        kind=ColumnKind.NUMBERS if least == greatest else ColumnKind.VARYING_NUMBERS,
-        mean=statistics.fmean(finite),
-        spread=statistics.pstdev(finite) or 1.0,
-    )

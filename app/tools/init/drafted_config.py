@@ -10,7 +10,7 @@ from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
 from app.tools.init.topic_sample import Look
 
-_DTYPES = {
+DTYPES = {
     ColumnKind.NUMBER: "float32",
     ColumnKind.NUMBERS: "float32",
     ColumnKind.VARYING_NUMBERS: "float32",
@@ -64,20 +64,29 @@ def rounded(number: float) -> float:
 
 def config_text(place: DraftTarget, look: Look, roles: Roles) -> str:
     """Return the whole file."""
-    return "\n".join([*_head(place, look), *_records(look, roles), *_tail(place)]) + "\n"
+    records = "\n".join(_records(look, roles))
+    return f"""\
+# Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:
+# Check it with `millrace validate -c`; docs/configuration.md describes every setting.
 
+name: {flow(place.name)}
 
-def _head(place: DraftTarget, look: Look) -> Iterator[str]:
-    yield f"# Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:"
-    yield "# Check it with `millrace validate -c`; docs/configuration.md describes every setting."
-    yield ""
-    yield f"name: {flow(place.name)}"
-    yield ""
-    yield "kafka:"
-    yield f"  bootstrap_servers: {flow(list(place.bootstrap_servers))}"
-    yield f"  topics: {flow([place.topic])}"
-    yield "  start: earliest                   # the first start only; latest, -7d, or a time are others"
-    yield ""
+kafka:
+  bootstrap_servers: {flow(list(place.bootstrap_servers))}
+  topics: {flow([place.topic])}
+  start: earliest                   # the first start only; latest, -7d, or a time are others
+
+{records}
+
+model:
+  build: ./model.py:build_model
+
+training:
+  batch_size: {_batch_size(place.held):<21} # records a step; more are faster, fewer learn more of each
+
+checkpoints:
+  path: ./checkpoints               # one folder per name below it
+"""
 
 
 def _records(look: Look, roles: Roles) -> Iterator[str]:
@@ -98,7 +107,6 @@ def _records(look: Look, roles: Roles) -> Iterator[str]:
     if roles.event_time is not None:
         yield f"  event_time: {flow({'field': roles.event_time.source})}"
     yield "  # dead_letters: {topic: …}        # gets every record that cannot be learnt from, with the reason"
-    yield ""
 
 
 def _csv(look: Look) -> Iterator[str]:
@@ -115,14 +123,12 @@ def _line(name: str, value: Any, comment: str) -> str:
 
 def _said(column: ColumnLook) -> str:
     if not column.kind.varies:
-        return column.kind.in_words
-    return (
-        f"{column.kind.in_words}, up to {column.lengths[1]} seen; elements beyond {column.bound} are cut, and counted"
-    )
+        return column.kind
+    return f"{column.kind}, up to {column.lengths[1]} seen; elements beyond {column.bound} are cut, and counted"
 
 
 def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> Any:
-    settings: dict[str, Any] = {"dtype": _DTYPES[column.kind]}
+    settings: dict[str, Any] = {"dtype": DTYPES[column.kind]}
     if column.kind is ColumnKind.NUMBERS:
         settings["shape"] = [column.lengths[0]]
     if column.kind.varies:
@@ -150,17 +156,6 @@ def _label(roles: Roles) -> Any:
     elif task is Task.NAMED_CLASSES:
         settings |= {"dtype": "string", "one_of": list(label.distinct)}
     return settings
-
-
-def _tail(place: DraftTarget) -> Iterator[str]:
-    yield "model:"
-    yield "  build: ./model.py:build_model"
-    yield ""
-    yield "training:"
-    yield f"  batch_size: {_batch_size(place.held):<21} # records a step; more are faster, fewer learn more of each"
-    yield ""
-    yield "checkpoints:"
-    yield "  path: ./checkpoints               # one folder per name below it"
 
 
 def _batch_size(held: int) -> int:

@@ -6,158 +6,149 @@ label decides loss and metrics.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
-from app.tools.init.drafted_config import input_names, length_names, rounded
+from app.tools.init.drafted_config import DTYPES, input_names, length_names, rounded
 
+_TABLES = {
+    ColumnKind.NUMBER: "NUMBERS",
+    ColumnKind.NUMBERS: "NUMBERS",
+    ColumnKind.FLAG: "FLAGS",
+    ColumnKind.TEXT: "CATEGORIES",
+    ColumnKind.CATEGORY: "CATEGORIES",
+    ColumnKind.VARYING_NUMBERS: "NUMBER_LISTS",
+    ColumnKind.TEXTS: "TEXT_LISTS",
+}
+"""The table of the drafted file that lists the fields of a kind."""
+_HEADINGS = {
+    "NUMBERS": "Mean and spread of each number in the first records, and its shape; a stream has no first pass.",
+    "FLAGS": "Those that are true or false, with their dtype.",
+    "CATEGORIES": "Texts and categories, with their dtype; each is hashed, so that any value finds a bucket.",
+    "NUMBER_LISTS": "Of varying length: mean and spread, then the bound, and the input that has the length.",
+    "TEXT_LISTS": "Of varying length: the bound, and the input that has the length.",
+}
+_INPUTS = {
+    "NUMBERS": """\
+    for name, (mean, spread, shape) in NUMBERS.items():
+        inputs[name] = keras.Input(shape, name=name, dtype="float32")
+        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)
+        parts.append(keras.layers.Flatten()(scaled))
+""",
+    "FLAGS": """\
+    for name, dtype in FLAGS.items():
+        inputs[name] = keras.Input((), name=name, dtype=dtype)
+        parts.append(keras.layers.Reshape((1,))(keras.ops.cast(inputs[name], "float32")))
+""",
+    "CATEGORIES": """\
+    for name, dtype in CATEGORIES.items():  # any value finds a bucket
+        inputs[name] = keras.Input((), name=name, dtype=dtype)
+        bucket = keras.layers.Hashing(buckets)(inputs[name])
+        parts.append(keras.layers.Embedding(buckets, 8)(bucket))
+""",
+    "NUMBER_LISTS": """\
+    for name, (mean, spread, bound, length) in NUMBER_LISTS.items():
+        inputs[name] = keras.Input((bound,), name=name, dtype="float32")
+        inputs[length] = keras.Input((), name=length, dtype="int32")
+        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)
+        elements = keras.layers.Dense(16, activation="relu")(scaled[:, :, None])
+        parts += averaged(elements, inputs[length])
+""",
+    "TEXT_LISTS": """\
+    for name, (bound, length) in TEXT_LISTS.items():  # any value finds a bucket
+        inputs[name] = keras.Input((bound,), name=name, dtype="string")
+        inputs[length] = keras.Input((), name=length, dtype="int32")
+        bucket = keras.layers.Hashing(buckets)(inputs[name])
+        parts += averaged(keras.layers.Embedding(buckets, 8)(bucket), inputs[length])
+""",
+}
+"""The code that makes inputs of a table's fields."""
+_AVERAGED = '''
+
+def averaged(elements, length):
+    """Give the mean of a list's elements, and how full it is; what fills it up does not count."""
+    bound = elements.shape[1]
+    there = keras.ops.cast(length[:, None] > keras.ops.arange(bound), "float32")[:, :, None]
+    count = keras.ops.cast(length, "float32")[:, None]
+    mean = keras.ops.sum(elements * there, axis=1) / keras.ops.maximum(count, 1)  # of no element: zeros
+    return [mean, count / bound]
+'''
+_PREPROCESS = '''
+
+def preprocess(features, label, weight):
+    """Turn the label's text into its place among the classes."""
+    return features, tf.argmax(tf.equal(label[:, tf.newaxis], CLASSES), axis=1), weight
+'''
+_CLASSIFIED = 'loss="sparse_categorical_crossentropy", metrics=["accuracy"]'
 _HEADS = {
     Task.BINARY: (
         'units=1, activation="sigmoid"',
-        '"binary_crossentropy"',
-        '"accuracy", keras.metrics.AUC(name="auc")',
+        'loss="binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(name="auc")]',
     ),
-    Task.CLASSES: ('units={classes}, activation="softmax"', '"sparse_categorical_crossentropy"', '"accuracy"'),
-    Task.NAMED_CLASSES: ('units=len(CLASSES), activation="softmax"', '"sparse_categorical_crossentropy"', '"accuracy"'),
-    Task.NUMBER: ("units=1", '"mse"', '"mae"'),
+    Task.CLASSES: ('units={classes}, activation="softmax"', _CLASSIFIED),
+    Task.NAMED_CLASSES: ('units=len(CLASSES), activation="softmax"', _CLASSIFIED),
+    Task.NUMBER: ("units=1", 'loss="mse", metrics=["mae"]'),
 }
+"""The last layer for each task, and how it is compiled."""
 
 
 def model_text(topic: str, roles: Roles) -> str:
     """Return the whole file."""
-    parts = [*_head(topic, roles), *_tables(roles), *_build(roles), *_averaged(roles), *_preprocess(roles)]
-    return "\n".join(parts) + "\n"
-
-
-def _head(topic: str, roles: Roles) -> Iterator[str]:
-    yield f'"""Learns {json.dumps(roles.label.source)} from the records of {topic}.'
-    yield ""
-    yield "Drafted by `millrace init`, and yours from here on: plain Keras, nothing of millrace is imported."
-    yield "`millrace validate` checks that it fits, and docs/model.md describes what a start requires."
-    yield '"""'
-    yield ""
-    yield "import keras"
-    if roles.task is Task.NAMED_CLASSES:
-        yield "import tensorflow as tf"
-    yield ""
-
-
-def _tables(roles: Roles) -> Iterator[str]:
-    names = input_names(roles.features)
-
-    def of(*kinds: ColumnKind) -> list[ColumnLook]:
-        return [column for column in roles.features if column.kind in kinds]
-
-    if numbers := of(ColumnKind.NUMBER, ColumnKind.NUMBERS):
-        yield "# Mean and spread of each number in the first records, and its shape; a stream has no first pass."
-        yield "NUMBERS = {"
-        for column in numbers:
-            shape = f"({column.lengths[0]},)" if column.kind is ColumnKind.NUMBERS else "()"
-            yield f'    "{names[column.source]}": ({rounded(column.mean)}, {rounded(column.spread)}, {shape}),'
-        yield "}"
-    yield from _list_tables(roles)
-    for table, kind in (("FLAGS", ColumnKind.FLAG), ("TEXTS", ColumnKind.TEXT), ("CATEGORIES", ColumnKind.CATEGORY)):
-        if columns := of(kind):
-            yield f"{table} = {json.dumps([names[column.source] for column in columns])}"
-    if roles.task is Task.NAMED_CLASSES:
-        yield f"CLASSES = {json.dumps(list(roles.label.distinct), ensure_ascii=False)}"
-    yield ""
-    yield ""
-
-
-def _list_tables(roles: Roles) -> Iterator[str]:
-    names, lengths = input_names(roles.features), length_names(roles.features)
-    varying = [column for column in roles.features if column.kind.varies]
-    if varying:
-        yield "# Lists of varying length: mean and spread of numbers, then the bound, and the input that has the length"
-    for table, kind in (("NUMBER_LISTS", ColumnKind.VARYING_NUMBERS), ("TEXT_LISTS", ColumnKind.TEXTS)):
-        if columns := [column for column in varying if column.kind is kind]:
-            yield f"{table} = {{"
-            for column in columns:
-                scale = f"{rounded(column.mean)}, {rounded(column.spread)}, " * (kind is ColumnKind.VARYING_NUMBERS)
-                yield f'    "{names[column.source]}": ({scale}{column.bound}, "{lengths[column.source]}"),'
-            yield "}"
-
-
-def _build(roles: Roles) -> Iterator[str]:
-    kinds = {column.kind for column in roles.features}
-    hashed = {ColumnKind.TEXT, ColumnKind.CATEGORY, ColumnKind.TEXTS} & kinds
-    buckets = "buckets: int = 10_000, " if hashed else ""
-    yield f"def build_model({buckets}learning_rate: float = 0.003) -> keras.Model:"
-    yield '    """Build and compile the model; its inputs bear the names of the features."""'
-    yield "    inputs, parts = {}, []"
-    if {ColumnKind.NUMBER, ColumnKind.NUMBERS} & kinds:
-        yield "    for name, (mean, spread, shape) in NUMBERS.items():"
-        yield '        inputs[name] = keras.Input(shape, name=name, dtype="float32")'
-        yield "        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)"
-        yield "        parts.append(keras.layers.Flatten()(scaled))"
-    if ColumnKind.FLAG in kinds:
-        yield "    for name in FLAGS:"
-        yield '        inputs[name] = keras.Input((), name=name, dtype="bool")'
-        yield '        parts.append(keras.layers.Reshape((1,))(keras.ops.cast(inputs[name], "float32")))'
-    for table, kind, dtype in (("TEXTS", ColumnKind.TEXT, "string"), ("CATEGORIES", ColumnKind.CATEGORY, "int64")):
-        if kind in kinds:
-            yield f"    for name in {table}:  # any value finds a bucket"
-            yield f'        inputs[name] = keras.Input((), name=name, dtype="{dtype}")'
-            yield "        bucket = keras.layers.Hashing(buckets)(inputs[name])"
-            yield "        parts.append(keras.layers.Embedding(buckets, 8)(bucket))"
-    yield from _list_inputs(kinds)
-    yield "    hidden = keras.layers.Concatenate()(parts) if len(parts) > 1 else parts[0]"
-    yield '    hidden = keras.layers.Dense(64, activation="relu")(hidden)'
-    yield '    hidden = keras.layers.Dense(32, activation="relu")(hidden)'
-    yield from _output(roles)
-
-
-def _list_inputs(kinds: set[ColumnKind]) -> Iterator[str]:
-    if ColumnKind.VARYING_NUMBERS in kinds:
-        yield "    for name, (mean, spread, bound, length) in NUMBER_LISTS.items():"
-        yield '        inputs[name] = keras.Input((bound,), name=name, dtype="float32")'
-        yield '        inputs[length] = keras.Input((), name=length, dtype="int32")'
-        yield "        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)"
-        yield '        elements = keras.layers.Dense(16, activation="relu")(scaled[:, :, None])'
-        yield "        parts += averaged(elements, inputs[length])"
-    if ColumnKind.TEXTS in kinds:
-        yield "    for name, (bound, length) in TEXT_LISTS.items():  # any value finds a bucket"
-        yield '        inputs[name] = keras.Input((bound,), name=name, dtype="string")'
-        yield '        inputs[length] = keras.Input((), name=length, dtype="int32")'
-        yield "        bucket = keras.layers.Hashing(buckets)(inputs[name])"
-        yield "        parts += averaged(keras.layers.Embedding(buckets, 8)(bucket), inputs[length])"
-
-
-def _averaged(roles: Roles) -> Iterator[str]:
-    if not any(column.kind.varies for column in roles.features):
-        return
-    yield ""
-    yield ""
-    yield "def averaged(elements, length):"
-    yield '    """Give the mean of a list\'s elements, and how full it is; what fills it up does not count."""'
-    yield "    bound = elements.shape[1]"
-    yield '    there = keras.ops.cast(length[:, None] > keras.ops.arange(bound), "float32")[:, :, None]'
-    yield '    count = keras.ops.cast(length, "float32")[:, None]'
-    yield "    mean = keras.ops.sum(elements * there, axis=1) / keras.ops.maximum(count, 1)  # of no element: zeros"
-    yield "    return [mean, count / bound]"
-
-
-def _output(roles: Roles) -> Iterator[str]:
-    head, loss, metrics = _HEADS[roles.task]
+    tables = _tables(roles.features)
+    listed = "".join(f"# {_HEADINGS[table]}\n{table} = {{\n{rows}}}\n" for table, rows in tables.items())
+    buckets = "" if {"CATEGORIES", "TEXT_LISTS"}.isdisjoint(tables) else "buckets: int = 10_000, "
+    head, compiled = _HEADS[roles.task]
+    imports, classes, scale, after = "", "", "", ""
+    if not {"NUMBER_LISTS", "TEXT_LISTS"}.isdisjoint(tables):
+        after = _AVERAGED
     if roles.task is Task.CLASSES:
         head = head.format(classes=roles.label.distinct[-1] + 1)
-    yield f'    prediction = keras.layers.Dense({head}, name="prediction")(hidden)'
-    if roles.task is Task.NUMBER:
+    elif roles.task is Task.NAMED_CLASSES:
+        imports, after = "import tensorflow as tf\n", after + _PREPROCESS
+        classes = f"CLASSES = {json.dumps(list(roles.label.distinct), ensure_ascii=False)}\n"
+    elif roles.task is Task.NUMBER:
         mean, spread = rounded(roles.label.mean), rounded(roles.label.spread)
-        yield f"    prediction = prediction * {spread} + {mean}  # the label's spread and mean in the first records"
-    yield "    model = keras.Model(inputs, prediction)"
-    yield "    model.compile(optimizer=keras.optimizers.Adam(learning_rate),"
-    yield f"                  loss={loss}, metrics=[{metrics}])"
-    yield "    return model"
+        scale = f"prediction = prediction * {spread} + {mean}  # the label's spread and mean in the first records\n    "
+    return f'''\
+"""Learns {json.dumps(roles.label.source)} from the records of {topic}.
+
+Drafted by `millrace init`, and yours from here on: plain Keras, nothing of millrace is imported.
+`millrace validate` checks that it fits, and docs/model.md describes what a start requires.
+"""
+
+import keras
+{imports}
+{listed}{classes}
+
+def build_model({buckets}learning_rate: float = 0.003) -> keras.Model:
+    """Build and compile the model; its inputs bear the names of the features."""
+    inputs, parts = {{}}, []
+{"".join(_INPUTS[table] for table in tables)}\
+    hidden = keras.layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
+    hidden = keras.layers.Dense(64, activation="relu")(hidden)
+    hidden = keras.layers.Dense(32, activation="relu")(hidden)
+    prediction = keras.layers.Dense({head}, name="prediction")(hidden)
+    {scale}model = keras.Model(inputs, prediction)
+    model.compile(optimizer=keras.optimizers.Adam(learning_rate),
+                  {compiled})
+    return model
+{after}'''
 
 
-def _preprocess(roles: Roles) -> Iterator[str]:
-    if roles.task is not Task.NAMED_CLASSES:
-        return
-    yield ""
-    yield ""
-    yield "def preprocess(features, label, weight):"
-    yield '    """Turn the label\'s text into its place among the classes."""'
-    yield "    return features, tf.argmax(tf.equal(label[:, tf.newaxis], CLASSES), axis=1), weight"
+def _tables(features: Sequence[ColumnLook]) -> dict[str, str]:
+    """Return the rows of each table that has any."""
+    names, lengths = input_names(features), length_names(features)
+    tables: dict[str, str] = {}
+    for column in features:
+        scale = f"{rounded(column.mean)}, {rounded(column.spread)}"
+        length = f'{column.bound}, "{lengths.get(column.source)}"'
+        row = {
+            ColumnKind.NUMBER: f"({scale}, ())",
+            ColumnKind.NUMBERS: f"({scale}, ({column.lengths[0]},))",
+            ColumnKind.VARYING_NUMBERS: f"({scale}, {length})",
+            ColumnKind.TEXTS: f"({length})",
+        }.get(column.kind, f'"{DTYPES[column.kind]}"')
+        table = _TABLES[column.kind]
+        tables[table] = tables.get(table, "") + f'    "{names[column.source]}": {row},\n'
+    return tables

@@ -14,7 +14,7 @@ _NONE = "-"
 def asked_parts(seen: Sequence[ColumnLook], wanted: ChosenRoles) -> ChosenRoles:
     """Ask for the label, and for the other roles that the records could fill and no option has given."""
     for column in seen:
-        typer.echo(f"  {column.source}: {column.why or column.kind.in_words}{', not in every record' * column.absent}")
+        typer.echo(f"  {column.source}: {column.why or column.kind}{', not in every record' * column.absent}")
     given = replace(wanted, label=_choice("Which field is to be predicted?", likely_labels(seen)))
     times = [source for source in likely_times(seen) if source != given.label]
     if given.event_time is None and times:
