@@ -18,11 +18,16 @@ def dying_with_parent(program: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *program]
 
 
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the thread that started it ends; elsewhere do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Take the parent's process id, then the program and its arguments, from the command line; become the program."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:  # the parent ended before the request took effect, so no signal would come
         sys.exit("the parent has ended")
     os.execv(program[0], program)  # noqa: S606 - our own code names the program: the bundled Java or this Python

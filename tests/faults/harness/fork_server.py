@@ -21,6 +21,7 @@ from multiprocessing import connection, forkserver, get_context
 from pathlib import Path
 from unittest import mock
 
+from app.tools.child_process.die_with_parent import die_with_parent
 from app.tools.prove.trainer_process import ROOT
 from consumers import failpoints
 
@@ -111,7 +112,8 @@ def _ensure_server() -> None:
 
 
 def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: tuple[Path, Path]) -> None:
-    """Become the command, in the forked process."""
+    """Become the command, in the forked process; it ends with the server, which ends with pytest."""
+    die_with_parent()
     for number, path in enumerate(outputs, start=1):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, number)
