@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import anyio
 
+from app.api.checkpoint_verification import VerificationQueue
 from app.api.offload import Charge, run_on_thread
-from app.api.verification import VerificationQueue
 from app.monitoring.models import Checkpoint, CheckpointInFull, OtherFolder
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder

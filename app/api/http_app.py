@@ -14,10 +14,10 @@ from app.api import problem_documents
 from app.api.audit import Audit
 from app.api.authorization import Authorizer
 from app.api.checkpoint_reads import CheckpointReader
+from app.api.cpu_budget import CpuBudget
 from app.api.middleware import ApiMiddleware
 from app.api.openapi import TAGS, Application
 from app.api.operations import Operations
-from app.api.rate_limit import CpuBudget
 from app.api.routes.commands import CommandRoutes
 from app.api.routes.docs import DocsRoutes
 from app.api.routes.events import EventRoutes

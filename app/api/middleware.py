@@ -11,9 +11,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.audit import Audit, client_of
 from app.api.authorization import Authorizer
+from app.api.cpu_budget import CpuBudget
 from app.api.offload import ignore_charge
 from app.api.problem_documents import ProblemError, StampNow, document
-from app.api.rate_limit import CpuBudget
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 10.0

@@ -7,7 +7,7 @@ from typing import Literal
 from app.monitoring.models import PartitionLagView
 from app.monitoring.snapshot import Snapshot
 from consumers.fingerprints import Sameness
-from consumers.kafka.lag import is_in_future
+from consumers.kafka.fetch_lag import is_in_future
 from consumers.records import Partition
 
 _SHOWN: Mapping[Sameness | None, Literal["same", "unknown"]] = {Sameness.SAME: "same", Sameness.UNKNOWN: "unknown"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from consumers.fingerprints import Sameness
-from consumers.kafka.lag import Lag, is_in_future, lag_of
+from consumers.kafka.fetch_lag import Lag, is_in_future, lag_of
 from consumers.records import Chunk, Partition
 
 

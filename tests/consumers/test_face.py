@@ -11,7 +11,8 @@ import pytest
     [
         ("consumers", ["aiokafka", "tensorflow"]),
         (
-            "consumers.kafka.positions, consumers.dead_letters.letter, consumers.kafka.options, consumers.kafka.lag",
+            "consumers.kafka.positions, consumers.dead_letters.letter, "
+            "consumers.kafka.options, consumers.kafka.fetch_lag",
             ["aiokafka", "tensorflow"],
         ),
         ("consumers.kafka.source, consumers.dead_letters.producer", ["tensorflow", "keras", "pyarrow"]),

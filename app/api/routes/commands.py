@@ -17,7 +17,7 @@ from app.api.checkpoint_reads import CheckpointReader, just_published
 from app.api.middleware import ORDERED_BY
 from app.api.operations import Operation, Operations, new_id
 from app.api.problem_documents import ProblemError
-from app.api.rewind_requests import Beginnings, RewindPlanner
+from app.api.rewind_planner import Beginnings, RewindPlanner
 from app.api.routes.reads import Number
 from app.monitoring.command_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
 from app.monitoring.envelope import stamp

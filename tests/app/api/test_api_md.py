@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from app.api.operations import CHECK_TIMEOUT_S
-from app.api.rewind_requests import KAFKA_TIMEOUT_S
+from app.api.rewind_planner import KAFKA_TIMEOUT_S
 from app.monitoring import command_models, event_models, lineage_models, models
 from tests.app.api_rig import Client
 from training.telemetry.events import EventKind

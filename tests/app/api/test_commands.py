@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.api import checkpoint_reads, operations, rewind_requests
+from app.api import checkpoint_reads, operations, rewind_planner
 from consumers.errors import DataLossError
 from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
@@ -176,7 +176,7 @@ def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) 
 def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
     api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewind_requests, "KAFKA_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(rewind_planner, "KAFKA_TIMEOUT_S", 0.05)
     answers = threading.Event()
 
     def slowly(_start: Any) -> dict[Partition, int]:

@@ -11,10 +11,10 @@ import pytest
 
 from app.api import checkpoint_reads
 from app.api.checkpoint_reads import CheckpointReader
+from app.api.checkpoint_verification import MAX_VERIFICATIONS, VerificationQueue
 from app.api.offload import ignore_charge, run_on_thread
 from app.api.problem_documents import ProblemError
 from app.api.routes import docs
-from app.api.verification import MAX_VERIFICATIONS, VerificationQueue
 from tests.app.api_rig import Client, Rig
 from training.checkpoints.inspection import inspect
 from training.errors import MissingCheckpointError

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api import http_protocol, listener, rate_limit
-from app.api.rate_limit import UNLIMITED, CpuBudget
+from app.api import cpu_budget, http_protocol, listener
+from app.api.cpu_budget import UNLIMITED, CpuBudget
 from app.api.server import ApiServer
 from app.settings.sections.api import ApiSettings
 from tests.app.api_rig import Rig
@@ -152,8 +152,8 @@ def test_a_listener_that_never_reads_is_let_go_without_an_error(
 def test_a_line_that_is_full_refuses_by_a_problem_and_answers_probes(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rate_limit, "MAX_WAITING", 0)
-    monkeypatch.setattr(rate_limit, "REFUSED_AFTER_S", 0.0)
+    monkeypatch.setattr(cpu_budget, "MAX_WAITING", 0)
+    monkeypatch.setattr(cpu_budget, "REFUSED_AFTER_S", 0.0)
     answer = httpx.get(f"http://127.0.0.1:{server.port}/status", timeout=20)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
     assert answer.json()["title"] == "Too Many Questions"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from consumers.kafka.lag import lag_of, partition_lag
+from consumers.kafka.fetch_lag import lag_of, partition_lag
 from consumers.kafka.statistics import SourceMeter
 from consumers.records import Chunk, Partition
 
