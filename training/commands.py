@@ -94,6 +94,7 @@ class Commands:
     def send(self, command: Command) -> "Future[Any]":
         """Queue a command and return its answer's future; never waits."""
         with self._lock:
+            # `refuse_all` sets the refusal under this lock and then drains the queue, so no command is left unanswered.
             if self._refusal is None:
                 self._queue.put(command)
             else:

@@ -115,6 +115,7 @@ class KafkaStream:
         except StopIteration:
             raise StreamEnded from None
         except HandoffBroken as broken:
+            # By policy a topic that was created again ends the run (fatal), or its partitions restart.
             if isinstance(broken.why, TopicRecreatedError) and not broken.why.fatal:
                 raise TopicsRecreated(broken.why.beginnings) from broken
             raise
@@ -129,7 +130,9 @@ class KafkaStream:
             return
         self._closed = True
         self._handoff.close()
+        # An iterator that is dropped while its generator polls deadlocks: the closed hand-off ends the polling.
         self._deliveries.close()
+        # The feed submits to the pool, so the pool closes when no feed runs.
         self._pool.close()
 
     def statistics(self) -> StreamStatistics:
@@ -175,7 +178,9 @@ class StreamFactory:
             threads=options.threads,
         )
         deliveries = Deliveries(feed, self._schema, how, options.preprocess, order.suspects)
+        # `_before` reads the statistics of the stream before this one, so it runs before `_current` is replaced.
         stream = self._current = KafkaStream(feed, handoff, pool, deliveries, self._before(order))
+        # Fetching begins last, when everything that a chunk passes through is there.
         self._source.begin(order.incarnation, order.positions, handoff, options.until, order.fingerprints)
         return stream
 
@@ -195,6 +200,7 @@ class StreamFactory:
             max_wait_s=training.max_wait,
             shuffle=training.shuffle,
             seed=training.seed,
+            # The assembler takes no limit below 1.
             limit=None if limit is None else max(1, limit - order.learnt),
             rotation=rotation,
         )
@@ -206,8 +212,10 @@ class StreamFactory:
     def newcomers(self, known: Collection[Partition]) -> Mapping[Partition, int]:
         """Return the partitions that are not known, with their first offsets; none in deterministic mode."""
         new = set(self._source.partitions()) - set(known)
+        # The strict rotation covers the partitions that were there at the start, so a newcomer would change its order.
         if not new or self._options.settings.training.deterministic:
             return {}
+        # From the first record, whatever kafka.start says: `latest` would lose what was written before the discovery.
         beginnings = self._source.resolve_start(Earliest())
         return {partition: beginnings[partition] for partition in new}
 

@@ -62,7 +62,9 @@ class _OurHandler(logging.StreamHandler[TextIO]):
 def _take_over() -> None:
     """Send the lines of libraries that have handlers of their own through the root logger too."""
     for name in _BRING_HANDLERS:
+        # Looked up rather than made by getLogger: a library that is not imported has no logger yet.
         if (logger := logging.root.manager.loggerDict.get(name)) and isinstance(logger, logging.Logger):
+            # With a handler of its own and propagation each line would appear twice.
             logger.handlers.clear()
             logger.propagate = True
 
@@ -115,6 +117,7 @@ def _as_text(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
     """Render `time level logger: message key=value`, without the thread and the config's name."""
     trace = event.pop("exception", None)
     pairs = "".join(f" {key}={_word(value)}" for key, value in event.items() if key not in _FACTS)
+    # One event stays one line, because a message may quote text that comes from outside.
     level, what = str(event["level"]), str(event["event"]).replace("\r", "\\r").replace("\n", "\\n")
     line = f"{event['ts']} {level:<7} {event['logger']}: {what}{pairs}"
     return line if trace is None else f"{line}\n{trace}"
@@ -132,6 +135,7 @@ def _plain(value: Any) -> Any:
     """Return a value in JSON's own types: numpy's numbers as numbers, what JSON cannot hold (NaN too) as text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
+    # Exactly a tuple: a named one, such as a partition, has a text of its own.
     if isinstance(value, list | set | frozenset) or type(value) is tuple:
         return [_plain(item) for item in value]
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:

@@ -12,6 +12,7 @@ import sys
 _SWITCH_S = 0.001
 """After which a thread that computes in Python lets go of its lock, where others wait. At its own 5 ms the trainer
 waits 15 ms between two calls while all of ingest runs; a record costs the same CPU, or 3 % more."""
+# The numbers of these options in the malloc.h of glibc.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP = 32 * 2**20
 """More than this the C library does not accept."""
@@ -30,6 +31,7 @@ def spare_the_collector() -> None:
     Objects that exist now stay, so the collector need not walk them again, and records form no cycles. At
     Python's own thresholds the consumer's loop alone lags by 290 ms (p99) at full speed, without a collector by 80.
     """
+    # Collected first: garbage that is frozen would stay for ever.
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
@@ -43,5 +45,6 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # only glibc has it
+        # Setting one threshold ends the adjustment of both by glibc, so both are set.
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
         mallopt(_M_TRIM_THRESHOLD, 16 * _LARGEST_FROM_HEAP)

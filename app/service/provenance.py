@@ -14,6 +14,7 @@ from app.version import version as own_version
 def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
     """Return what stands as provenance in each manifest."""
     settings = loaded.settings
+    # Masked first: a rotated password is not another config, and no hash of a manifest depends on a secret.
     config = json.dumps(masked(settings.model_dump(mode="json")), sort_keys=True)
     return {
         "millrace": own_version(),

@@ -107,6 +107,7 @@ class Service:
         self._stop_asked = threading.Event()
         self._stop_asked_at: float | None = None
         self._commit: Future[bool] | None = None
+        # A daemon, because a call that hangs cannot be interrupted and must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
     @property
@@ -148,6 +149,7 @@ class Service:
         with ExitStack() as opened:
             try:
                 self.running = running = self._start(opened)
+                # After the start, so that the collector freezes the objects that stay: model, traces and modules.
                 tune()
                 running.trainer.run()
                 self.error = running.trainer.error
@@ -160,6 +162,7 @@ class Service:
                 if not isinstance(error, MillraceError):
                     log.exception("the service failed")
             finally:
+                # Where the start failed, no trainer has refused the commands that wait.
                 self.commands.refuse_all(MillraceError("the service has ended; start it again"))
         tell_ended(self.events.report, self.error)
         self._on_end()
@@ -174,6 +177,7 @@ class Service:
         self._raise_if_stopped()
         live = self._live_metrics(learner)
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
+        # A lambda, because only the end of the run shows whether there was an error.
         opened.callback(lambda: guard.close(well=self.error is None))
         return self._assemble(source, dead_letters, learner, live, saving, guard)
 
@@ -184,12 +188,15 @@ class Service:
     def _take_folder(self, opened: ExitStack) -> FolderLease:
         folder = Folder(self.settings.checkpoints.path / self.settings.name)
         lease = FolderLease.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
+        # The first on the stack is the last to run: the folder is free when nothing of this process writes any more.
         opened.callback(lease.release)
         return lease
 
     def _passed(self, error: PassedError) -> None:
         """Exit at once: another trainer has taken the folder, so nothing that this one does counts any more."""
         log.critical("%s", error)
+        # On the thread of the lease an exception would end that thread alone, and an ordered end would wait for a
+        # trainer that may be stuck.
         os._exit(error.exit_code)
 
     def _connect(self, opened: ExitStack) -> tuple[KafkaSource, DeadLetters]:
@@ -248,6 +255,7 @@ class Service:
             SavingOptions(
                 policy=_save_policy(self.settings),
                 provenance=provenance_of(self._loaded, source.cluster_id()),
+                # The rest of the grace is for the call, the commit and closing.
                 stop_timeout_s=self.settings.stop.grace * 0.8,
                 hyperparameters=hyperparameter_options(self.settings),
                 clock=time.monotonic,
@@ -255,6 +263,7 @@ class Service:
             ),
         )
         start = self.settings.kafka.start_position
+        # A lambda, because Kafka resolves the start only where there is no checkpoint to resume from.
         manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
@@ -371,6 +380,7 @@ def _post_refused(dead_letters: DeadLetters, name: str, partition: Partition, of
         field=None,
         model=name,
     )
+    # It never waits: while too many letters wait for room, `blocked` keeps the trainer from the next block instead.
     dead_letters.put_at_once(letter)
 
 

@@ -28,6 +28,7 @@ def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None
     numbers = folder.numbers()
     found = _newest_unfenced(numbers, look)
     if found is None:
+        # Lost checkpoints, or a volume that is not mounted, must not lead to a silent start with new weights.
         if not numbers and terms.published >= 0:
             raise AllCorruptError(
                 f"{folder.root} holds no checkpoint, though number {terms.published} was published: bring the "
@@ -37,6 +38,7 @@ def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None
     way: list[int] = []
     while not found.verified:
         if found.condition is Condition.NEWER:
+            # Falling back past it would undo what a later version has learnt.
             raise NewerFormatError(found.problems[0])
         log.error("checkpoint %s is %s: %s", found.name, found.condition, "; ".join(found.problems))
         if found.manifest is not None and found.manifest.reason in _INTERVENTIONS:
@@ -62,6 +64,7 @@ def _way_back(found: Inspection, way: list[int], numbers: Collection[int]) -> li
 
 
 def _newest_unfenced(numbers: list[int], look: Look) -> Inspection | None:
+    # A generator, because each look hashes a whole checkpoint and the first is usually the one.
     looks = (look(number) for number in reversed(numbers))
     return next((found for found in looks if found.condition is not Condition.FENCED), None)
 

@@ -64,6 +64,7 @@ def begin(folder: Folder, term: int, holder: Mapping[str, Any]) -> TermRecord:
     record = TermRecord(term=term, began_after=began_after, holder=holder)
     body = {"format": 1, "term": term, "began_after": began_after, "holder": dict(holder)}
     replace_durably(folder.term(term), seal(body))
+    # After the new record is durable, because it has to fence what the removed ones fence.
     _forget_barren(folder, terms, record)
     return record
 

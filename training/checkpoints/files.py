@@ -18,6 +18,7 @@ from training.errors import CheckpointError, CorruptError
 
 Bytes = bytes | memoryview
 _PIECE = 1 << 20
+# Errors of a file system that has no hard links, or no more for this file, or is not the one of the source.
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 
 
@@ -46,6 +47,7 @@ def replace_durably(path: Path, raw: bytes) -> None:
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     temporary.unlink(missing_ok=True)
     write_durably(temporary, [raw])
+    # Synced before it gets its name, so that a loss of power leaves the old file or the new one under it.
     temporary.replace(path)
     sync_folder(path.parent)
 
@@ -53,6 +55,7 @@ def replace_durably(path: Path, raw: bytes) -> None:
 def link_durably(source: Path, expected: FileFacts, target: Path) -> FileFacts:
     """Give a file that was verified a second name, or a copy where the file system has no links."""
     try:
+        # A link needs no sync of the contents: they are durable under their first name.
         os.link(source, target)
     except OSError as error:
         if error.errno not in _CANNOT_LINK:

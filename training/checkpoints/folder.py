@@ -102,6 +102,7 @@ class Folder:
             for path in (self.checkpoints, self.terms):
                 path.mkdir(parents=True, exist_ok=True)
             sync_folder(self.root)
+            # A folder has to be opened for reading to be synced, and the parent may belong to someone else.
             if os.access(self.root.parent, os.R_OK):
                 sync_folder(self.root.parent)
         except OSError as error:
@@ -160,4 +161,5 @@ def _names(path: Path) -> list[str]:
 
 def _numbered(path: Path, pattern: re.Pattern[str]) -> list[int]:
     matches = (pattern.fullmatch(name) for name in _names(path))
+    # A number has one spelling: with more zeros it is not a name of ours, and would stand for the same number twice.
     return [int(match[1]) for match in matches if match and match[1] == _digits(int(match[1]))]

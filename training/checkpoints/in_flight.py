@@ -75,6 +75,7 @@ class StartRecord:
         try:
             yield
         finally:
+            # An error that is raised is no death: the trainer handles it, so the record must not count.
             self._memory[: len(_NOTHING)] = _NOTHING
 
     def close(self) -> None:
@@ -109,6 +110,7 @@ def forget(folder: Folder) -> None:
 def _read(path: Path, term: int) -> Death | None:
     try:
         with path.open("rb") as file:
+            # Its process wrote through a mapping and never synced; what is counted must survive a loss of power too.
             os.fsync(file.fileno())
             raw = file.read()
     except OSError as error:

@@ -68,6 +68,7 @@ def inspect(folder: Folder, number: int, terms: Terms, *, deep: bool) -> Inspect
         problems = _problems(path, manifest, lineage, deep=deep)
         lineage = Lineage(manifest.parent, manifest.term)
         condition = Condition.CORRUPT if problems else Condition.GOOD
+    # Last, so that fenced wins over corrupt: what is fenced is on no timeline, so its damage must not stop a fallback.
     if lineage is not None and terms.fences(lineage.term, number):
         condition = Condition.FENCED
         problems = [f"term {lineage.term} published it after a greater term had begun", *problems]

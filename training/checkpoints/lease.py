@@ -77,9 +77,11 @@ class FolderLease:
         """
         options = options or LeaseOptions()
         folder.create()
-        facts = {"holder": holder, "pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        facts = {"holder": holder, "pid": os.getpid(), "host": socket.gethostname(), "since": since}
         try:
             writer = cls(folder, *_Contest(folder, facts, options).win())
+            # Renewed before the record of the term is written: on a slow disk that may take longer than others wait.
             writer._live(options, on_passed)
             writer._begin(facts)
         except OSError as error:
@@ -103,6 +105,7 @@ class FolderLease:
     def release(self) -> None:
         """Give the folder back: the next writer takes over at once."""
         self._stop.set()
+        # `on_passed` may release on the lease's own thread, and a thread cannot join itself.
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         if self._lock >= 0:
@@ -167,6 +170,7 @@ def describe_holder(folder: Folder, term: int) -> str:
     try:
         facts = json.loads(folder.lock(term).read_bytes())
         return f"{facts['holder']} (process {facts['pid']} on {facts['host']}, since {facts['since']})"
+    # A lock file is empty for a moment after its creation.
     except (OSError, ValueError, KeyError, TypeError):
         return "an unknown process"
 
@@ -174,9 +178,12 @@ def describe_holder(folder: Folder, term: int) -> str:
 def _claim(folder: Folder, term: int, facts: dict[str, Any]) -> int | None:
     """Create and lock the lock file of the next term; None when another process was first."""
     try:
+        # Closed in child processes: flock belongs to the open file, so a child would hold the folder after our death.
         handle = os.open(folder.lock(term), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
     except FileExistsError:
         return None
+    # Between creating and locking, another process may find the lock free, count its writer as dead, and take the next
+    # term.
     if not _locked(handle) or folder.highest_term() != term:
         os.close(handle)
         return None
@@ -233,7 +240,3 @@ def _keep_alive(
             return
         except (OSError, ConfigError) as error:
             log.warning("the lease on %s was not renewed: %s", writer.folder.root, error)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -117,6 +117,7 @@ def read_manifest(folder: Path, number: int) -> Manifest:
         body = unseal(raw)
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{FILE_NAME} is not what was written: {error}") from error
+    # Before the spelling and the fields: only the seal is the same in every version of the format.
     if isinstance(body.get("format"), int) and body["format"] > FORMAT:
         raise NewerFormatError(
             f"{path} has format {body['format']}, and this millrace reads up to {FORMAT}: run the version that wrote it"
@@ -136,6 +137,7 @@ def _parse(body: Mapping[str, Any]) -> Manifest:
         manifest = Manifest(**known, files=files, ancestors=tuple(body["ancestors"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptError(f"{FILE_NAME} lacks or misspells a field: {error}") from error
+    # A name out of a manifest becomes a path, and must not lead out of the folder.
     strange = [name for name in files if not _PART_FILE.fullmatch(name)]
     if strange:
         raise CorruptError(f"{FILE_NAME} names a file that no part could have: {strange[0]!r}")

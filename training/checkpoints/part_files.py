@@ -72,6 +72,7 @@ def _read_part(folder: Path, manifest: Manifest, name: str) -> PartState:
 
 def _write_arrays(part: str, arrays: Mapping[str, Array], path: Path) -> FileFacts:
     pieces = encode(part, arrays)
+    # Asked for before the first byte, so that a full disk is named as what it is and nothing is left to remove.
     require_space(path.parent, sum(len(piece) for piece in pieces))
     return write_durably(path, pieces)
 

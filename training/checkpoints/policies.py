@@ -92,13 +92,14 @@ class KeepBest:
 
     def keep(self, manifests: Sequence[Manifest]) -> set[int]:
         """Return the n best of those that have the metric."""
-        scored = [(manifest.metrics[self.metric], manifest.number) for manifest in manifests if self._has(manifest)]
+        scored = [
+            (manifest.metrics[self.metric], manifest.number)
+            for manifest in manifests
+            if self.metric in manifest.metrics
+        ]
         sign = 1 if self.higher else -1
         scored.sort(key=lambda pair: (sign * pair[0], pair[1]), reverse=True)
         return {number for _, number in scored[: self.count]}
-
-    def _has(self, manifest: Manifest) -> bool:
-        return self.metric in manifest.metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class KeepHourly:
 
     def keep(self, manifests: Sequence[Manifest]) -> set[int]:
         """Return one number an hour."""
+        # The manifests ascend, so the last one of an hour replaces those before it.
         last_of_hour = {m.created.strftime("%Y-%m-%dT%H"): m.number for m in manifests}
         hours = sorted(last_of_hour, reverse=True)[: self.count]
         return {last_of_hour[hour] for hour in hours}

@@ -68,6 +68,7 @@ def publish_draft(
         failpoint("save.before_data")
         files = _write_data(temporary, draft, writer.term)  # (2)
         failpoint("save.after_data")
+        # The longest wait comes first: the two checks after it notice a cancellation or a takeover during the wait.
         before_manifest(draft.request)  # (3)
         gate()
         writer.check()
@@ -76,10 +77,12 @@ def publish_draft(
         failpoint("save.after_manifest")
         temporary.rename(published)  # (4)
         renamed = True
+        # Until the parent is synced, a loss of power may take the name back.
         sync_folder(writer.folder.checkpoints)
         writer.check()
         failpoint("save.after_rename")
     except MillraceError:
+        # A writer passed after the rename withdraws nothing: the fence keeps its checkpoint from being loaded.
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     except OSError as error:

@@ -66,6 +66,7 @@ class CheckpointStore:
         self.folder = folder
         self._writer = writer
         self._options = options or StoreOptions()
+        # A rewind publishes on the trainer's thread, while the writer's thread may still be ending a cancelled save.
         self._publishing = Lock()
         self._verified: dict[int, Manifest] = {}
         if writer is not None:
@@ -236,11 +237,13 @@ class CheckpointStore:
         """Return the newest, the nearest ancestor to fall back to, and the beginnings."""
         present = {manifest.number for manifest in good}
         ancestors = (number for number in newest.ancestors if number in present)
+        # Hashing reads a whole checkpoint, so an ancestor is not verified again at every save.
         fallback = next((n for n in ancestors if n in self._verified or self._look(n, terms).verified), None)
         beginnings = {manifest.number for manifest in good if manifest.parent is None}
         return beginnings | {newest.number} | ({fallback} if fallback is not None else set())
 
     def _remove(self, number: int) -> None:
+        # Renamed, and the new name synced, before the first file goes: no folder with a number is ever half removed.
         doomed = self.folder.removing(number)
         try:
             self.folder.checkpoint(number).rename(doomed)
@@ -253,6 +256,7 @@ class CheckpointStore:
     def _clean(self, term: int) -> None:
         """Remove what writers that died or were passed left half done."""
         for path, its_term in self.folder.temporaries():
+            # A greater term belongs to a writer that has passed this one and may be at work.
             if its_term is None or its_term <= term:
                 log.info("removing %s, left by a writer that ended in the middle of a save", path)
                 shutil.rmtree(path, ignore_errors=True)

@@ -50,8 +50,10 @@ def encode(part: str, arrays: Mapping[str, Array]) -> list[Bytes]:
         end += array.nbytes
         header[name] = {"dtype": _CODES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
+    # Padded by spaces, as the format allows, so that the data begins at a multiple of 8 bytes.
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *(_view(plain[name]) for name in order if plain[name].nbytes)]
+    views = (plain[name].reshape(-1).view(np.uint8).data for name in order if plain[name].nbytes)
+    return [len(text).to_bytes(8, "little") + text, *views]
 
 
 def decode(raw: bytes) -> dict[str, Array]:
@@ -64,6 +66,7 @@ def decode(raw: bytes) -> dict[str, Array]:
 
 def _plain(part: str, name: str, value: Array) -> Array:
     array = np.asarray(value, order="C")
+    # The format is little-endian on every machine.
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if name == _RESERVED or array.dtype not in _CODES:
         raise UncapturedStateError(
@@ -71,7 +74,3 @@ def _plain(part: str, name: str, value: Array) -> Array:
             "keep it as numbers or as text in the part's facts"
         )
     return array
-
-
-def _view(array: Array) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data

@@ -69,6 +69,7 @@ class CheckpointWriter:
         self._current: _RunningSave | None = None
         self._closed = False
         self._jobs: _Jobs = SimpleQueue()
+        # A daemon, because a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=_write, args=(self._jobs,), name="checkpoint-writer", daemon=True)
         self._thread.start()
 
@@ -98,6 +99,7 @@ class CheckpointWriter:
         if save is None:
             return None
         wait([save.future], timeout=deadline_s)
+        # A cancelled save may still be writing files, but it cannot pass its gate, so it publishes nothing.
         if not save.future.done() and save.gate.cancel():
             return None
         wait([save.future], timeout=_RENAME_S)

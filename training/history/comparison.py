@@ -168,6 +168,7 @@ def _measured(a: Array, b: Array) -> tuple[float, float, int]:
 
 
 def _distances(a: Array, b: Array) -> npt.NDArray[np.float64]:
+    # Widened first: bool has no difference, and small or unsigned integers wrap around.
     a, b = a.astype(_wide(a)), b.astype(_wide(b))
     same = (a == b) | ((a != a) & (b != b))  # noqa: PLR0124 - what is not itself is NaN, in any dtype
     with np.errstate(invalid="ignore", over="ignore"):

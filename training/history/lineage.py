@@ -81,6 +81,7 @@ def lineage_of(store: CheckpointStore, found: Inspection) -> CheckpointLineage:
 
 def _chain(store: CheckpointStore, manifest: Manifest) -> Iterator[Link]:
     links = (_link(store, number) for number in manifest.ancestors)
+    # Every link has numbers of its own; without them, links of one reason and code are equal.
     for _, run in groupby(links, key=lambda link: replace(link, first=0, last=0)):
         row = list(run)
         yield replace(row[0], last=row[-1].last, count=len(row))

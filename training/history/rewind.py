@@ -201,8 +201,10 @@ def publish_rewind(
     Without a provenance the target's stands, because nothing else has been learnt since.
     """
     command, target, ledger = prepared.command, prepared.target, prepared.ledger
+    # The ledger of the target has an older incarnation, under which late blocks would count as present ones.
     ledger.raise_incarnation(incarnation)
 
+    # Skips are named after the number of the rewind, which is known only while it is published.
     def under_its_number(number: int) -> dict[str, PartState]:
         ledger.follow(ledger.orders.published_as(number))
         return {NAME: ledger.snapshot()}

@@ -18,6 +18,7 @@ from training.checkpoints.manifest import Manifest
 from training.commands import Rewind
 from training.ledger.skips import Skip, uncovered
 
+# The longest name of a topic has 249 characters, and 18 digits always fit an int64.
 _OFFSET = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)
 _RANGE = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<first>\d{1,18})-(?P<last>\d{1,18})", re.ASCII)
 _WAYS = "write a checkpoint's number, a time as in 2026-11-21T03:00:00Z, an age as in -2h, or topic:partition:offset"
@@ -89,6 +90,7 @@ def parse_destination(text: str, *, now_s: float) -> Destination:
 
 def _parse_time(text: str) -> Start | None:
     """Parse a time, an age, or another word of `kafka.start`; ConfigError for a time without a zone."""
+    # What reads as a time is parsed outside of `suppress`: without a zone it is refused by an error of its own.
     try:
         datetime.fromisoformat(text)
     except ValueError:

@@ -141,6 +141,7 @@ class Ledger:
                     f"{skip.partition} [{skip.start}, {skip.end}) cannot be skipped: the partition {ahead}; "
                     "rewind to a checkpoint before the range, and give a range that is not empty"
                 )
+            # Bound to the present topic: the offsets of one that is created again are other records.
             skip = replace(skip, topic=len(account.former))
             pieces = tuple(uncovered(skip, self._skips))
             self._orders = self._orders.with_skip(skip)
@@ -158,6 +159,7 @@ class Ledger:
             if facts.incarnation < self._incarnation:
                 self._dropped_blocks += 1
                 return False
+            # All of the block is checked before the first account moves, so a block that is refused changes nothing.
             self._check(facts, refused)
             for span in facts.spans:
                 counts = span.refusing(refused[span.partition]) if span.partition in refused else span
@@ -182,6 +184,7 @@ class Ledger:
 
     def learnt(self) -> dict[Partition, int]:
         """Return the number of learnt records of each partition, earlier topics of the same name included."""
+        # The witness, with which this is compared, does not know that a topic was created again.
         return {
             partition: sum(history.learnt for history in account.histories)
             for partition, account in self.statistics().partitions.items()
@@ -223,6 +226,7 @@ class Ledger:
 
     def restore(self, state: PartState) -> None:
         """Take a saved state, counters included; the incarnation never goes back. CorruptError changes nothing."""
+        # Everything is read and checked before the lock: other threads never see a ledger that is half restored.
         try:
             accounts = {
                 Partition.parse(text): PartitionAccount.of_facts(facts)

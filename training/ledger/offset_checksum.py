@@ -30,6 +30,7 @@ class Evidence:
     def of(cls, offsets: Iterable[int]) -> "Evidence":
         """Compute the evidence of these offsets, in plain integers."""
         array = np.fromiter(offsets, np.int64)
+        # Wrapping is intended: the graph wraps in the same way.
         with np.errstate(over="ignore"):
             return cls(len(array), int(array.sum(dtype=np.int64)), int(mix(array).sum(dtype=np.int64)))
 

@@ -76,6 +76,7 @@ class TrainingCall:
         batches = tf.shape(weights)[0]
         finite = tf.TensorArray(tf.bool, size=batches)
         losses = tf.TensorArray(tf.float32, size=batches)
+        # `strategy.run` lies inside of the loop: a loop inside of the replica function fails at its first merge_call.
         for index in tf.range(batches):
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))  # noqa: B023
             applied, loss = self._guarded_step(*batch)
@@ -87,9 +88,11 @@ class TrainingCall:
 
     def _guarded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         """Run one batch on all replicas. Where its update is not finite, undo what the forward pass has changed."""
+        # Weights and optimizer are not among them: the finite guard keeps a bad update away from these.
         guarded = [*self.model.non_trainable_variables, *self.metrics.variables]
         before = [tf.convert_to_tensor(variable.value) for variable in guarded]
         verdicts, shares = self.strategy.run(self._replica_step, args=(features, labels, weights, offsets))
+        # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them.
         applied = self.strategy.experimental_local_results(verdicts)[0]
         loss = self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
 
@@ -147,6 +150,7 @@ def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any,
     features travel padded, with their lengths beside them, so that every block has one shape; here they become ragged.
     """
     x = _with_ragged(x)
+    # Private, because the public `inputs` is a flat list that does not tell a mapping from a bare input.
     inputs = getattr(model, "_inputs_struct", None)
     if len(x) == 1 and inputs is not None and not isinstance(inputs, dict):
         x = next(iter(x.values()))

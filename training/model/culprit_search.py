@@ -81,6 +81,7 @@ class CulpritSearch:
 def only(batch: Rows, rows: npt.NDArray[np.int64]) -> Rows:
     """Return the batch with only these rows present; the others are copies of them, with weight 0."""
     size = int(batch.weights.shape[1])
+    # Copies rather than zeros: BatchNormalization sees absent rows too, and zeros would pull its statistics towards 0.
     order = np.resize(rows, size)
     present = np.arange(size) < len(rows)
 

@@ -60,6 +60,8 @@ class FiniteGuard:
             bad = _not_finite([*present, *self._step.losses[-1:]])
 
             def merged(strategy: Any, bad: Any, *present: Any) -> Any:
+                # Decided outside of the replicas, so that all take the same branch; `apply` works only in
+                # `strategy.run`.
                 total = strategy.reduce(tf.distribute.ReduceOp.SUM, bad, axis=None)
 
                 def update() -> Any:
@@ -69,6 +71,7 @@ class FiniteGuard:
                 return tf.cond(tf.equal(total, 0.0), update, lambda: tf.constant(False))  # noqa: FBT003
 
             def applied(*present: Any) -> None:
+                # Gradients that are None are no tensors, so they stay behind and are put back into their places here.
                 left = iter(present)
                 apply([None if gradient is None else next(left) for gradient in gradients], variables)
 

@@ -103,6 +103,7 @@ class Hyperparameters:
     def foreseen(self, state: Mapping[str, PartState]) -> tuple[Change, ...]:
         """Return the differences that a restore of these parts would find."""
         arrays = state["optimizer"].arrays
+        # An older checkpoint holds no hyperparameters, but a rate that is a variable speaks for itself.
         then = {name: float(arrays[key]) for name in self._variables if (key := _key(name)) in arrays}
         return self._compared(state[NAME].facts or then)
 
@@ -126,13 +127,15 @@ class Hyperparameters:
         both = then.keys() & self._now.keys()
         one = {name for name in then.keys() ^ self._now.keys() if then and name.startswith(_BY_USERS)}
         return tuple(
-            Change(name=name, then=then.get(name), now=self._now.get(name), used=self._used(name))
+            Change(
+                name=name,
+                then=then.get(name),
+                now=self._now.get(name),
+                used=self._on_change if name in self._variables else OnChange.BUILD,
+            )
             for name in sorted(both | one)
             if then.get(name) != self._now.get(name)
         )
-
-    def _used(self, name: str) -> OnChange:
-        return self._on_change if name in self._variables else OnChange.BUILD
 
     def _can_hold(self, change: Change) -> bool:
         """Return whether the checkpoint's value can be set, or is not subject to the policy, as in model.py."""
@@ -156,6 +159,7 @@ def faded(model: Any) -> Iterator[str]:
         step, rate = int(np.asarray(optimizer.iterations)), float(np.asarray(optimizer.learning_rate))
         if not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule) or not step:
             continue
+        # Sampled over the steps so far, because a schedule may warm up before it decays.
         highest = max(float(np.asarray(schedule(step * part // 32))) for part in range(33))
         if rate <= _FADED * highest:
             yield (

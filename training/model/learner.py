@@ -56,6 +56,7 @@ class Learner:
         self.options = options
         self._build_model = build
         self.preprocess = preprocess
+        # Traced as the dataset traces it: what runs only eagerly must fail at the start and not in the stream.
         self._traced_preprocess = None if preprocess is None else tf.function(preprocess)
         self.strategy = make_strategy(options.devices)
         if options.batch_size % self.replicas:
@@ -152,6 +153,7 @@ class Learner:
         """Trace the call for any number of batches, and refuse a model with state that no part would save."""
         specs = tf.nest.map_structure(lambda column: tf.TensorSpec([None, *column.shape[1:]], column.dtype), rows)
         function = self.call.traced(specs)
+        # Traces the results too, so that the first posting does not wait for it.
         self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
         refuse_uncaptured(function, [*self.state, *self.metric_variables()], deterministic=deterministic)
 
@@ -178,6 +180,7 @@ class Learner:
             self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
         except Exception as error:
             raise ModelError(f"model.build: the model does not build on the schema's rows: {gist(error)}") from error
+        # Before the first call, because its traced loop cannot create variables.
         if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
 
@@ -205,6 +208,7 @@ def _behaves_differently(model: Any, rows: Rows) -> bool:
     if type(model).train_step is not keras.Model.train_step:
         return True
     x, _, _ = first_batch(model, rows)
+    # A training pass moves the seeds of dropout and moving statistics; the model has to begin as it was built.
     seeds = list(model.non_trainable_variables)
     before = [np.asarray(variable) for variable in seeds]
     training, inference = model(x, training=True), model(x, training=False)

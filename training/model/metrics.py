@@ -82,6 +82,7 @@ class CompiledMetrics:
         def weighted(*args: Any, **kwargs: Any) -> Any:
             if self._step.muted:
                 return None
+            # What a Mean is given need not be one value a row. A third argument is the weight already.
             compares = len(args) + len(kwargs.keys() & {"y_true", "y_pred"}) >= 2
             if self._step.present is not None and compares and kwargs.get("sample_weight") is None and len(args) < 3:
                 kwargs["sample_weight"] = self._step.present

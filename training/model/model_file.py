@@ -73,6 +73,7 @@ def _import(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ModelError(f"model.build: {path} is not a Python file; it must end with .py")
     module = importlib.util.module_from_spec(spec)
+    # Registered before it runs, as by an import: dataclasses in the file look their module up here.
     sys.modules[MODULE_NAME] = module
     try:
         spec.loader.exec_module(module)

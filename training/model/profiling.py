@@ -59,6 +59,7 @@ class Profiling:
         if self._taking is None:
             return contextlib.nullcontext()
         self._taking.calls += 1
+        # `_r=1` makes the profiler count this trace as a step.
         trace: AbstractContextManager[object] = tf.profiler.experimental.Trace(
             "call", step_num=self._taking.calls, _r=1
         )

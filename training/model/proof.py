@@ -65,6 +65,7 @@ class ModelProof:
     def outcome(self, probe: Probe, present: Mask | None = None) -> StateAfterCall:
         """Run one batch from the present state, copy the resulting state, and restore the present one."""
         before = {key: np.array(read(variable)) for key, variable in self._variables.items()}
+        # The made-up offsets are counted by the call as well, and the ledger knows nothing of them.
         witness = np.array(read(self._learner.witness.variable))
         try:
             result = self._learner.call(self._learner.rows_of(probe, present))
@@ -98,6 +99,7 @@ class ModelProof:
         claim = "a present row pulls with 1/B of the global batch"
         first = np.arange(self._learner.options.batch_size) % 2 == 0  # on every replica half of its rows
         none = np.zeros_like(first)
+        # A loss of regularization is in every batch, with or without rows, so the loss of no rows is subtracted.
         apart, left, right, whole = (
             float(self.outcome(probe, present).result.losses[0]) for present in (none, first, ~first, ~none)
         )

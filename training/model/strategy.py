@@ -61,6 +61,7 @@ def _set_threads(within: int) -> None:
 def _devices(replicas: int | None) -> list[str]:
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
+        # By default TensorFlow takes all the memory of each GPU at once.
         for gpu in gpus:
             tf.config.experimental.set_memory_growth(gpu, True)  # noqa: FBT003 - TensorFlow's own signature
         if replicas is not None and replicas > len(gpus):
@@ -68,6 +69,7 @@ def _devices(replicas: int | None) -> list[str]:
         return [f"GPU:{index}" for index in range(replicas or len(gpus))]
     count = replicas or 1
     cpu = tf.config.list_physical_devices("CPU")[0]
+    # Without a configuration a CPU is one device.
     if len(tf.config.get_logical_device_configuration(cpu) or [None]) < count:
         try:
             tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)

@@ -32,6 +32,7 @@ _RANDOM_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Mul
 
 def automatic_names(model: Any) -> frozenset[str]:
     """Return the names that Keras gives by itself, without their counters: classes of layers in snake case."""
+    # Only these are renumbered: a name that a user gave may end with a number and must stay as it is.
     layers = [model, *model._flatten_layers(include_self=False)]  # noqa: SLF001 - Keras has no public recursive walk
     classes = {"seed_generator", "variable", *(_snake(type(layer).__name__) for layer in layers)}
     if any(isinstance(layer, keras.layers.Bidirectional) for layer in layers):  # names its halves after what it wraps
@@ -97,6 +98,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 def optimizer_variables(model: Any) -> dict[str, Any]:
     """Return every variable of every optimizer, by its kind and the structure of the variable that it belongs to."""
     owners = {v.path.replace("/", "_"): key.replace("/", "_") for key, v in model_variables(model).items()}
+    # One path may begin another, so the longest that fits is the owner.
     longest_first = sorted(owners, key=len, reverse=True)
     keyed: dict[str, Any] = {}
     for name, optimizer in optimizers_of(model).items():
@@ -127,6 +129,7 @@ def backing(variable: Any) -> Any:
 def read(variable: Any) -> Any:
     """Return the variable's present value as a tensor that no later update changes."""
     value = backing(variable)
+    # Each replica holds only its portion of a variable that is reduced on read.
     if getattr(value, "_policy", None) is not None and value.synchronization == tf.VariableSynchronization.ON_READ:
         return tf.convert_to_tensor(value)
     return copies(variable)[0].read_value()
@@ -167,6 +170,7 @@ class VariablesPart:
         for key, variable in self.variables.items():
             if key in arrays:
                 assign(variable, arrays[key])
+        # The first save then finds memory in place, instead of allocating as much as the model takes.
         if not self._kept:
             self._kept.append({key: np.array(array) for key, array in arrays.items() if key in self.variables})
 

@@ -51,6 +51,7 @@ def write_weights(model: Any, path: Path) -> int:
     """Write `.weights.h5` under its name in one step, and return its size in bytes."""
     checked_target(path)
     try:
+        # Keras writes into the final path, where a kill would leave half a file.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".millrace-") as folder:
             whole = Path(folder) / path.name
             model.save_weights(whole)

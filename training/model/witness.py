@@ -28,6 +28,7 @@ def _mix(offsets: Any) -> Any:
     """Compute SplitMix64 in the graph; multiplication wraps in the same way, signed or not."""
 
     def shifted(z: Any, by: int) -> Any:
+        # SplitMix64 shifts in zeros; on int64 a shift would copy the sign.
         unsigned = tf.bitcast(z, tf.uint64)
         return tf.bitcast(tf.bitwise.right_shift(unsigned, tf.constant(by, tf.uint64)), tf.int64)
 

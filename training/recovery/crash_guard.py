@@ -103,6 +103,7 @@ class CrashGuard:
         try:
             record = StartRecord(folder.start(lease.term), number)
         except OSError as error:
+            # The guard is an aid: a folder that takes no record must not stop the trainer.
             log.warning("the next start cannot see what this one had in flight: %s: %s", folder.starts, error.strerror)
             return cls(loop=loop, folder=folder)
         return cls(loop=loop, folder=folder, record=record)

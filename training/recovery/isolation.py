@@ -136,6 +136,7 @@ class IsolatingLearner:
             if gist is None:
                 continue
             if len(rows) > 1:
+                # Reversed, so that the first half is popped next and searched to its end before the second is tried.
                 untried.extend(reversed(np.array_split(rows, 2)))
                 continue
             self.culprits.append(Culprit(int(partitions[rows[0]]), int(offsets[rows[0]]), gist))

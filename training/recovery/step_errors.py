@@ -189,6 +189,7 @@ class StepRecovery:
             isolating.learn(delivery.rows)
         except TooManyCulpritsError as error:
             raise self._too_many(facts, error.gist, f"at least {error.count} of {facts.rows} records raise") from error
+        # Across blocks, because blocks of a few rows never reach the limit of a single block.
         self._in_a_row = 0 if isolating.pieces else self._in_a_row + len(isolating.culprits)
         if self._in_a_row > FEW:
             raise self._too_many(facts, isolating.culprits[-1].gist, f"{self._in_a_row} records in a row raise")

@@ -53,6 +53,7 @@ class LabelSums:
         if kind is Baseline.NONE or not len(labels):
             return cls()
         if kind is Baseline.CLASSES:
+            # Clipped: bincount refuses negative labels, and allocates as much as the greatest one says.
             counts = np.bincount(np.clip(labels.reshape(-1).astype(np.int64), 0, MOST_CLASSES))
             return cls(count=len(labels), classes=counts.astype(np.float64))
         flat = labels.reshape(len(labels), -1)

@@ -140,6 +140,7 @@ class LiveMetrics:
         """Take the cumulative sums back; metrics that are compiled differently now begin at zero."""
         arrays = state.arrays
         facts = state.facts
+        # By name, because another metric may have states of the same shape.
         same = facts.get("names", self._names) == self._names
         states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays)) if same]
         labels = LabelSums.of(int(facts["labels"]), arrays)

@@ -139,6 +139,7 @@ class Saving:
             failpoint("restore.after")
             announcements.changed(self._options.report_event, self.changes, newest.number)
             return newest
+        # Number 0 is durable before the first fetch: a restart must not resolve `latest` again, past newer records.
         for partition, offset in start().items():
             self._ledger.join(partition, offset)
         failpoint("start.before_zero")
@@ -161,6 +162,7 @@ class Saving:
         return self._options.policy.due(
             SaveContext(
                 now=self._options.clock(),
+                # A save that failed waits for its next time too, instead of being tried again after every call.
                 last_saved_at=max(self.last.at, self._tried_at),
                 step=self.step,
                 last_saved_step=self._saved_step,
@@ -174,11 +176,13 @@ class Saving:
             self._waiting.append(command)
         if self._under_way is not None:
             return
+        # One save answers all commands that wait; the manifest names the first.
         first = self._waiting[0] if self._waiting else Save()
         self._tried_at = began = self._options.clock()
         request, state = self._request(reason, by=first.by, note=first.note), self._state.snapshot()
         stall_s = self._options.clock() - began
         future = self._writer.submit(request, state)
+        # Called when the files are written, or the save has failed: the next snapshot reuses the memory.
         future.add_done_callback(lambda _done: release(state))
         self._settled_since, self._saved_step = False, self.step
         self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
@@ -190,11 +194,13 @@ class Saving:
         """
         target = verified_target(self._store, command.to)
         prepared = prepare_rewind(target, command, self._ledger.orders)
+        # Whether the model fits is known before the rewind is published: afterwards a restart would resume from it.
         self._state.fitting(command.to, target.parts)
         return prepared
 
     def publish_rewind(self, prepared: PreparedRewind) -> Manifest:
         """Publish the rewind as a checkpoint of its own; from then on a restart resumes from it."""
+        # A restart resumes from the greatest number: no save of the present history may come after the rewind.
         self.settle()
         self._answer_waiting_saves()
         failpoint("rewind.before_order")
@@ -266,6 +272,7 @@ class Saving:
                     "a restart resumes from the one before it: give stop.grace more time, or check the disk"
                 )
             self._collect()
+            # `_collect` only logs a failure that the next save can repair; after the last one there is none.
             under_way.future.result()
         self._writer.close(self._options.stop_timeout_s)
 
@@ -314,6 +321,7 @@ class Saving:
     def _save_failed(self, commands: Sequence[Save], error: Exception) -> None:
         self.failed += 1
         self.last_error = str(error)
+        # What this save held is not saved yet, even if nothing more is settled.
         self._settled_since = True
         log.error("a checkpoint failed, and the next save tries again: %s", error)
         announcements.save_failed(self._options.report_event, error)

@@ -17,10 +17,12 @@ def sums_of(piece: Piece, task: Baseline, batch_size: int) -> Sums:
     offsets = rows.offsets.numpy()
     present = offsets >= 0
     if lesson.culprits.offsets:
+        # By partition and offset: the same offset of another partition is another record.
         places = np.stack([rows.partitions.numpy(), offsets], axis=-1).astype(np.int64)
         culprits = np.array(lesson.culprits.offsets, np.int64)
         present &= ~np.isin(_as_one(places), _as_one(culprits))
     records = int(present.sum())
+    # A train_step that reports no loss gives NaN for every batch; then no record counts as scored by loss.
     applied = result.finite & np.isfinite(result.losses)
     # Keras divides a batch's loss by all of its rows: times the batch size it is a sum over the rows that are present.
     loss = float(result.losses[applied].sum()) * batch_size

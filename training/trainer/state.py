@@ -47,6 +47,7 @@ class TrainerState:
         self._learner, self._ledger = learner, ledger
         self.progress = Progress()
         self.hyperparameters = Hyperparameters(learner.model, hyperparameters)
+        # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
         self._parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
 
     def snapshot(self) -> dict[str, PartState]:
@@ -60,6 +61,7 @@ class TrainerState:
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
             raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")
+        # All checks come before the first restore, so that a checkpoint that is refused has changed nothing.
         self.hyperparameters.check(state)
         for part in self._parts:
             if isinstance(part, VariablesPart):
@@ -74,6 +76,7 @@ class TrainerState:
 
     def _check_witness(self) -> None:
         """Raise CorruptError unless the model's witness and the ledger have counted the same offsets as learnt."""
+        # Without zeros: the ledger knows a partition when it joins, the witness when a block names it.
         seen = {partition: count for partition, count in self._learner.witness.counts().items() if count}
         counted = {partition: count for partition, count in self._ledger.learnt().items() if count}
         if seen != counted:

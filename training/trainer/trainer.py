@@ -133,6 +133,7 @@ class Trainer:
         facts = delivery.facts
         began = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
+        # Before the call, which counts in the rows of the witness that its partitions have.
         for span in facts.spans:  # (6)
             if self._ledger.join_if_new(span.partition, span.start):
                 announcements.joined(self._reports.report_event, span.partition, span.start)
@@ -140,6 +141,7 @@ class Trainer:
         failpoint("call.before")
         if facts.batches:  # none where every record of the block was skipped or set aside before
             with self._profiling.call(), self._parts.in_flight(facts):
+                # Drawing takes the interpreter lock: between two calls the trainer would wait for it, some 5 of 220 ms.
                 self._need_stream().draw_ahead()
                 learnt = self._steps.learn(delivery)
             self._sizes.called(facts.batches, self._clock() - began)
@@ -152,6 +154,7 @@ class Trainer:
         failpoint("call.settled")
         rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())  # (8)
         self._learnt += rows
+        # A block without rows has no event times.
         self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms
         freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
         self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
@@ -232,6 +235,7 @@ class Trainer:
         """
         self._phases.enter(Phase.RESTORING)
         try:
+            # Everything that can refuse the rewind comes before the stream is closed.
             prepared = self._saving.prepare_rewind(command)
         except MillraceError as error:
             command.answer.set_exception(error)
@@ -253,9 +257,11 @@ class Trainer:
         self._phases.enter(Phase.RESTORING)
         self._close_stream()
         newest = self._saving.newest()
+        # Before the restore: the stream that is opened afterwards asks which offsets are suspect.
         self._steps.remember(raised, newest)
         learnt = sum(self._ledger.learnt().values())
         self._saving.fall_back(newest)
+        # What is read again must count once against a limit on records.
         self._learnt -= learnt - sum(self._ledger.learnt().values())
         self._learnt_to_ms = None
         self._open()
@@ -295,6 +301,7 @@ class Trainer:
             target=self._sizes.target,
             suspects=self._steps.suspects,
         )
+        # The blocks of this incarnation number the partitions by these positions, sorted.
         self._learner.witness.lay(start.positions)
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(start.positions)})
         self._stream = self._parts.streams.open(start)
@@ -324,7 +331,9 @@ class Trainer:
     def _fail(self, error: BaseException) -> None:
         """End without a checkpoint: a restart resumes from the newest durable one."""
         self._phases.enter(Phase.FAILED, str(error))
+        # An error of ours names its way out in one line; any other is a defect and needs its traceback.
         log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
+        # Each by itself: where closing the stream fails, the commands that wait for a save are answered all the same.
         for clean_up in (self._close_stream, lambda: self._saving.abandon(error)):
             try:
                 clean_up()
