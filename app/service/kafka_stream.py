@@ -244,6 +244,7 @@ def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -
 
 def letter_of(chunk: Chunk, refused: Refused, name: str) -> DeadLetter:
     """Return the dead letter of a refused record: its bytes, and the reason."""
+    # The offsets of a chunk ascend, with gaps.
     at = int(chunk.offsets.searchsorted(refused.offset))
     return DeadLetter(
         partition=chunk.partition,

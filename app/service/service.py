@@ -154,6 +154,7 @@ class Service:
                 running.trainer.run()
                 self.error = running.trainer.error
             except _Stopped:
+                # No phase but STOPPING leads to ENDED.
                 self.phases.enter(Phase.STOPPING)
                 self.phases.enter(Phase.ENDED)
             except BaseException as error:
@@ -188,7 +189,7 @@ class Service:
     def _take_folder(self, opened: ExitStack) -> FolderLease:
         folder = Folder(self.settings.checkpoints.path / self.settings.name)
         lease = FolderLease.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
-        # The first on the stack is the last to run: the folder is free when nothing of this process writes any more.
+        # The first on the stack is the last to run: the folder is free only when everything else is closed.
         opened.callback(lease.release)
         return lease
 

@@ -85,6 +85,7 @@ def inspect(folder: Folder, number: int, terms: Terms, *, deep: bool) -> Inspect
 
 def _problems(path: Path, manifest: Manifest, named: Lineage | None, *, deep: bool) -> list[str]:
     problems = []
+    # The lineage is stored twice, so manifests that were swapped show here although their seals hold.
     if named != Lineage(manifest.parent, manifest.term):
         problems.append(f"the file that names its parent is missing, or says other than {FILE_NAME}")
     complaints = (complaint(path / name, facts, deep=deep) for name, facts in sorted(manifest.files.items()))

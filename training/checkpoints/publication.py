@@ -146,6 +146,7 @@ def _write_manifest(
         files=files,
         positions={str(partition): position for partition, position in sorted(request.positions.items())},
         provenance=dict(request.provenance),
+        # JSON has no NaN and no infinity, and the seal refuses both.
         metrics={name: float(value) for name, value in request.metrics.items() if isfinite(value)},
         variables=None,
     )

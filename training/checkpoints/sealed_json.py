@@ -25,6 +25,7 @@ def seal(body: Mapping[str, Any]) -> bytes:
 
 def unseal(raw: bytes) -> dict[str, Any]:
     """Return the document without its seal, or raise a ValueError that says what is wrong with it."""
+    # Python reads NaN and Infinity as numbers, though JSON has neither and `seal` never writes them.
     document = json.loads(raw, parse_constant=_refuse)
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")  # noqa: TRY004 - one kind of error for all that is wrong

@@ -289,6 +289,7 @@ class CheckpointStore:
     def _require_empty(self) -> None:
         terms = Terms.read(self.folder)
         looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
+        # What is fenced is never loaded, so it is nothing to resume from.
         if any(look.condition is not Condition.FENCED for look in looks):
             raise DataLossError(
                 f"{self.folder.checkpoints} holds checkpoints, and a new beginning would forget what they have learnt: "

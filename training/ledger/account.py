@@ -42,6 +42,7 @@ class PartitionAccount(OffsetCounts):
 
     def moved_to(self, position: int, settled: OffsetCounts, fingerprint: Fingerprint | None) -> "PartitionAccount":
         """Return the account after the offsets up to `position` were settled, with these counts."""
+        # A block that ends within a chunk brings none; then the last one still identifies the topic.
         known = fingerprint or self.fingerprint
         return replace(self, position=position, fingerprint=known, **(self + settled).fields())
 

@@ -52,6 +52,7 @@ class CulpritSearch:
         offsets = batch.offsets.numpy()[0]
         partitions = batch.partitions.numpy()[0]
         bad, calls = [np.flatnonzero(offsets >= 0)], 0
+        # The call of the whole batch has failed already, so the first tries are its halves.
         while bad:
             rows = bad.pop()
             if len(rows) == 1 or calls >= MOST_CALLS:

@@ -27,6 +27,7 @@ class FiniteGuard:
 
     def __init__(self, model: Any) -> None:
         self._step = _GuardedStep()
+        # Replaced on the objects, so that a train_step of the user's own passes through the guard as well.
         for optimizer in optimizers_of(model).values():
             optimizer.apply = self._guarded(optimizer.apply)
         model.compute_loss = self._noted(model.compute_loss)

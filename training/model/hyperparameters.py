@@ -80,6 +80,7 @@ class Hyperparameters:
         self._now = {**_of_optimizers(model), **options.settings}
         variables = optimizer_variables(model)
         self._variables = {name: variables[key] for name in self._now if (key := _key(name)) in variables}
+        # Read before any restore, which overwrites the variables.
         self._built = {name: np.array(read(variable)) for name, variable in self._variables.items()}
         self._classes = frozenset(f"{name}.{_CLASS}" for name in optimizers_of(model))
         self._in_force = self._now

@@ -110,6 +110,7 @@ class LiveMetrics:
         oldest = self._clock() - self._window_s
         window = Sums()
         for began, sums in self._buckets:
+            # While no records come, `add` removes no bucket, so those before the window are left out here.
             if began >= oldest:
                 window.add(sums)
         return LiveSnapshot(

@@ -30,6 +30,7 @@ class CallSize:
 
     def called(self, batches: int, seconds: float) -> None:
         """Record the duration of a call, and change the target if the next calls should have another size."""
+        # By batch, so that calls of the size before a change still count.
         self._batch_s.append(seconds / batches)
         if len(self._batch_s) < _CALLS:
             return

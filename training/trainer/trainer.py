@@ -270,6 +270,7 @@ class Trainer:
         """Restart partitions whose topics were deleted and created again: their old histories end here."""
         self._phases.enter(Phase.RESTORING)
         self._close_stream()
+        # A save begins only if none is under way: without this the save below would not be made.
         self._saving.settle()
         for partition, beginning in beginnings.items():
             self._ledger.restart_partition(partition, beginning)
