@@ -15,7 +15,7 @@ import anyio
 
 from app.api.checkpoint_verification import VerificationQueue
 from app.api.offload import Charge, run_on_thread
-from app.monitoring.models import Checkpoint, CheckpointInFull, OtherFolder
+from app.monitoring.checkpoint_models import Checkpoint, CheckpointInFull, OtherFolder
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
@@ -103,11 +103,8 @@ def in_full(inspection: Inspection) -> CheckpointInFull:
     fields: dict[str, Any] = _fields(inspection)
     if manifest is not None:
         fields |= {
-            "ancestors": list(manifest.ancestors),
+            **{name: getattr(manifest, name) for name in ("ancestors", "positions", "metrics", "provenance")},
             "files": {name: {"bytes": facts.size, "sha256": facts.sha256} for name, facts in manifest.files.items()},
-            "positions": dict(manifest.positions),
-            "metrics": dict(manifest.metrics),
-            "provenance": dict(manifest.provenance),
         }
     return CheckpointInFull(**fields, verified=inspection.verified)
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from app.api.problem_documents import ProblemError, as_problem
-from app.monitoring.models import OperationView, moment
+from app.monitoring.models import OperationView
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Commands, Profiled
 
@@ -73,22 +73,16 @@ class Operation:
 
     def view(self) -> OperationView:
         """Return the state of the operation for a client."""
-        began = moment(self.began_at)
+        view = partial(OperationView, id=self.id, kind=self.kind, began_at=self.began_at)
         if not self.done:
-            return OperationView(id=self.id, kind=self.kind, state="running", began_at=began)
-        ended = moment(self.ended_at or time.time())
+            return view(state="running")
+        view = partial(view, ended_at=self.ended_at or time.time())
         try:
             result = self.result()
         except ProblemError as problem:
-            return OperationView(
-                id=self.id, kind=self.kind, state="failed", began_at=began, ended_at=ended, complaint=problem.detail
-            )
-        return OperationView(
-            id=self.id,
-            kind=self.kind,
+            return view(state="failed", complaint=problem.detail)
+        return view(
             state="succeeded",
-            began_at=began,
-            ended_at=ended,
             checkpoint=result.number if isinstance(result, Manifest) else None,
             profile=str(result.folder) if isinstance(result, Profiled) else None,
         )

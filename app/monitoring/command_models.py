@@ -1,11 +1,11 @@
-"""The bodies of commands, and the answer to a rewind that is only planned."""
+"""The bodies of commands, and the answers that only commands have."""
 
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from app.monitoring.models import Answer, Shape, SkipView
+from app.monitoring.models import Answer, Shape, SkipView, Tenths
 
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 _NO_NUMBER = r"^[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f0-9][^\x00-\x1f\x7f]*$"
@@ -17,7 +17,8 @@ class SaveBody(Shape):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"note": "before the sale"}]})
 
-    note: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; recorded with the checkpoint.")
+    note: str | None = Field(None, max_length=500, pattern=_LINE)
+    """Why; recorded with the checkpoint."""
 
 
 class ProfileBody(Shape):
@@ -25,7 +26,8 @@ class ProfileBody(Shape):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"calls": 50}]})
 
-    calls: int = Field(20, ge=1, le=1000, strict=True, description="How many calls it should show.")
+    calls: int = Field(20, ge=1, le=1000, strict=True)
+    """How many calls it should show."""
 
 
 class RestoreBody(Shape):
@@ -35,18 +37,14 @@ class RestoreBody(Shape):
         json_schema_extra={"examples": [{"skip": ["clicks:0:100-200"], "reason": "a broken producer"}]}
     )
 
-    skip: list[str] = Field(
-        default_factory=list,
-        max_length=100,
-        description="Ranges to skip, as in clicks:0:100-200; both ends are skipped too.",
-    )
-    unskip: list[str] = Field(
-        default_factory=list,
-        max_length=100,
-        description="Earlier commands to skip that should no longer hold, as in rewind-17; all others stay.",
-    )
-    reason: str | None = Field(None, max_length=500, pattern=_LINE, description="Why; recorded with the checkpoint.")
-    dry_run: bool = Field(default=False, description="Only answer with what would be done.")
+    skip: list[str] = Field(default_factory=list, max_length=100)
+    """Ranges to skip, as in clicks:0:100-200; both ends are skipped too."""
+    unskip: list[str] = Field(default_factory=list, max_length=100)
+    """Earlier commands to skip that should no longer hold, as in rewind-17; all others stay."""
+    reason: str | None = Field(None, max_length=500, pattern=_LINE)
+    """Why; recorded with the checkpoint."""
+    dry_run: bool = False
+    """Only answer with what would be done."""
 
 
 class RewindBody(RestoreBody):
@@ -65,27 +63,56 @@ class RewindBody(RestoreBody):
 class PartitionPlan(Shape):
     """What a rewind would do to one partition."""
 
-    position: int = Field(description="The next offset now.")
-    back_to: int = Field(description="The next offset after the rewind.")
-    replayed: int = Field(description="Offsets that would be read again.")
-    skipped: int = Field(description="Offsets on the way that would not be.")
-    earliest: int | None = Field(None, description="The first offset that Kafka still has; left out where unknown.")
-    gone: int | None = Field(None, description="Offsets on the way that Kafka has no more.")
+    position: int
+    """The next offset now."""
+    back_to: int
+    """The next offset after the rewind."""
+    replayed: int
+    """Offsets that would be read again."""
+    skipped: int
+    """Offsets on the way that would not be."""
+    earliest: int | None = None
+    """The first offset that Kafka still has; left out where unknown."""
+    gone: int | None = None
+    """Offsets on the way that Kafka has no more."""
 
 
 class RewindPlanAnswer(Answer):
     """What a rewind would do; nothing was done."""
 
     to: int
-    step: int = Field(description="Of that checkpoint.")
-    created_at: str = Field(description="When it was written.")
-    learnt_to: str | None = Field(None, description="The newest event time that it has learnt.")
+    step: int
+    """Of that checkpoint."""
+    created_at: str
+    """When it was written."""
+    learnt_to: str | None = None
+    """The newest event time that it has learnt."""
     replayed: int
     skipped: int
-    gone: int | None = Field(None, description="Offsets that Kafka has no more; left out where it could not be asked.")
-    takes_s: float | None = Field(
-        None, description="How long the replay takes at the best rate of the last five minutes; left out without one."
-    )
-    advice: str | None = Field(None, description="What to do where some are gone.")
-    skips: list[SkipView] | None = Field(None, description="Earlier commands to skip, which stay in force.")
+    gone: int | None = None
+    """Offsets that Kafka has no more; left out where it could not be asked."""
+    takes_s: Tenths | None = None
+    """How long the replay takes at the best rate of the last five minutes; left out without one."""
+    advice: str | None = None
+    """What to do where some are gone."""
+    skips: list[SkipView] | None = None
+    """Earlier commands to skip, which stay in force."""
     partitions: Mapping[str, PartitionPlan]
+
+
+class StateAnswer(Answer):
+    """The trainer's phase after a command."""
+
+    state: str
+    reason: str | None = None
+
+
+class ProfileAnswer(Answer):
+    """A profile that was written."""
+
+    folder: str
+    """On the trainer's machine."""
+    calls: int
+    """How many calls it shows; fewer than asked for where records were slow to come."""
+    open: str
+    """The command that shows it."""

@@ -117,12 +117,11 @@ def _behind(snapshot: Snapshot, partition: Partition) -> int | None:
 
 def _view(snapshot: Snapshot, partition: Partition, lag: LearntLag) -> PartitionLagView:
     fetching = snapshot.source.lag.partitions.get(partition)
-    seconds = lag.partitions.get(partition)
     return PartitionLagView(
         position=snapshot.ledger.partitions[partition].position,
         fetched=None if fetching is None else fetching.position,
         end=None if fetching is None else fetching.end,
         lag_records=_behind(snapshot, partition),
-        lag_s=None if seconds is None else round(seconds, 3),
+        lag_s=lag.partitions.get(partition),
         same_topic=_SHOWN.get(snapshot.source.recognised.get(partition)),
     )

@@ -1,10 +1,9 @@
 """Lineage as it is answered: orders and histories out of ledgers, in the API's shapes. Pure; runs anywhere."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from app.monitoring.lineage_models import EventTimeView, HistoryView, LinkView
+from app.monitoring.lineage_models import EventTimeView, HistoryView
 from app.monitoring.models import RewoundView, SkipView, event_moment
 from consumers.records import Partition
 from training.history.lineage import CheckpointLineage
@@ -20,7 +19,7 @@ def lineage_fields(lineage: CheckpointLineage) -> dict[str, Any]:
         "event_time": event_time_of(lineage.event_span),
         "skips": skips_of(lineage.orders, lineage.partitions),
         "rewound": rewound_of(lineage.orders),
-        "chain": [LinkView(**asdict(link)) for link in lineage.chain] or None,
+        "chain": lineage.chain or None,
     }
 
 

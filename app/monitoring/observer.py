@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.monitoring.lag_view import CaughtUp, LearntLag, caught_up, learnt_lag
-from app.monitoring.models import Trouble, moment
+from app.monitoring.models import Trouble
 from app.monitoring.problems import problems_of
 from app.monitoring.snapshot import Snapshot
 from consumers.loop_lag import LoopLag
@@ -104,7 +104,7 @@ class Observer:
         lately = snapshot.clock - self._refused_at < _REFUSALS_LAST_S
         found = list(problems_of(snapshot, refused_lately=lately))
         self._since = {problem.kind: self._since.get(problem.kind, snapshot.at) for problem in found}
-        return tuple(Trouble(problem=p.kind, what=p.what, since=moment(self._since[p.kind]), fix=p.fix) for p in found)
+        return tuple(Trouble(problem=p.kind, what=p.what, since=self._since[p.kind], fix=p.fix) for p in found)
 
     def _arriving(self, now: _LastLook, over_s: float) -> float | None:
         recent = (s for s in self._samples if s.clock >= now.clock - over_s)

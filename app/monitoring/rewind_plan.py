@@ -5,10 +5,8 @@ For the HTTP side and for a rewind while no trainer runs, which loads no TensorF
 
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
-from dataclasses import asdict
 from typing import Any
 
-from app.monitoring.command_models import PartitionPlan
 from app.monitoring.lineage_view import skips_of
 from app.monitoring.models import SkipView, event_moment
 from app.service.source_view import SourceView
@@ -39,10 +37,10 @@ def plan_fields(plan: RewindPlan, *, policy: OutOfRange, per_s: float | None) ->
         "replayed": plan.replayed,
         "skipped": plan.skipped,
         "gone": plan.gone,
-        "takes_s": round(plan.replayed / per_s, 1) if per_s else None,
+        "takes_s": plan.replayed / per_s if per_s else None,
         "advice": plan.advice(policy),
         "skips": [skip for skip in skips_of(plan.orders, plan.history) or () if _is_earlier(skip)] or None,
-        "partitions": {str(partition): PartitionPlan(**asdict(one)) for partition, one in plan.partitions.items()},
+        "partitions": {str(partition): replay for partition, replay in plan.partitions.items()},
     }
 
 

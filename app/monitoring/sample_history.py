@@ -9,30 +9,21 @@ than a tier reaches is overwritten, and all of it ends with the process.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from app.monitoring.event_models import Extremes, Means, Stretch
 from app.monitoring.observer import Observation
 from app.monitoring.throughput import throughput_of
 from app.monitoring.verdict import headline
 
-COLUMNS = (
-    "metric",
-    "baseline",
-    "lag_s",
-    "learnt_per_s",
-    "arriving_per_s",
-    "waiting_records",
-    "waiting_input",
-    "waiting_compute",
-    "waiting_saving",
-)
-WITH_EXTREMES = ("metric", "lag_s", "learnt_per_s", "arriving_per_s")
+COLUMNS = tuple(Means.model_fields)
 _COUNT, _SUM, _LEAST, _GREATEST = range(4)
 _EMPTY = (0.0, 0.0, math.inf, -math.inf)
 Values = Mapping[str, float | None]
+Columns = TypeVar("Columns", Means, Extremes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +40,6 @@ SPANS = (
     TierSpan(name="2h", step_s=10, slots=720),
     TierSpan(name="24h", step_s=60, slots=1440),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """What a tier holds: columns of equal length, the oldest first. None where nothing was known."""
-
-    step_s: int
-    metric: str | None
-    """The name of the live metric."""
-    at: list[float]
-    """When each bucket was begun, seconds since 1970."""
-    mean: Mapping[str, list[float | None]]
-    least: Mapping[str, list[float | None]]
-    greatest: Mapping[str, list[float | None]]
 
 
 class Tier:
@@ -98,12 +75,13 @@ class Tier:
             means = np.where(counts > 0, facts[..., _SUM] / counts, np.nan)
         finest = self.span.step_s == SPANS[0].step_s
         return Stretch(
+            span=self.span.name,
             step_s=self.span.step_s,
             metric=metric,
             at=[round(float(at), 3) for at in self._at[order]],
-            mean=_columns(means, COLUMNS),
-            least={} if finest else _columns(facts[..., _LEAST], WITH_EXTREMES),
-            greatest={} if finest else _columns(facts[..., _GREATEST], WITH_EXTREMES),
+            mean=_columns(means, Means),
+            least=None if finest else _columns(facts[..., _LEAST], Extremes),
+            greatest=None if finest else _columns(facts[..., _GREATEST], Extremes),
         )
 
 
@@ -147,8 +125,9 @@ def sample(observation: Observation) -> tuple[str | None, Values]:
     return name, {**values, **{f"waiting_{what}": share if busy else None for what, share in waiting.items()}}
 
 
-def _columns(table: npt.NDArray[Any], names: tuple[str, ...]) -> dict[str, list[float | None]]:
-    return {name: [shortened(value) for value in table[:, COLUMNS.index(name)].tolist()] for name in names}
+def _columns(table: npt.NDArray[Any], shape: type[Columns]) -> Columns:
+    columns = {name: table[:, COLUMNS.index(name)].tolist() for name in shape.model_fields}
+    return shape(**{name: [shortened(value) for value in values] for name, values in columns.items()})
 
 
 def shortened(value: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from app.monitoring.envelope import stamp
 from app.monitoring.lag_view import partition_lags, retention_s_left
@@ -10,7 +11,6 @@ from app.monitoring.models import (
     AssignedPartitions,
     CheckpointView,
     CommitsView,
-    HyperparameterView,
     KafkaView,
     LagAnswer,
     LiveView,
@@ -24,11 +24,10 @@ from app.monitoring.models import (
 from app.monitoring.observer import Observation
 from app.monitoring.record_flow import balanced, flow_of
 from app.monitoring.snapshot import Snapshot
-from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, staleness_of, throughput_of
+from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
 from app.monitoring.verdict import headline, mood_of, verdict_of
 from app.settings.units import format_duration
 from pipelines.offset_counts import OffsetCounts
-from training.model.hyperparameters import Change
 
 
 def status_of(observation: Observation) -> Status:
@@ -41,7 +40,7 @@ def status_of(observation: Observation) -> Status:
         reason=snapshot.phase.reason,
         verdict=verdict_of(observation, throughput),
         mood=mood_of(observation),
-        problems=list(observation.problems),
+        problems=observation.problems,
         stream=_stream(observation),
         throughput=throughput,
         records=records_of(snapshot),
@@ -62,9 +61,9 @@ def lag_answer(observation: Observation) -> LagAnswer:
     return LagAnswer(
         **stamp(snapshot),
         lag_records=lag.records,
-        lag_s=_rounded(lag.seconds),
+        lag_s=lag.seconds,
         catch_up_s=catch_up_s(observation),
-        retention_s_left=_rounded(retention_s_left(snapshot, lag)),
+        retention_s_left=retention_s_left(snapshot, lag),
         partitions=partition_lags(snapshot, lag),
         commits=CommitsView(accepted=source.commits_accepted, refused=source.commits_refused)
         if snapshot.fetching_began
@@ -78,7 +77,7 @@ def throughput_answer(observation: Observation) -> ThroughputAnswer:
     return ThroughputAnswer(
         **stamp(snapshot),
         **dict(throughput_of(observation)),
-        staleness_s=staleness_of(snapshot),
+        staleness_s=snapshot.meter.freshness_s or None,
         queued_bytes=queue_of(snapshot),
         loop_lag_ms=loop_lag_of(observation),
     )
@@ -94,10 +93,7 @@ def records_of(snapshot: Snapshot) -> RecordsView:
         offsets=sum(history.settled for history in histories),
         **counts.to_json(),
         begun_anew=len(histories) - len(partitions) or None,
-        fetched=flow.fetched if flow else None,
-        handed=flow.handed if flow else None,
-        held=flow.held if flow else None,
-        discarded=flow.discarded if flow else None,
+        **(asdict(flow) if flow else {}),
         balanced=balanced(snapshot),
     )
 
@@ -108,16 +104,12 @@ def _stream(observation: Observation) -> StreamView:
     waiting = len(snapshot.source.waiting_partitions)
     return StreamView(
         lag_records=lag.records,
-        lag_s=_rounded(lag.seconds),
-        staleness_s=staleness_of(snapshot),
+        lag_s=lag.seconds,
+        staleness_s=snapshot.meter.freshness_s or None,
         catch_up_s=catch_up_s(observation),
-        retention_s_left=_rounded(retention_s_left(snapshot, lag)),
+        retention_s_left=retention_s_left(snapshot, lag),
         partitions=AssignedPartitions(assigned=assigned, of=assigned + waiting),
     )
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
 
 
 def _live(snapshot: Snapshot) -> LiveView | None:
@@ -156,12 +148,8 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         replicas=posting.model.replicas,
         device=", ".join(posting.model.devices),
         incarnation=snapshot.ledger.incarnation,
-        hyperparameters_changed=[_changed(change) for change in posting.changes] or None,
+        hyperparameters_changed=posting.changes or None,
     )
-
-
-def _changed(change: Change) -> HyperparameterView:
-    return HyperparameterView(name=change.name, then=change.then, now=change.now, used=change.used.value)
 
 
 def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:
@@ -170,15 +158,10 @@ def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:
     save = snapshot.posting.last_save
     manifest = save.manifest
     return CheckpointView(
-        number=manifest.number,
-        parent=manifest.parent,
-        step=manifest.step,
-        reason=manifest.reason,
-        ordered_by=manifest.ordered_by,
-        note=manifest.note,
-        age_s=round(max(0.0, snapshot.at - manifest.created.timestamp()), 1),
-        took_s=round(save.took_s, 3) if save.took_s else None,
-        stall_ms=round(save.stall_s * 1000, 1) if save.took_s else None,
+        **{name: getattr(manifest, name) for name in ("number", "parent", "step", "reason", "ordered_by", "note")},
+        age_s=max(0.0, snapshot.at - manifest.created.timestamp()),
+        took_s=save.took_s or None,
+        stall_ms=save.stall_s * 1000 if save.took_s else None,
     )
 
 
@@ -197,5 +180,5 @@ def _kafka(snapshot: Snapshot) -> KafkaView:
         connected=snapshot.source.connected,
         cluster_id=snapshot.provenance.get("cluster_id"),
         group=kafka.group,
-        topics=list(kafka.topics),
+        topics=kafka.topics,
     )

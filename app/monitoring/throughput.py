@@ -17,12 +17,11 @@ def throughput_of(observation: Observation) -> ThroughputView:
     meter = observation.snapshot.meter
     waiting = _waiting(observation)
     bound = None if at_the_first(observation) else _bound(waiting)
-    arriving = observation.arriving_per_s
     return ThroughputView(
-        records_per_s={window: round(rate, 1) for window, rate in meter.records_per_s.items()},
-        arriving_per_s=None if arriving is None else round(arriving, 1),
+        records_per_s=meter.records_per_s,
+        arriving_per_s=observation.arriving_per_s,
         bound_by=bound,
-        waiting={what: round(share, 3) for what, share in waiting.items()},
+        waiting=waiting,
         advice=_advice(bound, observation),
     )
 
@@ -30,12 +29,6 @@ def throughput_of(observation: Observation) -> ThroughputView:
 def at_the_first(observation: Observation) -> bool:
     """Return whether records wait and no call has returned yet, so that nothing is known of what holds it back."""
     return bool(observation.lag.records) and not observation.snapshot.meter.calls
-
-
-def staleness_of(snapshot: Snapshot) -> Mapping[str, float] | None:
-    """Return the seconds from a record's timestamp to the end of its call; None where nothing was learnt lately."""
-    ages = snapshot.meter.freshness_s
-    return {name: round(age, 3) for name, age in ages.items()} or None
 
 
 def catch_up_s(observation: Observation) -> float | None:
@@ -51,26 +44,23 @@ def queue_of(snapshot: Snapshot) -> QueueView | None:
     """Return the bytes between Kafka and the model, by part; None before fetching has begun."""
     if not snapshot.fetching_began:
         return None
-    stream = snapshot.stream
-    feed, handoff = stream.feed, stream.handoff.queued.nbytes
-    client = snapshot.source.buffered_bytes
-    return QueueView(
-        client=client,
-        handoff=handoff,
-        decoding=feed.decoding_bytes,
-        assembling=feed.assembling_bytes,
-        blocks=feed.under_way_bytes,
-        total=client + handoff + feed.decoding_bytes + feed.assembling_bytes + feed.under_way_bytes,
-        limit=snapshot.settings.memory.limit,
-    )
+    feed = snapshot.stream.feed
+    parts = {
+        "client": snapshot.source.buffered_bytes,
+        "handoff": snapshot.stream.handoff.queued.nbytes,
+        "decoding": feed.decoding_bytes,
+        "assembling": feed.assembling_bytes,
+        "blocks": feed.under_way_bytes,
+    }
+    return QueueView(**parts, total=sum(parts.values()), limit=snapshot.settings.memory.limit)
 
 
 def loop_lag_of(observation: Observation) -> LoopLagView:
     """Return how late the two event loops are for their timers."""
     snapshot = observation.snapshot
     return LoopLagView(
-        consumer=round(snapshot.source.loop_lag_p99_s * 1000, 1) if snapshot.fetching_began else None,
-        api=round(observation.loop_lag_p99_s * 1000, 1),
+        consumer=snapshot.source.loop_lag_p99_s * 1000 if snapshot.fetching_began else None,
+        api=observation.loop_lag_p99_s * 1000,
     )
 
 

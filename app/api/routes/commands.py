@@ -19,15 +19,18 @@ from app.api.operations import Operation, Operations, new_id
 from app.api.problem_documents import ProblemError
 from app.api.rewind_planner import Beginnings, RewindPlanner
 from app.api.routes.reads import Number
-from app.monitoring.command_models import ProfileBody, RestoreBody, RewindBody, RewindPlanAnswer, SaveBody
-from app.monitoring.envelope import stamp
-from app.monitoring.models import (
-    CheckpointAnswer,
-    OperationAnswer,
-    ProblemDocument,
+from app.monitoring.checkpoint_models import CheckpointAnswer
+from app.monitoring.command_models import (
     ProfileAnswer,
+    ProfileBody,
+    RestoreBody,
+    RewindBody,
+    RewindPlanAnswer,
+    SaveBody,
     StateAnswer,
 )
+from app.monitoring.envelope import stamp
+from app.monitoring.models import OperationAnswer, ProblemDocument
 from app.monitoring.observer import Observer
 from app.monitoring.rewind_plan import plan_fields
 from app.monitoring.snapshot import OVER, Snapshot

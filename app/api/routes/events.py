@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api.server_sent_events import MEDIA_TYPE, EventStreams, frame
 from app.monitoring.envelope import stamp
-from app.monitoring.event_models import EventsAnswer, EventView, Extremes, HistoryAnswer, Means, PageUpdate
+from app.monitoring.event_models import EventsAnswer, EventView, HistoryAnswer, PageUpdate
 from app.monitoring.models import ProblemDocument
 from app.monitoring.observer import Observation, Observer
 from app.monitoring.problem_events import Noticing
@@ -70,23 +70,13 @@ class EventRoutes:
         if MEDIA_TYPE in request.headers.get("accept", ""):
             return self.streams.open(self._drawing_events(after))
         newest = self._events.newest
-        events = [EventView.of(event) for event in self._events.since(after)]
+        events = self._events.since(after)
         return EventsAnswer(**stamp(self._observer.look().snapshot), events=events, newest=newest)
 
     async def history(self, span: SpanName = "10m") -> HistoryAnswer:
         """Return how it went: the means over each step, and the least and the greatest value in it."""
         snapshot = self._observer.look().snapshot
-        stretch = self._history.stretch(span, snapshot.clock)
-        return HistoryAnswer(
-            **stamp(snapshot),
-            span=span,
-            step_s=stretch.step_s,
-            metric=stretch.metric,
-            at=stretch.at,
-            mean=Means(**stretch.mean),
-            least=Extremes(**stretch.least) if stretch.least else None,
-            greatest=Extremes(**stretch.greatest) if stretch.greatest else None,
-        )
+        return HistoryAnswer(**stamp(snapshot), **dict(self._history.stretch(span, snapshot.clock)))
 
     async def updates(self, since: Since = 0) -> Response:
         """Stream to the page: the status once a second, with the events since the last time."""
@@ -97,7 +87,7 @@ class EventRoutes:
 
     def _new_events(self, listener: "_ListenerPosition") -> str:
         events = listener.move_on(self._events)
-        return "".join(frame(EventView.of(event).model_dump_json(), event_id=event.id) for event in events)
+        return "".join(frame(EventView.model_validate(event).model_dump_json(), event_id=event.id) for event in events)
 
     def _drawing_page(self, after: int) -> "partial[str]":
         return partial(self._new_page, _ListenerPosition(after))
@@ -106,7 +96,7 @@ class EventRoutes:
         if self._seen is None or self._seen is listener.seen:
             return ""
         listener.seen = self._seen
-        events = [EventView.of(event) for event in listener.move_on(self._events)]
+        events = [EventView.model_validate(event) for event in listener.move_on(self._events)]
         update = self._update(self._seen).model_copy(update={"events": events})
         return frame(update.model_dump_json(exclude_none=True))
 

@@ -9,12 +9,12 @@ from starlette.responses import Response
 from app.api.checkpoint_reads import CheckpointReader, in_full
 from app.api.operations import Operations
 from app.api.routes.probes import add_probe, probed
+from app.monitoring.checkpoint_models import CheckpointList
 from app.monitoring.envelope import stamp
 from app.monitoring.health import alive
 from app.monitoring.lineage_models import LineageAnswer
 from app.monitoring.lineage_view import lineage_fields
 from app.monitoring.models import (
-    CheckpointList,
     Health,
     LagAnswer,
     OperationAnswer,

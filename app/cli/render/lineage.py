@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.api.checkpoint_reads import in_full
+from app.monitoring.checkpoint_models import Checkpoint
 from app.monitoring.lineage_models import LineageAnswer
 from app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
-from app.monitoring.models import Checkpoint
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
 from training.history.lineage import CheckpointLineage, Link

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from app.api.operations import CHECK_TIMEOUT_S
 from app.api.rewind_planner import KAFKA_TIMEOUT_S
-from app.monitoring import command_models, event_models, lineage_models, models
+from app.monitoring import checkpoint_models, command_models, event_models, lineage_models, models
 from tests.app.api_rig import Client
 from training.telemetry.events import EventKind
 
@@ -28,15 +28,15 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /throughput": models.ThroughputAnswer,
     "GET /events": event_models.EventsAnswer,
     "GET /history": event_models.HistoryAnswer,
-    "GET /checkpoints": models.CheckpointList,
+    "GET /checkpoints": checkpoint_models.CheckpointList,
     "GET /checkpoints/{number}": lineage_models.LineageAnswer,
     "GET /operations/{operation_id}": models.OperationAnswer,
     "POST /checkpoints": models.OperationAnswer,
     "POST /checkpoints/{number}/restore": models.OperationAnswer,
     "POST /rewind": command_models.RewindPlanAnswer,
-    "POST /pause": models.StateAnswer,
-    "POST /resume": models.StateAnswer,
-    "POST /profile": models.ProfileAnswer,
+    "POST /pause": command_models.StateAnswer,
+    "POST /resume": command_models.StateAnswer,
+    "POST /profile": command_models.ProfileAnswer,
 }
 
 

@@ -72,7 +72,7 @@ def test_list_shows_the_newest_first(config: str) -> None:
 
 
 def test_list_as_json_is_what_the_http_side_answers(config: str) -> None:
-    from app.monitoring.models import Checkpoint
+    from app.monitoring.checkpoint_models import Checkpoint
 
     answer = json.loads(run("list", "-c", config, "--json"))
     assert [Checkpoint(**one).number for one in answer["checkpoints"]] == [3, 2, 1, 0]

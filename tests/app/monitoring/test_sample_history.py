@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.monitoring.event_models import Stretch
 from app.monitoring.observer import Observer
-from app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Stretch, Tier
+from app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
 from app.monitoring.snapshot import take
 from tests.app.api_rig import P0, Rig
 
@@ -30,8 +31,10 @@ def filled(span: int, lags: Mapping[float, float]) -> Stretch:
 def test_a_mean_over_a_minute_is_of_every_look_and_the_extremes_stay() -> None:
     lags = {120.0 + second: 1.0 for second in range(60)} | {137.0: 61.0, 181.0: 5.0}
     shown = filled(2, lags)
-    assert shown.mean["lag_s"] == [2.0, 5.0]
-    assert (shown.least["lag_s"], shown.greatest["lag_s"]) == ([1.0, 5.0], [61.0, 5.0])
+    assert shown.mean.lag_s == [2.0, 5.0]
+    assert shown.least is not None
+    assert shown.greatest is not None
+    assert (shown.least.lag_s, shown.greatest.lag_s) == ([1.0, 5.0], [61.0, 5.0])
     assert shown.at == [1_000_120.0, 1_000_181.0]
 
 
@@ -40,9 +43,9 @@ def test_what_was_not_known_is_no_zero_and_pulls_no_mean() -> None:
     tier.add(10.0, 10.0, row(lag_s=4.0))
     tier.add(11.0, 11.0, row(learnt_per_s=100.0))
     shown = tier.stretch(12.0, None)
-    assert shown.mean["lag_s"] == [4.0]
-    assert shown.mean["learnt_per_s"] == [100.0]
-    assert shown.mean["metric"] == [None]
+    assert shown.mean.lag_s == [4.0]
+    assert shown.mean.learnt_per_s == [100.0]
+    assert shown.mean.metric == [None]
 
 
 @pytest.mark.parametrize("span", range(len(SPANS)), ids=[span.name for span in SPANS])
@@ -55,7 +58,7 @@ def test_a_tier_reaches_as_far_as_it_says_and_keeps_no_more(span: int) -> None:
     shown = tier.stretch(float(newest * step), None)
     assert len(shown.at) == SPANS[span].slots
     assert shown.at == sorted(shown.at)
-    assert shown.mean["lag_s"][-1] == pytest.approx(newest, rel=1e-4)
+    assert shown.mean.lag_s[-1] == pytest.approx(newest, rel=1e-4)
     assert len(tier.stretch(newest * step + 5.0 * step, None).at) == SPANS[span].slots - 5, (
         "what is too old is left out"
     )
@@ -80,7 +83,7 @@ def test_a_look_becomes_a_row_and_a_metric_that_is_no_number_a_hole(rig: Rig) ->
         history.add(Observer(lambda one=one: one).look())  # type: ignore[misc]
     shown = history.stretch("10m", broken.clock)
     assert shown.metric == "accuracy"
-    assert shown.mean["metric"] == [0.75, None]
-    assert shown.mean["baseline"][0] == pytest.approx(0.75)
-    assert shown.mean["lag_s"] == [0.0, 0.0]
-    assert shown.least == {}, "one look has no extremes"
+    assert shown.mean.metric == [0.75, None]
+    assert shown.mean.baseline[0] == pytest.approx(0.75)
+    assert shown.mean.lag_s == [0.0, 0.0]
+    assert shown.least is None, "one look has no extremes"

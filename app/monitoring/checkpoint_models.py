@@ -1,0 +1,63 @@
+"""The answers about checkpoints: the list of them, and one in full."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.monitoring.models import Answer, Shape
+
+
+class Checkpoint(Shape):
+    """One checkpoint, as its manifest has it."""
+
+    number: int
+    condition: str
+    """good, corrupt, fenced or newer."""
+    parent: int | None = None
+    term: int | None = None
+    incarnation: int | None = None
+    step: int | None = None
+    reason: str | None = None
+    ordered_by: str | None = None
+    note: str | None = None
+    created_at: str | None = None
+    bytes: int | None = None
+    complaints: list[str] | None = None
+    """What is wrong with it."""
+
+
+class CheckpointInFull(Checkpoint):
+    """All that is known of one checkpoint."""
+
+    verified: bool
+    """Whether every byte was read and hashed just now, and is what was written."""
+    ancestors: list[int] | None = None
+    files: Mapping[str, Any] | None = None
+    positions: Mapping[str, int] | None = None
+    """The next offset of each partition."""
+    metrics: Mapping[str, float] | None = None
+    provenance: Mapping[str, Any] | None = None
+
+
+class OtherFolder(Shape):
+    """Something else in the checkpoints' folder."""
+
+    name: str
+    condition: str
+    """temporary or unknown."""
+
+
+class CheckpointList(Answer):
+    """The checkpoints, the newest first."""
+
+    checkpoints: list[Checkpoint]
+    others: list[OtherFolder]
+    """Half written, half removed, or not ours."""
+    total: int
+    next: str | None = None
+    """The path of the next page."""
+
+
+class CheckpointAnswer(Answer):
+    """One checkpoint."""
+
+    checkpoint: CheckpointInFull
