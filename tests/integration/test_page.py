@@ -1,4 +1,4 @@
-"""The page in a real browser, on a real service that learns from a real broker: what a person sees, and clicks."""
+"""The page in a real browser, on a real service that learns from a real broker: what a person sees and clicks."""
 
 import asyncio
 import itertools
@@ -40,7 +40,7 @@ def build_model():
 
 @dataclass(kw_only=True)
 class Home:
-    """The folder of a trainer that learns from two topics, of which one may go."""
+    """The folder of a trainer that learns from two topics, of which a test deletes one."""
 
     path: Path
     bootstrap: str
@@ -79,7 +79,7 @@ class Home:
 
 @contextmanager
 def written(bootstrap: str, topic: str) -> Iterator[None]:
-    """While this lasts, some records come each tenth of a second."""
+    """Write some records every tenth of a second within the context."""
     over = threading.Event()
 
     async def write() -> None:
@@ -103,7 +103,7 @@ def written(bootstrap: str, topic: str) -> Iterator[None]:
 
 
 def delete(bootstrap: str, topic: str) -> None:
-    """In a thread of its own, as the browser's driver has a loop in this one."""
+    """Delete a topic on another thread, because the browser's driver has an event loop on this one."""
 
     async def carry_out() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
@@ -119,7 +119,7 @@ def delete(bootstrap: str, topic: str) -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """A service at work, and who can hurt it."""
+    """A running service with its folder and process."""
 
     home: Home
     run: Run
@@ -132,7 +132,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service that learns as records come, and saves every two seconds."""
+    """Run a service that learns while records come, and saves every two seconds."""
     path = tmp_path_factory.mktemp("page")
     names = (f"t-{uuid.uuid4().hex[:12]}", f"t-{uuid.uuid4().hex[:12]}")
     for name in names:
@@ -155,7 +155,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_page(browser: Browser, served: Served) -> Iterator[Open]:
-    """Opens the page, once it shows something. However it is used: no error on the console, nothing from elsewhere."""
+    """Return how to open the page; fails if the console shows an error or the page contacts another origin."""
     complaints: list[str] = []
     contexts = []
 
@@ -216,35 +216,35 @@ def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open,
     assert "rewound" not in served.ask("GET", "/status"), "nothing is done before it is confirmed"
     dialog.locator("#reason").fill("a test of the page")
     dialog.locator("#do-restore").click()
-    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
+    expect(page.locator("#notice")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
     rewound = served.ask("GET", "/status")["rewound"]
     assert (rewound["to"], rewound["reason"]) == (wanted, "a test of the page")
     expect(page.locator("#events")).to_contain_text(f"Rewound to checkpoint {wanted}", timeout=SOON_MS)
     expect(page.locator("#legend")).to_contain_text("rewind")
 
 
-def test_a_restore_passes_over_the_ranges_that_were_shown_and_no_others(open_page: Open, served: Served) -> None:
+def test_a_restore_skips_the_ranges_that_were_shown_and_no_others(open_page: Open, served: Served) -> None:
     page, topic = open_page(), served.home.topics[0]
     row = page.locator("#checkpoints tr").nth(1)
     wanted = number(row.locator("th").inner_text())
     position = served.ask("GET", f"/checkpoints/{wanted}")["checkpoint"]["positions"][f"{topic}:0"]
     row.get_by_role("button").click()
-    ranges, go = page.get_by_label("Ranges to pass over"), page.locator("#do-restore")
+    ranges, go = page.get_by_label("Ranges to skip"), page.locator("#do-restore")
     ranges.fill("the bad ones")
     ranges.press("Enter")
     expect(page.locator("#refusal")).to_contain_text("is not a range of offsets", timeout=SOON_MS)
     expect(go).to_be_disabled()
     ranges.fill(f"{topic}:0:{position}-{position + 3}, {topic}:0:{position + 8}-{position + 9}")
     ranges.press("Tab")
-    expect(page.locator("#plan")).to_contain_text("6 are passed over", timeout=SOON_MS)
+    expect(page.locator("#plan")).to_contain_text("6 are skipped", timeout=SOON_MS)
     expect(page.locator("#refusal")).to_be_hidden()
     go.click()
-    expect(page.locator("#said")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
-    (order,) = served.ask("GET", "/status")["skips"]
-    assert order["ranges"] == [f"{topic}:0:{position}-{position + 3}", f"{topic}:0:{position + 8}-{position + 9}"]
+    expect(page.locator("#notice")).to_contain_text(f"Restored checkpoint {wanted}", timeout=SOON_MS)
+    (skip,) = served.ask("GET", "/status")["skips"]
+    assert skip["ranges"] == [f"{topic}:0:{position}-{position + 3}", f"{topic}:0:{position + 8}-{position + 9}"]
 
 
-def test_who_thinks_better_of_a_restore_changes_nothing(open_page: Open, served: Served) -> None:
+def test_a_cancelled_restore_changes_nothing(open_page: Open, served: Served) -> None:
     page = open_page()
     before = served.ask("GET", "/status")["training"]["incarnation"]
     served.ask("POST", "/checkpoints?wait=30s", {"note": "before the sale"})
@@ -262,13 +262,13 @@ def test_a_pause_a_save_and_a_resume_by_clicks(open_page: Open, served: Served) 
     expect(page.locator("#verdict strong")).to_have_text("Paused:", timeout=SOON_MS)
     expect(page.locator("#announce")).to_contain_text("Paused", timeout=SOON_MS)
     page.locator("#save").click()
-    expect(page.locator("#said")).to_have_text(re.compile(r"Checkpoint \d+ is durable\."), timeout=SOON_MS)
+    expect(page.locator("#notice")).to_have_text(re.compile(r"Checkpoint \d+ is durable\."), timeout=SOON_MS)
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible(timeout=SOON_MS)
     assert served.ask("GET", "/status")["state"] != "paused"
 
 
-def test_where_an_order_needs_a_token_it_is_asked_for_and_kept_for_the_next(open_page: Open) -> None:
+def test_a_command_that_needs_a_token_asks_once_and_keeps_it(open_page: Open) -> None:
     page, brought = open_page(), list[str | None]()
 
     def guarded(route: Any) -> None:
@@ -287,14 +287,14 @@ def test_where_an_order_needs_a_token_it_is_asked_for_and_kept_for_the_next(open
         page.locator("#give-token").click()
         if token == "wrong":
             expect(errors).to_have_text("No such token.")
-    expect(page.locator("#said")).to_have_text("Paused.")
+    expect(page.locator("#notice")).to_have_text("Paused.")
     page.locator("#pause").click()
     expect(page.locator("#token")).to_be_hidden()
     assert brought == [None, "Bearer wrong", "Bearer sesame", "Bearer sesame"]
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
 
 
-def test_the_cursor_says_the_values_of_a_moment_to_keyboard_and_reader(open_page: Open) -> None:
+def test_the_cursor_gives_values_to_keyboard_and_screen_reader(open_page: Open) -> None:
     page = open_page()
     cursor = page.get_by_role("slider")
     cursor.focus()
@@ -315,7 +315,7 @@ def test_each_chart_says_in_words_what_it_shows(open_page: Open) -> None:
 
 
 @pytest.mark.parametrize("span", ["2h", "24h"])
-def test_the_charts_reach_further_back_when_told_to(open_page: Open, span: str) -> None:
+def test_the_charts_reach_further_back_on_request(open_page: Open, span: str) -> None:
     page = open_page()
     with page.expect_response(lambda answer: f"span={span}" in answer.url):
         page.locator(f"input[value='{span}']").check(force=True)
@@ -324,7 +324,7 @@ def test_the_charts_reach_further_back_when_told_to(open_page: Open, span: str) 
 
 @pytest.mark.parametrize("span", ["10m", "2h"])
 def test_a_reload_shows_at_once_what_the_charts_had_before(open_page: Open, span: str) -> None:
-    """The stream is silent after it, so that what is drawn can come from nothing but the service's history."""
+    """The stream is silent after the reload, so everything drawn comes from the service's history."""
     page = open_page()
     if span != "10m":
         page.locator(f"input[value='{span}']").check(force=True)
@@ -340,13 +340,13 @@ def test_a_reload_shows_at_once_what_the_charts_had_before(open_page: Open, span
 
 
 def oldest_moment(page: Page) -> str:
-    """Of when the oldest point is, as the cursor says it."""
+    """Return the time of the oldest point, as the cursor shows it."""
     page.get_by_role("slider").press("Home")
     return (page.get_by_role("slider").get_attribute("aria-valuetext") or "").partition(": ")[0]
 
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (1440, 900), (1920, 1080)])
-def test_on_a_desk_nothing_scrolls(open_page: Open, width: int, height: int) -> None:
+def test_on_a_desktop_nothing_scrolls(open_page: Open, width: int, height: int) -> None:
     page = open_page(width, height)
     scrolled = page.evaluate("[document.scrollingElement.scrollHeight, document.scrollingElement.scrollWidth]")
     assert scrolled == [height, width]
@@ -379,7 +379,7 @@ def test_axe_finds_nothing_serious(open_page: Open, width: int, dark: bool) -> N
     page.keyboard.press("Escape")
     page.route("**/pause", lambda asked: asked.fulfill(status=401, json={"status": 401, "detail": "No such token."}))
     page.locator("#pause").click()
-    expect(page.get_by_role("dialog", name="A token, please")).to_be_visible()
+    expect(page.get_by_role("dialog", name="This command needs a token")).to_be_visible()
     assert grave(page) == {}
     page.locator("#token-text").fill("wrong")
     page.keyboard.press("Enter")
@@ -387,7 +387,7 @@ def test_axe_finds_nothing_serious(open_page: Open, width: int, dark: bool) -> N
     assert grave(page) == {}
 
 
-def test_a_service_that_is_gone_shows_by_itself_and_so_does_its_return(open_page: Open, served: Served) -> None:
+def test_the_page_shows_by_itself_that_the_service_is_gone_and_back(open_page: Open, served: Served) -> None:
     page = open_page()
     os.kill(served.run.pid, signal.SIGSTOP)
     try:
@@ -402,8 +402,8 @@ def test_a_service_that_is_gone_shows_by_itself_and_so_does_its_return(open_page
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_problem_shows_with_since_when_and_its_way_out(open_page: Open, served: Served, dark: bool) -> None:
-    """The last of the module: one of the two topics is deleted, once."""
+def test_a_problem_shows_since_when_and_its_fix(open_page: Open, served: Served, dark: bool) -> None:
+    """Must be the last test of the module, because it deletes one of the two topics."""
     page = open_page(dark=dark)
     gone = served.home.topics[1]
     if not dark:

@@ -1,4 +1,4 @@
-// Three charts on one time axis, drawn as one SVG: panels under each other, marks through all of them, one cursor.
+// Three charts on one time axis, drawn as one SVG: panels one below the other, marks through all of them, one cursor.
 
 import { drawn, element, keyed, say } from "./dom.js";
 import { legendEntry, sign } from "./marks.js";
@@ -10,7 +10,7 @@ const PANELS = [
   { id: "lag", line: "lag_s", zero: true, fill: true, time: true },
   { id: "rate", line: "learnt_per_s", other: "arriving_per_s", zero: true, tick: words.brief },
 ];
-const SAID = {
+const FORMATS = {
   metric: words.metric,
   baseline: words.metric,
   lag_s: words.behind,
@@ -28,8 +28,8 @@ const AXIS = 20;
 const GAP = 22;
 const RIGHT = 52;
 const MANY_CHECKPOINTS = 40;
-const ROOM_OF_A_TIME = 72;
-const MOST_TIMES = 8;
+const TIME_LABEL_WIDTH = 72;
+const MAX_TIME_LABELS = 8;
 const NARROW = 720;
 const LABELS = { wide: 196, narrow: 0 };
 const ABOVE = 58;
@@ -37,7 +37,7 @@ const ABOVE = 58;
 export class Charts {
   #history = null;
   #marks = [];
-  #chosen = null; // the place of the cursor in the history; null follows the newest
+  #chosen = null; // the cursor's index in the history; null follows the newest
   #view = null;
 
   constructor(root, legend) {
@@ -81,7 +81,7 @@ export class Charts {
       ...this.#cursorLine(view),
     );
     keyed(this.legend, unique(marks), (mark) => mark.sign, legendEntry, () => {});
-    this.#say(view, marks);
+    this.#showValues(view, marks);
     this.#view = view;
   }
 
@@ -118,8 +118,8 @@ export class Charts {
   }
 
   #axis(view) {
-    const most = Math.floor((view.right - view.left) / ROOM_OF_A_TIME);
-    const { ticks, step } = timeTicks(view.domain, Math.min(most, MOST_TIMES));
+    const most = Math.floor((view.right - view.left) / TIME_LABEL_WIDTH);
+    const { ticks, step } = timeTicks(view.domain, Math.min(most, MAX_TIME_LABELS));
     const y = view.bottom + LANE + 15;
     const room = 26;
     return ticks
@@ -180,22 +180,22 @@ export class Charts {
     return [drawn("line", { class: "cursor-line", x1: x, x2: x, y1: view.panels[0].top, y2: view.bottom }), ...dots];
   }
 
-  // The labels say the newest values, or those at the cursor.
-  #say(view, marks) {
+  // Shows the newest values in the labels, or those at the cursor.
+  #showValues(view, marks) {
     const { at, mean, newest } = this.#history;
     const place = this.#chosen ?? at.length - 1;
-    for (const [name, said] of Object.entries(SAID)) {
-      // The newest value is no mean over a step, and a step may be a minute old.
+    for (const [name, format] of Object.entries(FORMATS)) {
+      // The history's last value would be a mean over a step that may be a minute old.
       const value = this.#chosen === null && newest !== null ? newest[name] : mean[name][place];
-      say(this.root.querySelector(`[data-value="${name}"]`), said(value));
+      say(this.root.querySelector(`[data-value="${name}"]`), format(value));
     }
-    this.#sayTime(view, marks, place);
+    this.#showTime(view, marks, place);
     const chosen = this.#chosen !== null;
     this.cursor.setAttribute("aria-valuenow", chosen ? Math.round((100 * place) / Math.max(1, at.length - 1)) : 100);
     this.cursor.setAttribute("aria-valuetext", chosen ? this.#momentText(place, marks) : "the newest");
   }
 
-  #sayTime(view, marks, place) {
+  #showTime(view, marks, place) {
     this.time.hidden = this.#chosen === null;
     this.root.classList.toggle("chosen", this.#chosen !== null);
     if (this.#chosen === null) return;
@@ -226,14 +226,14 @@ export class Charts {
     return `${words.clock(at[place])}: ${facts.join(", ")}`;
   }
 
-  // What a chart shows, in words: for whoever does not see it.
+  // Describes in words what each chart shows, for people who cannot see it.
   summaries() {
     const { mean, least, greatest, metric, span } = this.#history;
-    const over = SPANS[span].said;
-    const between = (name, said) => {
+    const over = SPANS[span].phrase;
+    const between = (name, format) => {
       const [low] = extreme([...mean[name], ...(least?.[name] ?? [])]);
       const [, high] = extreme([...mean[name], ...(greatest?.[name] ?? [])]);
-      return low === null ? "Nothing is known yet." : `Between ${said(low)} and ${said(high)} over ${over}.`;
+      return low === null ? "Nothing is known yet." : `Between ${format(low)} and ${format(high)} over ${over}.`;
     };
     const texts = {
       metric: `${words.capital(words.plain(metric ?? "live metric"))}: ${between("metric", words.metric)}`,
@@ -268,16 +268,16 @@ export class Charts {
   }
 }
 
-function text(x, y, said, anchor) {
-  return drawn("text", { x: x.toFixed(1), y: y.toFixed(1), "text-anchor": anchor }, said);
+function text(x, y, content, anchor) {
+  return drawn("text", { x: x.toFixed(1), y: y.toFixed(1), "text-anchor": anchor }, content);
 }
 
-// A line through all panels, and not through what stands between them.
+// A vertical line through all panels, without the gaps between them.
 const upright = (x, panels) => panels.map((panel) => `M${x.toFixed(1)} ${panel.top}V${panel.low}`).join("");
 
 const line = (run, x, y) => run.map(([at, value], i) => `${i ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
 
-// Unbroken runs of points: nothing is drawn over what is not known.
+// Returns the unbroken runs of points, so that no line is drawn across unknown values.
 function stretches(at, values, step) {
   const runs = [];
   let run = null;

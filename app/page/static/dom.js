@@ -1,4 +1,4 @@
-// Elements without any markup in strings, so that nothing a record or a person wrote is ever read as markup.
+// Builds elements without markup in strings, so that text from a record or a person is never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,36 +12,36 @@ export function drawn(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function filled(made, attributes, children) {
+function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value != null) made.setAttribute(name, value);
+    if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
   }
-  made.append(...children.filter((child) => child != null));
-  return made;
+  node.append(...children.filter((child) => child != null));
+  return node;
 }
 
-// Only what differs is touched: a reader's cursor, a selection and a focus stay where they are.
+// Changes a node's text only where it differs, so that a screen reader's cursor, a selection and the focus stay.
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// Keep one child for each item, by key, in order; `update` fills it.
+// Keeps one child for each item, by key, in the items' order. `make` creates a child, `update` fills it.
 export function keyed(parent, items, key, make, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
-  let place = null;
+  let previous = null;
   for (const item of items) {
-    const name = String(key(item));
-    let child = known.get(name);
+    const id = String(key(item));
+    let child = known.get(id);
     if (child === undefined) {
       child = make(item);
-      child.dataset.key = name;
+      child.dataset.key = id;
     }
-    known.delete(name);
+    known.delete(id);
     update(child, item);
-    const next = place === null ? parent.firstChild : place.nextSibling;
+    const next = previous === null ? parent.firstChild : previous.nextSibling;
     if (next !== child) parent.insertBefore(child, next);
-    place = child;
+    previous = child;
   }
-  for (const gone of known.values()) gone.remove();
+  for (const stale of known.values()) stale.remove();
 }

@@ -1,59 +1,59 @@
-// The one stream: how it stands, once a second. It comes back by itself, and knows how long nothing has come.
+// The page's only stream: the status, once a second. It reconnects by itself, and knows how long it has been silent.
 //
-// Only a page that is seen has one: for all its tabs together a browser keeps six connections to a service, and the
-// service has room for so many listeners. Where that room is taken, the page asks every few seconds instead.
+// Only a visible page keeps a stream: a browser opens at most six connections to one service for all tabs together,
+// and the service limits its listeners. If the service refuses the stream, the page polls every few seconds instead.
 
 import { parsed } from "./words.js";
 
-const AGAIN_AFTER_MS = 2000;
-const SILENT_MS = 5000;
+const RECONNECT_AFTER_MS = 2000;
+const CLOSE_AFTER_SILENT_MS = 5000;
 
 export class Feed {
-  #line = null; // ends the stream that is open
+  #connection = null; // aborts the open stream; null where none is open
   #newest = 0;
-  #heardAt = null;
-  #begunAt = 0; // when the stream was opened or closed
-  #seenAt = 0; // since when somebody looks at the page
-  refusal = null; // why there is no stream though the service answers, and since when
+  #receivedAt = null;
+  #changedAt = 0; // when the stream was last opened or closed
+  #visibleSince = 0; // since when the page is visible
+  refusal = null; // why the service refused the stream, and since when; null where it did not
 
-  constructor(hear) {
-    this.hear = hear;
-    document.addEventListener("visibilitychange", () => this.#turn());
-    this.#turn();
-    setInterval(() => this.#look(), 1000);
+  constructor(onMessage) {
+    this.onMessage = onMessage;
+    document.addEventListener("visibilitychange", () => this.#onVisibilityChange());
+    this.#onVisibilityChange();
+    setInterval(() => this.#check(), 1000);
   }
 
   // Seconds since the last message; null before the first.
   get silentFor() {
-    return this.#heardAt === null ? null : (performance.now() - this.#heardAt) / 1000;
+    return this.#receivedAt === null ? null : (performance.now() - this.#receivedAt) / 1000;
   }
 
-  // Seconds for which a message has been waited for: none while nobody looks.
+  // Seconds since the last message or since the page became visible, whichever is later: hidden time does not count.
   get waitedFor() {
-    return (performance.now() - Math.max(this.#seenAt, this.#heardAt ?? 0)) / 1000;
+    return (performance.now() - Math.max(this.#visibleSince, this.#receivedAt ?? 0)) / 1000;
   }
 
-  #turn() {
+  #onVisibilityChange() {
     this.#close();
     if (document.hidden) return;
-    this.#seenAt = performance.now();
+    this.#visibleSince = performance.now();
     this.#open();
   }
 
   async #open() {
-    const line = (this.#line = new AbortController());
-    this.#begunAt = performance.now();
+    const connection = (this.#connection = new AbortController());
+    this.#changedAt = performance.now();
     try {
-      const answer = await fetch(`/page/updates?since=${this.#newest}`, { signal: line.signal });
-      if (answer.ok) await this.#listen(answer.body);
-      else await this.#askInstead(await answer.json(), line.signal);
+      const answer = await fetch(`/page/updates?since=${this.#newest}`, { signal: connection.signal });
+      if (answer.ok) await this.#read(answer.body);
+      else await this.#poll(await answer.json(), connection.signal);
     } catch {
-      this.refusal = null; // nothing answers, or the line was closed: how long it is silent says the rest
+      this.refusal = null; // no answer, or the stream was closed: the page shows how long it has been silent
     }
-    if (this.#line === line) this.#close();
+    if (this.#connection === connection) this.#close();
   }
 
-  async #listen(body) {
+  async #read(body) {
     this.refusal = null;
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = ""; ; ) {
@@ -61,38 +61,38 @@ export class Feed {
       if (done) return;
       const frames = (rest + value).split("\n\n");
       rest = frames.pop();
-      for (const frame of frames) if (frame.startsWith("data: ")) this.#take(JSON.parse(frame.slice("data: ".length)));
+      for (const frame of frames) if (frame.startsWith("data: ")) this.#receive(JSON.parse(frame.slice("data: ".length)));
     }
   }
 
-  // What the stream would have told by now.
-  async #askInstead({ detail }, signal) {
+  // Fetches what the stream would have sent.
+  async #poll({ detail }, signal) {
     const paths = ["/status", `/events?since=${this.#newest}`];
     const [status, { events }] = await Promise.all(paths.map(async (path) => (await fetch(path, { signal })).json()));
     this.refusal = { detail, since: this.refusal?.since ?? status.as_of };
-    this.#take({ at: parsed(status.as_of), status, metric: null, sample: null, events });
+    this.#receive({ at: parsed(status.as_of), status, metric: null, sample: null, events });
   }
 
-  #take(news) {
-    this.#heardAt = performance.now();
-    const last = news.events.at(-1)?.id ?? this.#newest;
-    if (last < this.#newest) this.#newest = 0; // another process, whose clock is behind: all that comes is new
-    const fresh = news.events.filter((event) => event.id > this.#newest);
-    this.#newest = last;
-    queueMicrotask(() => this.hear({ ...news, events: fresh })); // what fails in there is no failure of the line
+  #receive(message) {
+    this.#receivedAt = performance.now();
+    const newest = message.events.at(-1)?.id ?? this.#newest;
+    if (newest < this.#newest) this.#newest = 0; // a restarted service with a slower clock: all its events are new
+    const unseen = message.events.filter((event) => event.id > this.#newest);
+    this.#newest = newest;
+    queueMicrotask(() => this.onMessage({ ...message, events: unseen })); // an error in the callback must not close the stream
   }
 
   #close() {
-    this.#line?.abort();
-    this.#line = null;
-    this.#begunAt = performance.now();
+    this.#connection?.abort();
+    this.#connection = null;
+    this.#changedAt = performance.now();
   }
 
-  // A line that is dead may not say so.
-  #look() {
+  // Reconnects, and closes a stream that is silent: a dead connection may report no error.
+  #check() {
     if (document.hidden) return;
-    const waited = performance.now() - Math.max(this.#begunAt, this.#heardAt ?? 0);
-    if (this.#line === null && waited >= AGAIN_AFTER_MS) this.#open();
-    else if (this.#line !== null && waited >= SILENT_MS) this.#close();
+    const waited = performance.now() - Math.max(this.#changedAt, this.#receivedAt ?? 0);
+    if (this.#connection === null && waited >= RECONNECT_AFTER_MS) this.#open();
+    else if (this.#connection !== null && waited >= CLOSE_AFTER_SILENT_MS) this.#close();
   }
 }

@@ -1,11 +1,11 @@
-// The page: one stream in, everything on it out of the newest message; orders go the other way.
+// The page: it draws everything from the newest message of one stream, and sends commands.
 
 import { balance } from "./balance.js";
 import { Charts } from "./charts.js";
 import { byId, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import { markOf } from "./marks.js";
-import { order, restoring } from "./orders.js";
+import { restoring, sendCommand } from "./commands.js";
 import * as parts from "./parts.js";
 import { SPANS } from "./scale.js";
 import * as words from "./words.js";
@@ -14,17 +14,17 @@ const SILENT_AFTER_S = 3.5;
 const MOST_ROWS = 7;
 const FEWEST_ROWS = 1;
 const KEPT_EVENTS = 500;
-const SAID_FOR_MS = 8000;
+const NOTICE_MS = 8000;
 const SUMMARIES_EVERY_MS = 10_000;
-const GLANCE_EVERY_MS = 30_000;
-const OVER = new Set(["stopping", "ended", "failed"]);
-const LISTING = new Set(["checkpoint", "rewound", "started", "topic_recreated"]);
+const TITLE_EVERY_MS = 30_000;
+const ENDING = new Set(["stopping", "ended", "failed"]);
+const CHANGES_CHECKPOINTS = new Set(["checkpoint", "rewound", "started", "topic_recreated"]);
 
 const charts = new Charts(byId("charts"), byId("legend"));
-const restore = restoring(told);
+const restore = restoring(notify);
 const oneScreen = matchMedia("(min-width: 1000px) and (min-height: 760px)"); // as in page.css
-const busy = new Set(); // buttons whose order is under way
-let news = null;
+const busy = new Set(); // ids of the buttons whose command is being carried out
+let latest = null;
 let past = null;
 let pastAskedAt = 0;
 let span = spanOfAddress();
@@ -32,28 +32,28 @@ let events = [];
 let checkpoints = [];
 let rows = MOST_ROWS;
 let fittedTo = null;
-let skew = 0; // of this machine's clock against the service's, in seconds
+let skew = 0; // seconds that the service's clock is ahead of this machine's
 let version = null;
 let announced = null;
-let saidUntil = 0;
+let noticeUntil = 0;
 
 const now = () => Date.now() / 1000 + skew;
 
-function hear(message) {
+function onMessage(message) {
   version ??= message.status.version;
-  if (message.status.version !== version) return location.reload(); // what it says now is for the page that it brings
-  news = message;
+  if (message.status.version !== version) return location.reload(); // this message is meant for the new version's page
+  latest = message;
   skew = message.at - Date.now() / 1000;
   if (message.events.length) {
     events = [...events, ...message.events].slice(-KEPT_EVENTS);
-    if (message.events.some((event) => LISTING.has(event.kind))) list();
+    if (message.events.some((event) => CHANGES_CHECKPOINTS.has(event.kind))) fetchCheckpoints();
   }
   if (past?.span === "10m") append(message);
   show();
 }
 
 function show() {
-  const { status } = news;
+  const { status } = latest;
   byId("dot").dataset.mood = status.mood;
   parts.verdict(byId("verdict"), status.verdict);
   say(byId("name"), status.name);
@@ -61,49 +61,49 @@ function show() {
   parts.problems(byId("problems"), problems(), now());
   parts.bound(status.throughput);
   balance(status.records);
-  const deaf = status.checkpoint == null || OVER.has(status.state);
-  for (const id of ["pause", "save"]) byId(id).disabled = deaf || busy.has(id);
+  const cannotAct = status.checkpoint == null || ENDING.has(status.state);
+  for (const id of ["pause", "save"]) byId(id).disabled = cannotAct || busy.has(id);
   say(byId("pause"), status.state === "paused" ? "Resume" : "Pause");
   announce([stateWord(status.state), ...status.problems.map((one) => one.problem)].join(), () =>
     [`${stateWord(status.state)}.`, ...status.problems.map((one) => one.what)].join(" "),
   );
   nameSeries(status);
-  age();
+  showAges();
   draw();
 }
 
 const title = (status) => (document.title = `${status.name} · ${status.verdict.split(/[.:,]/)[0]}`);
 
-// The service's, and the page's own.
+// The problems of the service, and the page's own.
 function problems() {
   const { refusal } = feed;
-  if (refusal === null) return news.status.problems;
-  const what = `This page is not told how it goes: ${refusal.detail}`;
-  const fix = "Close other pages of this service. Until then this one asks every few seconds.";
-  return [...news.status.problems, { problem: "refused", what, since: refusal.since, fix }];
+  if (refusal === null) return latest.status.problems;
+  const what = `This page gets no live updates: ${refusal.detail}`;
+  const fix = "Close other pages of this service. Until then this page asks every few seconds.";
+  return [...latest.status.problems, { problem: "refused", what, since: refusal.since, fix }];
 }
 
 function nameSeries(status) {
-  const live = news.metric ?? past?.metric ?? "live metric";
+  const live = latest.metric ?? past?.metric ?? "live metric";
   const window = status.live ? ` over ${status.live.window}` : "";
   say(document.querySelector('[data-name="metric"]'), `${words.plain(live)}${window}`);
   const records = status.stream.lag_records;
   say(document.querySelector('[data-name="lag"]'), records == null ? "behind the topic" : `${words.count(records)} records`);
 }
 
-// What gets older by itself, also when nothing comes.
-function age() {
-  sayHowOld();
-  byId("said").hidden = performance.now() > saidUntil;
-  if (news === null) return;
-  const kept = news.status.checkpoint;
-  const since = kept ? kept.age_s + Math.max(0, now() - news.at) : 0;
-  say(byId("checkpoint"), kept ? `checkpoint ${kept.number} · ${words.span(since)} ago` : "no checkpoint yet");
+// Updates the ages, which grow even when no message comes.
+function showAges() {
+  showSilence();
+  byId("notice").hidden = performance.now() > noticeUntil;
+  if (latest === null) return;
+  const newest = latest.status.checkpoint;
+  const since = newest ? newest.age_s + Math.max(0, now() - latest.at) : 0;
+  say(byId("checkpoint"), newest ? `checkpoint ${newest.number} · ${words.span(since)} ago` : "no checkpoint yet");
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), [...events].reverse(), now());
 }
 
-function sayHowOld() {
+function showSilence() {
   const { silentFor: silent, waitedFor: waited } = feed;
   const quiet = silent !== null && waited > SILENT_AFTER_S;
   document.body.classList.toggle("quiet", quiet);
@@ -114,7 +114,7 @@ function sayHowOld() {
   byId("pause").disabled = byId("save").disabled = true;
 }
 
-// On one screen what else is to be said takes the room of the older rows, and what the charts can spare (page.css).
+// On a large screen nothing scrolls: problems take the space of the older rows, then of the charts (page.css).
 function fitRows() {
   const frame = [innerWidth, innerHeight, ...problems().map((one) => one.problem)].join();
   if (frame !== fittedTo) rows = MOST_ROWS;
@@ -130,7 +130,7 @@ function showRows() {
   parts.events(byId("events"), events.slice(-rows).reverse(), now());
 }
 
-// A screen reader is told what changes the meaning of everything, and nothing else.
+// Tells a screen reader only of changes of the state or the problems: each message would be too much.
 function announce(what, text) {
   if (announced !== what) say(byId("announce"), text());
   announced = what;
@@ -138,10 +138,10 @@ function announce(what, text) {
 
 const stateWord = (state) => (state === "idle" || state === "saving" ? "Training" : words.capital(state));
 
-function told(text) {
-  say(byId("said"), text);
-  byId("said").hidden = false;
-  saidUntil = performance.now() + SAID_FOR_MS;
+function notify(text) {
+  say(byId("notice"), text);
+  byId("notice").hidden = false;
+  noticeUntil = performance.now() + NOTICE_MS;
 }
 
 function append({ at, sample, metric }) {
@@ -158,13 +158,13 @@ function append({ at, sample, metric }) {
 
 function draw() {
   if (past === null) return;
-  charts.show({ ...past, now: now(), newest: news?.sample ?? null }, events.map(markOf).filter(Boolean));
+  charts.show({ ...past, now: now(), newest: latest?.sample ?? null }, events.map(markOf).filter(Boolean));
 }
 
-// The address keeps how far back the charts reach, so that a reload and a bookmark show the same.
+// The address holds how far back the charts reach, so that a reload or a bookmark shows the same.
 function spanOfAddress() {
-  const asked = new URLSearchParams(location.search).get("span");
-  return Object.hasOwn(SPANS, asked) ? asked : "10m";
+  const wanted = new URLSearchParams(location.search).get("span");
+  return Object.hasOwn(SPANS, wanted) ? wanted : "10m";
 }
 
 function chooseSpan(wanted) {
@@ -175,7 +175,7 @@ function chooseSpan(wanted) {
   fetchPast();
 }
 
-async function look(path) {
+async function read(path) {
   const answer = await fetch(path);
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
   return answer.json();
@@ -184,29 +184,29 @@ async function look(path) {
 async function fetchPast() {
   const wanted = span;
   try {
-    const found = await look(`/history?span=${wanted}`);
+    const answer = await read(`/history?span=${wanted}`);
     if (wanted !== span) return;
-    past = found;
+    past = answer;
     draw();
     charts.summaries();
   } catch {
-    // The feed says that nothing answers; it is fetched again in its turn.
+    // The feed shows that the service does not answer; the next refresh fetches again.
   }
 }
 
-async function list() {
+async function fetchCheckpoints() {
   try {
-    checkpoints = (await look(`/checkpoints?limit=${MOST_ROWS}`)).checkpoints;
-    if (news !== null) age();
+    checkpoints = (await read(`/checkpoints?limit=${MOST_ROWS}`)).checkpoints;
+    if (latest !== null) showAges();
   } catch {
-    // As above.
+    // As in fetchPast.
   }
 }
 
-// Nobody sees more of a page in the background than its title.
-async function glance() {
+// Of a page in the background only the title is visible.
+async function refreshTitle() {
   try {
-    title(await look("/status"));
+    title(await read("/status"));
   } catch {
     document.title = `${byId("name").textContent} · No answer`;
   }
@@ -214,55 +214,55 @@ async function glance() {
 
 function refresh() {
   pastAskedAt = performance.now();
-  if (document.hidden) return glance();
+  if (document.hidden) return refreshTitle();
   fetchPast();
-  list();
+  fetchCheckpoints();
 }
 
 function refreshAfterMs() {
-  if (document.hidden) return GLANCE_EVERY_MS;
+  if (document.hidden) return TITLE_EVERY_MS;
   if (past === null) return 2000;
   return span === "2h" || feed.refusal !== null ? 10_000 : 60_000;
 }
 
-async function ask(button, path, said) {
+async function runCommand(button, path, textOf) {
   busy.add(button.id);
   button.disabled = true;
   try {
-    const answer = await order(path);
-    if (answer !== null) told(said(answer));
-  } catch (refused) {
-    told(refused.message);
+    const answer = await sendCommand(path);
+    if (answer !== null) notify(textOf(answer));
+  } catch (error) {
+    notify(error.message);
   } finally {
     busy.delete(button.id);
     button.disabled = false;
   }
 }
 
-const feed = new Feed(hear);
+const feed = new Feed(onMessage);
 byId("save").addEventListener("click", () =>
-  ask(byId("save"), "/checkpoints?wait=60s", ({ checkpoint }) => (checkpoint ? `Checkpoint ${checkpoint.number} is durable.` : "The save goes on.")),
+  runCommand(byId("save"), "/checkpoints?wait=60s", ({ checkpoint }) => (checkpoint ? `Checkpoint ${checkpoint.number} is durable.` : "The save is still running.")),
 );
 byId("pause").addEventListener("click", () =>
-  ask(byId("pause"), news.status.state === "paused" ? "/resume" : "/pause", ({ state, operation }) =>
-    operation ? "Asked for; the trainer is at something else." : state === "paused" ? "Paused." : "Resumed."),
+  runCommand(byId("pause"), latest.status.state === "paused" ? "/resume" : "/pause", ({ state, operation }) =>
+    operation ? "Requested; the trainer has not done it yet." : state === "paused" ? "Paused." : "Resumed."),
 );
 byId("spans").querySelector(`[value="${span}"]`).checked = true;
 byId("spans").addEventListener("change", (event) => chooseSpan(event.target.value));
 for (const button of document.querySelectorAll("[data-opens]"))
   button.addEventListener("click", () => {
     byId(button.dataset.opens).showModal();
-    age();
+    showAges();
   });
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;
-  if (news !== null) show();
+  if (latest !== null) show();
   refresh();
 });
 refresh();
 setInterval(() => {
-  if (!document.hidden) age();
+  if (!document.hidden) showAges();
   if (performance.now() - pastAskedAt >= refreshAfterMs()) refresh();
 }, 1000);
 setInterval(() => past !== null && charts.summaries(), SUMMARIES_EVERY_MS);

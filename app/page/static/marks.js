@@ -1,4 +1,4 @@
-// Marks: events that explain why the charts look as they do, as a line through all three and a sign below.
+// Marks: events that explain the charts, each drawn as a line through all three and a sign below them.
 
 import { drawn } from "./dom.js";
 
@@ -7,7 +7,7 @@ const KINDS = {
   started: { sign: "restart", label: "start" },
   rewound: { sign: "rewind", label: "rewind" },
   fell_back: { sign: "rewind", label: "rewind" },
-  brake: { sign: "brake", label: "brake" },
+  brake: { sign: "brake", label: "crash loop" },
   new_code: { sign: "config", label: "new config" },
   hyperparameters: { sign: "config", label: "new config" },
 };

@@ -1,4 +1,4 @@
-// The parts of the page beside charts and balance: verdict, problems, bar, checkpoints, events.
+// The other parts of the page, without charts and balance: verdict, problems, bar, checkpoints, events.
 
 import { byId, element, keyed, say } from "./dom.js";
 import * as words from "./words.js";
@@ -9,10 +9,10 @@ const BAR = [
   ["records", "waiting for records"],
   ["saving", "saving"],
 ];
-const REASONS = { interval: "in its turn", steps: "in its turn", demand: "asked for", stop: "at a stop", start: "the beginning" };
+const REASONS = { interval: "scheduled", steps: "scheduled", demand: "requested", stop: "at a stop", start: "the beginning" };
 const SEVERE = new Set(["failed", "trainer_dead", "hung", "unbalanced"]);
 
-// The verdict's first word or words are the ones to be read from afar.
+// Shows the verdict's first clause in large type, to be read from a distance.
 export function verdict(node, sentence) {
   const end = sentence.search(/[.:,]/) + 1;
   const [word, rest] = end ? [sentence.slice(0, end), sentence.slice(end)] : [sentence, ""];
@@ -47,8 +47,8 @@ export function bound(throughput) {
     say(item.children[1], any ? words.percent(one.share) : "–");
     say(item.children[2], one.label);
   });
-  const said = any ? shares.map((one) => `${words.percent(one.share)} ${one.label}`).join(", ") : "Nothing was learnt.";
-  if (byId("bar").getAttribute("aria-label") !== said) byId("bar").setAttribute("aria-label", said);
+  const summary = any ? shares.map((one) => `${words.percent(one.share)} ${one.label}`).join(", ") : "Nothing was learnt.";
+  if (byId("bar").getAttribute("aria-label") !== summary) byId("bar").setAttribute("aria-label", summary);
   say(byId("advice"), throughput.advice);
 }
 

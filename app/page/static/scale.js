@@ -1,10 +1,10 @@
-// Scales and their ticks. Pure.
+// Scales and their ticks: pure functions.
 
-// How far back the charts may reach; the names are those of /history.
+// How far back the charts can reach; the names are those of /history.
 export const SPANS = {
-  "10m": { seconds: 600, said: "the last 10 minutes" },
-  "2h": { seconds: 7200, said: "the last 2 hours" },
-  "24h": { seconds: 86_400, said: "the last 24 hours" },
+  "10m": { seconds: 600, phrase: "the last 10 minutes" },
+  "2h": { seconds: 7200, phrase: "the last 2 hours" },
+  "24h": { seconds: 86_400, phrase: "the last 24 hours" },
 };
 
 export function linear([from, to], [low, high]) {
@@ -12,7 +12,7 @@ export function linear([from, to], [low, high]) {
   return (value) => low + (value - from) * factor;
 }
 
-// A range that holds the values, from one round number to another, and the round numbers in it.
+// Returns a range that holds the values, between two round numbers, and the round numbers in it as ticks.
 export function rounded(values, { zero = false, about = 3 } = {}) {
   let low = Infinity;
   let high = -Infinity;
@@ -43,7 +43,7 @@ function roundStep(rough) {
 
 const STEPS = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 14_400, 21_600];
 
-// Full minutes or hours of the local time, so many at most.
+// Returns ticks at round local times, at most `most` of them, and their step in seconds.
 export function timeTicks([from, to], most) {
   const step = STEPS.find((one) => (to - from) / one <= most) ?? STEPS.at(-1);
   const shift = new Date(to * 1000).getTimezoneOffset() * 60;

@@ -1,4 +1,4 @@
-// How numbers and times are said. Pure.
+// Numbers and times as text: pure functions.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });

@@ -1,4 +1,4 @@
-"""The page's balance in a real browser: whoever has no mouse to hover with gets every reason and every count too."""
+"""The page's balance in a real browser: every reason and count is available without a mouse."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def url(rig: Rig) -> Iterator[str]:
 
 
 def opened(browser: Browser, url: str, width: int = 1440, height: int = 900) -> Page:
-    """The page; the browser closes it with its context."""
+    """Open the page; the browser closes it with its context."""
     page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
     page.set_default_timeout(SOON_MS)
     page.goto(url)
@@ -37,7 +37,7 @@ def opened(browser: Browser, url: str, width: int = 1440, height: int = 900) -> 
 
 
 def settle(rig: Rig, partition: Partition, start: int, learnt: int, **counts: int) -> None:
-    """So many learnt, and of everything else that there can be: each reason, an order, gaps, a loss, lists cut."""
+    """Settle `learnt` records and some of every other outcome; `counts` are truncated lists by feature."""
     ledger = rig.service.ledger
     skipped, gaps, lost = 500, 40, 7
     end = start + learnt + sum(SET_ASIDE.values()) + skipped + gaps + lost
@@ -69,12 +69,12 @@ def settle(rig: Rig, partition: Partition, start: int, learnt: int, **counts: in
 
 
 def rows(dialog: Locator) -> dict[str, str]:
-    """What the dialog says, by what it says it of."""
+    """Return the values of the dialog by their labels."""
     cells = [row.split("\t") for row in dialog.locator("tbody").inner_text().splitlines()]
     return {label.strip(): said for label, said in cells}
 
 
-def test_reasons_orders_and_what_was_cut_are_text_beneath_the_sum(browser: Browser, url: str, rig: Rig) -> None:
+def test_reasons_commands_and_truncations_are_text_beneath_the_sum(browser: Browser, url: str, rig: Rig) -> None:
     page = opened(browser, url)
     expect(page.locator("#made-of")).to_be_hidden()
     settle(rig, P1, 0, 9_000, last_amounts=1234)
@@ -96,7 +96,7 @@ def test_the_whole_balance_is_a_dialog_that_a_key_opens(browser: Browser, url: s
     settle(rig, P1, 0, 9_000, last_amounts=1234, words=3, ids=2)
     expect(page.locator("#sum")).to_contain_text("9,000 learnt", timeout=SOON_MS)
     page.get_by_role("button", name="In full").press("Enter")
-    dialog = page.get_by_role("dialog", name="What became of every offset")
+    dialog = page.get_by_role("dialog", name="The outcome of every offset")
     expect(dialog).to_be_visible()
     found = rows(dialog)
     assert {name: found[name.replace("_", " ")] for name in Reason} == {name: str(n) for name, n in SET_ASIDE.items()}
@@ -111,7 +111,7 @@ def test_the_whole_balance_is_a_dialog_that_a_key_opens(browser: Browser, url: s
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (1920, 1080)])
-def test_nothing_scrolls_on_a_desk_however_much_there_is_to_say(
+def test_nothing_scrolls_on_a_desktop_however_many_problems_there_are(
     browser: Browser, url: str, rig: Rig, width: int, height: int
 ) -> None:
     page = opened(browser, url, width, height)

@@ -1,4 +1,4 @@
-"""How the page is told: in a real browser, by a real server, with what matters to a page moved by hand."""
+"""The page's feed in a real browser from a real server; clock and visibility are simulated."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def url(rig: Rig) -> Iterator[str]:
 
 @pytest.fixture
 def open_page(browser: Browser, url: str) -> Iterator[Open]:
-    """Opens the page, in a tab of the same browser, once it shows something."""
+    """Return how to open the page in a tab of the same browser and wait until it shows something."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
 
     def opened() -> Page:
@@ -45,8 +45,8 @@ def open_page(browser: Browser, url: str) -> Iterator[Open]:
     context.close()
 
 
-def turn(page: Page, state: str) -> None:
-    """Somebody goes to another tab, or comes back: a browser without windows takes every tab for a seen one."""
+def switch_tab(page: Page, state: str) -> None:
+    """Simulate a change of tabs, because a browser without windows reports every tab as visible."""
     page.evaluate(
         """(state) => {
             Object.defineProperty(document, "hidden", { get: () => state === "hidden", configurable: true });
@@ -57,7 +57,7 @@ def turn(page: Page, state: str) -> None:
 
 
 def test_without_the_cursor_the_newest_value_is_shown_whatever_the_span(open_page: Open, rig: Rig) -> None:
-    """A step of theirs is a mean over ten seconds or a minute, and they were fetched a minute ago."""
+    """A step of a long span is a mean over ten seconds or a minute, fetched up to a minute ago."""
     page = open_page()
 
     def of_old(route: Route) -> None:
@@ -79,22 +79,22 @@ def test_without_the_cursor_the_newest_value_is_shown_whatever_the_span(open_pag
     expect(said).to_have_text(re.compile(r"^[1-9]\d{0,3}$"), timeout=SOON_MS)
 
 
-def test_a_page_in_the_background_leaves_its_place_to_one_that_is_seen(
+def test_a_page_in_the_background_leaves_its_place_to_a_visible_one(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 1)
     first, second = open_page(), open_page()
-    refused = "#problems article:has-text('This page is not told how it goes')"
+    refused = "#problems article:has-text('This page gets no live updates')"
     expect(second.locator(refused)).to_contain_text("1 listeners are the most")
-    turn(first, "hidden")
+    switch_tab(first, "hidden")
     expect(second.locator(refused)).to_be_hidden(timeout=SOON_MS)
-    turn(first, "visible")
+    switch_tab(first, "visible")
     expect(first.locator(refused)).to_be_visible(timeout=SOON_MS)
-    turn(second, "hidden")
+    switch_tab(second, "hidden")
     expect(first.locator(refused)).to_be_hidden(timeout=SOON_MS)
 
 
-def test_a_page_without_a_place_says_so_and_is_true_all_the_same(
+def test_a_page_without_a_stream_says_so_and_stays_correct(
     open_page: Open, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 0)
@@ -107,26 +107,26 @@ def test_a_page_without_a_place_says_so_and_is_true_all_the_same(
     expect(page.locator("body")).not_to_have_class("quiet")
 
 
-def test_the_time_in_the_background_is_no_silence(open_page: Open) -> None:
+def test_time_in_the_background_does_not_count_as_silence(open_page: Open) -> None:
     page = open_page()
-    turn(page, "hidden")
+    switch_tab(page, "hidden")
     page.clock.fast_forward(20 * LATER_MS)
     expect(page.locator("#announce")).not_to_have_text("No answer.")
     page.route("**/page/updates*", lambda _route: None)
-    turn(page, "visible")
+    switch_tab(page, "visible")
     expect(page.locator("#as-of")).to_have_text("as of 10 min ago")
     expect(page.locator("#as-of")).to_have_text("no answer for 4 s", timeout=SOON_MS)
 
 
-def test_the_title_is_true_in_the_background(open_page: Open, url: str) -> None:
+def test_the_title_stays_correct_in_the_background(open_page: Open, url: str) -> None:
     page = open_page()
-    turn(page, "hidden")
+    switch_tab(page, "hidden")
     httpx.post(f"{url}/pause", timeout=20)
     page.clock.fast_forward(LATER_MS)
     expect(page).to_have_title("clicks · Paused", timeout=SOON_MS)
 
 
-def test_another_version_of_the_service_brings_its_own_page_once(
+def test_the_page_reloads_once_when_the_service_has_another_version(
     open_page: Open, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_page()
@@ -141,5 +141,5 @@ def test_another_version_of_the_service_brings_its_own_page_once(
 
 
 def test_the_second_sum_names_what_it_is_counted_from(open_page: Open) -> None:
-    """A rewind begins it anew, not the process alone."""
+    """A rewind starts the count again, and so does a start of the process."""
     expect(open_page().locator("#flow")).to_contain_text("0 fetched since the last start or rewind")

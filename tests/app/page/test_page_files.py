@@ -1,4 +1,4 @@
-"""The page's files: all of them ours, sent under a strict policy, and in the wheel."""
+"""The page's files: all from this service, sent under a strict policy, and in the wheel."""
 
 import gzip
 import re
@@ -29,7 +29,7 @@ def test_every_file_comes_under_the_policy_and_as_what_it_is(api: Client, path: 
     assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
 
 
-def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_that_stands_in_markup() -> None:
+def test_the_policy_allows_no_other_origin_and_nothing_inline() -> None:
     allowed = dict(part.strip().split(" ", 1) for part in POLICY.split(";"))
     assert allowed.pop("default-src") == "'none'"
     assert {"frame-ancestors", "base-uri", "form-action"} <= allowed.keys()
@@ -37,7 +37,7 @@ def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_that_stands_in_ma
     assert allowed["img-src"] == "'self' data:"
 
 
-def test_what_the_page_refers_to_is_there_and_ours() -> None:
+def test_the_page_refers_only_to_its_own_existing_files() -> None:
     markup = (STATIC / "index.html").read_text("utf-8")
     named = re.findall(r'(?:href|src)="([^"#]+)"', markup)
     assert [one for one in named if not one.startswith("data:") and one.removeprefix("/page/") not in NAMES] == []
@@ -49,14 +49,14 @@ def test_what_the_page_refers_to_is_there_and_ours() -> None:
     assert preloaded == {name for name in NAMES if name.endswith(".js")}, "a chain of imports is a chain of waits"
 
 
-def test_a_browser_that_has_the_file_is_told_so_and_nothing_more(api: Client) -> None:
+def test_a_browser_that_has_the_file_gets_304_without_a_body(api: Client) -> None:
     first = api.get("/page/main.js")
     again = api.get("/page/main.js", headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert first.headers["cache-control"] == "no-cache", "so that a new version shows at once"
 
 
-def test_it_is_compressed_for_whoever_takes_that(api: Client) -> None:
+def test_a_file_is_compressed_for_clients_that_accept_it(api: Client) -> None:
     plain = api.get("/page/page.css", headers={"accept-encoding": "identity"})
     packed = api.get("/page/page.css", headers={"accept-encoding": "gzip"})
     assert "content-encoding" not in plain.headers
@@ -70,7 +70,7 @@ def test_a_name_never_becomes_a_path(api: Client, name: str) -> None:
     is_problem(api.get(f"/page/{name}"), 404)
 
 
-def test_the_wheel_holds_the_page_and_its_build_warns_of_nothing(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_page_and_its_build_gives_no_warning(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):

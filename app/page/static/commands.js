@@ -1,4 +1,4 @@
-// Orders: save, restore, pause, resume. A token, where one is asked for, stays in this module's memory alone.
+// Commands: save, restore, pause, resume. If they need a token, only this module keeps it, in memory.
 
 import { byId, element, say } from "./dom.js";
 import * as words from "./words.js";
@@ -7,19 +7,19 @@ let token = null;
 
 class Refused extends Error {
   constructor(problem) {
-    const fix = problem.status === 422 ? "" : problem.fix; // what was typed wrongly says how to write it; the rest is for programs
+    const fix = problem.status === 422 ? "" : problem.fix; // for wrong input the detail says how to write it; the fix is for programs
     super([problem.detail, fix].filter(Boolean).map(sentence).join(" "));
   }
 }
 
 const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
 
-// Gives an order; where it needs a token, asks for one and gives it again. Null where the person thinks better of it.
-export async function order(path, body) {
+// Sends a command and returns its answer. If it needs a token, asks for one and sends it again; null if the person cancels.
+export async function sendCommand(path, body) {
   for (;;) {
-    const answer = await sent(path, body);
+    const answer = await post(path, body);
     if (answer.ok) return await answer.json();
-    const problem = await answer.json().catch(() => ({ status: answer.status, detail: `It answered ${answer.status}.` }));
+    const problem = await answer.json().catch(() => ({ status: answer.status, detail: `The service answered ${answer.status}.` }));
     if (answer.status !== 401) throw new Refused(problem);
     const wrong = token !== null;
     token = null;
@@ -28,12 +28,12 @@ export async function order(path, body) {
   }
 }
 
-async function sent(path, body) {
+async function post(path, body) {
   const headers = { "content-type": "application/json", ...(token === null ? {} : { authorization: `Bearer ${token}` }) };
   try {
     return await fetch(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
   } catch {
-    throw new Refused({ detail: "The service does not answer.", fix: "See whether it runs, and try again." });
+    throw new Refused({ detail: "The service does not answer.", fix: "Check that it runs, and try again." });
   }
 }
 
@@ -59,13 +59,13 @@ function askForToken(complaint) {
   });
 }
 
-// The dialog that shows what a restore would do, and does it once it is confirmed.
-export function restoring(tell) {
+// Sets up the dialog that shows what a restore would do, and does it once it is confirmed. Returns the function that opens it.
+export function restoring(notify) {
   const dialog = byId("restore");
-  const go = byId("do-restore");
+  const confirm = byId("do-restore");
   const skip = byId("skip");
   let number = null;
-  let looks = 0;
+  let requests = 0;
 
   function open(wanted, note) {
     number = wanted;
@@ -73,27 +73,27 @@ export function restoring(tell) {
     say(byId("note"), note ? `Its note: ${note}` : "");
     byId("reason").value = "";
     skip.value = "";
-    say(go, `Restore checkpoint ${number}`);
+    say(confirm, `Restore checkpoint ${number}`);
     dialog.showModal();
-    return look();
+    return showPlan();
   }
 
-  // Nothing is confirmed but what was shown: other ranges to pass over are looked at anew.
-  async function look() {
-    const asked = ++looks;
+  // Shows the plan before it can be confirmed. Other ranges to skip need a new plan, and only the last one asked for counts.
+  async function showPlan() {
+    const request = ++requests;
     byId("plan").replaceChildren(element("p", {}, "Working out what would be read again …"));
-    complain(null);
-    go.disabled = true;
+    showRefusal(null);
+    confirm.disabled = true;
     try {
-      const plan = await order(`/checkpoints/${number}/restore`, { skip: ranges(), dry_run: true });
+      const plan = await sendCommand(`/checkpoints/${number}/restore`, { skip: ranges(), dry_run: true });
       if (plan === null) return dialog.close();
-      if (asked !== looks || !dialog.open) return;
+      if (request !== requests || !dialog.open) return;
       byId("plan").replaceChildren(...described(plan));
-      go.disabled = false;
+      confirm.disabled = false;
     } catch (refused) {
-      if (asked !== looks) return;
+      if (request !== requests) return;
       byId("plan").replaceChildren();
-      complain(refused);
+      showRefusal(refused);
     }
   }
 
@@ -102,29 +102,29 @@ export function restoring(tell) {
   }
 
   async function carryOut() {
-    go.disabled = true;
-    complain(null);
+    confirm.disabled = true;
+    showRefusal(null);
     const reason = byId("reason").value.trim() || null;
     try {
-      const answer = await order(`/checkpoints/${number}/restore?wait=60s`, { skip: ranges(), reason });
+      const answer = await sendCommand(`/checkpoints/${number}/restore?wait=60s`, { skip: ranges(), reason });
       if (answer === null) return;
       dialog.close();
       const published = answer.checkpoint?.number;
-      tell(published == null ? `Checkpoint ${number} is being restored.` : `Restored checkpoint ${number}; the order is checkpoint ${published}.`);
+      notify(published == null ? `Checkpoint ${number} is being restored.` : `Restored checkpoint ${number}, as checkpoint ${published}.`);
     } catch (refused) {
-      complain(refused);
+      showRefusal(refused);
     } finally {
-      go.disabled = false;
+      confirm.disabled = false;
     }
   }
 
-  function complain(refused) {
+  function showRefusal(refused) {
     byId("refusal").hidden = refused === null;
     say(byId("refusal"), refused?.message ?? "");
   }
 
-  go.addEventListener("click", carryOut);
-  skip.addEventListener("change", look);
+  confirm.addEventListener("click", carryOut);
+  skip.addEventListener("change", showPlan);
   return open;
 }
 
@@ -132,18 +132,18 @@ function described(plan) {
   const now = words.parsed(plan.as_of);
   const written = words.parsed(plan.created_at);
   const time = plan.takes_s == null ? null : plan.takes_s < 1 ? "under a second" : `about ${words.span(plan.takes_s)}`;
-  const takes = time === null ? "" : `, which takes ${time} at the best rate of late`;
-  const skipped = plan.skipped ? `${words.count(plan.skipped)} are passed over, by this order or an earlier one.` : null;
-  const there = plan.gone == null ? "Kafka could not be asked whether it still has them all." : "Kafka still has them all.";
-  const gone = plan.replayed && !plan.gone ? there : null;
-  const advice = plan.advice ? `Mind: ${plan.advice}.` : null;
+  const takes = time === null ? "" : `, which takes ${time} at the best recent rate`;
+  const skipped = plan.skipped ? `${words.count(plan.skipped)} are skipped, by this command or an earlier one.` : null;
+  const kept = plan.gone == null ? "Kafka could not be asked whether it still has them all." : "Kafka still has them all.";
+  const gone = plan.replayed && !plan.gone ? kept : null;
+  const advice = plan.advice ? `Note: ${plan.advice}.` : null;
   return [
     `The model goes back to how it was ${words.span(Math.max(0, now - written))} ago (${words.moment(written, now)}, step ${words.count(plan.step)}), and learns on from there.`,
     plan.replayed ? `${words.count(plan.replayed)} offsets are read again${takes}.` : "No offset is read again.",
     skipped,
     gone,
     advice,
-    "What was learnt since stays on disk as checkpoints, until it is pruned.",
+    "The checkpoints made since stay on disk until they are pruned.",
   ]
     .filter(Boolean)
     .map((text) => element("p", text === advice ? { class: "mind" } : {}, text));
