@@ -1,4 +1,4 @@
-"""docs/api.md and the application say the same."""
+"""docs/api.md agrees with the application, and repeats nothing of its OpenAPI document."""
 
 import json
 import re
@@ -18,7 +18,9 @@ from training.telemetry.events import EventKind
 _DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
 _HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)
 _TEXTS = {"GET /metrics"}
-"""Those that answer something else than JSON, and are tested elsewhere."""
+"""The routes whose answer is not JSON; other tests hold their samples."""
+_LONG = 30
+"""The characters of a description above which a match is no accident."""
 _SAMPLES: Mapping[str, Any] = {
     "GET /livez": models.Health,
     "GET /readyz": models.Health,
@@ -41,46 +43,62 @@ _SAMPLES: Mapping[str, Any] = {
 
 
 def sections() -> dict[str, str]:
-    """The text below each endpoint's heading."""
+    """Return the text below the heading of each route."""
     parts = _HEADING.split(_DOCS)[1:]
     texts = [re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0] for text in parts[2::3]]
     return {f"{method} {path}": text for method, path, text in zip(parts[::3], parts[1::3], texts, strict=True)}
 
 
 def sample(section: str) -> Any:
+    """Return the only JSON sample of a section."""
     (text,) = re.findall(r"^```json\n(.*?)^```$", sections()[section], re.MULTILINE | re.DOTALL)
     return json.loads(text)
 
 
-def test_every_route_stands_in_the_docs_and_the_other_way_round(api: Client) -> None:
+def test_the_docs_have_a_section_for_every_route_and_no_other(api: Client) -> None:
     paths = api.seen("/openapi.json")["paths"]
     routes = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     assert routes == set(sections()) == set(_SAMPLES) | _TEXTS
 
 
-def test_what_is_for_people_and_not_in_the_schema_stands_in_the_docs_too() -> None:
+def test_the_docs_name_the_routes_of_the_page_that_the_schema_leaves_out() -> None:
     described = _DOCS.split("## The page")[1].split("\n## ")[0]
     for path in ("/", "/page/", "/page/updates"):
         assert f"`{path}`" in described
 
 
+def test_the_docs_repeat_no_description_of_the_schema(api: Client) -> None:
+    words, descriptions = " ".join(_DOCS.split()), set(descriptions_of(api.seen("/openapi.json")))
+    assert len(descriptions) > 50
+    assert [one for one in sorted(descriptions) if len(one) > _LONG and one.rstrip(".") in words] == []
+
+
+def descriptions_of(described: Any) -> Iterator[str]:
+    """Yield every description in the OpenAPI document."""
+    for key, value in described.items() if isinstance(described, dict) else enumerate(described):
+        if key == "description" and isinstance(value, str):
+            yield " ".join(value.split())
+        elif isinstance(value, dict | list):
+            yield from descriptions_of(value)
+
+
 @pytest.mark.parametrize("section", _SAMPLES)
-def test_every_sample_is_an_answer_that_there_could_be(section: str) -> None:
+def test_every_sample_is_a_valid_answer(section: str) -> None:
     shown = sample(section)
     read = TypeAdapter(_SAMPLES[section]).validate_python(shown)
     assert read.model_dump(mode="json", exclude_none=True) == shown
 
 
 @pytest.mark.parametrize("section", ["GET /status", "GET /lag", "GET /throughput"])
-def test_every_field_of_the_great_answers_stands_in_the_sample_or_in_the_text(section: str) -> None:
-    told = {word.rpartition(".")[2] for word in re.findall(r"`([\w.]+)`", sections()[section])}
+def test_every_field_of_a_large_answer_is_in_its_sample_or_text(section: str) -> None:
+    named = {word.rpartition(".")[2] for word in re.findall(r"`([\w.]+)`", sections()[section])}
     fields = set(fields_of(_SAMPLES[section]))
     assert len(fields) > 10
-    assert fields - told - set(keys_of(sample(section))) == set()
+    assert fields - named - set(keys_of(sample(section))) == set()
 
 
 def fields_of(shape: Any) -> Iterator[str]:
-    """Every name that may stand in an answer of this shape."""
+    """Yield every name that an answer of this shape may contain."""
     if isinstance(shape, type) and issubclass(shape, BaseModel):
         for name, field in shape.model_fields.items():
             yield name
@@ -90,7 +108,7 @@ def fields_of(shape: Any) -> Iterator[str]:
 
 
 def keys_of(shown: Any) -> Iterator[str]:
-    """Every name that stands in an answer."""
+    """Yield every name that an answer contains."""
     for inner in shown.values() if isinstance(shown, dict) else shown if isinstance(shown, list) else ():
         yield from keys_of(inner)
     yield from shown if isinstance(shown, dict) else ()
@@ -123,22 +141,22 @@ def test_the_numbers_of_the_samples_add_up() -> None:
 
 
 def test_the_docs_say_how_long_a_rewind_waits_for_its_check() -> None:
-    told = " ".join(sections()["POST /rewind"].split())
-    assert f"does not answer within {KAFKA_TIMEOUT_S:g} s)" in told
-    assert f"A command waits {CHECK_TIMEOUT_S:g} s," in told
+    text = " ".join(sections()["POST /rewind"].split())
+    assert f"does not answer within {KAFKA_TIMEOUT_S:g} s)" in text
+    assert f"A command waits {CHECK_TIMEOUT_S:g} s," in text
 
 
-def test_every_kind_of_problem_stands_in_the_docs() -> None:
+def test_the_docs_name_every_kind_of_problem() -> None:
     source = (Path(__file__).parents[3] / "app" / "monitoring" / "problems.py").read_text("utf-8")
     kinds = set(re.findall(r'kind="(\w+)"', source))
     assert len(kinds) > 5
-    assert [kind for kind in sorted(kinds) if f"`{kind}`" not in _DOCS] == []
+    assert [kind for kind in sorted(kinds) if f"`{kind}`" not in sections()["GET /status"]] == []
 
 
-def test_every_kind_of_event_stands_in_the_docs() -> None:
+def test_the_docs_name_every_kind_of_event() -> None:
     assert [kind for kind in EventKind if f"`{kind}`" not in sections()["GET /events"]] == []
 
 
-def test_the_problem_document_of_the_docs_is_one() -> None:
+def test_the_sample_of_a_problem_document_is_valid() -> None:
     (text,) = re.findall(r"^```json\n(.*?)^```$", _DOCS.split("## Problem documents")[1], re.MULTILINE | re.DOTALL)
     models.ProblemDocument.model_validate(json.loads(text))
