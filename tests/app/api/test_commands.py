@@ -1,4 +1,4 @@
-"""What may be ordered over HTTP, and what comes of it."""
+"""Commands over HTTP and their outcomes."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from training.errors import CheckpointError, ProfileBusyError, ProfileError
 from training.history.rewind import RewindPlan, plan_rewind
 from training.telemetry.phases import Phase
 
-ORDERS: list[tuple[str, Any]] = [
+COMMANDS: list[tuple[str, Any]] = [
     ("/checkpoints", None),
     ("/checkpoints/0/restore", None),
     ("/rewind", {"to": 0}),
@@ -27,7 +27,7 @@ ORDERS: list[tuple[str, Any]] = [
     ("/profile", {"calls": 3}),
 ]
 LATE_S = 10.0
-"""What takes so long would be seen to be waited for, where it should not be."""
+"""A time that a test would notice if the code waited for it by mistake."""
 
 
 def learnt(rig: Rig, count: int = 20) -> None:
@@ -35,7 +35,7 @@ def learnt(rig: Rig, count: int = 20) -> None:
     rig.learn_all()
 
 
-def test_a_save_that_is_waited_for_is_durable_when_it_is_answered(api: Client, rig: Rig) -> None:
+def test_a_save_with_wait_is_durable_when_the_answer_comes(api: Client, rig: Rig) -> None:
     learnt(rig)
     answer = api.post("/checkpoints?wait=20s", {"note": "before the sale"})
     assert answer.status_code == 201
@@ -46,7 +46,7 @@ def test_a_save_that_is_waited_for_is_durable_when_it_is_answered(api: Client, r
     assert rig.store.verify(1).verified
 
 
-def test_a_save_that_is_not_waited_for_is_an_operation_to_look_at(api: Client, rig: Rig, wait_for: WaitFor) -> None:
+def test_a_save_without_wait_is_an_operation(api: Client, rig: Rig, wait_for: WaitFor) -> None:
     rig.obeying.clear()
     answer = api.post("/checkpoints")
     assert answer.status_code == 202
@@ -67,7 +67,7 @@ def test_a_wait_that_runs_out_leaves_the_operation_running(api: Client, rig: Rig
     assert 0.1 <= time.monotonic() - began < 10
 
 
-def test_an_order_that_the_trainer_died_of_is_a_failed_operation(api: Client, rig: Rig, wait_for: WaitFor) -> None:
+def test_a_command_that_ends_the_trainer_is_a_failed_operation(api: Client, rig: Rig, wait_for: WaitFor) -> None:
     rig.refuse_with = RuntimeError("out of memory on the device")
     rig.obeying.clear()
     where = api.post("/checkpoints").headers["location"]
@@ -78,9 +78,7 @@ def test_an_order_that_the_trainer_died_of_is_a_failed_operation(api: Client, ri
     assert "a defect of millrace" in operation["complaint"]
 
 
-def test_a_save_that_fails_says_so_to_whoever_waits_and_to_whoever_looks(
-    api: Client, rig: Rig, wait_for: WaitFor
-) -> None:
+def test_a_failed_save_shows_in_the_answer_and_in_the_operation(api: Client, rig: Rig, wait_for: WaitFor) -> None:
     rig.refuse_with = CheckpointError("checkpoint 1 could not be written: No space left on device")
     body = is_problem(api.post("/checkpoints?wait=20s"), 503)
     assert "No space left" in body["detail"]
@@ -102,7 +100,7 @@ def test_a_restore_goes_back_and_says_where_to(api: Client, rig: Rig) -> None:
     assert rig.service.ledger.positions() == {P0: 0, P1: 0}
 
 
-def test_a_rewind_passes_over_what_it_was_told_to_both_ends_included(api: Client, rig: Rig) -> None:
+def test_a_rewind_skips_the_named_ranges_both_ends_included(api: Client, rig: Rig) -> None:
     learnt(rig)
     body = {"to": 0, "skip": ["clicks:0:3-5", "clicks:0:5-6", "clicks:1:100-100"], "reason": "bad import"}
     answer = api.post("/rewind?wait=20s", body)
@@ -115,7 +113,7 @@ def test_a_rewind_passes_over_what_it_was_told_to_both_ends_included(api: Client
     assert {skip.reason for skip in skips} == {"bad import"}
 
 
-def test_each_order_to_skip_has_a_name_of_its_own(api: Client, rig: Rig) -> None:
+def test_each_command_to_skip_has_its_own_name(api: Client, rig: Rig) -> None:
     for number in range(2):
         body = {"to": number, "skip": [f"clicks:0:{number}-{number}"]}
         assert api.post("/rewind?wait=20s", body).status_code == 201
@@ -142,7 +140,7 @@ def test_a_dry_run_says_what_would_be_replayed_and_does_nothing(api: Client, rig
     assert rig.service.ledger.positions()[P0] == 20
 
 
-def test_a_dry_run_says_how_long_and_what_kafka_has_no_more(api: Client, rig: Rig) -> None:
+def test_a_dry_run_says_how_long_it_takes_and_which_offsets_are_gone(api: Client, rig: Rig) -> None:
     learnt(rig)
     rig.source.first[P0] = 7
     plan = api.post("/rewind", {"to": 0, "dry_run": True}).json()
@@ -157,7 +155,7 @@ def test_a_dry_run_says_how_long_and_what_kafka_has_no_more(api: Client, rig: Ri
     assert plan["created_at"]
 
 
-def test_a_rewind_to_what_kafka_has_no_more_is_refused_before_anything_is_stopped(api: Client, rig: Rig) -> None:
+def test_a_rewind_to_offsets_that_are_gone_is_refused_before_anything_stops(api: Client, rig: Rig) -> None:
     learnt(rig)
     rig.source.first[P0] = 7
     problem = is_problem(api.post("/rewind?wait=20s", {"to": 0}), 409)
@@ -173,9 +171,7 @@ def test_a_rewind_does_not_wait_for_a_kafka_that_is_away(api: Client, rig: Rig) 
     assert api.post("/rewind?wait=20s", {"to": 0}).status_code == 201
 
 
-def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
-    api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rewind_waits_only_briefly_for_a_slow_kafka(api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewind_planner, "KAFKA_TIMEOUT_S", 0.05)
     answers = threading.Event()
 
@@ -193,7 +189,7 @@ def test_a_kafka_that_takes_its_time_is_not_waited_for_long(
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Reading a checkpoint ends when this is set, which is later than anybody waits; or fails in the end."""
+    """Let a read of a checkpoint end only when this is set, later than any client waits, or fail in the end."""
     monkeypatch.setattr(operations, "CHECK_TIMEOUT_S", 0.05)
     read = threading.Event()
 
@@ -207,7 +203,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize(("path", "body"), [("/checkpoints/0/restore", None), ("/rewind", {"to": 0})])
-def test_a_rewind_with_a_slow_check_is_an_operation_soon_and_carried_out_later(
+def test_a_rewind_with_a_slow_check_is_an_operation_and_carried_out_later(
     api: Client, rig: Rig, wait_for: WaitFor, slow_disk: threading.Event, path: str, body: Any
 ) -> None:
     learnt(rig)
@@ -227,7 +223,7 @@ def test_a_rewind_with_a_slow_check_is_an_operation_soon_and_carried_out_later(
     ("body", "complaint"),
     [({"to": 0}, "offsets 0..6 of clicks:0 are gone by retention"), ({"to": 7}, "no checkpoint has the number 7")],
 )
-def test_what_speaks_against_a_rewind_late_is_what_became_of_the_operation(
+def test_a_check_that_fails_late_fails_the_operation(
     api: Client, rig: Rig, wait_for: WaitFor, slow_disk: threading.Event, body: Any, complaint: str
 ) -> None:
     learnt(rig)
@@ -239,7 +235,9 @@ def test_what_speaks_against_a_rewind_late_is_what_became_of_the_operation(
     assert rig.folder.numbers() == [0]
 
 
-def test_rewinds_that_are_still_looked_at_are_bounded_too(api: Client, rig: Rig, slow_disk: threading.Event) -> None:
+def test_rewinds_that_are_still_being_checked_are_bounded_too(
+    api: Client, rig: Rig, slow_disk: threading.Event
+) -> None:
     codes = [api.post("/rewind", {"to": 0}).status_code for _ in range(18)]
     assert codes == [202] * 16 + [429] * 2
 
@@ -256,7 +254,7 @@ def test_a_rewind_finds_the_checkpoint_of_a_time_or_an_offset(api: Client, rig: 
     assert "no place to go back to" in is_problem(api.post("/rewind", {"to": "yesterday"}), 422)["detail"]
 
 
-def test_skips_stand_in_the_status_for_ever_after(api: Client, rig: Rig) -> None:
+def test_the_status_keeps_showing_skips(api: Client, rig: Rig) -> None:
     learnt(rig)
     assert "skips" not in api.seen("/status")
     api.post("/rewind?wait=20s", {"to": 0, "skip": ["clicks:0:3-5", "clicks:1:100-100"], "reason": "bad import"})
@@ -282,12 +280,12 @@ def test_skips_stand_in_the_status_for_ever_after(api: Client, rig: Rig) -> None
     assert rig.service.ledger.skips == ()
 
 
-def test_an_order_that_is_not_there_cannot_be_taken_back(api: Client, rig: Rig) -> None:
+def test_a_skip_that_does_not_exist_cannot_be_lifted(api: Client, rig: Rig) -> None:
     assert "rewind-9" in is_problem(api.post("/rewind?wait=5s", {"to": 0, "unskip": ["rewind-9"]}), 422)["detail"]
     assert rig.folder.numbers() == [0]
 
 
-def test_a_damaged_checkpoint_is_refused_before_anything_is_stopped(api: Client, rig: Rig) -> None:
+def test_a_damaged_checkpoint_is_refused_before_anything_stops(api: Client, rig: Rig) -> None:
     learnt(rig)
     rig.publish(SaveReason.INTERVAL, 0)
     (rig.folder.checkpoint(1) / "model.safetensors").write_bytes(b"")
@@ -323,7 +321,7 @@ def test_a_damaged_checkpoint_is_refused_before_anything_is_stopped(api: Client,
         ("0", 422, "body"),
     ],
 )
-def test_a_rewind_that_cannot_be_is_refused(standing: Client, body: Any, status: int, word: str) -> None:
+def test_an_impossible_rewind_is_refused(standing: Client, body: Any, status: int, word: str) -> None:
     assert word in is_problem(standing.post("/rewind?wait=5s", body), status)["detail"]
     assert standing.rig.folder.numbers() == [0]
 
@@ -350,7 +348,7 @@ def test_an_offset_that_the_checkpoint_has_learnt_cannot_be_skipped_from_there(a
     ],
 )
 @pytest.mark.parametrize("path", ["/rewind", "/checkpoints/0/restore", "/checkpoints", "/profile"])
-def test_a_body_that_is_malformed_is_never_a_defect(api: Client, rig: Rig, path: str, content: bytes) -> None:
+def test_a_malformed_body_is_never_a_server_error(api: Client, rig: Rig, path: str, content: bytes) -> None:
     answer = api.post(path, content=content, headers={"content-type": "application/json"})
     if content or path == "/rewind":
         assert answer.status_code in (400, 409, 422)
@@ -360,8 +358,8 @@ def test_a_body_that_is_malformed_is_never_a_defect(api: Client, rig: Rig, path:
 
 
 @pytest.mark.parametrize("wait", ["30", "x", "11m", "-1s", "1e9s", "9" * 19 + "d", "", "1s" * 20, "%ff"])
-@pytest.mark.parametrize(("path", "body"), ORDERS)
-def test_a_wait_that_cannot_be_is_refused_before_anything_is_ordered(
+@pytest.mark.parametrize(("path", "body"), COMMANDS)
+def test_an_invalid_wait_is_refused_before_the_command_is_sent(
     standing: Client, path: str, body: Any, wait: str
 ) -> None:
     assert "wait" in is_problem(standing.post(f"{path}?wait={wait}", body), 422)["detail"]
@@ -369,7 +367,7 @@ def test_a_wait_that_cannot_be_is_refused_before_anything_is_ordered(
     assert standing.rig.service.phases.phase is Phase.IDLE
 
 
-def test_a_profile_lies_in_a_folder_of_its_own_and_says_what_opens_it(api: Client, rig: Rig) -> None:
+def test_a_profile_has_its_own_folder_and_says_how_to_open_it(api: Client, rig: Rig) -> None:
     first, second = (api.post("/profile", {"calls": 3}).json() for _ in range(2))
     assert first["calls"] == 3
     assert first["folder"] != second["folder"]
@@ -377,7 +375,7 @@ def test_a_profile_lies_in_a_folder_of_its_own_and_says_what_opens_it(api: Clien
     assert first["open"].endswith(f"tensorboard --logdir {first['folder']}")
 
 
-def test_a_profile_that_is_not_waited_for_is_an_operation_to_look_at(api: Client, rig: Rig, wait_for: WaitFor) -> None:
+def test_a_profile_without_wait_is_an_operation(api: Client, rig: Rig, wait_for: WaitFor) -> None:
     rig.obeying.clear()
     answer = api.post("/profile?wait=0s")
     assert answer.status_code == 202
@@ -388,7 +386,7 @@ def test_a_profile_that_is_not_waited_for_is_an_operation_to_look_at(api: Client
 
 
 @pytest.mark.parametrize("calls", [0, 1001, "3", 2.5, True])
-def test_a_profile_of_a_number_of_calls_that_cannot_be_is_refused(standing: Client, calls: Any) -> None:
+def test_a_profile_of_an_invalid_number_of_calls_is_refused(standing: Client, calls: Any) -> None:
     is_problem(standing.post("/profile", {"calls": calls}), 422)
 
 
@@ -407,21 +405,21 @@ def test_a_pause_pauses_and_a_resume_goes_on(api: Client, rig: Rig) -> None:
     assert api.post("/resume").json()["state"] == "idle"
 
 
-@pytest.mark.parametrize(("path", "body"), ORDERS)
-def test_a_trainer_that_is_ending_takes_no_order(api: Client, rig: Rig, path: str, body: Any) -> None:
+@pytest.mark.parametrize(("path", "body"), COMMANDS)
+def test_an_ending_trainer_takes_no_command(api: Client, rig: Rig, path: str, body: Any) -> None:
     rig.service.phases.enter(Phase.STOPPING)
     is_problem(api.post(path, body), 409)
 
 
-@pytest.mark.parametrize(("path", "body"), ORDERS)
-def test_a_trainer_that_has_not_restored_takes_no_order_yet(api: Client, rig: Rig, path: str, body: Any) -> None:
+@pytest.mark.parametrize(("path", "body"), COMMANDS)
+def test_a_trainer_that_has_not_restored_takes_no_command_yet(api: Client, rig: Rig, path: str, body: Any) -> None:
     rig.service.board.latest = None
     answer = api.post(path, body)
     is_problem(answer, 503)
     assert answer.headers["retry-after"] == "5"
 
 
-def test_an_order_to_a_trainer_that_dies_does_not_run_for_ever(api: Client, rig: Rig) -> None:
+def test_a_command_to_a_trainer_that_dies_does_not_run_for_ever(api: Client, rig: Rig) -> None:
     rig.obeying.clear()
     where = api.post("/checkpoints").headers["location"]
     rig.deaf = True
@@ -431,7 +429,7 @@ def test_an_order_to_a_trainer_that_dies_does_not_run_for_ever(api: Client, rig:
     assert operation["complaint"] == "The trainer ended before it carried the command out."
 
 
-def test_orders_that_nobody_obeys_are_bounded(api: Client, rig: Rig) -> None:
+def test_commands_that_wait_for_the_trainer_are_bounded(api: Client, rig: Rig) -> None:
     rig.obeying.clear()
     codes = [api.post("/checkpoints").status_code for _ in range(20)]
     assert codes == [202] * 16 + [429] * 4
@@ -447,12 +445,12 @@ def test_finished_operations_make_room_the_oldest_first(api: Client, rig: Rig) -
     is_problem(api.get(first), 404)
 
 
-def test_an_error_of_the_trainer_reaches_whoever_asked(api: Client, rig: Rig) -> None:
+def test_an_error_of_the_trainer_reaches_the_client(api: Client, rig: Rig) -> None:
     rig.refuse_with = DataLossError("clicks:0 cannot be skipped")
     assert is_problem(api.post("/rewind?wait=20s", {"to": 0}), 409)["detail"] == "clicks:0 cannot be skipped"
 
 
-def test_a_partition_that_came_after_the_checkpoint_is_no_part_of_the_plan(api: Client, rig: Rig) -> None:
+def test_a_plan_leaves_out_a_partition_newer_than_the_checkpoint(api: Client, rig: Rig) -> None:
     rig.service.ledger.join(Partition("clicks", 2), 5)
     plan = api.post("/rewind", {"to": 0, "dry_run": True}).json()
     assert set(plan["partitions"]) == {"clicks:0", "clicks:1"}

@@ -1,4 +1,4 @@
-"""How much of a core the HTTP side takes, whoever asks how often."""
+"""The CPU budget of the reads: the HTTP side uses its share of a core at any load."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from app.api.problem_documents import ProblemError
 
 
 class Thread:
-    """A loop's thread whose time goes by as it is told; every answer costs it CPU."""
+    """A loop's thread with a simulated clock; every answer costs it CPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.cpu = 0.0
@@ -20,7 +20,7 @@ class Thread:
         self.now += seconds
 
     def answers(self, seconds: float, cost_s: float, path: str = "/status") -> int:
-        """How many come within so many seconds, when there is always somebody who asks."""
+        """Return how many requests are answered within the seconds while some request always waits."""
         return asyncio.run(self._answers(self.now + seconds, cost_s, path))
 
     async def _answers(self, until: float, cost_s: float, path: str) -> int:
@@ -44,11 +44,11 @@ def test_a_flood_takes_its_share_of_a_core_and_no_more(thread: Thread) -> None:
     assert thread.cpu >= 10 * 0.1
 
 
-def test_a_page_and_all_that_it_asks_for_is_answered_at_once(thread: Thread) -> None:
+def test_a_page_and_all_its_requests_are_answered_at_once(thread: Thread) -> None:
     assert thread.answers(0.4, 0.004) == 100
 
 
-def test_what_was_not_taken_does_not_pile_up(thread: Thread) -> None:
+def test_unused_budget_does_not_accumulate(thread: Thread) -> None:
     thread.now += 3600
     spent = thread.cpu
     thread.answers(1, 0.005)
@@ -67,8 +67,8 @@ def test_a_thread_that_is_busy_with_other_things_still_answers_now_and_then(thre
     assert thread.answers(10, 0.005) >= 30
 
 
-def test_who_asks_after_a_flood_of_probes_does_not_pay_for_it_for_long(thread: Thread) -> None:
-    """Ten minutes of probes that took all of a core; five seconds later a page loads as ever."""
+def test_reads_recover_soon_after_a_flood_of_probes(thread: Thread) -> None:
+    """After ten minutes of probes that used a whole core, a page loads normally five seconds later."""
     thread.answers(1, 0.005)
     thread.answers(600, 0.005, "/livez")
     thread.answers(5, 0.005)
@@ -76,13 +76,13 @@ def test_who_asks_after_a_flood_of_probes_does_not_pay_for_it_for_long(thread: T
     assert thread.answers(0.4, 0.004) == 100
 
 
-def test_what_other_threads_took_is_waited_for_too(thread: Thread) -> None:
+def test_the_time_of_other_threads_is_charged_too(thread: Thread) -> None:
     thread.answers(0.1, 0.004)
     thread.budget.charge(3.0)
     assert thread.answers(1, 0.004) <= 5
 
 
-def test_a_line_that_is_full_refuses_more_but_not_sooner_than_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_refuses_more_but_not_sooner_than_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     turn_of_the_loop = asyncio.sleep
 

@@ -1,4 +1,4 @@
-"""The files behind /docs: the strict policy goes with each, and nothing else of the package is served."""
+"""The files behind /docs: each comes under the strict policy, and no other file of the package is served."""
 
 import pytest
 

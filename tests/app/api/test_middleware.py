@@ -1,4 +1,4 @@
-"""What a request must be before anybody looks at it."""
+"""What the middleware demands of a request before a route gets it."""
 
 from collections.abc import AsyncIterator
 
@@ -28,7 +28,7 @@ MUTATING = ["/checkpoints", "/checkpoints/0/restore", "/rewind", "/pause", "/res
         "",
     ],
 )
-def test_an_order_that_names_another_host_is_refused(standing: Client, path: str, host: str) -> None:
+def test_a_command_that_names_another_host_is_refused(standing: Client, path: str, host: str) -> None:
     is_problem(standing.post(path, {"to": 0}, headers={"host": host}), 403)
     assert standing.rig.folder.numbers() == [0]
 
@@ -37,18 +37,18 @@ def test_an_order_that_names_another_host_is_refused(standing: Client, path: str
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://127.0.0.1:3000", "https://127.0.0.1:8080", "", "file://"]
 )
-def test_an_order_from_a_page_of_another_origin_is_refused(standing: Client, path: str, origin: str) -> None:
+def test_a_command_from_a_page_of_another_origin_is_refused(standing: Client, path: str, origin: str) -> None:
     is_problem(standing.post(path, {"to": 0}, headers={"origin": origin}), 403)
     assert standing.rig.folder.numbers() == [0]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "127.8.9.1"])
-def test_an_order_that_names_this_machine_is_taken_from_a_page_of_ours_too(api: Client, host: str) -> None:
+def test_a_command_that_names_this_machine_is_taken_from_our_page_too(api: Client, host: str) -> None:
     assert api.post("/pause", headers={"host": host}).status_code == 200
     assert api.post("/resume", headers={"host": host, "origin": f"http://{host}"}).status_code == 200
 
 
-def test_whoever_only_looks_may_call_us_by_any_name(api: Client) -> None:
+def test_reads_may_name_any_host(api: Client) -> None:
     assert api.get("/livez", headers={"host": "millrace.default.svc", "origin": "https://grafana"}).status_code == 200
 
 
@@ -63,7 +63,7 @@ def test_a_listener_that_others_can_reach_changes_nothing(rig: Rig, path: str) -
 
 
 @pytest.mark.parametrize("path", [*MUTATING, "/nope"])
-def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(api: Client, path: str) -> None:
+def test_a_body_that_is_too_large_is_refused_with_and_without_a_length(api: Client, path: str) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(100):
             yield b" " * 1024

@@ -1,4 +1,4 @@
-"""What runs on threads: made once, counted, and for as many at once as there is room for."""
+"""Work on threads: done once, charged to the CPU budget, and bounded in number."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from training.errors import MissingCheckpointError
 
 
 @pytest.mark.parametrize(("path", "made_by"), [("/docs", "StaticFiles"), ("/openapi.json", "JSONResponse")])
-def test_a_description_is_made_once_however_often_it_is_asked_for(
+def test_the_openapi_document_is_made_once_for_all_requests(
     api: Client, monkeypatch: pytest.MonkeyPatch, path: str, made_by: str
 ) -> None:
     made: list[Any] = []
@@ -36,7 +36,7 @@ def test_a_description_is_made_once_however_often_it_is_asked_for(
     assert len(made) == 1
 
 
-def test_what_a_look_at_the_disk_takes_is_charged_also_where_it_finds_nothing(rig: Rig) -> None:
+def test_the_time_of_a_disk_read_is_charged_even_if_it_finds_nothing(rig: Rig) -> None:
     charged: list[float] = []
     reader = CheckpointReader(rig.folder, charged.append)
     asyncio.run(reader.listing())
@@ -46,8 +46,8 @@ def test_what_a_look_at_the_disk_takes_is_charged_also_where_it_finds_nothing(ri
     assert min(charged) > 0
 
 
-def test_what_still_reads_when_all_ends_is_left_behind_and_holds_up_no_exit() -> None:
-    """A hash on a slow disk, say, that somebody has asked for just before a stop."""
+def test_a_read_that_is_under_way_at_the_end_does_not_delay_the_exit() -> None:
+    """For example a hash on a slow disk, requested just before a stop."""
     reading, ended = threading.Event(), threading.Event()
     on: list[threading.Thread] = []
 
@@ -72,7 +72,7 @@ def test_what_still_reads_when_all_ends_is_left_behind_and_holds_up_no_exit() ->
     on[0].join(20)
 
 
-def test_one_checkpoint_is_verified_at_a_time_and_few_wait_for_theirs() -> None:
+def test_one_checkpoint_is_verified_at_a_time_and_few_may_wait() -> None:
     go_on, at_once, most = threading.Event(), [0], [0]
 
     def read() -> int:
@@ -117,7 +117,7 @@ def test_after_a_verification_the_next_waits_until_the_mean_is_a_tenth_of_a_core
     assert slept == pytest.approx([0.0, 45.0, 4.5])
 
 
-def test_a_verification_holds_up_no_other_look(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_blocks_no_other_read(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 
     def slowly(*given: Any, deep: bool) -> Any:

@@ -23,12 +23,12 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
         _listening[-1].append(path.decode(errors="replace") if isinstance(path, bytes) else path)
 
 
-sys.addaudithook(_note)  # it cannot be taken off again, and does nothing while nobody listens
+sys.addaudithook(_note)  # cannot be removed again; it does nothing while no test listens
 
 
 @contextmanager
 def touched() -> Iterator[list[str]]:
-    """The paths that this process touches."""
+    """Collect the paths that this process touches."""
     _listening.append([])
     try:
         yield _listening[-1]
@@ -82,7 +82,7 @@ def test_no_path_leads_out_of_the_folder(rig: Rig, api: Client, where: str) -> N
     assert rig.folder.numbers() == [0]
 
 
-def test_what_a_request_touches_is_seen(rig: Rig, api: Client) -> None:
+def test_the_audit_hook_sees_the_paths_that_a_request_touches(rig: Rig, api: Client) -> None:
     with touched() as paths:
         assert api.get("/checkpoints/0").status_code == 200
     assert any("manifest.json" in path for path in paths)

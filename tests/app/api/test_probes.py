@@ -1,4 +1,4 @@
-"""Probes on a listener of their own."""
+"""Probes on their own listener."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from training.telemetry.phases import Phase
 
 @pytest.fixture
 def server(rig: Rig) -> Iterator[ApiServer]:
-    """A server with both listeners."""
+    """Run a server with both listeners."""
     with serving(rig, ApiSettings(listen="127.0.0.1:0", probes="127.0.0.1:0")) as server:
         yield server
     assert not any(thread.name == "probes" for thread in threading.enumerate())
@@ -58,8 +58,8 @@ def test_the_listener_of_probes_answers_nothing_else(server: ApiServer, rig: Rig
     assert rig.folder.numbers() == [0]
 
 
-def test_probes_are_answered_while_the_main_loop_stands_still(server: ApiServer, rig: Rig) -> None:
-    """What blocks the main loop, an answer that takes for ever say, blocks no probe."""
+def test_probes_are_answered_while_the_main_loop_is_blocked(server: ApiServer, rig: Rig) -> None:
+    """An answer that never ends blocks the main loop, and no probe."""
     stuck, release = threading.Event(), threading.Event()
     look = rig.service.board
 
@@ -81,7 +81,7 @@ def test_probes_are_answered_while_the_main_loop_stands_still(server: ApiServer,
         rig.service.board = look
 
 
-def test_a_taken_address_of_the_probes_is_one_clear_line_and_gives_the_other_back(rig: Rig) -> None:
+def test_a_taken_address_of_the_probes_is_one_clear_line_and_frees_the_other(rig: Rig) -> None:
     first = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0", probes="127.0.0.1:0"))
     first.bind()
     settings = ApiSettings(listen="127.0.0.1:0", probes=f"127.0.0.1:{first.probes_port}")

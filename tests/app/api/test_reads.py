@@ -1,4 +1,4 @@
-"""What the service answers when it is looked at."""
+"""The answers of the reads."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ LOOKS = ["/livez", "/readyz", "/health", "/status", "/lag", "/throughput", "/che
 
 @pytest.fixture
 def starting(rig: Rig) -> Iterator[Client]:
-    """A service that has nothing yet but its settings."""
+    """Serve a service that has only its settings yet."""
     from app.service.service import RunOptions, Service
 
     service = Service(rig.service._loaded, RunOptions())
@@ -28,7 +28,7 @@ def starting(rig: Rig) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("path", LOOKS)
-def test_every_answer_says_as_of_when_of_whom_and_by_which_version(api: Client, path: str) -> None:
+def test_every_answer_carries_its_time_the_name_and_the_version(api: Client, path: str) -> None:
     answer = api.seen(path)
     assert answer["name"] == "clicks"
     assert answer["version"]
@@ -51,7 +51,7 @@ def test_a_service_at_work_is_alive_and_ready(api: Client) -> None:
     assert checks[0] == checks[1]
 
 
-def test_a_start_is_alive_and_not_ready(starting: Client, rig: Rig) -> None:
+def test_a_starting_service_is_alive_and_not_ready(starting: Client, rig: Rig) -> None:
     starting.service._thread = rig.service._thread
     assert starting.get("/livez").status_code == 200
     answer = starting.get("/readyz")
@@ -59,7 +59,7 @@ def test_a_start_is_alive_and_not_ready(starting: Client, rig: Rig) -> None:
     assert answer.json()["reasons"] == ["it is starting, not at work", "Kafka does not answer"]
 
 
-def test_a_start_has_a_status_that_fakes_nothing(starting: Client) -> None:
+def test_the_status_of_a_starting_service_leaves_out_unknown_values(starting: Client) -> None:
     status = starting.seen("/status")
     assert status["verdict"].startswith("Starting:")
     assert not {"live", "training", "checkpoint"} & set(status)
@@ -68,7 +68,7 @@ def test_a_start_has_a_status_that_fakes_nothing(starting: Client) -> None:
     assert starting.seen("/checkpoints")["total"] == 1
 
 
-def test_a_broker_that_is_away_makes_it_unready_and_kills_nobody(api: Client, rig: Rig) -> None:
+def test_an_unreachable_broker_makes_it_unready_but_not_dead(api: Client, rig: Rig) -> None:
     rig.source.meter.unanswered("no answer within 10 s")
     assert api.get("/livez").status_code == 200
     assert api.get("/readyz").json()["reasons"] == ["Kafka does not answer"]
@@ -80,7 +80,7 @@ def test_a_broker_that_is_away_makes_it_unready_and_kills_nobody(api: Client, ri
     assert "localhost:9092" in problem["what"]
 
 
-def test_a_phase_past_its_limit_is_no_life(api: Client, rig: Rig) -> None:
+def test_a_phase_past_its_limit_fails_liveness(api: Client, rig: Rig) -> None:
     rig.service.phases.enter(Phase.TRAINING)
     rig.clock.ahead = 299
     assert api.get("/livez").status_code == 200
@@ -107,7 +107,7 @@ def test_a_pause_may_last_for_ever(api: Client, rig: Rig) -> None:
     assert status["mood"] == "rest"
 
 
-def test_a_crash_loop_is_life_and_not_ready_and_says_how_to_pass_the_record_over(api: Client, rig: Rig) -> None:
+def test_a_crash_loop_is_alive_and_not_ready_and_says_how_to_skip_the_record(api: Client, rig: Rig) -> None:
     loop = CrashLoop(starts=3, number=0, suspects={P1: (7, 9), P0: (100, 164)})
     rig.brake(loop)
     assert api.get("/livez").status_code == 200
@@ -131,7 +131,7 @@ def test_a_crash_loop_is_life_and_not_ready_and_says_how_to_pass_the_record_over
     assert api.get("/readyz").status_code == 200
 
 
-def test_a_crash_loop_without_suspects_and_a_pause_by_order_after_it(api: Client, rig: Rig) -> None:
+def test_a_crash_loop_without_suspects_and_a_pause_by_command_after_it(api: Client, rig: Rig) -> None:
     loop = CrashLoop(starts=9, number=0, suspects={})
     rig.brake(loop)
     (problem,) = api.seen("/status")["problems"]
@@ -141,7 +141,7 @@ def test_a_crash_loop_without_suspects_and_a_pause_by_order_after_it(api: Client
     assert api.get("/readyz").status_code == 200
 
 
-def test_a_failure_is_no_life_and_says_why(api: Client, rig: Rig) -> None:
+def test_a_failure_fails_liveness_and_says_why(api: Client, rig: Rig) -> None:
     rig.service.phases.enter(Phase.FAILED, "the topic is gone")
     assert api.get("/livez").json()["reasons"] == ["it failed: the topic is gone"]
     assert api.get("/health").status_code == 503
@@ -151,7 +151,7 @@ def test_a_failure_is_no_life_and_says_why(api: Client, rig: Rig) -> None:
     assert status["reason"] == "the topic is gone"
 
 
-def test_a_trainer_whose_thread_is_gone_is_no_life(api: Client, rig: Rig) -> None:
+def test_a_trainer_without_its_thread_fails_liveness(api: Client, rig: Rig) -> None:
     rig.kill_trainer()
     assert api.get("/livez").json()["reasons"] == ["its thread is gone"]
     rig.service.phases.enter(Phase.STOPPING)
@@ -195,14 +195,14 @@ def test_lag_is_what_is_not_learnt_rather_than_what_is_not_fetched(api: Client, 
     assert api.seen("/status")["verdict"].startswith("Caught up, waiting for records.")
 
 
-def test_a_partition_whose_end_nobody_knows_makes_the_lag_unknown_rather_than_zero(api: Client, rig: Rig) -> None:
+def test_a_partition_with_an_unknown_end_makes_the_lag_unknown_not_zero(api: Client, rig: Rig) -> None:
     rig.service.ledger.join(Partition("clicks", 2), 0)
     lag = api.seen("/lag")
     assert "lag_records" not in lag
     assert lag["partitions"]["clicks:2"] == {"position": 0}
 
 
-def test_what_retention_leaves_is_counted_from_the_oldest_record_that_is_not_learnt(api: Client, rig: Rig) -> None:
+def test_retention_left_counts_from_the_oldest_record_that_is_not_learnt(api: Client, rig: Rig) -> None:
     rig.source.meter.retention({"clicks": 3_600_000})
     rig.produce(P0, 8)
     rig.learn_all()
@@ -292,7 +292,7 @@ def test_a_save_that_fails_is_a_problem_until_one_succeeds(api: Client, rig: Rig
     assert api.seen("/status")["problems"] == []
 
 
-def test_strangers_in_the_group_are_a_problem_that_names_the_group(api: Client, rig: Rig) -> None:
+def test_other_consumers_in_the_group_are_a_problem_that_names_the_group(api: Client, rig: Rig) -> None:
     rig.source.meter.committed(None)
     rig.source.meter.committed("CommitFailedError")
     (problem,) = api.seen("/status")["problems"]
@@ -367,12 +367,12 @@ def test_one_checkpoint_says_where_it_comes_from(api: Client, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("path", ["/checkpoints/99", "/operations/nope", "/nope", "/checkpoints/0/../../etc/passwd"])
-def test_what_is_not_there_is_a_404_with_a_way_out(api: Client, path: str) -> None:
+def test_a_missing_resource_is_a_404_with_a_fix(api: Client, path: str) -> None:
     is_problem(api.get(path), 404)
 
 
 @pytest.mark.parametrize("number", ["-1", "x", "1.5", "9" * 30, "9" * 5000, "%00", "0x1", "1e3", "..."])
-def test_a_number_that_is_none_is_refused(api: Client, number: str) -> None:
+def test_an_invalid_number_is_refused(api: Client, number: str) -> None:
     is_problem(api.get(f"/checkpoints/{number}"), 422)
 
 
@@ -382,11 +382,11 @@ def test_a_number_that_climbs_out_of_the_folder_finds_nothing(api: Client, numbe
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "before=-1", f"before={10**16}"])
-def test_a_page_that_cannot_be_is_refused(api: Client, query: str) -> None:
+def test_an_invalid_page_is_refused(api: Client, query: str) -> None:
     is_problem(api.get(f"/checkpoints?{query}"), 422)
 
 
-def test_a_wrong_method_is_told_the_right_ones(api: Client) -> None:
+def test_the_answer_to_a_wrong_method_names_the_right_ones(api: Client) -> None:
     answer = api.ask("DELETE", "/checkpoints/0")
     is_problem(answer, 405)
     assert answer.headers["allow"] == "GET"
@@ -395,24 +395,24 @@ def test_a_wrong_method_is_told_the_right_ones(api: Client) -> None:
     is_problem(api.post("/status"), 405)
 
 
-def test_a_defect_of_ours_is_a_problem_document_too(api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_a_problem_document_too(api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.folder.__class__, "numbers", lambda _self: 1 / 0)
     body = is_problem(api.get("/checkpoints"), 500)
     assert "ZeroDivision" not in body["detail"]
 
 
 @pytest.mark.parametrize("path", ["/status", "/livez", "/metrics", "/checkpoints"])
-def test_a_service_that_cannot_be_read_says_so_in_a_problem_document(
+def test_an_unreadable_service_says_so_in_a_problem_document(
     api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Not even the stamp of that document may need what cannot be read."""
+    """Not even the envelope of that document may need what cannot be read."""
     monkeypatch.setattr(rig.service.ledger, "statistics", lambda: 1 / 0)
     body = is_problem(api.get(path), 500)
     assert body["name"] == "clicks"
     assert body["fix"] == "Report it with the log."
 
 
-def test_an_order_to_a_service_that_cannot_be_read_ends_in_a_problem_document(
+def test_a_command_to_an_unreadable_service_ends_in_a_problem_document(
     api: Client, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rig.service.ledger, "statistics", lambda: 1 / 0)

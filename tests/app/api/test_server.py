@@ -1,4 +1,4 @@
-"""The server on a real socket: binding, answering, patience, stopping."""
+"""The server on a real socket: binding, answering, time limits, stopping."""
 
 import signal
 import socket
@@ -18,7 +18,7 @@ from tests.conftest import WaitFor
 
 @pytest.fixture
 def server(rig: Rig) -> Iterator[ApiServer]:
-    """A server that answers, on a port of its own."""
+    """Run a server that answers on its own port."""
     with serving(rig) as server:
         yield server
 
@@ -31,7 +31,7 @@ def connected(server: ApiServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=20)
 
 
-def test_it_answers_on_the_port_that_it_found_and_then_stops(server: ApiServer) -> None:
+def test_a_server_answers_on_the_port_that_it_chose_and_then_stops(server: ApiServer) -> None:
     assert server.port > 0
     assert httpx.get(url(server, "/livez")).json()["status"] == "ok"
     assert httpx.post(url(server, "/pause")).json()["state"] == "paused"
@@ -52,7 +52,7 @@ def test_a_stopped_server_has_given_its_port_back(rig: Rig) -> None:
 
 
 def test_signals_are_left_to_the_process(rig: Rig, wait_for: WaitFor) -> None:
-    """On the main thread, where uvicorn would take them."""
+    """The server runs on the main thread, where uvicorn would install its handlers."""
     taken: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: taken.append(number))
     server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
@@ -85,7 +85,7 @@ def test_a_taken_port_is_one_clear_line_at_once(rig: Rig) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_two_of_ours_cannot_take_one_port(rig: Rig) -> None:
+def test_two_servers_cannot_take_one_port(rig: Rig) -> None:
     first = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
     first.bind()
     with pytest.raises(ConfigError, match="is taken by another process"):
@@ -106,7 +106,7 @@ def test_a_listener_on_all_addresses_only_reads(rig: Rig) -> None:
         assert httpx.post(url(server, "/pause")).status_code == 403
 
 
-def test_a_client_that_never_finishes_its_head_is_let_go(
+def test_a_client_that_never_finishes_its_head_is_disconnected(
     rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.2)
@@ -116,7 +116,7 @@ def test_a_client_that_never_finishes_its_head_is_let_go(
             assert _rest(client) == b""
 
 
-def test_a_second_head_that_never_ends_is_let_go_too(
+def test_a_second_head_that_never_ends_is_disconnected_too(
     rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.3)
@@ -127,7 +127,9 @@ def test_a_second_head_that_never_ends_is_let_go_too(
         assert b"200 OK" in _rest(client)
 
 
-def test_a_body_that_never_comes_is_let_go(rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_body_never_comes_is_disconnected(
+    rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.2)
     with connected(server) as client:
         client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n{")
@@ -136,7 +138,7 @@ def test_a_body_that_never_comes_is_let_go(rig: Rig, server: ApiServer, monkeypa
 
 @pytest.mark.row(27)
 def test_a_body_in_chunks_without_end_is_cut_off_at_the_cap(server: ApiServer) -> None:
-    """It says no length, so only what has come can be counted; and no more is taken in than the cap, about."""
+    """The client sends no length, so the server counts what has come, and reads little more than the cap."""
     sent, chunk = 0, b"1000\r\n" + b" " * 0x1000 + b"\r\n"
     with connected(server) as client:
         client.sendall(b"POST /pause HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -187,7 +189,7 @@ def test_beyond_the_most_connections_the_oldest_is_closed_for_each_new_one(
 
 
 def _is_open(client: socket.socket) -> bool:
-    """Whether the other side has closed it is seen at once; nothing else ever comes."""
+    """Return whether the server has closed the connection; it never sends anything else."""
     client.settimeout(0)
     try:
         return client.recv(1) != b""
@@ -197,14 +199,14 @@ def _is_open(client: socket.socket) -> bool:
         return False
 
 
-def test_what_is_no_http_is_refused_without_a_defect(server: ApiServer) -> None:
+def test_input_that_is_not_http_is_refused_without_an_internal_error(server: ApiServer) -> None:
     with connected(server) as client:
         client.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
         assert _rest(client).startswith(b"HTTP/1.1 400 ")
 
 
 def _rest(client: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
+    """Return everything that the server sends until it closes the connection."""
     received = b""
     try:
         while piece := client.recv(65536):
@@ -214,8 +216,8 @@ def _rest(client: socket.socket) -> bytes:
     return received
 
 
-def test_both_loops_say_how_late_they_are(server: ApiServer, wait_for: WaitFor) -> None:
-    """The rig's source says 1 ms; the loop that answers is measured while it turns."""
+def test_both_loops_report_how_late_they_are(server: ApiServer, wait_for: WaitFor) -> None:
+    """The rig's source reports 1 ms; the loop that answers is measured while it runs."""
     assert set(httpx.get(url(server, "/throughput")).json()["loop_lag_ms"]) == {"consumer", "api"}
     wait_for(lambda: httpx.get(url(server, "/throughput")).json()["loop_lag_ms"]["api"] > 0)
     assert httpx.get(url(server, "/throughput")).json()["loop_lag_ms"]["consumer"] == 1.0

@@ -1,4 +1,4 @@
-"""Events and updates as streams, on a real socket: they come as they happen, are bounded, and end when they should."""
+"""Streams of events and updates on a real socket: prompt, bounded, and closed by a stop."""
 
 import json
 from collections.abc import Iterator
@@ -25,14 +25,14 @@ def asking(server: ApiServer) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def client(rig: Rig) -> Iterator[httpx.Client]:
-    """Asks a server that answers, and looks once a second."""
+    """Return a client of a server that answers and observes once a second."""
     with serving(rig) as server, asking(server) as client:
         yield client
 
 
 @contextmanager
 def listening(client: httpx.Client, path: str = "/events", **headers: str) -> Iterator[Iterator[str]]:
-    """The lines of a stream, as they come."""
+    """Yield the lines of a stream as they come."""
     with client.stream("GET", path, headers={**SSE, **headers}) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -43,7 +43,7 @@ def messages(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     return (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
 
 
-def test_events_come_as_json_and_those_since_an_id_alone(rig: Rig, client: httpx.Client) -> None:
+def test_events_come_as_json_and_only_those_since_an_id(rig: Rig, client: httpx.Client) -> None:
     rig.service.events.report(EventKind.PAUSED, "Paused: asked to.", reason="asked to")
     first = client.get("/events").json()
     assert [event["text"] for event in first["events"]] == ["Paused: asked to."]
@@ -54,7 +54,7 @@ def test_events_come_as_json_and_those_since_an_id_alone(rig: Rig, client: httpx
     assert client.get("/events", params={"since": later["newest"]}).json()["events"] == []
 
 
-def test_a_listener_is_told_what_was_and_what_comes(rig: Rig, client: httpx.Client) -> None:
+def test_a_listener_gets_past_and_future_events(rig: Rig, client: httpx.Client) -> None:
     rig.service.events.report(EventKind.PAUSED, "Paused.")
     with listening(client) as lines:
         told = messages(lines)
@@ -63,7 +63,7 @@ def test_a_listener_is_told_what_was_and_what_comes(rig: Rig, client: httpx.Clie
         assert next(told)["text"] == "Resumed."
 
 
-def test_a_listener_that_comes_back_is_told_what_it_missed_and_nothing_twice(rig: Rig, client: httpx.Client) -> None:
+def test_a_listener_that_returns_gets_what_it_missed_and_nothing_twice(rig: Rig, client: httpx.Client) -> None:
     rig.service.events.report(EventKind.PAUSED, "Paused.")
     with listening(client) as lines:
         last = next(line for line in lines if line.startswith("id: ")).removeprefix("id: ")
@@ -73,13 +73,13 @@ def test_a_listener_that_comes_back_is_told_what_it_missed_and_nothing_twice(rig
 
 
 @pytest.mark.parametrize("last", ["", "x", "-1", "٣", "9" * 30])
-def test_a_last_event_id_that_is_none_is_no_obstacle(rig: Rig, client: httpx.Client, last: str) -> None:
+def test_an_invalid_last_event_id_is_ignored(rig: Rig, client: httpx.Client, last: str) -> None:
     rig.service.events.report(EventKind.PAUSED, "Paused.")
     answer = client.get("/events", headers=[(b"last-event-id", last.encode())])
     assert [event["text"] for event in answer.json()["events"]] == ["Paused."]
 
 
-def test_silence_is_broken_so_that_nobody_on_the_way_cuts_the_line(
+def test_comments_break_silence_so_that_no_proxy_closes_the_stream(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_sent_events, "_KEEPALIVE_S", 0.0)
@@ -87,7 +87,7 @@ def test_silence_is_broken_so_that_nobody_on_the_way_cuts_the_line(
         assert next(line for line in lines if line.startswith(":")) == ": still here"
 
 
-def test_more_listeners_than_there_is_room_for_are_refused_until_one_leaves(
+def test_listeners_beyond_the_maximum_are_refused_until_one_leaves(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
     monkeypatch.setattr(server_sent_events, "MAX_LISTENERS", 3)
@@ -118,7 +118,7 @@ def test_a_stop_ends_every_stream_at_once_and_in_order(rig: Rig) -> None:
         assert isinstance(list(messages(updates)), list), "it ends, and is not cut off"
 
 
-def test_the_page_is_told_once_a_look_how_it_stands_and_each_event_once(rig: Rig, client: httpx.Client) -> None:
+def test_the_page_gets_the_status_once_an_observation_and_each_event_once(rig: Rig, client: httpx.Client) -> None:
     rig.service.events.report(EventKind.PAUSED, "Paused.")
     with listening(client, "/page/updates") as lines:
         told = messages(lines)
@@ -131,7 +131,7 @@ def test_the_page_is_told_once_a_look_how_it_stands_and_each_event_once(rig: Rig
         assert second["at"] > first["at"]
 
 
-def test_the_history_has_a_row_for_each_look(client: httpx.Client, wait_for: WaitFor) -> None:
+def test_the_history_has_a_row_for_each_observation(client: httpx.Client, wait_for: WaitFor) -> None:
     answer = wait_for(lambda: (shown := client.get("/history").json())["at"] and shown)
     assert (answer["span"], answer["step_s"]) == ("10m", 1)
     assert {len(column) for column in answer["mean"].values()} == {len(answer["at"])}

@@ -1,4 +1,4 @@
-"""Crowds on a real socket: who waits, does not read, or does not go away, and a probe that has to get in."""
+"""Many slow clients on a real socket: they wait, do not read or do not leave, and a probe must get in."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ NARROW = 4096
 
 @pytest.fixture
 def server(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A server for five clients, between whom and it little fits; ended at once, whoever waits."""
+    """Run a server for five clients with small socket buffers; it stops at once, whatever waits."""
     monkeypatch.setattr(http_protocol, "MAX_CONNECTIONS", MOST)
     monkeypatch.setattr(listener, "_SHUTDOWN_TIMEOUT_S", 0.1)
     server = ApiServer(rig.service, ApiSettings(listen="127.0.0.1:0"))
@@ -43,13 +43,13 @@ def of_main(server: ApiServer) -> Any:
 
 
 def connections(server: ApiServer) -> set[Any]:
-    """Those that uvicorn holds."""
+    """Return the number of connections that uvicorn holds."""
     return set(of_main(server)._server.server_state.connections)
 
 
 @pytest.fixture
 def hold_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on nobody gets a turn but probes."""
+    """Use up the CPU budget, so that only probes are answered from now on."""
 
     async def wait_for_ever(_budget: CpuBudget) -> None:
         await asyncio.Event().wait()
@@ -59,7 +59,7 @@ def hold_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def clients(server: ApiServer) -> Iterator[Callable[[bytes], socket.socket]]:
-    """Clients that say something and read nothing; all of them leave in the end."""
+    """Return how to open clients that send something and read nothing; all are closed in the end."""
     with ExitStack() as leaving:
 
         def come(say: bytes) -> socket.socket:
@@ -96,16 +96,14 @@ def test_clients_that_wait_for_their_answers_make_room_for_a_probe(
 
 
 @pytest.mark.row(27)
-def test_probes_whose_bodies_never_come_make_room_for_a_whole_one(server: ApiServer, clients: Come) -> None:
+def test_probes_whose_bodies_never_come_make_room_for_a_complete_one(server: ApiServer, clients: Come) -> None:
     for _ in range(3 * MOST):
         clients(asking("/livez", more="content-length: 5\r\n"))
     assert [probed(server) for _ in range(3)] == [200] * 3
 
 
 @pytest.mark.row(27)
-def test_clients_that_ask_and_never_read_make_room_for_a_probe(
-    server: ApiServer, clients: Come, wait_for: WaitFor
-) -> None:
+def test_clients_that_never_read_make_room_for_a_probe(server: ApiServer, clients: Come, wait_for: WaitFor) -> None:
     for _ in range(MOST):
         clients(asking("/livez") * 800)
     wait_for(lambda: sum(one.flow.write_paused for one in connections(server)) == MOST)
@@ -120,7 +118,7 @@ LAST = asking("/livez", more="connection: close\r\n")
     [asking("/livez") * 800, asking("/livez") * 100, asking("/livez") * 100 + LAST],
     ids=["more than the server holds", "less", "less, and then no more"],
 )
-def test_a_client_that_never_reads_is_let_go(
+def test_a_client_that_never_reads_is_disconnected(
     server: ApiServer, clients: Come, said: bytes, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.3)
@@ -131,7 +129,7 @@ def test_a_client_that_never_reads_is_let_go(
     client.close()
 
 
-def test_a_listener_that_never_reads_is_let_go_without_an_error(
+def test_a_listener_that_never_reads_is_disconnected_without_an_error(
     rig: Rig,
     server: ApiServer,
     clients: Come,
@@ -149,7 +147,7 @@ def test_a_listener_that_never_reads_is_let_go_without_an_error(
     assert [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
 
 
-def test_a_line_that_is_full_refuses_by_a_problem_and_answers_probes(
+def test_a_full_queue_refuses_with_a_problem_document_and_answers_probes(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu_budget, "MAX_WAITING", 0)

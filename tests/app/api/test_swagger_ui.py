@@ -18,7 +18,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_swagger_ui_lists_all_operations_and_asks_no_other_origin(browser: Browser, rig: Rig, width: int) -> None:
+def test_swagger_ui_lists_all_operations_and_contacts_no_other_origin(browser: Browser, rig: Rig, width: int) -> None:
     complaints: list[str] = []
     hosts: set[str] = set()
     page = browser.new_page(viewport={"width": width, "height": 844})

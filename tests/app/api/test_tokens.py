@@ -1,4 +1,4 @@
-"""Tokens: who may order, whose order it was, and how a folder of them changes under a running service."""
+"""Tokens: who may send commands, who sent one, and how their folder changes while the service runs."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ READS = {"get", "head", "options"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the token of `ops`."""
+    """Make a folder with the token of `ops`."""
     folder = tmp_path / "tokens"
     folder.mkdir()
     (folder / "ops").write_text(f"{TOKEN}\n")
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def guarded(rig: Rig, folder: Path) -> Iterator[Client]:
-    """A client of a service that asks for tokens."""
+    """Return a client of a service that needs tokens."""
     client = Client(rig, authorizer=TokenAuthorizer(Tokens.open(folder)))
     yield client
     client.close()
@@ -47,7 +47,7 @@ def bearing(token: str) -> dict[str, str]:
 
 
 def mutating(client: Client) -> list[tuple[str, str]]:
-    """Every method and path of the description that changes something."""
+    """Return every method and path of the OpenAPI document that changes something."""
     paths = client.seen("/openapi.json")["paths"]
     return [
         (method.upper(), re.sub(r"\{\w+\}", "0", path))
@@ -58,7 +58,7 @@ def mutating(client: Client) -> list[tuple[str, str]]:
 
 
 @pytest.mark.row(27)
-def test_every_route_that_changes_something_asks_for_a_token(guarded: Client, rig: Rig) -> None:
+def test_every_route_that_changes_something_needs_a_token(guarded: Client, rig: Rig) -> None:
     routes = mutating(guarded)
     assert len(routes) >= 6
     for method, path in routes:
@@ -74,12 +74,12 @@ def test_every_route_that_changes_something_asks_for_a_token(guarded: Client, ri
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE", "BREW"])
-def test_what_is_no_route_asks_for_a_token_too(guarded: Client, method: str) -> None:
+def test_a_command_to_an_unknown_route_needs_a_token_too(guarded: Client, method: str) -> None:
     is_problem(guarded.ask(method, "/nope"), 401)
     assert guarded.ask(method, "/nope", headers=bearing(TOKEN)).status_code == 404
 
 
-def test_whoever_only_looks_needs_no_token(guarded: Client) -> None:
+def test_reads_need_no_token(guarded: Client) -> None:
     for path in ("/livez", "/readyz", "/status", "/checkpoints", "/openapi.json"):
         assert guarded.get(path).status_code == 200
 
@@ -88,11 +88,11 @@ def test_whoever_only_looks_needs_no_token(guarded: Client) -> None:
     "brought",
     ["", "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer café"],
 )
-def test_what_is_not_the_whole_token_does_not_do(guarded: Client, brought: str) -> None:
+def test_anything_but_the_whole_token_is_refused(guarded: Client, brought: str) -> None:
     is_problem(guarded.post("/pause", headers={b"authorization": brought.encode("latin-1")}), 401)
 
 
-def test_two_tokens_are_none(guarded: Client) -> None:
+def test_two_tokens_are_refused(guarded: Client) -> None:
     both = [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {OTHER}")]
     is_problem(guarded.post("/pause", headers=both), 401)
 
@@ -103,7 +103,9 @@ def test_a_token_is_enough_from_anywhere(guarded: Client) -> None:
     assert guarded.post("/pause", headers={**far, "authorization": f"bearer  {TOKEN} "}).status_code == 200
 
 
-def test_who_ordered_stands_in_the_checkpoint_and_in_the_log(guarded: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_sender_is_named_in_the_checkpoint_and_in_the_log(
+    guarded: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     made = guarded.post("/checkpoints?wait=10s", headers=bearing(TOKEN))
     assert made.status_code == 201
     assert made.json()["checkpoint"]["ordered_by"] == "ops over HTTP"
@@ -117,10 +119,10 @@ def test_who_ordered_stands_in_the_checkpoint_and_in_the_log(guarded: Client, ca
 
 
 @pytest.mark.parametrize("path", ["/checkpoints", "/rewind", "/checkpoints/0/restore", "/pause", "/resume", "/profile"])
-def test_an_order_stands_in_the_log_before_anybody_has_obeyed_it(
+def test_a_command_is_logged_before_the_trainer_carries_it_out(
     guarded: Client, rig: Rig, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
-    """Who is killed while it is carried out has said who gave it."""
+    """So the log names the sender even if the process is killed meanwhile."""
     lines: list[tuple[str, bool]] = []
 
     def note(line: logging.LogRecord) -> bool:
@@ -143,7 +145,7 @@ def test_an_order_stands_in_the_log_before_anybody_has_obeyed_it(
     assert (obeyed, answered) == (False, True)
 
 
-def test_what_was_refused_stands_in_the_log_without_what_was_sent(
+def test_a_refused_command_is_logged_without_what_was_sent(
     guarded: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("app.api.audit.refusals"), "filters", [])
@@ -157,7 +159,7 @@ def test_what_was_refused_stands_in_the_log_without_what_was_sent(
     assert "canary" not in caplog.text
 
 
-def test_no_flood_of_strangers_hides_what_became_of_an_order(
+def test_no_flood_of_refusals_hides_the_outcome_of_a_command(
     guarded: Client, rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(40):
@@ -174,7 +176,7 @@ def test_no_flood_of_strangers_hides_what_became_of_an_order(
     ]
 
 
-def test_every_order_is_counted_by_what_was_answered(guarded: Client, rig: Rig) -> None:
+def test_every_command_is_counted_by_its_answer(guarded: Client, rig: Rig) -> None:
     counted = guarded.get("/metrics").text.count("\nmillrace_orders_total{")
     assert counted == len(COMMANDS) * len(OUTCOMES), "each is there before there is any, so that its first one shows"
     for method, path in mutating(guarded):
@@ -202,7 +204,7 @@ def test_every_order_is_counted_by_what_was_answered(guarded: Client, rig: Rig) 
     }
 
 
-def test_an_order_that_ends_in_a_defect_stands_in_the_log_and_in_the_counts(
+def test_a_command_that_ends_in_an_internal_error_is_logged_and_counted(
     guarded: Client, rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
@@ -213,7 +215,7 @@ def test_an_order_that_ends_in_a_defect_stands_in_the_log_and_in_the_counts(
     assert Scrape(guarded.get("/metrics").text).value("orders_total", order="pause", outcome="failed") == 1
 
 
-def test_what_reading_the_tokens_takes_is_charged_whoever_asks(folder: Path) -> None:
+def test_the_time_to_read_the_tokens_is_charged_to_the_cpu_budget(folder: Path) -> None:
     charged: list[float] = []
     authorizer, headers = TokenAuthorizer(Tokens.open(folder)), Headers({"authorization": f"Bearer {'x' * 40}"})
     with pytest.raises(ProblemError):
@@ -222,7 +224,7 @@ def test_what_reading_the_tokens_takes_is_charged_whoever_asks(folder: Path) -> 
     assert charged[0] > 0
 
 
-def test_a_token_is_exchanged_added_and_taken_away_without_a_restart(guarded: Client, folder: Path) -> None:
+def test_a_token_is_replaced_added_and_removed_without_a_restart(guarded: Client, folder: Path) -> None:
     (folder / "ops").write_text(OTHER)
     assert guarded.post("/pause", headers=bearing(TOKEN)).status_code == 401
     assert guarded.post("/pause", headers=bearing(OTHER)).status_code == 200
@@ -233,8 +235,8 @@ def test_a_token_is_exchanged_added_and_taken_away_without_a_restart(guarded: Cl
     assert {guarded.post("/pause", headers=bearing(token)).status_code for token in (TOKEN, OTHER)} == {401}
 
 
-def test_a_folder_that_is_exchanged_by_a_link_is_followed(rig: Rig, tmp_path: Path) -> None:
-    """As Kubernetes does it: the files are links through `..data`, which is renamed over to point elsewhere."""
+def test_a_folder_that_is_replaced_through_a_link_is_followed(rig: Rig, tmp_path: Path) -> None:
+    """Kubernetes does this: the files are links through `..data`, which a rename makes point elsewhere."""
     folder = tmp_path / "secret"
     for name, token in (("..first", TOKEN), ("..second", OTHER)):
         (folder / name).mkdir(parents=True)
@@ -250,14 +252,14 @@ def test_a_folder_that_is_exchanged_by_a_link_is_followed(rig: Rig, tmp_path: Pa
     client.close()
 
 
-def test_a_folder_that_goes_away_lets_nobody_in_and_says_so(guarded: Client, folder: Path) -> None:
+def test_a_folder_that_disappears_refuses_every_command_and_says_so(guarded: Client, folder: Path) -> None:
     (folder / "ops").unlink()
     folder.rmdir()
     assert "no such file" in is_problem(guarded.post("/pause", headers=bearing(TOKEN)), 503)["detail"]
     is_problem(guarded.post("/pause"), 401)
 
 
-def test_a_file_that_turns_bad_is_said_once_and_counts_for_nothing(
+def test_a_file_that_becomes_invalid_is_logged_once_and_ignored(
     guarded: Client, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "broken").write_text("canary with spaces")
@@ -287,7 +289,7 @@ def test_hidden_files_and_folders_are_no_tokens(folder: Path) -> None:
         ("two words", TOKEN, "/two words is no name of an owner"),
     ],
 )
-def test_a_folder_that_does_not_do_is_one_clear_line_at_the_start(
+def test_an_unusable_folder_is_one_clear_line_at_the_start(
     rig: Rig, tmp_path: Path, name: str | None, content: str, complaint: str
 ) -> None:
     folder = tmp_path / "tokens"
@@ -303,12 +305,12 @@ def test_a_folder_that_does_not_do_is_one_clear_line_at_the_start(
     assert "canary" not in text
 
 
-def test_a_folder_that_is_not_there_is_one_clear_line_at_the_start(rig: Rig, tmp_path: Path) -> None:
+def test_a_missing_folder_is_one_clear_line_at_the_start(rig: Rig, tmp_path: Path) -> None:
     settings = ApiSettings(listen="127.0.0.1:0", tokens_dir=tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="nowhere cannot be read: no such file or directory; make the folder"):
         ApiServer(rig.service, settings).bind()
 
 
-def test_no_token_stands_where_objects_are_shown(folder: Path) -> None:
+def test_no_token_is_in_the_repr_of_an_object(folder: Path) -> None:
     tokens = Tokens.open(folder)
     assert TOKEN not in f"{tokens!r} {vars(tokens)} {tokens._read()!r}"

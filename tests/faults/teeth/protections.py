@@ -464,7 +464,7 @@ TEETH = (
         file="app/api/middleware.py",
         text='by = None if scope["method"] in _READS else',
         instead='by = None if scope["method"] != "BREW" else',
-        test="tests/app/api/test_tokens.py::test_every_route_that_changes_something_asks_for_a_token",
+        test="tests/app/api/test_tokens.py::test_every_route_that_changes_something_needs_a_token",
     ),
     Tooth(
         row=27,
