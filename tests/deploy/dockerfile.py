@@ -19,21 +19,21 @@ class Stage:
     """Each instruction with its text, those of the origin's stage first."""
 
     def texts(self, instruction: str) -> list[str]:
-        """What stands after each instruction of a kind."""
+        """Return the text after each instruction of a kind."""
         return [text for name, text in self.steps if name == instruction]
 
     def words(self, instruction: str) -> list[str]:
-        """The last instruction of a kind in its exec form."""
+        """Return the words of the last instruction of a kind, in its exec form."""
         found: list[str] = json.loads(self.texts(instruction)[-1])
         return found
 
     def pairs(self, instruction: str) -> dict[str, str]:
-        """All `name=value` of a kind of instruction."""
+        """Return all `name=value` of a kind of instruction."""
         given = [pair for text in self.texts(instruction) for pair in shlex.split(text)]
         return dict(pair.split("=", 1) for pair in given)
 
     def copied(self) -> Iterator[str]:
-        """What it copies from the context, not from another stage."""
+        """Yield what it copies from the context, not from another stage."""
         for text in self.texts("COPY"):
             words = shlex.split(text)
             if not any(word.startswith("--from") for word in words):
@@ -41,7 +41,7 @@ class Stage:
 
 
 def stages_of(path: Path) -> dict[str, Stage]:
-    """All stages by name, in their order."""
+    """Return all stages by name, in their order."""
     stages: dict[str, Stage] = {}
     last: Stage | None = None
     for name, text in parsed(path):
@@ -55,13 +55,13 @@ def stages_of(path: Path) -> dict[str, Stage]:
 
 
 def arguments_of(path: Path) -> dict[str, str]:
-    """The `ARG`s before the first stage."""
+    """Return the `ARG`s before the first stage."""
     given = [text for name, text in parsed(path) if name == "ARG"]
     return dict(text.split("=", 1) for text in given)
 
 
 def parsed(path: Path) -> Iterator[tuple[str, str]]:
-    """Each instruction with its text, on one line."""
+    """Yield each instruction with its text, on one line."""
     lines = "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
     for line in re.sub(r"\\\n\s*", " ", lines).splitlines():
         if line.strip():

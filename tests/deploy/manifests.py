@@ -17,7 +17,7 @@ Object = Mapping[str, Any]
 
 @cache
 def rendered(folder: Path) -> tuple[Object, ...]:
-    """What `kubectl apply -k` would send."""
+    """Return what `kubectl apply -k` would send."""
     tool = program("kustomize", "kubectl", how="make tools gets kustomize")
     command = [tool, "build" if tool.name == "kustomize" else "kustomize", folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -27,43 +27,43 @@ def rendered(folder: Path) -> tuple[Object, ...]:
 
 
 def only(objects: Sequence[Object], kind: str, name: str | None = None) -> Object:
-    """The one object of a kind, or of a kind and a name."""
+    """Return the one object of a kind, or of a kind and a name."""
     (found,) = [one for one in objects if one["kind"] == kind and name in (None, one["metadata"]["name"])]
     return found
 
 
 def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
-    """All objects of a kind."""
+    """Return all objects of a kind."""
     return [one for one in objects if one["kind"] == kind]
 
 
 def pod_of(objects: Sequence[Object]) -> Object:
-    """The pod that the stateful set makes: its template."""
+    """Return the pod that the stateful set makes: its template."""
     template: Object = only(objects, "StatefulSet")["spec"]["template"]
     return template
 
 
 def containers(objects: Sequence[Object]) -> Iterator[Object]:
-    """Every container of the pod, the one that runs first."""
+    """Yield every container of the pod, the one that runs first included."""
     spec = pod_of(objects)["spec"]
     yield from spec["containers"]
     yield from spec.get("initContainers", ())
 
 
 def container(objects: Sequence[Object], name: str = "millrace") -> Object:
-    """One container by its name."""
+    """Return one container by its name."""
     (found,) = [one for one in containers(objects) if one["name"] == name]
     return found
 
 
 def config(objects: Sequence[Object]) -> dict[str, str]:
-    """The files of the ConfigMap that the pod mounts at /etc/millrace."""
+    """Return the files of the ConfigMap that the pod mounts at /etc/millrace."""
     (volume,) = [one for one in pod_of(objects)["spec"]["volumes"] if one["name"] == "config"]
     files: dict[str, str] = only(objects, "ConfigMap", volume["configMap"]["name"])["data"]
     return files
 
 
 def size(text: str) -> int:
-    """Bytes of a quantity such as 2Gi."""
+    """Return the bytes of a quantity such as 2Gi."""
     units = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
     return int(text[:-2]) * units[text[-2:]]

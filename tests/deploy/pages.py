@@ -11,18 +11,18 @@ IN_THE_POD = "kubectl -n fraud exec millrace-0 -- "
 
 
 def blocks(heading: str, language: str = "") -> list[str]:
-    """Each block of code of a language below a heading, up to the next one."""
+    """Return each block of code of a language below a heading, up to the next heading."""
     parts = _HEADING.split(PAGE)
     below = dict(zip(parts[1::2], parts[2::2], strict=True))[heading]
     return [text for found, text in _BLOCK.findall(below) if found == language]
 
 
 def commands(heading: str) -> list[str]:
-    """Each command below a heading, on one line."""
+    """Return each command below a heading, on one line."""
     joined = "".join(blocks(heading)).replace("\\\n", " ")
     return [" ".join(line.split()) for line in joined.splitlines()]
 
 
 def commands_in_the_pod(heading: str) -> list[str]:
-    """Those that `kubectl exec` runs there, without it."""
+    """Return the commands that `kubectl exec` runs in the pod, without `kubectl exec`."""
     return [one.removeprefix(IN_THE_POD) for one in commands(heading) if one.startswith(IN_THE_POD)]

@@ -43,7 +43,7 @@ class Pod:
         return self._sandbox(container(self.objects, name)).run_beside(inner, shlex.split(command))
 
     def said(self, name: str) -> str:
-        """What a container has printed."""
+        """Return what a container has printed."""
         return self._log(name).read_text()
 
     def _sandbox(self, one: Object) -> Sandbox:

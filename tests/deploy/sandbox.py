@@ -69,7 +69,7 @@ class Sandbox:
         )
 
     def _as_the_user(self, command: Sequence[str]) -> str:
-        """What stands after `setpriv`."""
+        """Return the arguments of `setpriv`."""
         settings = [f"{name}={value}" for name, value in self.environment.items()]
         inside = f"cd {self.workdir} && exec {shlex.join(['env', '-i', *settings, *command])}"
         who = f"--reuid {self.user} --regid {self.group} --clear-groups"
@@ -97,13 +97,13 @@ def _bound(root: Path, mount: Mount) -> Iterator[str]:
 
 
 def inner_process(process: subprocess.Popen[bytes]) -> int | None:
-    """The id, out here, of the process that is number 1 in there; None while there is none yet."""
+    """Return the id, outside, of the process that is number 1 inside; None while there is none yet."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return int(children[0]) if children else None
 
 
 def may_shut_in() -> bool:
-    """Whether this user may make a sandbox."""
+    """Return whether this user may make a sandbox."""
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         return False
     tried = subprocess.run(

@@ -36,12 +36,12 @@ def services(compose: Mapping[str, Any]) -> Mapping[str, Service]:
 
 @pytest.fixture(scope="module")
 def settings(services: Mapping[str, Service]) -> Settings:
-    """What the trainer reads in there, its file taken from where the mount does."""
+    """Return the settings that the trainer reads in the container, its file taken from where the mount takes it."""
     return load(ROOT / "examples" / "clicks" / "clicks.yaml", services["millrace"]["environment"]).settings
 
 
 def _targets(service: Service) -> dict[str, str]:
-    """Where its volumes are mounted, by what is mounted."""
+    """Return where its volumes are mounted, by what is mounted."""
     return dict(volume.split(":")[:2] for volume in service.get("volumes", ()))
 
 

@@ -47,7 +47,7 @@ def base() -> tuple[Object, ...]:
 
 @pytest.fixture(scope="module")
 def settings(base: tuple[Object, ...], tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """The settings that the pod would find."""
+    """Return the settings that the pod would find."""
     folder = tmp_path_factory.mktemp("config")
     for name, text in config(base).items():
         (folder / name).write_text(text)
@@ -296,7 +296,7 @@ def test_the_board_is_handed_to_grafana_whole() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """An overlay of somebody's own, as docs/kubernetes.md writes it, and its secrets."""
+    """Write an overlay of a user's own, as docs/kubernetes.md describes it, and its secrets."""
     shutil.copytree(K8S, tmp_path / "k8s")
     folder = tmp_path / "own"
     (folder / "tokens").mkdir(parents=True)

@@ -29,14 +29,14 @@ _NAME = re.compile(r"\bmillrace_\w+")
 
 
 def names() -> set[str]:
-    """Of all series that there are."""
+    """Return the names of all series."""
     plain = {metric.name for metric in CATALOGUE.values() if metric.kind != "histogram"}
     histograms = [metric.name for metric in CATALOGUE.values() if metric.kind == "histogram"]
     return plain | {f"{name}_{suffix}" for name in histograms for suffix in ("bucket", "sum", "count")}
 
 
 def expressions(of: Any) -> Iterator[str]:
-    """Every query in the board."""
+    """Yield every query of the dashboard."""
     if isinstance(of, list):
         for each in of:
             yield from expressions(each)

@@ -134,7 +134,7 @@ def _running(pod: Pod) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _is_up(pod: Pod, started: subprocess.Popen[bytes]) -> bool:
-    """Whether its root and its folders are there, so that something may be executed in it."""
+    """Return whether its root and its folders exist, so that something may be executed in it."""
     assert started.poll() is None, pod.said("millrace")
     return inner_process(started) is not None and pod.execute(started, "true").returncode == 0
 
@@ -153,7 +153,7 @@ def _end(pod: Pod, started: subprocess.Popen[bytes]) -> int:
 
 
 def _copy_in(pod: Pod, inner: int) -> None:
-    """What `kubectl cp` brings into the pod."""
+    """Copy in what `kubectl cp` brings into the pod."""
     for name, text in (
         ("new.yaml", config(pod.objects)["millrace.yaml"]),
         ("model.py", config(pod.objects)["model.py"]),

@@ -43,14 +43,14 @@ def project(tmp_path: Path) -> MakeProject:
 
 @pytest.fixture(scope="session")
 def harmable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Station]:
-    """A broker of this folder's own, to be harmed, with a proxy before it."""
+    """Start a broker for this folder's own tests, to be harmed, with a proxy before it."""
     with Station(tmp_path_factory.mktemp("station")) as station:
         yield station
 
 
 @pytest.fixture
 def station(harmable: Station) -> Station:
-    """The same, whole and in good order, whatever the test before has left."""
+    """Return the same broker, made whole whatever the test before has left."""
     harmable.make_whole()
     return harmable
 
@@ -64,25 +64,25 @@ def _shared(station: Station, bootstrap: str, folder: Path) -> Iterator[SharedTr
 
 @pytest.fixture(scope="session")
 def straight_trainer(harmable: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedTrainer]:
-    """Connected to the broker itself."""
+    """Start a trainer that connects to the broker itself."""
     yield from _shared(harmable, harmable.straight, tmp_path_factory.mktemp("straight"))
 
 
 @pytest.fixture(scope="session")
 def proxied_trainer(harmable: Station, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedTrainer]:
-    """Connected to the broker through the proxy."""
+    """Start a trainer that connects to the broker through the proxy."""
     yield from _shared(harmable, harmable.proxied, tmp_path_factory.mktemp("proxied"))
 
 
 @pytest.fixture
 def straight(station: Station, straight_trainer: SharedTrainer) -> SharedTrainer:
-    """Ready, and connected to the broker itself."""
+    """Return the trainer that connects to the broker itself, ready."""
     straight_trainer.make_ready()
     return straight_trainer
 
 
 @pytest.fixture
 def proxied(station: Station, proxied_trainer: SharedTrainer) -> SharedTrainer:
-    """Ready, and connected to the broker through the proxy."""
+    """Return the trainer that connects through the proxy, ready."""
     proxied_trainer.make_ready()
     return proxied_trainer

@@ -99,7 +99,7 @@ class Event:
 
 
 def usable_strace() -> str | None:
-    """Where strace is, if it is here and may trace."""
+    """Return where strace is, if it is installed and may trace."""
     strace = shutil.which("strace")
     if strace is None:
         return None
@@ -108,12 +108,12 @@ def usable_strace() -> str | None:
 
 
 def recorded(folder: Path) -> list[Event]:
-    """The saves as the child itself sees them. What is written after a sync it does not see."""
+    """Record the saves as the child itself sees them. It does not see what is written after a sync."""
     return list(_told(_run([sys.executable, "-c", _RECORDER + _SAVES, str(folder)])))
 
 
 def traced(folder: Path, strace: str) -> list[Event]:
-    """The saves as the kernel sees them."""
+    """Trace the saves as the kernel sees them."""
     trace = folder.with_name("trace")
     command = [strace, "-f", "-y", "-s", "200", "-e", f"trace={_CALLS}", "-o", str(trace)]
     _run([*command, sys.executable, "-c", _SAVES, str(folder)])
@@ -155,7 +155,7 @@ def _told(text: str) -> Iterator[Event]:
 
 
 def _call(line: str) -> Iterator[Event]:
-    """The events of one line of strace's, for a call that succeeded."""
+    """Parse one line of strace into events, for a call that succeeded."""
     found = _CALL.match(line)
     if found is None:
         return
@@ -179,7 +179,7 @@ def _call(line: str) -> Iterator[Event]:
 
 
 def complaints(events: Sequence[Event]) -> list[str]:
-    """Where the order of durability is broken, in words."""
+    """Describe where the order of durability is broken."""
     disk = _Disk()
     return [complaint for event in events for complaint in disk.take(event)]
 

@@ -18,7 +18,7 @@ SEED: int | None = None
 
 @pytest.fixture(scope="module")
 def aftermath(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
-    """One campaign, at which every test of this module looks."""
+    """Run one campaign, which every test of this module looks at."""
     seed = int(time.time()) if SEED is None else SEED
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
     with campaign(broker, tmp_path_factory.mktemp("kills"), rounds=CI_ROUNDS, seed=seed) as left:

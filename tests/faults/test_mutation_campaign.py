@@ -30,7 +30,7 @@ def test_a_campaign_is_the_same_for_the_same_seed() -> None:
 
 
 def _unhashed(path: Path, _expected: FileFacts) -> bytes:
-    """Whatever can be read."""
+    """Return whatever can be read."""
     raw = path.read_bytes()
     try:
         json.loads(raw) if path.suffix == ".json" else decode(raw)

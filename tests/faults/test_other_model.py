@@ -35,7 +35,7 @@ def _set(project: Project, section: str, **settings: Any) -> None:
 
 
 def _contents(folder: Path) -> Mapping[str, str]:
-    """Every file of the checkpoints, by its hash."""
+    """Return every file of the checkpoints, by its hash."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -87,7 +87,7 @@ def test_another_model_is_refused_untouched_and_a_changed_rate_follows_the_polic
 
 
 def _another_model_is_refused(made: Project) -> None:
-    """With names and shapes, and nothing is touched."""
+    """Check that it is refused with names and shapes, and that nothing is touched."""
     before = _contents(made.folder.checkpoints)
     _edit(made, "Dense(16, activation", 'Dense(24, name="wider", activation')
     with Run(made, "--until", "now") as run:

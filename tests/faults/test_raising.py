@@ -31,7 +31,7 @@ def preprocess(features, label, weight):
 
 
 def _write(topic: Topic, records: int) -> None:
-    """Good ones, with a raising one in the middle and one at the end."""
+    """Write good records, with a raising one in the middle and one at the end."""
     topic.write(records // 2)
     topic.write(1, RAISING)
     topic.write(records // 2)

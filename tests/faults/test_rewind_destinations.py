@@ -26,7 +26,7 @@ SKIPPED = range(450, 500)
 
 
 def _rewind(project: Project, *arguments: str) -> Any:
-    """The command's answer."""
+    """Send the command and return its answer."""
     done = CliRunner().invoke(application, ["rewind", "-c", str(project.config), *arguments, "--json"])
     assert done.exit_code == 0, (done.output, done.exception)
     return json.loads(done.stdout)
@@ -39,7 +39,7 @@ def _refused(project: Project, *arguments: str) -> DataLossError:
 
 
 def _learn(run: Run, topic: Topic) -> int:
-    """A batch more of each partition is written, learnt and saved; the checkpoint's number."""
+    """Write, learn and save one more batch of each partition; return the checkpoint's number."""
     topic.write(EACH)
     run.wait_for(lambda: run.settled() == topic.records, f"{topic.records} offsets were settled")
     status, answer = run.ask("POST", "/checkpoints?wait=60s")
@@ -48,7 +48,7 @@ def _learn(run: Run, topic: Topic) -> int:
 
 
 def _remove_before(topic: Topic, partition: int, offset: int) -> None:
-    """As retention does."""
+    """Remove records as retention does."""
 
     async def remove() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=topic.bootstrap)

@@ -86,7 +86,7 @@ class Bad(Mixture):
 
 @pytest.fixture(scope="module")
 def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topic, str]]:
-    """A topic with one writer, and where a password is needed to read it."""
+    """Yield a topic with one writer, and the address at which reading it needs a password."""
     with locked(tmp_path_factory.mktemp("locked"), PASSWORD) as (broker, address):
         name = f"s-{uuid.uuid4().hex[:10]}"
         create_topic(broker.bootstrap_servers, f"{name}-dead", 1)
@@ -95,7 +95,7 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Topic, str
 
 
 def project_of(folder: Path, topic: Topic, address: str) -> Project:
-    """One with a secret in every place for secrets."""
+    """Make a project with a secret in every place for secrets."""
     (folder / "tokens").mkdir(parents=True)
     (folder / "tokens" / OWNER).write_text(TOKEN)
     (folder / "password").write_text(PASSWORD)
@@ -120,7 +120,7 @@ def project_of(folder: Path, topic: Topic, address: str) -> Project:
 
 
 def everything_said(url: str) -> Mapping[str, str]:
-    """Every page and answer there is, by path."""
+    """Return every page and answer that exists, by path."""
     described = httpx.get(f"{url}/openapi.json", timeout=60).json()["paths"]
     paths = {path for path, methods in described.items() if "get" in methods}
     asked = {path.replace("{number}", "1").replace("{operation_id}", "none") for path in paths}
@@ -138,7 +138,7 @@ def everything_said(url: str) -> Mapping[str, str]:
 
 
 def heard(url: str, path: str) -> str:
-    """What a stream says until it has told all that has happened so far."""
+    """Read a stream until it has reported all that has happened so far."""
     newest, said = httpx.get(f"{url}/events", timeout=60).json()["newest"], list[str]()
     with httpx.stream("GET", f"{url}{path}", headers={"accept": "text/event-stream"}, timeout=60) as answer:
         for line in answer.iter_lines():
@@ -150,7 +150,7 @@ def heard(url: str, path: str) -> str:
 
 
 def refused_orders(url: str) -> Mapping[str, str]:
-    """What is said to orders that are refused, by what was ordered."""
+    """Return the answers to commands that are refused, by command."""
     ways: dict[str, tuple[str, object, str]] = {
         "wrong token": ("/pause", None, WRONG_TOKEN),
         "wrong token in a body": ("/rewind", {"to": {"token": ORDERED}}, TOKEN),
@@ -169,7 +169,7 @@ def refused_orders(url: str) -> Mapping[str, str]:
 
 
 def told_by(commands: Iterable[str], made: Project, *more: str) -> Mapping[str, str]:
-    """What the command line prints of it, by what was typed."""
+    """Return what the command line prints of it, by command line."""
     told = {}
     for command in commands:
         words = [*command.split(), "-c", str(made.config), *more]
@@ -180,7 +180,7 @@ def told_by(commands: Iterable[str], made: Project, *more: str) -> Mapping[str, 
 
 
 def written(made: Project) -> Mapping[str, str]:
-    """All that lies on disk but the secrets, the config and the weights; logs and manifests among it."""
+    """Return all that is on disk except secrets, config and weights; includes logs and manifests."""
     kept = {made.config, made.path / "password", made.path / "model.py", made.path / "tokens" / OWNER}
     files = [path for path in made.path.rglob("*") if path.is_file() and path not in kept]
     texts = {str(path.relative_to(made.path)): path.read_text(errors="replace") for path in files}

@@ -66,7 +66,7 @@ class AfterTaking:
 
 
 def _later(random: Random) -> list[KillMethod]:
-    """Kills of starts that would restore: some as they do, most at any time before."""
+    """Return kills of starts that would restore: some while they do, most at any time before."""
     faults: list[KillMethod] = [*RESTORES]
     faults += [AfterStart(random.uniform(0, LONGEST_S)) for _ in range(SOON)]
     faults += [AfterTaking(random.uniform(0, LONGEST_S)) for _ in range(ONCE_TAKEN)]

@@ -21,13 +21,13 @@ SECONDS, PER_SECOND = 6, 10
 
 @pytest.fixture(scope="module")
 def target(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """One trainer for all of them."""
+    """Start one trainer for all these tests."""
     with guarded(broker, tmp_path_factory.mktemp("guarded")) as found:
         yield found
 
 
 def clients(url: str, seconds: float, **options: int) -> "subprocess.Popen[str]":
-    """Clients in a process of their own."""
+    """Start clients in a process of their own."""
     told = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, str(CLIENTS), "--url", url, "--seconds", str(seconds), *told]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -57,7 +57,7 @@ def problems(run: Run) -> set[str]:
 
 
 def lag(run: Run) -> dict[str, Any]:
-    """How far behind it is; nothing where nobody answers."""
+    """Return how far behind it is; an empty mapping where there is no answer."""
     with suppress(OSError, http.client.HTTPException):
         return dict(run.ask("GET", "/lag")[1])
     return {}
@@ -68,7 +68,7 @@ def _view(run: Run, topic: ShiftingTopic, partition: int) -> dict[str, Any]:
 
 
 def refused(run: Run, text: str) -> None:
-    """It must end by itself, and say why in one line."""
+    """Check that it ends by itself and gives the reason in one line."""
     assert run.exit_code() == REFUSED, run.tail()
     lines = [line for line in run.log().splitlines() if line.startswith("millrace: error: ")]
     assert len(lines) == 1, run.tail()
@@ -289,7 +289,7 @@ def _values(offsets: range) -> list[bytes]:
 
 
 async def _transactions(bootstrap: str, topic: str) -> list[int]:
-    """Committed and aborted ones by turns; the offsets that are to be learnt."""
+    """Write committed and aborted ones in turn; return the offsets to be learnt."""
     kept: list[int] = []
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"tx-{topic}") as producer:
         for turn in range(12):
@@ -311,7 +311,7 @@ async def _write_keyed(bootstrap: str, topic: str, records: int) -> None:
 
 
 async def _left(bootstrap: str, topic: str) -> list[int]:
-    """The offsets that compaction has left."""
+    """Return the offsets that compaction has left."""
     at = TopicPartition(topic, 0)
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
     found: list[int] = []
@@ -361,7 +361,7 @@ def test_compacted_offsets_are_passed_and_aborted_records_are_not_learnt(
 
 
 async def _more(bootstrap: str, topic: str) -> list[int]:
-    """A committed transaction, then an aborted one, so that the log ends in offsets without a record to learn."""
+    """Write a committed transaction, then an aborted one, so that the log ends in offsets without a record to learn."""
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=f"tx-{topic}") as producer:
         await producer.begin_transaction()
         sent = [await producer.send(topic, value, partition=0) for value in _values(range(40))]

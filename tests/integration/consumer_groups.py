@@ -25,7 +25,7 @@ class GroupLag:
 
 
 def describe(bootstrap: str, group: str, folder: Path) -> dict[str, GroupLag]:
-    """`kafka-consumer-groups --describe`, by `topic:partition`."""
+    """Run `kafka-consumer-groups --describe`; return its lines by `topic:partition`."""
     log = folder / "consumer-groups.log"
     arguments = ["--bootstrap-server", bootstrap, "--describe", "--group", group]
     tool = JavaProgram(jars=_with_the_tools(folder), main=_MAIN, arguments=arguments, folder=folder)
@@ -35,7 +35,7 @@ def describe(bootstrap: str, group: str, folder: Path) -> dict[str, GroupLag]:
 
 
 def _with_the_tools(folder: Path) -> Path:
-    """One folder with links to all the jars; the tools' own is kept in the user's cache beside the broker's."""
+    """Return a folder with links to all jars; those of the tools are cached beside the broker's."""
     jars, flat = kafka_jars(), folder / "jars"
     flat.mkdir()
     for jar in (*jars.glob("*.jar"), _tools_jar(jars.with_name(f"kafka-tools-{KAFKA_VERSION}"))):

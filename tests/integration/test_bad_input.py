@@ -60,7 +60,7 @@ def run(config: Config, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def complaint(done: subprocess.CompletedProcess[str], exit_code: int) -> str:
-    """The one line that it ended with."""
+    """Return the one line that it ended with."""
     assert done.returncode == exit_code, done.stderr
     assert "Traceback" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("millrace: error:")]
@@ -80,7 +80,7 @@ def nothing_saved(config: Config) -> bool:
 
 
 def files(config: Config) -> dict[Path, bytes]:
-    """Every file of the checkpoints, whole."""
+    """Return every file of the checkpoints with its contents."""
     checkpoints = config.folder / "checkpoints" / "clicks" / "checkpoints"
     return {path: path.read_bytes() for path in checkpoints.rglob("*") if path.is_file()}
 

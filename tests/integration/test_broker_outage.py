@@ -25,7 +25,7 @@ WaitFor = Callable[..., Any]
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[LocalBroker]:
-    """A broker of this test's own, to be killed."""
+    """Start a broker of this test's own, to be killed."""
     with LocalBroker(tmp_path) as local:
         yield local
 

@@ -26,7 +26,7 @@ LETTERS = (
 
 @pytest.fixture(scope="module")
 def config(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config whose dead letters' topic holds three, in one partition of two."""
+    """Make a config whose topic of dead letters holds three, in one of two partitions."""
     from app.tools.local_broker.topics import create_topic
 
     folder = tmp_path_factory.mktemp("letters")

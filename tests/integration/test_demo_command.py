@@ -20,7 +20,7 @@ PATIENCE_S = 240.0
 
 @contextmanager
 def demo(folder: Path, said: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A demo in a process of its own; whatever is left of it is killed."""
+    """Start a demo in a process of its own; kill what is left of it."""
     command = [sys.executable, "-c", "from app.cli import main; main()", "demo", "--plain", "--folder", str(folder)]
     with said.open("wb") as log:
         process = subprocess.Popen(
@@ -34,7 +34,7 @@ def demo(folder: Path, said: Path, *arguments: str) -> Iterator[subprocess.Popen
 
 
 def pids(folder: Path) -> list[int]:
-    """The processes that it has started: the broker, the trainer, the judge."""
+    """Return the processes that it has started: broker, trainer and judge."""
     files = folder / "broker" / "broker.json", folder / "trainer.pid", folder / "judge.pid"
     return [int(json.loads(file.read_text())["pid"]) for file in files]
 
@@ -47,7 +47,7 @@ def running(pid: int) -> bool:
 
 
 def watched(process: subprocess.Popen[bytes], said: Path) -> bool:
-    """Whether it shows a checkpoint that has learnt something."""
+    """Return whether it shows a checkpoint that has learnt something."""
     assert process.poll() is None, said.read_text()
     return "  Checkpoint 2, " in said.read_text()
 

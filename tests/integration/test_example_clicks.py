@@ -47,7 +47,7 @@ def test_the_model_learns_raw_records_in_a_compiled_step(visits: Callable[[int],
 
 
 def learn(step: Any, values: list[bytes]) -> float:
-    """One step on one chunk; the loss before it."""
+    """Take one step on one chunk; return the loss before it."""
     import tensorflow as tf
 
     records = [json.loads(value) for value in values]
@@ -69,7 +69,7 @@ def test_the_producer_writes_as_many_records_as_it_is_told(broker: str, topic: C
 
 
 async def held(broker: str, topic: str, partitions: int) -> int:
-    """How many records a topic holds."""
+    """Return how many records a topic holds."""
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     async with AIOKafkaConsumer(bootstrap_servers=broker) as consumer:

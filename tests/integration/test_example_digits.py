@@ -74,7 +74,7 @@ def test_it_learns_to_read_digits_that_it_has_never_seen(
 
 
 def learnt(checkpoints: Path) -> Any:
-    """The model with the weights of the newest checkpoint."""
+    """Return the model with the weights of the newest checkpoint."""
     store = CheckpointStore(Folder(checkpoints / "digits"))
     newest = store.newest()
     assert newest is not None
@@ -84,5 +84,5 @@ def learnt(checkpoints: Path) -> Any:
 
 
 def accuracy(model: Any, images: npt.NDArray[np.uint8], digits: npt.NDArray[np.uint8]) -> float:
-    """How many of these it reads."""
+    """Return the portion of these that it reads correctly."""
     return float((model.predict({"image": images}, verbose=0).argmax(1) == digits).mean())

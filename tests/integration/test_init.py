@@ -55,7 +55,7 @@ def orders(count: int) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def drafted(broker: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """The folder that init has written to, and what it said."""
+    """Return the folder that init has written to, and what it printed."""
     folder = tmp_path_factory.mktemp("init")
     (folder / "orders.jsonl").write_text("".join(f"{json.dumps(order)}\n" for order in orders(COUNT)))
     where = ("--bootstrap-servers", broker, "--topic", f"orders-{uuid.uuid4().hex[:10]}")
@@ -99,7 +99,7 @@ def test_what_it_writes_validates_learns_every_record_and_beats_the_base_rate(
 
 
 def scores(checkpoint: Path) -> tuple[float, float]:
-    """The accuracy before each record was learnt, and what the commoner answer alone would score."""
+    """Return the accuracy before each record was learnt, and that of always giving the more common answer."""
     sums = load_file(checkpoint / "metrics.safetensors")
     share = float(sums["labels.total"][0]) / COUNT
     return float(sums["state.0"] / sums["state.1"]), max(share, 1 - share)

@@ -29,7 +29,7 @@ Open = Callable[..., AbstractContextManager[KafkaSource]]
 
 @pytest.fixture
 def source(broker: str) -> Open:
-    """A started source of one topic, its options as given."""
+    """Return a function that starts a source of one topic with the options it is given."""
 
     @contextmanager
     def opened(topic: str, **settings: Any) -> Iterator[KafkaSource]:
@@ -51,7 +51,7 @@ def new_handoff() -> Handoff:
 
 
 def drain(handoff: Handoff) -> list[Chunk]:
-    """Everything up to the end."""
+    """Receive everything up to the end."""
     chunks: list[Chunk] = []
     while True:
         try:
@@ -61,7 +61,7 @@ def drain(handoff: Handoff) -> list[Chunk]:
 
 
 def receive_until(handoff: Handoff, reached: Mapping[Partition, int]) -> list[Chunk]:
-    """Everything up to these offsets."""
+    """Receive everything up to these offsets."""
     chunks: list[Chunk] = []
     ends: dict[Partition, int] = {}
     while any(ends.get(partition, 0) < offset for partition, offset in reached.items()):
@@ -75,7 +75,7 @@ def offsets_of(chunks: Sequence[Chunk], partition: Partition) -> list[int]:
 
 
 def assert_contiguous(chunks: Sequence[Chunk], positions: Mapping[Partition, int]) -> None:
-    """Each chunk starts where the one before it ended."""
+    """Check that each chunk starts where the one before it ended."""
     ends = dict(positions)
     for chunk in chunks:
         assert chunk.start == ends[chunk.partition]
@@ -102,7 +102,7 @@ def delete_before(broker: str, topic: str, offset: int) -> None:
 
 
 async def produce_transactions(broker: str, topic: str, outcomes: Sequence[tuple[int, bool]]) -> None:
-    """So many records each, committed or aborted."""
+    """Write transactions with these numbers of records, committed or aborted."""
     async with AIOKafkaProducer(bootstrap_servers=broker, transactional_id=f"tx-{topic}") as producer:
         for count, commits in outcomes:
             await producer.begin_transaction()

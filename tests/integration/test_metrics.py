@@ -36,7 +36,7 @@ class SomeLong(Mixture):
     """Records of which some are malformed, and others have too long a list, which is no reason not to learn them."""
 
     def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
-        """One of them."""
+        """Draw one record."""
         if place.offset % LONG_EACH:
             return super().draw(place, random)
         return json.dumps({**good(place, random), "x": [0.5] * (WIDTH + 2)}).encode(), None
@@ -61,13 +61,13 @@ class Learning:
         return sum(len(range(0, len(verdicts), LONG_EACH)) for verdicts in self.topic.verdicts)
 
     def typed(self, *arguments: str) -> str:
-        """What a command prints that is about it."""
+        """Return what a command prints about it."""
         done = CliRunner().invoke(application, [*arguments, "-c", str(self.project.config)], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         return done.stdout
 
     def learnt_all(self) -> bool:
-        """Whether nothing that was written is left."""
+        """Return whether all that was written has been learnt."""
         return self.run.settled() == sum(map(len, self.topic.verdicts))
 
 

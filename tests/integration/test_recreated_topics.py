@@ -66,7 +66,7 @@ def delete(broker: str, topic: str) -> None:
 
 
 def create_again(broker: str, topic: str, wait_for: WaitFor, partitions: int = 1) -> None:
-    """Kafka takes a moment until the name is free."""
+    """Create it again; Kafka takes a moment until the name is free."""
 
     def created() -> bool:
         try:

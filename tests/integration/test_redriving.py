@@ -82,7 +82,7 @@ class Scene:
         return error
 
     def arrived(self) -> Counter[tuple[bytes | None, bytes | None, Headers]]:
-        """What whoever reads committed records finds."""
+        """Return what a reader of committed records finds."""
         self.wait_for(lambda: self._places("read_committed") == self._places("read_uncommitted"))
         found = newest_letters(replace(self.options, topics=(self.to,)), 100).newest
         assert all(one.ours["redriven_from"].startswith(f"{self.letters}:") for one in found)

@@ -93,7 +93,7 @@ def gather(form: Form, tests: Mapping[str, Any], seed: int) -> Evidence:
 
 
 def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, Any]:
-    """One after the other; one that cannot be brought to its end spoils only itself, and the exit code."""
+    """Run them one after the other; one that fails to finish spoils only its own figures and the exit code."""
 
     def killed() -> dict[str, Any]:
         found = kills.kill(bootstrap, there / "kills", rounds=form.kills, seed=seed, on_strike=kills.say)
@@ -134,7 +134,7 @@ def _tried(campaign: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def report(form: Form, seed: int, evidence: Evidence) -> dict[str, Any]:
-    """What is written."""
+    """Return what is written to the report."""
     rows = {str(number): {**asdict(row), "outcome": row.outcome} for number, row in evidence.rows().items()}
     return {
         "as_of": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -157,7 +157,7 @@ def prove(form: Form, seed: int, rows: Path | None) -> dict[str, Any]:
 
 
 def again(before: Mapping[str, Any], rows: Path) -> dict[str, Any]:
-    """What former campaigns come to beside the tests that have run since."""
+    """Combine former campaigns with the tests that have run since."""
     evidence = Evidence(tests=_tests(rows), **{name: before[name] for name in _OF_CAMPAIGNS})
     told = report(_FORMS[before["form"]], before["seed"], evidence)
     return {**told, "machine": before["machine"], "rows_commit": told["machine"]["commit"]}

@@ -56,7 +56,7 @@ class Figures:
         return self.same_evidence and self.max_weight_difference == 0
 
     def summary(self) -> dict[str, Any]:
-        """For a program, and for people."""
+        """Return the figures as the report holds them."""
         counted = {"points": dict(self.points), "seconds": round(self.seconds, 1)}
         return {**asdict(self), **counted, "kept": self.kept}
 
@@ -103,7 +103,7 @@ def _drawn(random: Random, *, cold: bool) -> KillMethod:
 
 
 def difference(one: Statement, other: Statement) -> float:
-    """The greatest difference of any number; infinite where they do not hold the same arrays."""
+    """Return the largest difference of any number; infinite where the two do not hold the same arrays."""
     if one.arrays.keys() != other.arrays.keys():
         return float("inf")
     if not any("seed" in key for key in one.arrays):

@@ -48,7 +48,7 @@ class Fuzzed:
 
 
 def fuzz(target: Guarded, folder: Path, *, cases: int, seed: int, whole: bool) -> Fuzzed:
-    """About so many cases, spread over all operations; all kinds of them, or the random ones alone."""
+    """Run about this many cases, spread over all operations; of all kinds, or only random ones."""
     config, report = folder / "schemathesis.toml", folder / "report.json"
     config.write_text(_CONFIG)
     described = httpx.get(f"{target.url}/openapi.json", timeout=60).json()

@@ -67,7 +67,7 @@ class Aftermath:
 def campaign(
     bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnStrike = lambda *_told: None
 ) -> Iterator[Aftermath]:
-    """One history: kill so many times, drain, and show what is left while the topic is still there."""
+    """Run one history: kill this often, drain, and show what is left while the topic still exists."""
     began = time.monotonic()
     name = f"kills-{uuid.uuid4().hex[:8]}"
     create_topic(bootstrap, f"{name}-dead", 1)
@@ -106,7 +106,7 @@ def campaign(
 
 
 def kill(bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnStrike) -> Figures:
-    """As many histories as it takes; their figures together."""
+    """Run as many histories as it takes; return their figures together."""
     total = Figures(seed=seed)
     histories = math.ceil(rounds / HISTORY_ROUNDS)
     for number in range(histories):
@@ -118,7 +118,7 @@ def kill(bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnS
 
 
 def missed(points: Mapping[str, int]) -> list[str]:
-    """The failpoints at which nobody died."""
+    """Return the failpoints at which no process was killed."""
     return [point for point in NAMES if not points.get(point)]
 
 
@@ -128,7 +128,7 @@ def _written(topic: Topic) -> dict[Partition, Evidence]:
 
 @contextmanager
 def broker(given: str | None, folder: Path) -> Iterator[str]:
-    """The broker that is named, or one of our own."""
+    """Yield the broker that is named, or start one."""
     if given is not None:
         yield given
         return
@@ -137,7 +137,7 @@ def broker(given: str | None, folder: Path) -> Iterator[str]:
 
 
 def say(fault: KillMethod, figures: Figures) -> None:
-    """A line for each kill, for whoever waits."""
+    """Print a line for one kill, to show the progress."""
     print(f"kill {figures.kills}: {fault}", file=sys.stderr, flush=True)  # noqa: T201 - a command
 
 

@@ -12,7 +12,7 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 def machine() -> dict[str, Any]:
-    """The machine, the commit and the versions that count."""
+    """Return the machine, the commit and the versions that matter."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=ROOT, check=False
     )

@@ -79,7 +79,7 @@ def campaign(count: int, seed: int) -> Figures:
 
 @contextmanager
 def _workshop() -> Iterator[Path]:
-    """A folder in memory, where there is one: nothing here is about the disk."""
+    """Yield a folder in memory where there is one, because nothing here is about the disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
         yield Path(path)
@@ -161,7 +161,7 @@ def _order(random: Random, reason: SaveReason, parent: int | None, step: int) ->
 
 
 def _parts(random: Random) -> Parts:
-    """Parts of any shape: scalars, empty arrays, many axes, every dtype, facts alone, nothing at all."""
+    """Make parts of any shape: scalars, empty arrays, many axes, every dtype, only facts, nothing at all."""
     parts = {name: PartState(arrays=_arrays(random, random.randint(1, 4))) for name in ("model", "optimizer")}
     return {**parts, "ledger": _ledger(random), **({"empty": PartState()} if random.random() < 0.2 else {})}
 
@@ -224,16 +224,16 @@ class _Victims:
         return kind, what, found
 
     def file(self, path: Path) -> Path:
-        """A file with contents that matter, the manifest as often as all others."""
+        """Choose a file whose contents matter, the manifest as often as all others together."""
         files = sorted(one for one in path.iterdir() if one.stat().st_size)
         return path / FILE_NAME if self.random.random() < 0.5 else self.random.choice(files)
 
     def other(self, path: Path) -> Path:
-        """Another checkpoint."""
+        """Choose another checkpoint."""
         return self.random.choice([one for one in sorted(path.parent.iterdir()) if one != path])
 
     def _is_found(self, number: int) -> bool:
-        """Whether no way in takes it: to verify it, to load it, to go on from it."""
+        """Return whether each way in refuses it: verifying it, loading it, resuming from it."""
         store = CheckpointStore(self.folder)
         try:
             store.load(number)
@@ -267,7 +267,7 @@ def _truncate(victims: _Victims, path: Path) -> str:
 
 
 def _zero(victims: _Victims, path: Path) -> str:
-    """A range, as a disk does that has lost a block."""
+    """Zero a range, as a disk does that has lost a block."""
     file = victims.file(path)
     raw = bytearray(file.read_bytes())
     start = victims.random.randrange(len(raw))
@@ -285,7 +285,7 @@ def _grow(victims: _Victims, path: Path) -> str:
 
 
 def _remove(victims: _Victims, path: Path) -> str:
-    """Any of its files, the empty one that keeps the lineage too."""
+    """Remove any of its files, also the empty one that keeps the lineage."""
     file = victims.random.choice(sorted(path.iterdir()))
     file.unlink()
     return file.name
@@ -298,7 +298,7 @@ def _swap_manifests(victims: _Victims, path: Path) -> str:
 
 
 def _swap_files(victims: _Victims, path: Path) -> str:
-    """Two of its own, or a file with that of the same name in another checkpoint."""
+    """Swap two of its files, or one with the file of the same name in another checkpoint."""
     file = victims.file(path)
     there = victims.other(path) / file.name
     mine = victims.random.choice([one for one in sorted(path.iterdir()) if one != file])
@@ -308,7 +308,7 @@ def _swap_files(victims: _Victims, path: Path) -> str:
 
 
 def _put_back(victims: _Victims, path: Path) -> str:
-    """An older version of a file, or one of another checkpoint, whole in itself."""
+    """Put back an older version of a file, or one of another checkpoint, intact in itself."""
     file = victims.file(path)
     there = victims.other(path) / file.name
     if there.exists():

@@ -34,7 +34,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 def text(report: Report) -> str:
-    """Everything between the marks."""
+    """Return everything between the marks."""
     lines = ["", place(report), "", *table(["figure", "what it says", "value"], figures(report)), ""]
     lines += [*table(["beside them", ""], details(report)), ""]
     if report.get("soak"):
@@ -43,7 +43,7 @@ def text(report: Report) -> str:
 
 
 def place(report: Report) -> str:
-    """When, where, how many, and by which seed."""
+    """Describe when and where it ran, how often, and with which seed."""
     there = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in there["versions"].items())
     rows = f" (the rows: {report['rows_commit']})" if "rows_commit" in report else ""
@@ -54,13 +54,13 @@ def place(report: Report) -> str:
 
 
 def figures(report: Report) -> Iterator[Sequence[str]]:
-    """The flat ones."""
+    """Yield the flat figures."""
     for name, value in report["figures"].items():
         yield f"`{name}`", MEANINGS.get(name, ""), "not tried" if value is None else f"**{number(value)}**"
 
 
 def details(report: Report) -> Iterator[Sequence[str]]:
-    """What else the campaigns say."""
+    """Yield what else the campaigns report."""
     kills, exact, terms = (report.get(name) or {} for name in ("kills", "deterministic", "terms"))
     if kills:
         yield "records written while they struck", number(kills["records"])
@@ -76,7 +76,7 @@ def details(report: Report) -> Iterator[Sequence[str]]:
 
 
 def soaked(soak: Report) -> str:
-    """The soak in a sentence."""
+    """Describe the soak in one sentence."""
     faults = ", ".join(f"{name} {count}" for name, count in sorted(soak["faults"].items()))
     held = "held" if soak["kept"] else f"did not hold ({'; '.join(soak['broken'])})"
     return (
@@ -88,29 +88,29 @@ def soaked(soak: Report) -> str:
 
 
 def rows(report: Report) -> Iterator[Sequence[str]]:
-    """The matrix."""
+    """Yield the matrix."""
     for row, told in report["rows"].items():
         skipped = f", {len(told['skipped'])} skipped" if told["skipped"] else ""
         yield row, told["title"], told["outcome"], f"{len(told['passed'])}{skipped}"
 
 
 def table(head: Sequence[str], lines: Iterator[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
+    """Format a table in Markdown."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
 
 
 def spread(found: Report) -> str:
-    """The median and the ends."""
+    """Return the median and the extremes."""
     return f"p50 {number(found['p50'])}, p99 {number(found['p99'])}, max {number(found['max'])} ({found['n']})"
 
 
 def number(value: float) -> str:
-    """As people read it."""
+    """Format a number for people."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def fill(page: str, written: str) -> str:
-    """The page with other text between its marks."""
+    """Return the page with other text between its marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -79,7 +79,7 @@ class Figures:
         return not self.broken
 
     def summary(self) -> dict[str, Any]:
-        """For a program, and for people."""
+        """Return the figures as the report holds them."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {**values, "faults": dict(self.faults), "kept": self.kept}
 
@@ -96,7 +96,7 @@ class Soak:
         self.figures = figures
 
     def last(self, minutes: float) -> None:
-        """One thing after another, for so long; then everything is mended."""
+        """Do one thing after another for this long; then mend everything."""
         began = time.monotonic()
         self._over_at = began + minutes * 60
         deal = self._deal()
@@ -110,7 +110,7 @@ class Soak:
         self.figures.minutes = round((time.monotonic() - began) / 60, 1)
 
     def reckon(self) -> None:
-        """What it has learnt, how it ends, and whether anything has grown."""
+        """Measure what it has learnt, how it ends, and whether anything has grown."""
         figures = self.figures
         self._topic.still()
         statement = assert_learnt_once(self._run, self._topic)
@@ -123,7 +123,7 @@ class Soak:
         figures.broken += list(self._complaints())
 
     def _deal(self) -> Iterator[str]:
-        """Every act, shuffled, again and again: none is left out for long."""
+        """Yield every act in random order, again and again, so that none is left out for long."""
         names = list(self._acts)
         while True:
             self._random.shuffle(names)
@@ -147,7 +147,7 @@ class Soak:
         }
 
     def _without_broker(self, disturbance: Disturbance) -> None:
-        """The writer is no part of what is tried, so it rests meanwhile."""
+        """Stop the writer while the broker is away, because it is not under test."""
         self._topic.still()
         self._for_a_while(disturbance)
         self._topic.flow(_RECORDS_PER_S)
@@ -187,7 +187,7 @@ class Soak:
             time.sleep(_SAMPLE_S)
 
     def _measure(self) -> None:
-        """The slopes over the last two thirds, by least squares."""
+        """Compute the slopes over the last two thirds, by least squares."""
         times = np.array([at for at, _ in self._samples])
         late = times >= times[0] + (times[-1] - times[0]) / 3
         minutes = (times[late] - times[0]) / 60
@@ -253,7 +253,7 @@ def soak(folder: Path, *, minutes: float, seed: int) -> Figures:
 
 
 def merge(path: Path, figures: Figures) -> None:
-    """Into the report, beside what is there."""
+    """Add it to the report, beside what is there."""
     report = json.loads(path.read_text()) if path.exists() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**report, "soak": figures.summary()}, indent=1))

@@ -53,7 +53,7 @@ class Moment:
         return ", ".join([*told, f"{self.lingers}=sleep:0.3:after={self.after}"])
 
     def wait(self, run: Run) -> None:
-        """Until it has come."""
+        """Wait until the moment has come."""
         if self.lingers:
             run.wait_for(lambda: run.hits(self.lingers), f"it was at {self.lingers}")
         elif self.line:
@@ -64,7 +64,7 @@ class Moment:
 
 
 def moments(random: Random) -> Iterator[Moment]:
-    """Without end, each kind in turn."""
+    """Yield moments without end, each kind in turn."""
     for _ in itertools.count():
         yield Moment("in a call", lingers="call.before", after=random.randrange(1, 6))
         yield Moment("while learning", seconds=random.uniform(0, 2))
@@ -95,7 +95,7 @@ class Figures:
         return in_time and set(self.exits) == {0} and not (self.replayed or self.lost or self.learnt_twice)
 
     def summary(self) -> dict[str, Any]:
-        """For a program, and for people."""
+        """Return the figures as the report holds them."""
         counted = {"moments": dict(self.moments), "exits": dict(self.exits)}
         return {**asdict(self), **counted, "seconds_to_exit": spread(self.seconds_to_exit), "kept": self.kept}
 

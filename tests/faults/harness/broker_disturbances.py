@@ -63,7 +63,7 @@ class BrokerPaused:
 
 
 def freeze(pid: int) -> None:
-    """SIGSTOP, and wait until every thread of the process stands still."""
+    """Send SIGSTOP, and wait until every thread of the process is stopped."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: _standing_still(pid), f"process {pid} stood still", 10)
 

@@ -30,7 +30,7 @@ D = TypeVar("D", bound=Disturbance)
 
 @contextmanager
 def disturbed(disturbance: D) -> Iterator[D]:
-    """Something is wrong inside, and mended after; AssertionError where it has hit nothing."""
+    """Keep something wrong inside the block, and mend it after; AssertionError where it has hit nothing."""
     print(disturbance)  # noqa: T201 - with its seed, where it has one: by it a failed run is repeated
     disturbance.begin()
     try:

@@ -25,12 +25,12 @@ class Doom(Mixture):
     curse: float
 
     def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
-        """It decodes, so nothing sets it aside."""
+        """Draw a record that decodes, so that nothing sets it aside."""
         return json.dumps(good(place, random, self.curse if place == self.place else 0.0)).encode(), None
 
 
 def hazardous(project: Callable[..., Project], topic: Topic, *, waits: bool = False, **sections: Any) -> Project:
-    """A project whose steps meet their records."""
+    """Make a project whose training steps look at their records."""
     model = {"build": "./hazards.py:build_model", "args": {"waits": waits}}
     made = project(topic, model=model, **sections)
     shutil.copy(_MODEL, made.path / _MODEL.name)

@@ -44,7 +44,7 @@ class Guarded:
 
 @contextmanager
 def guarded(bootstrap: str, folder: Path) -> Iterator[Guarded]:
-    """One that is at work, for as long as this lasts."""
+    """Yield a trainer that is at work inside the block."""
     token, tokens, probes_port = uuid.uuid4().hex, folder / "tokens", free_port()
     tokens.mkdir(parents=True)
     (tokens / OWNER).write_text(token)

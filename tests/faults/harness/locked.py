@@ -14,7 +14,7 @@ _MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 @contextmanager
 def locked(folder: Path, password: str) -> Iterator[tuple[LocalBroker, str]]:
-    """The broker, and where one needs the password."""
+    """Yield the broker, and its address that needs the password."""
     plain, sasl, controller = free_port(), free_port(), free_port()
     settings = {
         "listeners": f"PLAINTEXT://{HOST}:{plain},LOCKED://{HOST}:{sasl},CONTROLLER://{HOST}:{controller}",

@@ -23,7 +23,7 @@ class Ids(keras.layers.Layer):
         )
 
     def call(self, inputs: Any) -> Any:
-        """Pass on what comes."""
+        """Return the input."""
         return inputs
 
     def count(self, ids: Any, partitions: Any, weights: Any) -> None:

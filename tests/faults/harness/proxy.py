@@ -112,7 +112,7 @@ class Proxy:
         return int(self._server.sockets[0].getsockname()[1])
 
     def forward_to(self, port: int) -> None:
-        """Whom it connects its clients to."""
+        """Set the address to which clients are connected."""
         self._target = port
 
     def reset_one(self, random: Random) -> None:

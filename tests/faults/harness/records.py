@@ -21,7 +21,7 @@ NOWHERE = 7_654_321
 
 
 def good(place: ExpectedPosition, random: Random, curse: float = 0.0) -> dict[str, object]:
-    """What a record holds that can be learnt."""
+    """Return the content of a record that can be learnt."""
     x = [round(random.uniform(-1, 1), 3) for _ in range(WIDTH)]
     return {"x": x, "curse": curse, "id": place.offset, "partition": place.partition, "y": float(sum(x) > 0)}
 
@@ -68,7 +68,7 @@ class Mixture:
     kinds: Sequence[Reason] = tuple(POISON)
 
     def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
-        """One record for this place, and its verdict."""
+        """Draw one record for this place, and its verdict."""
         if random.random() >= self.share:
             return _rendered(good(place, random)), None
         reason = random.choice(self.kinds)

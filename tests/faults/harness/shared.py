@@ -34,7 +34,7 @@ class SharedTrainer:
         return self._run
 
     def make_ready(self) -> None:
-        """See that it runs and takes orders."""
+        """Make sure that it runs and takes commands."""
         if self._run is None or not self._run.alive:
             self._run = Run(self.project)
         self._run.wait_for(self._run.ready, "it was ready")

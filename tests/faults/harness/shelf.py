@@ -53,10 +53,10 @@ class Shelf(checkpoint_reader.Shelf):
     """The checkpoints of one name, read only."""
 
     def newest(self) -> Statement | None:
-        """The checkpoint that a start would go on from, verified."""
+        """Return the checkpoint that a start would resume from, verified."""
         number = self.newest_number()
         return None if number is None else self.statement(number)
 
     def statement(self, number: int) -> Statement:
-        """What this one says."""
+        """Return what this checkpoint states."""
         return Statement.of(super().statement(number))

@@ -22,7 +22,7 @@ class Spiked:
         self._due.append(reason)
 
     def draw(self, place: ExpectedPosition, random: Random) -> tuple[bytes | None, Verdict]:
-        """One record for this place, and its verdict."""
+        """Draw one record for this place, and its verdict."""
         if self._due:
             reason = self._due.popleft()
             return POISON[reason](place, random), reason

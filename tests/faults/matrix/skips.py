@@ -74,7 +74,7 @@ PERMITTED = (
 
 
 def judged(report: pytest.TestReport) -> pytest.TestReport:
-    """The report, failed where it skips what this list does not permit on this machine."""
+    """Return the report, failed where it skips what this list does not permit on this machine."""
     if report.skipped and not hasattr(report, "wasxfail") and not _is_permitted(report):
         report.outcome = "failed"
         report.longrepr = f"skipped, which tests/faults/matrix/skips.py does not permit here: {report.longrepr}"

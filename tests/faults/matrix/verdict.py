@@ -45,7 +45,7 @@ class Evidence:
     """Failpoints at which nobody died, though all were to be hit."""
 
     def rows(self) -> dict[int, Row]:
-        """Each row of the matrix."""
+        """Return each row of the matrix."""
         return {number: self._row(number, title) for number, title in ROWS.items()}
 
     def _row(self, number: int, title: str) -> Row:
@@ -58,7 +58,7 @@ class Evidence:
         )
 
     def figures(self) -> dict[str, float | None]:
-        """The flat ones; None for what was not tried."""
+        """Return the flat figures; None for what was not tried."""
         outcomes = [row.outcome for row in self.rows().values()]
         return {
             "kills": self.kills.get("kills"),
@@ -75,7 +75,7 @@ class Evidence:
         }
 
     def broken(self) -> Iterator[str]:
-        """Each promise that does not hold, in words."""
+        """Describe each promise that does not hold."""
         for number, row in self.rows().items():
             if row.outcome in ("failed", "missing"):
                 yield f"row {number}, {row.title}: {row.outcome} {' '.join(row.failed)}".rstrip()

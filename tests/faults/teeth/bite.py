@@ -79,7 +79,7 @@ class Bite:
 
 @contextmanager
 def copied(source: Path, tooth: Tooth | None = None) -> Iterator[Path]:
-    """A copy of a tree, without one of its protections. What was compiled goes with it, as times of files do."""
+    """Copy a tree without one of its protections. Compiled files go with it, as the times of files do."""
     with tempfile.TemporaryDirectory(prefix="millrace-teeth-", ignore_cleanup_errors=True) as folder:
         copy = Path(folder).resolve()
         for name in (*PACKAGES, "tests"):
@@ -92,7 +92,7 @@ def copied(source: Path, tooth: Tooth | None = None) -> Iterator[Path]:
 
 
 def without(source: str, tooth: Tooth) -> str:
-    """The source without the protection, which must stand there once."""
+    """Return the source without the protection, which must stand there once."""
     assert source.count(tooth.text) == 1, f"{tooth.file} holds {source.count(tooth.text)} times {tooth.text!r}"
     return source.replace(tooth.text, tooth.instead)
 
@@ -191,7 +191,7 @@ class Biting:
 
 
 def judged(trial: Trial) -> Outcome:
-    """What a run without the protection comes to."""
+    """Judge a run without the protection."""
     if trial.passed:
         return Outcome.UNNOTICED
     if not trial.failed or _NO_PROGRAM.search(trial.said):
@@ -200,7 +200,7 @@ def judged(trial: Trial) -> Outcome:
 
 
 def report(bites: Collection[Bite]) -> dict[str, Any]:
-    """What is written: each row with its teeth."""
+    """Return what is written to the report: each row with its teeth."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for bite in bites:
         told = {"outcome": bite.outcome, "seconds": bite.seconds, "how": bite.how, **asdict(bite.tooth)}

@@ -7,7 +7,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--within`."""
+    """Add `--within`."""
     parser.addoption("--within", type=float, help="what each test may take, in seconds, its fixtures included")
 
 
