@@ -1,6 +1,6 @@
 """The backlog of dead letters: a queue that is bounded in bytes and keeps each letter until it is acknowledged.
 
-Owns the letters that wait, under one lock: decoders put letters, the sender takes windows of the oldest and settles
+Owns the letters that wait, under one lock: decoders put letters, the sender takes windows of the oldest and removes
 them. When it is full, `put` waits, and so decoding waits: no letter is skipped. The trainer may not wait, so
 `put_at_once` accepts its few letters beyond the bound, and the trainer takes no further block while `full` is true.
 It ends by `close`, which makes every waiting `put` fail.
@@ -79,7 +79,7 @@ class Backlog:
                 window.append(letter)
             return window
 
-    def settle(self, count: int) -> None:
+    def acknowledge(self, count: int) -> None:
         """Remove the `count` oldest letters, because they are acknowledged."""
         with self._changed:
             for _ in range(count):

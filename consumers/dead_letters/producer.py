@@ -182,7 +182,7 @@ class _LetterSender:
                 await self.work.wait()
                 continue
             await self._deliver(_Window(left=dict(enumerate(window))))
-            self._backlog.settle(len(window))
+            self._backlog.acknowledge(len(window))
 
     async def _deliver(self, window: _Window) -> None:
         """Send the window until all of it is acknowledged."""

@@ -83,15 +83,15 @@ class CsvDecoder:
         none = {field.source: empty_column(field.dtype, (0, *field.shape)) for field in fields}
         varying = {field.source: np.empty(0, np.int64) for field in fields if field.pad is not None}
         pieces = [DecodedValues(np.empty(0, np.int64), none, (), varying)]
-        for settled in self._settle(_CsvGroup(records, indices), text):
-            if isinstance(settled, Refusal):
-                refused.append(settled)
+        for outcome in self._read_or_split(_CsvGroup(records, indices), text):
+            if isinstance(outcome, Refusal):
+                refused.append(outcome)
                 continue
-            pieces.append(self._columns(settled))
+            pieces.append(self._columns(outcome))
             refused += pieces[-1].refused
         return together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
 
-    def _settle(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
+    def _read_or_split(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
         """Yield the records as rows, in order, and a verdict on each record that Arrow does not read as one row."""
         count = len(group.records)
         if not count:
@@ -104,7 +104,7 @@ class CsvDecoder:
         else:
             for half in (slice(count // 2), slice(count // 2, None)):
                 part = _CsvGroup(group.records[half], group.indices[half])
-                yield from self._settle(part, joined(part.records))
+                yield from self._read_or_split(part, joined(part.records))
 
     def _parse(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
         """Return a table with one row for each record, or None. `text` is the records, joined."""

@@ -103,11 +103,11 @@ class JsonDecoder:
         """Decode any number of values, also none."""
         records, indices, text, refused = framed(values)
         pieces: list[DecodedValues] = []
-        for settled in self._settle(_JsonGroup(records, indices), text):
-            if isinstance(settled, Refusal):
-                refused.append(settled)
+        for outcome in self._read_or_split(_JsonGroup(records, indices), text):
+            if isinstance(outcome, Refusal):
+                refused.append(outcome)
                 continue
-            piece = self._columns(settled)
+            piece = self._columns(outcome)
             pieces.append(piece)
             refused += piece.refused
         refused.sort(key=lambda refusal: refusal.index)
@@ -115,7 +115,7 @@ class JsonDecoder:
         varying = {source: np.empty(0, np.int64) for source, pad in self._pads.items() if pad is not None}
         return together([DecodedValues(np.empty(0, np.int64), none, (), varying), *pieces], tuple(refused))
 
-    def _settle(self, group: _JsonGroup, text: bytes, *, looked: bool = False) -> Iterator[_JsonRows | Refusal]:
+    def _read_or_split(self, group: _JsonGroup, text: bytes, *, looked: bool = False) -> Iterator[_JsonRows | Refusal]:
         """Yield the records that parse as rows, in order, and verdicts on the others.
 
         `looked`: these records were diagnosed before, and it did not help, so only halving is left.
@@ -140,7 +140,7 @@ class JsonDecoder:
         middle = len(group.records) // 2
         for half in (slice(middle), slice(middle, None)):
             part = _JsonGroup(group.records[half], group.indices[half])
-            yield from self._settle(part, joined(part.records), looked=looked)
+            yield from self._read_or_split(part, joined(part.records), looked=looked)
 
     def _sift(self, group: _JsonGroup, stop: _ParserStop) -> Iterator[_JsonRows | Refusal]:
         """Refuse the suspects that the parser refuses, and settle the rest."""
@@ -158,7 +158,7 @@ class JsonDecoder:
                 rest[at] = False
         left = [group.records[at] for at in np.flatnonzero(rest).tolist()]
         looked = everyone or len(left) == len(group.records)
-        yield from self._settle(_JsonGroup(left, group.indices[rest]), joined(left), looked=looked)
+        yield from self._read_or_split(_JsonGroup(left, group.indices[rest]), joined(left), looked=looked)
 
     def _stops(self, records: Sequence[bytes], stop: _ParserStop) -> list[int] | None:
         """Return the rows that the parser names, parsing on after each; None if it names none, or too many."""

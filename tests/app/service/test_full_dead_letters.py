@@ -38,7 +38,7 @@ class Rig:
     def acknowledge(self) -> list[int]:
         """Let the topic take what waits; return the offsets."""
         window = self.letters._backlog.oldest(100, 1 << 20)
-        self.letters._backlog.settle(len(window))
+        self.letters._backlog.acknowledge(len(window))
         return [letter.offset for letter in window]
 
 

@@ -46,7 +46,7 @@ def test_letters_leave_in_order_and_only_when_settled() -> None:
     for offset in range(5):
         backlog.put(letter(offset), never)
     assert [waiting.offset for waiting in backlog.oldest(3, 10**6)] == [0, 1, 2]
-    backlog.settle(2)
+    backlog.acknowledge(2)
     assert [waiting.offset for waiting in backlog.oldest(9, 10**6)] == [2, 3, 4]
     assert len(backlog.oldest(9, 1)) == 1
     statistics = backlog.statistics()
@@ -61,7 +61,7 @@ def test_a_full_backlog_makes_put_wait_until_a_letter_is_settled() -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(backlog.put, letter(1), never)
         assert backlog.sequence() == 1
-        backlog.settle(1)
+        backlog.acknowledge(1)
         waiting.result(20)
     assert [left.offset for left in backlog.oldest(9, 10**6)] == [1]
     assert backlog.statistics().peak_bytes <= letter().nbytes
@@ -92,7 +92,7 @@ def test_put_at_once_accepts_a_letter_in_its_turn_when_there_is_no_room() -> Non
         backlog.put_at_once(letter(offset))
     assert backlog.full
     assert [waiting.offset for waiting in backlog.oldest(9, 10**6)] == [0, 1, 2]
-    backlog.settle(2)
+    backlog.acknowledge(2)
     with pytest.raises(DeadLettersStopped):
         backlog.put(letter(3), lambda: True)
     backlog.close()
@@ -107,7 +107,7 @@ def test_waiting_for_an_acknowledgement_ends_when_it_comes_or_time_is_up() -> No
     assert not backlog.wait_acknowledged(1, 0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(backlog.wait_acknowledged, 1, 20)
-        backlog.settle(1)
+        backlog.acknowledge(1)
         assert waiting.result(20)
     assert backlog.wait_acknowledged(0, 0)
 

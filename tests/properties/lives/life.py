@@ -185,7 +185,7 @@ class Life:
         window = self.backlog.oldest(1 << 20, 1 << 30)
         for letter in window:
             self.world.letters[letter.partition, letter.offset] = letter.reason
-        self.backlog.settle(len(window))
+        self.backlog.acknowledge(len(window))
 
     def _before_manifest(self, _order: SaveRequest) -> None:
         """The writer's thread waits for the disk; an order is carried out on the trainer's, which is the test's."""
