@@ -28,7 +28,7 @@ from app.api.routes.reads import ReadRoutes
 from app.monitoring.envelope import stamp_now
 from app.monitoring.models import ProblemDocument
 from app.monitoring.observer import Observer
-from app.monitoring.rewind_plan import beginnings_of
+from app.monitoring.rewind_view import beginnings_of
 from app.monitoring.snapshot import take
 from app.version import version
 from training.checkpoints.folder import Folder

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.monitoring.lag_view import CaughtUp, LearntLag, caught_up, learnt_lag
+from app.monitoring.lag import CaughtUp, LearntLag, caught_up, learnt_lag
 from app.monitoring.models import Trouble
 from app.monitoring.problems import problems_of
 from app.monitoring.snapshot import Snapshot

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from app.monitoring.envelope import stamp
-from app.monitoring.lag_view import partition_lags, retention_s_left
+from app.monitoring.lag import partition_lags, retention_s_left
 from app.monitoring.lineage_view import rewound_of, skips_of
 from app.monitoring.models import (
     AssignedPartitions,

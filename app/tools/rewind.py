@@ -12,7 +12,7 @@ from typing import Any
 
 from app.api.checkpoint_reads import just_published
 from app.monitoring.command_models import RewindPlanAnswer
-from app.monitoring.rewind_plan import beginnings_of, plan_fields
+from app.monitoring.rewind_view import beginnings_of, plan_fields
 from app.service.retention import keep_policy
 from app.settings import Settings
 from app.settings.connection import kafka_options

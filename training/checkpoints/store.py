@@ -1,8 +1,8 @@
 """The store: checkpoints on disk, published in order, verified before anything is loaded, pruned by policy.
 
-Owns the `checkpoints` folder of one name. Publishing and pruning need the folder's lease and run on one thread, the
-checkpoint writer's; reading needs no lease and runs on any thread. A full disk fails a save and nothing else. The store
-holds nothing open, so it needs no closing.
+Owns the `checkpoints` folder of one name. Publishing and pruning need the folder's lease: saves run on the checkpoint
+writer's thread, a rewind on the trainer's, one at a time. Reading needs no lease and runs on any thread. A full disk
+fails a save and nothing else. The store holds nothing open, so it needs no closing.
 
 Numbers only grow: the next is one more than the highest that is on disk, of any condition, or that a term has recorded.
 """

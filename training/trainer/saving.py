@@ -117,7 +117,7 @@ class Saving:
         """The turn of the strict rotation; None outside of deterministic mode."""
         return self._state.progress.turn
 
-    def settled(self, facts: BlockFacts) -> None:
+    def note_settled(self, facts: BlockFacts) -> None:
         """Note that a call has returned and its block is settled."""
         self._state.progress.step += facts.batches
         self._state.progress.turn = facts.turn
@@ -201,7 +201,7 @@ class Saving:
     def publish_rewind(self, prepared: PreparedRewind) -> Manifest:
         """Publish the rewind as a checkpoint of its own; from then on a restart resumes from it."""
         # A restart resumes from the greatest number: no save of the present history may come after the rewind.
-        self.settle()
+        self.end_running_save()
         self._answer_waiting_saves()
         failpoint("rewind.before_order")
         manifest = publish_rewind(
@@ -231,19 +231,19 @@ class Saving:
 
     def newest(self) -> Manifest:
         """Wait for the save under way, then return the newest durable checkpoint, as a restart would find it."""
-        self.settle()
+        self.end_running_save()
         failpoint("fallback.before_restore")
         newest = self._store.newest()
         assert newest is not None, "number 0 is durable before anything is learnt"
         return newest
 
-    def fall_back(self, newest: Manifest) -> None:
+    def restore_newest(self, newest: Manifest) -> None:
         """Restore this checkpoint. If this raises, do not use the state in memory any more."""
         self._restore(newest, self._store.load(newest.number))
         self._settled_since = False
         failpoint("fallback.after_restore")
 
-    def settle(self) -> None:
+    def end_running_save(self) -> None:
         """Wait for the save that is under way, if any, or cancel it; a failure is logged and reported."""
         if self._under_way is not None:
             self._writer.cancel_or_settle(self._options.stop_timeout_s)
@@ -253,14 +253,14 @@ class Saving:
         """Save once more for the commands that wait: they asked for the present history, not for the rewound one."""
         if self._waiting and self._under_way is None:
             self.begin(SaveReason.DEMAND)
-            self.settle()
+            self.end_running_save()
         waiting, self._waiting = self._waiting, []
         for command in waiting:
             command.answer.set_exception(CheckpointError("a later rewind has cancelled the save; nothing was saved"))
 
     def finish(self) -> None:
         """Write the last checkpoint and wait until it is durable; CheckpointError if it is not durable in time."""
-        self.settle()
+        self.end_running_save()
         if self._settled_since or self._waiting:
             self.begin(SaveReason.STOP)
             under_way = self._under_way

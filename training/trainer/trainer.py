@@ -112,7 +112,7 @@ class Trainer:
             return True
         # Outside of the handler: an error in here would otherwise have the step's error, which may quote a record's
         # values, as its context, and a log of it would show them.
-        self._fall_back(raised)
+        self._recover(raised)
         return True
 
     def _learn_next_block(self) -> None:
@@ -150,7 +150,7 @@ class Trainer:
                 self._reports.live.add(sums_of(piece, self._reports.live.task, self._learner.options.batch_size))
         failpoint("call.after")
         self._ledger.settle(facts, refused)  # (7)
-        self._saving.settled(facts)
+        self._saving.note_settled(facts)
         failpoint("call.settled")
         rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())  # (8)
         self._learnt += rows
@@ -252,7 +252,7 @@ class Trainer:
             command.answer.set_result(manifest)
         self._open()
 
-    def _fall_back(self, raised: BlockRaised) -> None:
+    def _recover(self, raised: BlockRaised) -> None:
         """Restore the newest durable checkpoint, as a restart after a crash would, but remember which block raised."""
         self._phases.enter(Phase.RESTORING)
         self._close_stream()
@@ -260,7 +260,7 @@ class Trainer:
         # Before the restore: the stream that is opened afterwards asks which offsets are suspect.
         self._steps.remember(raised, newest)
         learnt = sum(self._ledger.learnt().values())
-        self._saving.fall_back(newest)
+        self._saving.restore_newest(newest)
         # What is read again must count once against a limit on records.
         self._learnt -= learnt - sum(self._ledger.learnt().values())
         self._learnt_to_ms = None
@@ -271,7 +271,7 @@ class Trainer:
         self._phases.enter(Phase.RESTORING)
         self._close_stream()
         # A save begins only if none is under way: without this the save below would not be made.
-        self._saving.settle()
+        self._saving.end_running_save()
         for partition, beginning in beginnings.items():
             self._ledger.restart_partition(partition, beginning)
             announcements.recreated(self._reports.report_event, partition, beginning)

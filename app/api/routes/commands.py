@@ -32,7 +32,7 @@ from app.monitoring.command_models import (
 from app.monitoring.envelope import stamp
 from app.monitoring.models import OperationAnswer, ProblemDocument
 from app.monitoring.observer import Observer
-from app.monitoring.rewind_plan import plan_fields
+from app.monitoring.rewind_view import plan_fields
 from app.monitoring.snapshot import OVER, Snapshot
 from app.settings.units import parse_duration
 from training.checkpoints.manifest import Manifest

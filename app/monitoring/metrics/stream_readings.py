@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from app.monitoring.lag_view import retention_s_left
+from app.monitoring.lag import retention_s_left
 from app.monitoring.metrics.reading import Distribution, Reading, by_label, known
 from app.monitoring.observer import Observation
 from app.monitoring.record_flow import balanced, process_flow_of

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.monitoring.lag_view import LearntLag
+from app.monitoring.lag import LearntLag
 from app.monitoring.observer import Observer
 from app.monitoring.snapshot import Snapshot, take
 from app.monitoring.status import status_of

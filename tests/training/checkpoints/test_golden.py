@@ -64,7 +64,7 @@ def test_every_golden_checkpoint_restores_to_what_was_in_memory_and_is_gone_on_f
 ) -> None:
     run = Run(root, topic, RigOptions(build=tiny))
     for number, state in expected(golden).items():
-        run.saving.fall_back(run.store.manifest(number))
+        run.saving.restore_newest(run.store.manifest(number))
         assert in_memory(run) == state
         assert run.saving.changes == ()
     topic.produce(RECORDS + 20, P0)
