@@ -75,7 +75,7 @@ def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_te
     assert ours.records.features == theirs.records.features
 
 
-def test_no_secret_of_the_users_kafka_is_written_down(load_text: LoadText, tmp_path: Path) -> None:
+def test_no_credential_of_the_users_kafka_is_written_down(load_text: LoadText, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hush")
     sasl = "security_protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_username: anna, sasl_password_file: ./secret"
     theirs = load_text(FIVE_LINES.replace("topics: [clicks]", f"topics: [clicks], {sasl}")).settings
