@@ -1,6 +1,7 @@
 """Signals: SIGTERM and SIGINT ask for the ordered end, and a second one forces it.
 
-Owns the process's two handlers, which run on the main thread and only set a flag. They are installed before anything
+Owns the process's two handlers, which run on the main thread and only set a flag; `app.run` acts on it, and the
+trainer finishes (`Trainer._finish`). They are installed before anything
 slow is imported. Until the service begins there is nothing to end in order, so the process ends at once, and well: an
 import of some seconds cannot be hurried by a flag.
 """

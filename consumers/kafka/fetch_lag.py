@@ -1,4 +1,6 @@
-"""Lag: how far behind the end of its partitions a reader is, in records and in seconds.
+"""The lag of fetching: how far the source is behind the end of its partitions, in records and in seconds.
+
+What is published is the lag of learning, `app.monitoring.lag`.
 
 Owns the arithmetic only: pure functions over offsets that others have read; runs anywhere. A record has the time that
 its producer gave it. When that time is further in the future than clocks differ, the lag in seconds is not known.

@@ -51,7 +51,11 @@ class KeepSettings(Section):
     """Which checkpoints stay."""
 
     last: Count = Field(5, ge=1, description="How many of the newest are kept.")
-    hourly: Count = Field(0, ge=0, description="For how many hours one checkpoint an hour is kept beyond them.")
+    hourly: Count = Field(
+        0,
+        ge=0,
+        description="In addition, one checkpoint is kept for each of so many of the latest hours that have one.",
+    )
 
 
 class CheckpointSettings(Section):
@@ -63,4 +67,7 @@ class CheckpointSettings(Section):
     every: SaveEvery = Field(
         Every(seconds=60.0), description="How often to save: a time (60s) or a number of steps (5000 steps)."
     )
-    keep: KeepSettings = Field(KeepSettings(), description="Which checkpoints stay; the newest always does.")
+    keep: KeepSettings = Field(
+        KeepSettings(),
+        description="Which checkpoints stay. The newest, the one to fall back to and every beginning always do.",
+    )

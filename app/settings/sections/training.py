@@ -91,8 +91,9 @@ class TrainingSettings(Section):
     )
     proof: Literal["enforce", "warn"] = Field(
         "enforce",
-        description="Every start proves on the model that absent rows change nothing. When the proof fails, enforce "
-        "refuses the start; warn logs a warning and starts.",
+        description="Every start proves on the model that a record weighs the same everywhere: absent rows change "
+        "nothing, a record has the weight 1/B, replicas agree. When the proof fails, enforce refuses the start; warn "
+        "logs a warning and starts.",
     )
 
     @model_validator(mode="after")
