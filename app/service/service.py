@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.service.kafka_stream import StreamFactory, StreamOptions
+from app.service.keep_policy import keep_policy
 from app.service.lifecycle_events import tell_ended, tell_started
 from app.service.model_setup import build_learner, prove
 from app.service.phase_limits import phase_limits
 from app.service.process_tuning import tune
 from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
-from app.service.retention import keep_policy
 from app.service.running import NotRunning, Running
 from app.service.source_view import NotConnected, SourceView
 from app.settings import Loaded, Settings

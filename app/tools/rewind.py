@@ -13,7 +13,7 @@ from typing import Any
 from app.api.checkpoint_reads import just_published
 from app.monitoring.command_models import RewindPlanAnswer
 from app.monitoring.rewind_view import beginnings_of, plan_fields
-from app.service.retention import keep_policy
+from app.service.keep_policy import keep_policy
 from app.settings import Settings
 from app.settings.connection import kafka_options
 from app.tools.service_client import Remote, url_of

@@ -53,7 +53,7 @@ class TrainingCall:
         self.witness = witness
         self.metrics = CompiledMetrics(model)
         self.options = options
-        self._gate = FiniteGuard(model)
+        self._finite_guard = FiniteGuard(model)
         self._function = tf.function(self._call, reduce_retracing=True)
 
     def __call__(self, rows: Rows) -> CallResult:
@@ -110,12 +110,12 @@ class TrainingCall:
         mine = replica_rows(self.options.batch_size, context.num_replicas_in_sync, context.replica_id_in_sync_group)
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         x, y, w = as_the_model_takes_it(self.model, x, y, w)
-        self._gate.open()
+        self._finite_guard.open()
         self.metrics.open(tf.cast(o >= 0, tf.float32))
         if self.options.second_pass:
             self._score(x, y, w)
         logs = self.model.train_step((x, y, w))
-        return self._gate.verdict(), self._loss(logs, context.num_replicas_in_sync)
+        return self._finite_guard.verdict(), self._loss(logs, context.num_replicas_in_sync)
 
     def _score(self, x: Any, y: Any, w: Any) -> None:
         """Score before learning, as the model will behave in use; the training pass is then not counted."""
@@ -125,7 +125,7 @@ class TrainingCall:
 
     def _loss(self, logs: Any, replicas: int) -> Any:
         """Return the replica's portion of the batch's loss: the portions add up to the loss of the global batch."""
-        share = self._gate.loss()
+        share = self._finite_guard.loss()
         if share is None:
             share = tf.cast(logs.get("loss", float("nan")), tf.float32) / replicas
         return tf.cast(share, tf.float32)
