@@ -52,8 +52,8 @@ class RotatingLivesMachine(LivesMachine):
 
     def _to_the_end(self) -> None:
         """Learn what is there to its last row: no more will come."""
-        # No ends are given to this rotation, so it waits for a partition without further rows, and a full hand-off would
-        # refuse the last chunks of the others for ever. What is asked here is what happens once all rows were sent.
+        # No ends are given to this rotation, so it waits for a partition without further rows, and a full hand-off
+        # would refuse the last chunks of the others for ever. The question here is what happens once all were sent.
         self._line().handoff._capacity = 1 << 20
         for _ in range(200):
             for partition in sorted(self.world.log.kinds):
