@@ -279,7 +279,7 @@ def test_what_it_saved_is_its_own(life: Life) -> None:
 def test_the_check_before_the_next_start_finds_that_it_may_go_on(life: Life) -> None:
     said = life.pod.said("validate")
     assert life.check == 0, said
-    assert "which is of this model" in said
+    assert "which is from this model" in said
 
 
 def test_nothing_complains_of_what_it_may_not_write(life: Life) -> None:

@@ -75,10 +75,14 @@ def _import(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Registered before it runs, as by an import: dataclasses in the file look their module up here.
     sys.modules[MODULE_NAME] = module
+    # No __pycache__ beside the user's file: the folder is theirs, and may be read-only.
+    writes_bytecode, sys.dont_write_bytecode = not sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ModelError(f"model.build: {path} does not import: {_where(error, path)}") from error
+    finally:
+        sys.dont_write_bytecode = not writes_bytecode
     return module
 
 

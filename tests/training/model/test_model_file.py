@@ -1,6 +1,7 @@
 """Every way in which the user's file, or what it builds, can fail is told in one line with its place."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,14 @@ def test_a_users_folder_of_our_name_is_not_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "training" / "__init__.py").write_text("raise AssertionError('imported')\n")
     text = "import training.errors\n\ndef build_model():\n    return training.errors.ModelError\n"
     assert _load(tmp_path, text).build() is ModelError
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_loading_leaves_nothing_beside_the_file(refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", refused)
+    _load(tmp_path, GOOD)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.py"]
+    assert sys.dont_write_bytecode is refused
 
 
 def test_the_hash_is_of_the_file_as_it_is(tmp_path: Path) -> None:
