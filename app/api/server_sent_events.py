@@ -87,7 +87,7 @@ class EventStream(StreamingResponse):
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Go on until the listener has left, or is told to."""
+        """Send until the listener has left, or the stream is ended."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -95,6 +95,6 @@ class EventStream(StreamingResponse):
 
 
 def frame(data: str, *, event_id: int | None = None) -> str:
-    """One message; `data` is a line of JSON."""
+    """Return one message of the stream; `data` is a line of JSON."""
     name = "" if event_id is None else f"id: {event_id}\n"
     return f"{name}data: {data}\n\n"

@@ -360,7 +360,7 @@ class Service:
         try:
             self._commit.result(_COMMIT_S)
         except Exception as error:  # noqa: BLE001 - a commit only informs lag tools
-            log.warning("the last commit failed: %s", error or type(error).__name__)
+            log.warning("the last commit failed: %s", str(error) or type(error).__name__)
 
 
 def _save_policy(settings: Settings) -> SavePolicy:
