@@ -8,9 +8,9 @@ import typer
 from app.cli.options import Config, Url, service
 from app.cli.render.tables import console
 from app.settings.units import parse_duration
+from app.tools.status.status_readings import StatusReadings
 from app.tools.status.status_view import drawn
 from app.tools.status.watch_loop import watch
-from app.tools.status.watched import Watched
 from consumers.errors import ConfigError
 
 
@@ -39,7 +39,7 @@ def status(
         return
     screen = console()
     if once or not screen.is_terminal:
-        screen.print(drawn(Watched.of(answer)))
+        screen.print(drawn(StatusReadings.of(answer)))
         return
 
     watch(remote, answer, screen)

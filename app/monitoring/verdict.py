@@ -8,6 +8,7 @@ from app.monitoring.snapshot import AT_WORK
 from app.monitoring.throughput import at_the_first
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.phases import Phase
+from training.telemetry.watched import LOSS
 
 _UNDER_WAY = {
     Phase.STARTING: "Starting: taking the folder, connecting to Kafka.",
@@ -100,10 +101,8 @@ def _live(observation: Observation) -> list[str]:
 
 
 def headline(live: LiveSnapshot) -> str:
-    """Return the metric to show first: accuracy where there is one, else the first that is not the loss."""
-    others = [name for name in live.values if name != "loss"]
-    accuracy = next((name for name in others if name == "accuracy"), None)
-    return accuracy or next(iter(others), "loss")
+    """Return the metric to show first: the watched one, or the loss where a window has no value of it."""
+    return live.watch.name if live.watch.name in live.values else next(iter(live.values), LOSS)
 
 
 def _problems(observation: Observation) -> list[str]:

@@ -8,10 +8,12 @@ from app.settings import Settings, to_schema
 from consumers.errors import MillraceError
 from training.errors import ModelError, gist
 from training.model.learner import Learner, LearnerOptions
+from training.model.metrics import preferred
 from training.model.model_file import LoadedModelFile, ModelFile, load
 from training.model.preprocess_proof import repeats_itself, row_by_row
 from training.model.proof import Finding, ModelProof
 from training.model.strategy import DeviceOptions
+from training.telemetry.watched import Watched, choose_watched
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,12 @@ def trace(learner: Learner, settings: Settings) -> None:
     """Trace the call; raise ModelError where the model has state that no checkpoint would hold."""
     with _model_at_fault("its train_step cannot be traced"):
         learner.trace(learner.rows_of(learner.probe()), deterministic=settings.training.deterministic)
+
+
+def watched_of(learner: Learner, settings: Settings) -> Watched:
+    """Return the metric by which the model is judged; raise ConfigError where the settings do not name one of it."""
+    metrics, live = learner.call.metrics, settings.training.live_metrics
+    return choose_watched(metrics.directions, live.watch, live.better, first=preferred(metrics.metrics))
 
 
 def examine(learner: Learner) -> list[Finding]:

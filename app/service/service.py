@@ -21,7 +21,7 @@ from functools import partial
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.keep_policy import keep_policy
 from app.service.lifecycle_events import tell_ended, tell_started
-from app.service.model_setup import build_learner, prove
+from app.service.model_setup import build_learner, prove, watched_of
 from app.service.phase_limits import phase_limits
 from app.service.process_tuning import tune
 from app.service.provenance import provenance_of
@@ -233,6 +233,7 @@ class Service:
             task=Baseline.of(learner.model.loss),
             clock=time.monotonic,
             names=tuple(learner.call.metrics.metrics),
+            watch=watched_of(learner, self.settings),
         )
 
     def _restore(

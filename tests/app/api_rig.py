@@ -41,6 +41,7 @@ from training.recovery.crash_guard import CrashGuard, CrashLoop
 from training.telemetry.baseline import Baseline, LabelSums
 from training.telemetry.live_metrics import LiveMetrics, Sums
 from training.telemetry.phases import Phase, PhaseLimits, Phases
+from training.telemetry.watched import Watched
 from training.trainer.board import ModelFacts, Posting
 from training.trainer.saving import LastSave
 
@@ -115,6 +116,7 @@ class Rig:
             results=lambda _states: {"accuracy": 0.75},
             task=Baseline.BINARY,
             clock=time.monotonic,
+            watch=Watched("accuracy", higher_is_better=True),
         )
         self.last: Manifest | None = None
         self.save_error: str | None = None

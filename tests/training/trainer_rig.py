@@ -34,6 +34,7 @@ from training.telemetry.events import Events
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
+from training.telemetry.watched import choose_watched
 from training.trainer.board import Board
 from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
 from training.trainer.saving import Saving, SavingOptions
@@ -242,6 +243,7 @@ class Run:
             results=self.learner.call.metrics.results,
             task=options.task,
             clock=options.clock,
+            watch=choose_watched(self.learner.call.metrics.directions),
         )
         self.saving = Saving(
             self.store,

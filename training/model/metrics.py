@@ -9,7 +9,7 @@ Owns the wrapping of the metrics' `update_state`; its methods with tensors run w
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -18,6 +18,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 State = npt.NDArray[np.float64]
+_MORE_IS_BETTER = (keras.metrics.TruePositives, keras.metrics.TrueNegatives)
+_LESS_IS_BETTER = (keras.metrics.FalsePositives, keras.metrics.FalseNegatives)
 
 
 class _MeteredStep(threading.local):
@@ -39,6 +41,11 @@ class CompiledMetrics:
         losses = [metric for metric in _flat(model.metrics) if metric not in self.metrics.values()]
         for metric in [*self.metrics.values(), *losses]:
             metric.update_state = self._weighted(metric.update_state)
+
+    @property
+    def directions(self) -> dict[str, bool | None]:
+        """Whether higher is better, by the metric's name; None for a metric that does not say."""
+        return {name: _higher_is_better(metric) for name, metric in self.metrics.items()}
 
     @property
     def variables(self) -> list[Any]:
@@ -91,6 +98,19 @@ class CompiledMetrics:
         return weighted
 
 
+def preferred(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the names of the metrics to watch where the settings name none, the best first.
+
+    The area under the ROC curve comes before accuracy: where a class is rare, saying the other one is always accurate.
+    """
+    aucs = [name for name, metric in metrics.items() if isinstance(metric, keras.metrics.AUC) and _is_roc(metric)]
+    return [*aucs, "accuracy", "acc"]
+
+
+def _is_roc(metric: Any) -> bool:
+    return str(metric.get_config()["curve"]).upper() == "ROC"
+
+
 def _objects(model: Any) -> tuple[list[Any], list[Any]]:
     """Return the compiled metrics, and the model's own metric attributes."""
     compiled = model._compile_metrics.metrics if model._compile_metrics is not None else []  # noqa: SLF001 - no public list
@@ -109,6 +129,16 @@ def _flat(metrics: Sequence[Any]) -> list[Any]:
         inner = getattr(metric, "metrics", None)
         flat.extend(_flat(inner) if inner is not None and not isinstance(metric, keras.Model) else [metric])
     return flat
+
+
+def _higher_is_better(metric: Any) -> bool | None:
+    """Return whether a higher value of the metric is better; None where nothing says so."""
+    if isinstance(metric, _MORE_IS_BETTER):
+        return True
+    if isinstance(metric, _LESS_IS_BETTER):
+        return False
+    # Keras has no public attribute for it. A function of the user's own is wrapped in a metric that has none at all.
+    return {"up": True, "down": False}.get(getattr(metric, "_direction", None) or "")
 
 
 def _named(metrics: Sequence[Any]) -> dict[str, Any]:

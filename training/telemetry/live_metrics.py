@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from training.checkpoints.parts import PartState
 from training.telemetry.baseline import Baseline, LabelSums, guess_the_base_rate
+from training.telemetry.watched import WATCHED_LOSS, Watched
 
 _BUCKETS = 60
 """The number of buckets of a window: adding them up is work on the trainer's thread, once a second."""
@@ -68,6 +69,8 @@ class LiveSnapshot:
     """The same values since checkpoint 0."""
     cumulative_records: int
     """Records scored since checkpoint 0."""
+    watch: Watched = WATCHED_LOSS
+    """The metric by which the model is judged."""
 
 
 class LiveMetrics:
@@ -84,6 +87,7 @@ class LiveMetrics:
         task: Baseline,
         clock: Callable[[], float],
         names: Sequence[str] = (),
+        watch: Watched = WATCHED_LOSS,
     ) -> None:
         self._window_s = window_s
         self._scored = scored
@@ -91,6 +95,7 @@ class LiveMetrics:
         self.task = task
         self._clock = clock
         self._names = list(names)
+        self._watch = watch
         self._bucket_s = max(1.0, window_s / _BUCKETS)
         self._buckets: deque[tuple[float, Sums]] = deque()
         self._total = Sums()
@@ -121,6 +126,7 @@ class LiveMetrics:
             baseline=guess_the_base_rate(self.task, window.labels),
             cumulative=self._values(self._total),
             cumulative_records=self._total.records,
+            watch=self._watch,
         )
 
     def _values(self, sums: Sums) -> dict[str, float]:

@@ -30,6 +30,26 @@ class LiveMetricsSettings(Section):
     window: Duration = Field(
         300.0, ge=1, description="How far back the live metrics reach. Records scored before that no longer count."
     )
+    watch: str | None = Field(
+        None,
+        min_length=1,
+        description="The metric by which the model is judged: the name of a compiled metric, or loss. It leads the "
+        "verdict, the page and `millrace status`, and checkpoints are compared by it. Null: an AUC (ROC) that is "
+        "compiled; "
+        "else accuracy; else the first metric for which it is known whether higher is better; else the loss.",
+    )
+    better: Literal["higher", "lower"] | None = Field(
+        None,
+        description="Which values of the watched metric are better. Null: known from the metric (errors and losses: "
+        "lower; "
+        "accuracy, AUC, F1, precision, recall: higher). A metric of your own needs it.",
+    )
+
+    @model_validator(mode="after")
+    def _better_of_what(self) -> Self:
+        if self.better is not None and self.watch is None:
+            raise SettingError("better", "this needs training.live_metrics.watch; name the metric that it is about")
+        return self
 
 
 class TrainingSettings(Section):

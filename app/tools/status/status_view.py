@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.tools.status.sparkline import sparkline
-from app.tools.status.watched import KEPT, Watched, live_metric
+from app.tools.status.status_readings import KEPT, StatusReadings, live_metric
 
 _WIDTH = min(44, KEPT)
 _BAR = 40
@@ -30,7 +30,7 @@ def headline(status: Mapping[str, Any], *, silent: bool = False) -> Table:
     return table
 
 
-def drawn(watched: Watched) -> RenderableType:
+def drawn(watched: StatusReadings) -> RenderableType:
     """Return the whole status as a drawing."""
     status = watched.status
     return Group(
@@ -52,7 +52,7 @@ def _where(status: Mapping[str, Any]) -> str:
     return f"from {', '.join(kafka['topics'])}" + (", KAFKA AWAY" if away else "")
 
 
-def _freshness(watched: Watched) -> Text:
+def _freshness(watched: StatusReadings) -> Text:
     if watched.silent_s:
         return Text(f"no answer for {watched.silent_s:.0f} s", "bold red")
     return Text(f"as of {watched.status['as_of']}", "dim")
@@ -64,7 +64,7 @@ def _problems(status: Mapping[str, Any]) -> Iterator[Text]:
         yield Text.assemble(("! ", "bold red"), (f"{what}. ", "red"), problem["fix"], (f" (since {since})", "dim"))
 
 
-def _series(watched: Watched) -> Table:
+def _series(watched: StatusReadings) -> Table:
     name, value, guess = live_metric(watched.status)
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(4):

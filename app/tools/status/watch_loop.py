@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 
 from app.tools.service_client import Remote
+from app.tools.status.status_readings import StatusReadings
 from app.tools.status.status_view import drawn
-from app.tools.status.watched import Watched
 from consumers.errors import UnreachableError
 
 _EVERY_S = 1.0
@@ -22,7 +22,7 @@ _ANSWER_S = 3.0
 
 def watch(remote: Remote, first: Mapping[str, Any], screen: Console) -> None:
     """Show the service until Ctrl-C."""
-    watched, heard = Watched.of(first), time.monotonic()
+    watched, heard = StatusReadings.of(first), time.monotonic()
     with suppress(KeyboardInterrupt), Live(drawn(watched), console=screen, auto_refresh=False) as live:
         while True:
             live.update(drawn(watched), refresh=True)

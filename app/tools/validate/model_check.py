@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from app.service.model_setup import examine, make_learner, model_file, trace
+from app.service.model_setup import examine, make_learner, model_file, trace, watched_of
 from app.settings import Settings
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from consumers.errors import MillraceError
@@ -36,6 +36,7 @@ def model_checks(settings: Settings) -> Generator[CheckResult, None, Learner | N
     if learner is None:
         yield from (skip(name, "the model does not build") for name in ("state", "proof"))
         return None
+    yield _watched(learner, settings)
     yield from _advice(learner)
     yield from _state_and_proof(learner, settings)
     return learner
@@ -110,6 +111,14 @@ def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[CheckResu
         yield fail("proof", error)
         return
     yield from (_proven(finding, lenient=settings.training.proof == "warn") for finding in findings)
+
+
+def _watched(learner: Learner, settings: Settings) -> CheckResult:
+    try:
+        watched = watched_of(learner, settings)
+    except MillraceError as error:
+        return fail("metrics", error)
+    return ok("metrics", f"judged by {watched.name}: {'higher' if watched.higher_is_better else 'lower'} is better")
 
 
 def _proven(finding: Finding, *, lenient: bool) -> CheckResult:

@@ -19,8 +19,8 @@ from app.api.server import ApiServer
 from app.cli.command_list import application
 from app.settings.sections.api import ApiSettings
 from app.tools.status.sparkline import sparkline
+from app.tools.status.status_readings import StatusReadings
 from app.tools.status.status_view import drawn
-from app.tools.status.watched import Watched
 from consumers.errors import DataLossError, MillraceError
 from tests.app.api_rig import P0, Rig
 from tests.typed import understood, verbs
@@ -303,14 +303,14 @@ def test_a_trainer_that_is_ending_counts_as_unreachable_not_as_data_loss(url: st
 
 
 def test_the_view_shows_how_long_a_service_has_been_silent(url: str) -> None:
-    watched = Watched.of(json.loads(run("status", "--url", url, "--json")))
+    watched = StatusReadings.of(json.loads(run("status", "--url", url, "--json")))
     watched.miss(12.0)
     screen = Console(file=io.StringIO(), width=100, record=True)
     screen.print(drawn(watched))
     assert "no answer for 12 s" in screen.export_text()
 
 
-def shown(watched: Watched) -> list[str]:
+def shown(watched: StatusReadings) -> list[str]:
     """Return the lines of the view, as a terminal gets them."""
     screen = Console(file=io.StringIO(), width=120, record=True, force_terminal=True, color_system="standard")
     screen.print(drawn(watched))
@@ -321,32 +321,32 @@ RED, GREEN = "\x1b[31m", "\x1b[32m"
 
 
 def test_the_dot_is_green_only_when_all_is_well(url: str, rig: Rig) -> None:
-    assert f"{GREEN}●" in "\n".join(shown(Watched.of(json.loads(run("status", "--url", url, "--json")))))
+    assert f"{GREEN}●" in "\n".join(shown(StatusReadings.of(json.loads(run("status", "--url", url, "--json")))))
     rig.service.phases.enter(Phase.TRAINING)
     rig.clock.ahead = 301
     told = json.loads(run("status", "--url", url, "--json"))
     assert (told["state"], told["mood"]) == ("training", "bad")
-    assert f"{RED}●" in "\n".join(shown(Watched.of(told)))
+    assert f"{RED}●" in "\n".join(shown(StatusReadings.of(told)))
 
 
 def test_kafka_counts_as_away_only_after_it_was_connected(url: str) -> None:
     told = json.loads(run("status", "--url", url, "--json"))
     away = {**told, "kafka": {**told["kafka"], "connected": False}}
-    assert "KAFKA AWAY" in shown(Watched.of({**away, "mood": "warn"}))[0]
-    assert "KAFKA AWAY" not in shown(Watched.of({**away, "mood": "busy"}))[0]
+    assert "KAFKA AWAY" in shown(StatusReadings.of({**away, "mood": "warn"}))[0]
+    assert "KAFKA AWAY" not in shown(StatusReadings.of({**away, "mood": "busy"}))[0]
 
 
 def test_the_bar_includes_saving_and_adds_up(url: str) -> None:
     told = json.loads(run("status", "--url", url, "--json"))
     told["throughput"]["waiting"] = {"records": 0.26, "input": 0.26, "compute": 0.26, "saving": 0.22}
-    (line,) = [line for line in shown(Watched.of(told)) if "computing 26%" in line]
+    (line,) = [line for line in shown(StatusReadings.of(told)) if "computing 26%" in line]
     assert line.count("█") == 40
     assert "saving 22%" in line
 
 
 def test_a_metric_above_one_still_shows_how_it_moves(url: str) -> None:
     told = json.loads(run("status", "--url", url, "--json"))
-    watched = Watched.of({**told, "live": {"headline": "mae", "mae": 2.0, "loss": 9.0, "baseline": {}}})
+    watched = StatusReadings.of({**told, "live": {"headline": "mae", "mae": 2.0, "loss": 9.0, "baseline": {}}})
     watched.see({**told, "live": {"headline": "mae", "mae": 8.0, "loss": 9.0, "baseline": {}}})
     (line,) = [line for line in shown(watched) if "how well" in line]
     assert "8 mae" in line

@@ -64,6 +64,8 @@ def test_an_unknown_key_names_its_nearest_neighbour(problem: Problem, problems: 
         ("training: {replicas: 3}", "training.batch_size: 1024 rows cannot be shared evenly by 3 replicas; write a multiple"),
         ("training: 5", "training: 5 is not a mapping of settings; write it as in {key: value}"),
         ("training: {live_metrics: {window: 100ms}}", "training.live_metrics.window: 100ms does not do; it must be at least 1s"),
+        ("training: {live_metrics: {better: more}}", "training.live_metrics.better: more is not one of higher, lower"),
+        ("training: {live_metrics: {better: higher}}", "training.live_metrics.better: this needs training.live_metrics.watch; name the metric that it is about"),
         ("memory: {limit: 256}", "memory.limit: 256 has no unit; write 256MiB, or another of B, kB, KB, KiB, MB, MiB, GB, GiB, TB, TiB"),
         ("memory: {limit: 1KiB}", "memory.limit: 1KiB does not do; it must be at least 1MiB"),
         ("api: {listen: 8080}", "api.listen: 8080 is not an address; write host:port, as in 127.0.0.1:8080"),

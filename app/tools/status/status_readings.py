@@ -9,7 +9,7 @@ KEPT = 120
 
 
 @dataclass(slots=True, kw_only=True)
-class Watched:
+class StatusReadings:
     """The readings of one service."""
 
     status: Mapping[str, Any]
@@ -20,7 +20,7 @@ class Watched:
     rate: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     @classmethod
-    def of(cls, status: Mapping[str, Any]) -> "Watched":
+    def of(cls, status: Mapping[str, Any]) -> "StatusReadings":
         """Begin with the first answer."""
         watched = cls(status=status)
         watched.see(status)
