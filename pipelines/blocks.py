@@ -68,7 +68,7 @@ class Rows(NamedTuple):
 
     features: Mapping[str, Any]
     labels: Any
-    """By name as assembled; from the dataset on a column, a mapping of several, or None where there is none."""
+    """By name as assembled; from the dataset on a column, or a mapping of several; empty where there is none."""
     weights: Any
     """float32; 0 where the row is absent."""
     offsets: Any

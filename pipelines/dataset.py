@@ -26,6 +26,8 @@ from pipelines.schema import Field, Schema
 
 Preprocess = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 _ROW_COUNT = "preprocess: it must return as many rows as it was given"
+NO_LABEL: Mapping[str, Any] = {}
+"""The label of rows that have none. Not None, which TensorFlow's structures hold for a column that is no tensor."""
 TICK = -1
 """The number of an element without a block: there is nothing to learn just now."""
 
@@ -92,13 +94,14 @@ def block_spec(schema: Schema, batch_size: int) -> Element:
 def flat_preprocess(
     preprocess: Preprocess | None, features: Mapping[str, Any], labels: Mapping[str, Any], weights: Any
 ) -> tuple[dict[str, Any], Any, Any]:
-    """Return rows [n, ...] after `preprocess`, with a single label as it is and no label as None.
+    """Return rows [n, ...] after `preprocess`, with a single label as it is and no label as `NO_LABEL`.
 
-    Raise ConfigError if `preprocess` does not fit the rows of the schema, or does not return a row for each row.
+    `preprocess` gets None for no label, as Keras has it, and may return None. Raise ConfigError if it does not fit the
+    rows of the schema, or does not return a row for each row.
     """
     label = None if not labels else next(iter(labels.values())) if len(labels) == 1 else dict(labels)
     if preprocess is None:
-        return dict(features), label, weights
+        return dict(features), NO_LABEL if label is None else label, weights
     try:
         result = preprocess(dict(features), label, weights)
     except Exception as error:
@@ -107,14 +110,15 @@ def flat_preprocess(
         kinds = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
         raise ConfigError(f"preprocess: it must return (features by name, label, weight); it returned {kinds}")
     rows = weights.shape[0] or tf.shape(weights)[0]
-    features, label, weights = tf.nest.map_structure(lambda column: _same_rows(column, rows), result)
+    given = (result[0], NO_LABEL if result[1] is None else result[1], result[2])
+    features, label, weights = tf.nest.map_structure(lambda column: _same_rows(column, rows), given)
     return dict(features), label, weights
 
 
 def _same_rows(column: Any, rows: Any) -> Any:
     """Return the column with a check that it has a row for each row that went in; in a graph it runs with the rows."""
     if column is None:
-        return None
+        raise ConfigError("preprocess: it must return tensors; only the label may be None, where there is none")
     column = tf.convert_to_tensor(column)
     known = column.shape[0] if column.shape.rank else 0
     if column.shape.rank == 0 or (isinstance(rows, int) and known not in {None, rows}):
@@ -219,19 +223,15 @@ def _unless_empty(function: Any, flat: Any, batches: Any) -> Any:
     out = function.structured_outputs
 
     def empty() -> list[Any]:
-        shapes = [(at, [0, *(size or 0 for size in at.shape[1:])]) for at in tf.nest.flatten(out) if at is not None]
-        return [tf.zeros(shape, at.dtype) for at, shape in shapes]
+        return [tf.zeros([0, *(size or 0 for size in at.shape[1:])], at.dtype) for at in tf.nest.flatten(out)]
 
     def full() -> list[Any]:
-        return [column for column in tf.nest.flatten(function(*flat)) if column is not None]
+        return list(tf.nest.flatten(function(*flat)))
 
-    present = iter(tf.cond(batches > 0, full, empty))
-    return tf.nest.map_structure(lambda at: None if at is None else next(present), out)
+    return tf.nest.pack_sequence_as(out, tf.cond(batches > 0, full, empty))
 
 
 def _batched(column: Any, batches: Any, batch_size: int) -> Any:
-    if column is None:
-        return None
     shaped = tf.reshape(column, tf.concat([[batches, batch_size], tf.shape(column)[1:]], 0))
     # The call is traced with B and the shape of a row known, which the reshape alone may lose.
     shaped.set_shape([None, batch_size, *column.shape[1:]])

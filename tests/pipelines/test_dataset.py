@@ -165,10 +165,14 @@ def test_an_idle_stream_gives_ticks_without_rows(preprocess: Preprocess | None) 
 
 
 @pytest.mark.parametrize(
-    ("labels", "kind"), [((), type(None)), ((Y,), tf.Tensor), ((Y, Z), dict)], ids=["none", "one", "several"]
+    ("labels", "kind", "given"),
+    [((), dict, type(None)), ((Y,), tf.Tensor, tf.Tensor), ((Y, Z), dict, dict)],
+    ids=["none", "one", "several"],
 )
 @pytest.mark.parametrize("mapped", [False, True])
-def test_labels_come_bare_by_name_or_not_at_all(labels: tuple[Field, ...], kind: type, *, mapped: bool) -> None:
+def test_labels_come_bare_by_name_or_not_at_all(
+    labels: tuple[Field, ...], kind: type, given: type, *, mapped: bool
+) -> None:
     seen: list[Any] = []
 
     def preprocess(features: Any, label: Any, weight: Any) -> Any:
@@ -177,7 +181,13 @@ def test_labels_come_bare_by_name_or_not_at_all(labels: tuple[Field, ...], kind:
 
     (element, *_) = learnt(preprocess if mapped else None, schema=Schema(features=(ID,), labels=labels))
     assert isinstance(element.labels, kind)
-    assert not mapped or isinstance(seen[0], kind)
+    assert len(tf.nest.flatten(element.labels)) == len(labels)
+    assert not mapped or isinstance(seen[0], given)
+
+
+def test_a_preprocess_that_returns_none_for_a_feature_is_refused() -> None:
+    with pytest.raises(ConfigError, match="only the label may be None"):
+        learnt(lambda features, label, weight: ({**features, "id": None}, label, weight))
 
 
 def test_preprocess_maps_rows_and_keeps_their_order() -> None:

@@ -18,6 +18,7 @@ from pipelines.blocks import Rows
 from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
 from training.errors import ModelError
+from training.model.added_losses import AddedLosses
 from training.model.finite_guard import FiniteGuard
 from training.model.metrics import CompiledMetrics
 from training.model.witness import Witness
@@ -54,6 +55,7 @@ class TrainingCall:
         self.metrics = CompiledMetrics(model)
         self.options = options
         self._finite_guard = FiniteGuard(model)
+        self._added_losses = AddedLosses(model)
         self._function = tf.function(self._call, reduce_retracing=True)
 
     def __call__(self, rows: Rows) -> CallResult:
@@ -111,6 +113,7 @@ class TrainingCall:
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         x, y, w = as_the_model_takes_it(self.model, x, y, w)
         self._finite_guard.open()
+        self._added_losses.open(w)
         self.metrics.open(tf.cast(o >= 0, tf.float32))
         if self.options.second_pass:
             self._score(x, y, w)
@@ -144,7 +147,7 @@ def first_batch(model: Any, rows: Rows) -> tuple[Any, Any, Any]:
 
 
 def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any, Any]:
-    """Return features, labels and weights as the model takes them. Without labels, y is x.
+    """Return features, labels and weights as the model takes them. Without labels (`NO_LABEL`), y is x.
 
     Features stay a mapping by name, except that a model with one unnamed input gets the only feature bare. Ragged
     features travel padded, with their lengths beside them, so that every block has one shape; here they become ragged.
@@ -154,7 +157,7 @@ def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any,
     inputs = getattr(model, "_inputs_struct", None)
     if len(x) == 1 and inputs is not None and not isinstance(inputs, dict):
         x = next(iter(x.values()))
-    return x, x if y is None else y, w
+    return x, x if isinstance(y, Mapping) and not y else y, w
 
 
 def _with_ragged(x: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _differing(one: Rows, other: Rows, rows: slice) -> Iterator[str]:
 
 def _named(rows: Rows) -> list[tuple[str, Any]]:
     features = [(f"feature {name!r}", column) for name, column in sorted(rows.features.items())]
-    labels = [("the label", column) for column in tf.nest.flatten(rows.labels) if column is not None]
+    labels = [("the label", column) for column in tf.nest.flatten(rows.labels)]
     return [*features, *labels, ("the weight", rows.weights)]
 
 

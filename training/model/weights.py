@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from consumers.errors import ConfigError
-from pipelines.dataset import flat_preprocess
+from pipelines.dataset import NO_LABEL, flat_preprocess
 from pipelines.schema import Schema
 from training.checkpoints.parts import PartState
 from training.errors import ModelError
@@ -70,5 +70,5 @@ def _build(model: Any, functions: LoadedModelFile, schema: Schema) -> None:
         {name: tf.constant(column) for name, column in probe.labels.items()},
         tf.ones(2),
     )
-    x, _, _ = as_the_model_takes_it(model, features, None, None)
+    x, _, _ = as_the_model_takes_it(model, features, NO_LABEL, None)
     model(x, training=False)

@@ -83,4 +83,4 @@ def test_lengths_travel_with_their_rows_and_what_is_cut_is_counted_once() -> Non
 
 def test_lengths_without_the_feature_that_they_are_of_are_told_by_name() -> None:
     with pytest.raises(ModelError, match=r"gives 'last.lengths' and not 'last'"):
-        as_the_model_takes_it(build(), {"last.lengths": np.ones((4,), np.int32)}, None, None)
+        as_the_model_takes_it(build(), {"last.lengths": np.ones((4,), np.int32)}, {}, None)
