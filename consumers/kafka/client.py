@@ -36,6 +36,7 @@ from consumers.kafka.client_internals import (
     lengthen_lookups,
     metadata_client,
     stop_and_close,
+    take_commit_errors,
 )
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
@@ -283,6 +284,7 @@ class GroupCommits:
             await self._consumer.start()
         except KafkaError as error:
             raise UnreachableError(f"the broker at {self._options.servers} went away: {error}") from error
+        take_commit_errors(self._consumer)
 
     async def close(self) -> None:
         """Close all connections."""

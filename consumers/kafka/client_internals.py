@@ -53,6 +53,29 @@ def lengthen_lookups(consumer: AIOKafkaConsumer, *, by_ms: int) -> None:
     consumer._request_timeout_ms += by_ms  # noqa: SLF001 - no public API
 
 
+def take_commit_errors(consumer: AIOKafkaConsumer) -> None:
+    """Take the error of every commit request of a started consumer, also where the commit no longer waits for it.
+
+    aiokafka shields the request from a commit that is cancelled or times out. If the request fails afterwards, asyncio
+    logs a traceback of a task whose exception was never retrieved. The caller of the commit knows of the failure
+    already.
+    """
+    coordinator = consumer._coordinator  # noqa: SLF001 - no public API
+    send = coordinator._do_commit_offsets  # noqa: SLF001 - no public API
+
+    def send_and_take(assignment: Any, offsets: Any) -> "asyncio.Task[None]":
+        request: asyncio.Task[None] = asyncio.ensure_future(send(assignment, offsets))
+        request.add_done_callback(_take_error)
+        return request
+
+    coordinator._do_commit_offsets = send_and_take  # noqa: SLF001 - no public API
+
+
+def _take_error(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.exception()
+
+
 async def stop_and_close(consumer: AIOKafkaConsumer) -> None:
     """Stop the consumer, and close its connections in any case.
 

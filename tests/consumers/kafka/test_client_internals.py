@@ -1,8 +1,9 @@
 """What we rely on inside aiokafka is still there: a new version that changes it fails here, not in production."""
 
 import asyncio
+import gc
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.producer.sender import Sender
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from consumers.kafka.client import KafkaClient
-from consumers.kafka.client_internals import buffered_bytes
+from consumers.kafka.client_internals import buffered_bytes, take_commit_errors
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
 
@@ -144,3 +147,40 @@ def test_the_private_parts_that_we_close_have_a_coroutine_to_close_them() -> Non
         await producer.stop()
 
     on_a_loop(work)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_commit_request_that_fails_after_its_commit_timed_out_logs_no_traceback(fails: bool) -> None:
+    unhandled: list[Mapping[str, Any]] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
+        consumer = AIOKafkaConsumer(group_id="g", bootstrap_servers="localhost:1", enable_auto_commit=False)
+        consumer._coordinator = GroupCoordinator(consumer._client, consumer._subscription, group_id="g")
+        answer = asyncio.get_running_loop().create_future()
+
+        async def known() -> None:
+            pass
+
+        async def send(_request: object) -> object:
+            return await answer
+
+        consumer._coordinator.ensure_coordinator_known, consumer._coordinator._send_req = known, send
+        consumer.assign([HERE])
+        take_commit_errors(consumer)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await consumer.commit({HERE: 5})
+        if fails:
+            answer.set_exception(KafkaConnectionError("the broker went away"))
+        else:
+            answer.set_result(SimpleNamespace(topics=[("clicks", [(0, NO_ERROR)])]))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await consumer._coordinator.close()
+        consumer._coordinator = None
+        await consumer.stop()
+
+    asyncio.run(run())
+    gc.collect()
+    assert unhandled == []
