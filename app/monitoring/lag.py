@@ -35,9 +35,9 @@ class CaughtUp:
 
 def caught_up(snapshot: Snapshot, before: CaughtUp) -> CaughtUp:
     """Return when each partition was last caught up, with this snapshot taken into account."""
-    behind = {partition: _behind(snapshot, partition) for partition in snapshot.ledger.partitions}
-    now = {partition: snapshot.at for partition, records in behind.items() if records == 0}
-    everywhere = bool(behind) and len(now) == len(behind)
+    counts = {partition: behind(snapshot, partition) for partition in snapshot.ledger.partitions}
+    now = {partition: snapshot.at for partition, records in counts.items() if records == 0}
+    everywhere = bool(counts) and len(now) == len(counts)
     return CaughtUp(all=snapshot.at if everywhere else before.all, partitions={**before.partitions, **now})
 
 
@@ -48,17 +48,17 @@ def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
     learn, whichever is later: so one record after a silent night does not look like a night's lag. The fetching's own
     lag, which is known for each partition, is a lower bound; alone it says nothing.
     """
-    behind = {partition: _behind(snapshot, partition) for partition in snapshot.ledger.partitions}
-    counts = [count for count in behind.values() if count is not None]
-    records = sum(counts) if counts and len(counts) == len(behind) else None
+    counts = {partition: behind(snapshot, partition) for partition in snapshot.ledger.partitions}
+    known = [count for count in counts.values() if count is not None]
+    records = sum(known) if known and len(known) == len(counts) else None
     learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
-    return LearntLag(
-        records=records,
-        seconds=_seconds(snapshot.at, records, learnt_to, caught_up.all, snapshot.source.lag.seconds),
-        partitions={
-            partition: _partition_seconds(snapshot, partition, count, caught_up) for partition, count in behind.items()
-        },
-    )
+    partitions = {
+        partition: _partition_seconds(snapshot, partition, count, caught_up) for partition, count in counts.items()
+    }
+    # What was learnt of other partitions meanwhile says nothing of those that a transaction holds.
+    held = [seconds for partition in snapshot.source.open_transactions if (seconds := partitions.get(partition))]
+    seconds = _seconds(snapshot.at, records, learnt_to, caught_up.all, snapshot.source.lag.seconds)
+    return LearntLag(records=records, seconds=None if seconds is None else max([seconds, *held]), partitions=partitions)
 
 
 def _seconds(
@@ -73,14 +73,14 @@ def _seconds(
 
 
 def _partition_seconds(
-    snapshot: Snapshot, partition: Partition, behind: int | None, caught_up: CaughtUp
+    snapshot: Snapshot, partition: Partition, records: int | None, caught_up: CaughtUp
 ) -> float | None:
     """Return one partition's lag; it is learnt up to the last record of its last settled chunk."""
     settled = snapshot.fingerprints.get(partition)
     fetching = snapshot.source.lag.partitions.get(partition)
     return _seconds(
         snapshot.at,
-        behind,
+        records,
         None if settled is None else settled.timestamp_ms,
         caught_up.partitions.get(partition),
         None if fetching is None else fetching.seconds,
@@ -95,8 +95,8 @@ def retention_s_left(snapshot: Snapshot, lag: LearntLag) -> float | None:
     if lag.records is None or lag.seconds is None:
         return None
     kept_ms = snapshot.source.retention_ms
-    behind = {partition.topic for partition in snapshot.ledger.partitions if _behind(snapshot, partition)}
-    topics = behind or set(kept_ms)
+    waiting = {partition.topic for partition in snapshot.ledger.partitions if behind(snapshot, partition)}
+    topics = waiting or set(kept_ms)
     if not topics <= kept_ms.keys():
         return None
     finite = [kept for topic in topics if (kept := kept_ms[topic]) is not None]
@@ -108,20 +108,26 @@ def partition_lags(snapshot: Snapshot, lag: LearntLag) -> Mapping[str, Partition
     return {str(partition): _view(snapshot, partition, lag) for partition in snapshot.ledger.partitions}
 
 
-def _behind(snapshot: Snapshot, partition: Partition) -> int | None:
-    """Return the number of its offsets that are not learnt yet; None while its end is unknown."""
-    fetching = snapshot.source.lag.partitions.get(partition)
+def behind(snapshot: Snapshot, partition: Partition) -> int | None:
+    """Return the number of its offsets that are not learnt yet; None while its end is unknown.
+
+    What lies behind an open transaction counts, as in Kafka's own tools. While Kafka does not answer, records may come
+    of which nobody here knows.
+    """
+    fetching = snapshot.source.lag.partitions.get(partition) if snapshot.source.connected else None
     end = None if fetching is None else fetching.end
     return None if end is None else max(0, end - snapshot.ledger.partitions[partition].position)
 
 
 def _view(snapshot: Snapshot, partition: Partition, lag: LearntLag) -> PartitionLagView:
     fetching = snapshot.source.lag.partitions.get(partition)
+    blocking = snapshot.source.open_transactions.get(partition)
     return PartitionLagView(
         position=snapshot.ledger.partitions[partition].position,
         fetched=None if fetching is None else fetching.position,
         end=None if fetching is None else fetching.end,
-        lag_records=_behind(snapshot, partition),
+        readable_end=None if blocking is None else blocking.offset,
+        lag_records=behind(snapshot, partition),
         lag_s=lag.partitions.get(partition),
         same_topic=_SHOWN.get(snapshot.source.recognised.get(partition)),
     )

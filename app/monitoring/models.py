@@ -293,6 +293,8 @@ class PartitionLagView(Shape):
     """The next offset to be fetched."""
     end: int | None = None
     """One past the last offset in the topic."""
+    readable_end: int | None = None
+    """Where an open transaction begins, which keeps what follows from being read; left out where there is none."""
     lag_records: int | None = None
     lag_s: Thousandths | None = None
     """How long ago its newest learnt record was written."""

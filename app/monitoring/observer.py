@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 _KEPT_S = 60.0
 _LATELY_S = 10.0
+_CAUGHT_UP_BELOW_S, _BEHIND_FROM_S = 1.0, 5.0
+"""With less lag than the first, learning keeps up; from the second on it does not. In between it is as it was."""
 _REFUSALS_LAST_S = 600.0
 """How long a refused commit stays a problem: every save commits, so one that recurs is seen again before."""
 
@@ -37,6 +39,8 @@ class Observation:
     """The same over the last ten seconds."""
     starved: float | None
     """Share of the time in which the input pipeline itself waited for records; None while not known."""
+    keeps_up: bool
+    """Whether records are learnt as fast as they come. It stays so until the lag is clearly more than a moment."""
     loop_lag_p99_s: float
     """How late the HTTP side's loop was for its timers over the last half minute."""
 
@@ -59,6 +63,7 @@ class Observer:
         self._samples: deque[_LastLook] = deque()
         self._since: dict[str, float] = {}
         self._caught_up = CaughtUp()
+        self._keeps_up = False
         self._refused, self._refused_at = 0, float("-inf")
         self._loop_lag = LoopLag()
 
@@ -81,6 +86,7 @@ class Observer:
         self._remember(sample)
         lag = learnt_lag(snapshot, self._caught_up)
         self._caught_up = caught_up(snapshot, self._caught_up)
+        self._keeps_up = _keeps_up(snapshot, lag, before=self._keeps_up)
         return Observation(
             snapshot=snapshot,
             lag=lag,
@@ -88,6 +94,7 @@ class Observer:
             arriving_per_s=self._arriving(sample, _KEPT_S),
             arriving_lately_per_s=self._arriving(sample, _LATELY_S),
             starved=self._starved(sample),
+            keeps_up=self._keeps_up,
             loop_lag_p99_s=self._loop_lag.p99_s(),
         )
 
@@ -120,6 +127,15 @@ class Observer:
         if then is None or then.waiting_records_s is None or now.waiting_records_s is None or now.clock <= then.clock:
             return None
         return min(1.0, max(0.0, now.waiting_records_s - then.waiting_records_s) / (now.clock - then.clock))
+
+
+def _keeps_up(snapshot: Snapshot, lag: LearntLag, *, before: bool) -> bool:
+    """Return whether learning keeps up, with two bounds, so that it does not change with every block."""
+    if lag.records == 0:
+        return True
+    if lag.seconds is None or not snapshot.source.connected:
+        return False
+    return lag.seconds < (_BEHIND_FROM_S if before else _CAUGHT_UP_BELOW_S)
 
 
 def _sample(snapshot: Snapshot) -> _LastLook:

@@ -18,6 +18,7 @@ _OVER: Mapping[str, str] = {
     "kafka_away": "Kafka answers again.",
     "partitions_missing": "All partitions are there again.",
     "partitions_waiting": "No new partition waits any more.",
+    "open_transaction": "No transaction stays open any more.",
     "save_failing": "Saving works again.",
     "dead_letters_waiting": "The dead letters have reached their topic.",
     "commits_refused": "Kafka has refused no commit for ten minutes.",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from app.monitoring.models import moment
 from app.monitoring.snapshot import OVER, Snapshot
 from app.service.phase_limits import SETTINGS
 from app.settings.units import format_size
@@ -14,6 +15,8 @@ from training.trainer.board import Posting
 _OTHER_MEMBERS = "CommitFailedError"
 """Kafka's answer to our commits while other consumers are members of the group."""
 
+LONG_OPEN_S = 60.0
+"""Kafka aborts a producer's transaction after this time by default; some producers ask for more."""
 
 KINDS = (
     "failed",
@@ -25,6 +28,7 @@ KINDS = (
     "kafka_away",
     "partitions_missing",
     "partitions_waiting",
+    "open_transaction",
     "commits_refused",
     "save_failing",
     "dead_letters_waiting",
@@ -136,6 +140,29 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
             what=f"New partitions are not read: {names}. In this mode partitions do not join by themselves.",
             fix="Restart it to take them in; with training.deterministic they stay out of this history.",
         )
+    yield from _open_transactions(snapshot)
+
+
+def _open_transactions(snapshot: Snapshot) -> Iterator[Problem]:
+    """Yield a problem where transactions have stayed open for longer than a healthy producer's do."""
+    long_open = {
+        partition: transaction
+        for partition, transaction in snapshot.source.open_transactions.items()
+        if snapshot.at - transaction.since >= LONG_OPEN_S
+    }
+    if not long_open:
+        return
+    partition, oldest = min(long_open.items(), key=lambda item: item[1].since)
+    more = f", and so it is in {len(long_open) - 1} more" if len(long_open) > 1 else ""
+    tool = f"kafka-transactions.sh --bootstrap-server {snapshot.settings.kafka.bootstrap_servers[0]}"
+    place = f"--topic {partition.topic} --partition {partition.number}"
+    yield Problem(
+        kind="open_transaction",
+        what=f"An open transaction holds {partition} at offset {oldest.offset} since {moment(oldest.since)}{more}: "
+        "nothing behind it can be read.",
+        fix=f"Find its producer: `{tool} describe-producers {place}`. It has to commit or abort; if it is gone for "
+        f"good: `{tool} abort {place} --start-offset {oldest.offset}`.",
+    )
 
 
 def _refused(snapshot: Snapshot) -> Problem:

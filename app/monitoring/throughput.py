@@ -6,17 +6,16 @@ from typing import Literal
 from app.monitoring.models import LoopLagView, QueueView, ThroughputView
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot
+from training.telemetry.phases import Phase
 
 Bound = Literal["records", "input", "compute"]
-_AS_FAST_AS_THEY_COME_S = 5.0
-"""With less lag than this, the newest records are only on their way."""
 
 
 def throughput_of(observation: Observation) -> ThroughputView:
     """Return how fast it learns, and what holds it back."""
     meter = observation.snapshot.meter
     waiting = _waiting(observation)
-    bound = None if at_the_first(observation) else _bound(waiting)
+    bound = None if _unknown(observation) else _bound(waiting)
     return ThroughputView(
         records_per_s=meter.records_per_s,
         arriving_per_s=observation.arriving_per_s,
@@ -24,6 +23,22 @@ def throughput_of(observation: Observation) -> ThroughputView:
         waiting=waiting,
         advice=_advice(bound, observation),
     )
+
+
+def _unknown(observation: Observation) -> str | None:
+    """Return why nothing can be said of what holds the learning back; None where something can."""
+    if observation.snapshot.phase.phase is Phase.PAUSED:
+        return "Paused: nothing is learnt until it is resumed."
+    if kafka_is_away(observation):
+        return "Kafka does not answer: nothing is learnt until it does."
+    if at_the_first(observation):
+        return "No call has returned yet, so nothing can be said."
+    return None
+
+
+def kafka_is_away(observation: Observation) -> bool:
+    """Return whether Kafka does not answer a service that reads from it."""
+    return any(trouble.problem == "kafka_away" for trouble in observation.problems)
 
 
 def at_the_first(observation: Observation) -> bool:
@@ -68,12 +83,13 @@ def _waiting(observation: Observation) -> dict[str, float]:
     """Return the shares of the trainer's last minute.
 
     While it waited for blocks, the pipeline waited for records at most as long as it did so altogether; the rest of
-    the wait was for decoding, assembling and preprocessing.
+    the wait was for decoding, assembling and preprocessing. Where records are learnt as fast as they come, every wait
+    is for records: the pipeline then is busy with the few that there are, or fills a block with them.
     """
     shares = observation.snapshot.meter.waiting
     blocks = shares["blocks"]
     starved = observation.starved if observation.starved is not None else _starved_so_far(observation.snapshot)
-    records = min(blocks, starved)
+    records = blocks if observation.keeps_up else min(blocks, starved)
     return {
         "records": records,
         "input": blocks - records,
@@ -96,10 +112,8 @@ def _bound(waiting: Mapping[str, float]) -> Bound | None:
 
 
 def _advice(bound: Bound | None, observation: Observation) -> str:
-    lag = observation.lag
-    behind = bool(lag.records) and (lag.seconds is None or lag.seconds > _AS_FAST_AS_THEY_COME_S)
-    if at_the_first(observation):
-        return "No call has returned yet, so nothing can be said."
+    if (unknown := _unknown(observation)) is not None:
+        return unknown
     if bound is None:
         return "Nothing was learnt in the last minute, so nothing can be said."
     if bound == "compute":
@@ -108,6 +122,6 @@ def _advice(bound: Bound | None, observation: Observation) -> str:
         return (
             "Decoding and preparing are the limit: more CPU cores, a leaner schema or a cheaper preprocess would help."
         )
-    if behind:
+    if not observation.keeps_up:
         return "Fetching is the limit: a faster way to the brokers, or a larger kafka.fetch_bytes, would help."
     return "The topic is the limit: the model learns records as fast as they come."

@@ -5,7 +5,7 @@ from typing import Literal
 from app.monitoring.models import ThroughputView
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import AT_WORK
-from app.monitoring.throughput import at_the_first
+from app.monitoring.throughput import at_the_first, kafka_is_away
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.phases import Phase
 from training.telemetry.watched import LOSS
@@ -56,9 +56,10 @@ def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
 
 def _at_work(observation: Observation, throughput: ThroughputView) -> str:
     idle = observation.snapshot.phase.phase is Phase.IDLE
-    if idle and any(trouble.problem == "kafka_away" for trouble in observation.problems):
+    if idle and kafka_is_away(observation):
         return "Waiting for Kafka, which does not answer."
-    if idle and observation.lag.records == 0:
+    # A steady stream is caught up between any two calls: only one that has stood still for a while is waited for.
+    if idle and observation.lag.records == 0 and not throughput.records_per_s["10s"]:
         return "Caught up, waiting for records."
     if at_the_first(observation):
         return " ".join(["At work on the first records.", *_behind_sentence(observation)])
@@ -80,7 +81,7 @@ def _behind_sentence(observation: Observation) -> list[str]:
 
 def _behind(observation: Observation) -> str | None:
     lag = observation.lag
-    if lag.records == 0:
+    if observation.keeps_up:
         return "caught up"
     if lag.seconds is not None:
         return f"{_span(lag.seconds)} behind"

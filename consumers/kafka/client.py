@@ -38,6 +38,7 @@ from consumers.kafka.client_internals import (
     stop_and_close,
     take_commit_errors,
 )
+from consumers.kafka.high_watermarks import high_watermarks
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
 
@@ -151,6 +152,11 @@ class KafkaClient:
         """
         async with _translated_errors(self._options):
             return _from_aiokafka(await self._consumer.end_offsets(_to_aiokafka(partitions)))
+
+    async def high_watermarks(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """Return one past the last offset of each partition, whether it may be read or not."""
+        async with _translated_errors(self._options):
+            return await high_watermarks(self._client, partitions)
 
     async def at_time(self, partitions: Iterable[Partition], timestamp_ms: int) -> dict[Partition, int | None]:
         """Return the first offset of each partition at or after a time, None where there is none."""

@@ -22,9 +22,11 @@ class PartitionLag:
     position: int
     """The next offset to read."""
     end: int | None
-    """One past the last readable offset; None until Kafka has answered."""
+    """One past the last offset, the high watermark; None until Kafka has answered."""
+    readable_end: int | None
+    """One past the last offset that may be read. With read_committed the first open transaction begins there."""
     records: int
-    """Offsets between the two. Gaps count, because they are not known before they are read."""
+    """Offsets that may be read and are not. Gaps count, because they are not known before they are read."""
     seconds: float | None
     """Age of the newest record that was read, 0 when there is nothing more to read; None when not known."""
 
@@ -48,19 +50,23 @@ def is_in_future(time_ms: int, *, now_ms: int) -> bool:
     return time_ms > now_ms + _CLOCKS_DIFFER_MS
 
 
-def partition_lag(*, position: int, end: int | None, fresh_ms: int | None, now_ms: int) -> PartitionLag:
-    """Return the lag of one partition. `fresh_ms` is the time up to which every record is known to be read.
+def partition_lag(
+    *, position: int, end: int | None, fresh_ms: int | None, now_ms: int, readable_end: int | None = None
+) -> PartitionLag:
+    """Return the lag of one partition; without `readable_end` everything up to its end may be read.
 
-    That is the later of the newest record's time and the moment when there was last nothing more to read. Thus the
-    first record after a silent night does not appear as a lag of a whole night.
+    `fresh_ms` is the time up to which every record is known to be read. That is the later of the newest record's time
+    and the moment when there was last nothing more to read. Thus the first record after a silent night does not appear
+    as a lag of a whole night.
     """
-    records = 0 if end is None else max(0, end - position)
+    readable = end if readable_end is None else readable_end
+    records = 0 if readable is None else max(0, readable - position)
     seconds: float | None = None
     if end is not None and records == 0:
         seconds = 0.0
     elif fresh_ms is not None and not is_in_future(fresh_ms, now_ms=now_ms):
         seconds = max(0, now_ms - fresh_ms) / 1000
-    return PartitionLag(position=position, end=end, records=records, seconds=seconds)
+    return PartitionLag(position=position, end=end, readable_end=readable, records=records, seconds=seconds)
 
 
 def total_lag(partitions: Mapping[Partition, PartitionLag], *, as_of: float) -> Lag:
@@ -80,11 +86,16 @@ def lag_of(
     fresh_ms: Mapping[Partition, int],
     *,
     now_s: float,
+    readable_ends: Mapping[Partition, int] | None = None,
 ) -> Lag:
     """Return the lag of a reader whose next offsets are `positions`: those of the source, or those of the ledger."""
     partitions = {
         partition: partition_lag(
-            position=position, end=ends.get(partition), fresh_ms=fresh_ms.get(partition), now_ms=round(now_s * 1000)
+            position=position,
+            end=ends.get(partition),
+            fresh_ms=fresh_ms.get(partition),
+            now_ms=round(now_s * 1000),
+            readable_end=None if readable_ends is None else readable_ends.get(partition),
         )
         for partition, position in positions.items()
     }

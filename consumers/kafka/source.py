@@ -207,8 +207,11 @@ class _LoopParts:
         while True:
             late = loop.call_later(_SILENT_S, self._meter.unanswered, f"no answer for {_SILENT_S:g} s")
             try:
-                self.commits.keep(self.client.led())
-                self._meter.ends(await self.client.ends(self.client.led()))
+                led = self.client.led()
+                self.commits.keep(led)
+                readable = await self.client.ends(led)
+                # Afterwards, so that no partition seems to end before the last record that may be read.
+                self._meter.ends(await self.client.high_watermarks(led), readable)
             except MillraceError as error:
                 self._meter.unanswered(str(error))
             finally:

@@ -33,6 +33,16 @@ class FetchedPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """An open transaction, behind which nothing of its partition may be read."""
+
+    offset: int
+    """Where it begins: the last stable offset."""
+    since: float
+    """When it was first seen to begin there, seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatistics:
     """What the source has done. The counters of `partitions` restart with each incarnation."""
 
@@ -66,6 +76,8 @@ class SourceStatistics:
     """Partitions that have had no leader for some seconds; they are not read."""
     recognised: Mapping[Partition, Sameness] = field(default_factory=dict)
     """Whether each partition of which something was settled before is still the same one."""
+    open_transactions: Mapping[Partition, OpenTransaction] = field(default_factory=dict)
+    """The first open transaction of each partition that has one; usually it is over within a second."""
     retention_ms: Mapping[str, int | None]
     """For how long Kafka keeps records, by topic; None: without limit. A topic that is absent: not known."""
     buffered_bytes: int
@@ -110,6 +122,8 @@ class SourceMeter:
         self._partitions: dict[Partition, FetchedPartition] = {}
         self._fresh_ms: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
+        self._readable_ends: dict[Partition, int] = {}
+        self._open_transactions: dict[Partition, OpenTransaction] = {}
         self._waiting: tuple[Partition, ...] = ()
         self._missing: tuple[Partition, ...] = ()
         self._recognised: dict[Partition, Sameness] = {}
@@ -162,14 +176,23 @@ class SourceMeter:
         with self._lock:
             self._totals.stale_records += records
 
-    def ends(self, ends: Mapping[Partition, int]) -> None:
-        """Record where the partitions end, and that Kafka has answered."""
+    def ends(self, ends: Mapping[Partition, int], readable: Mapping[Partition, int] | None = None) -> None:
+        """Record where the partitions end, and that Kafka has answered.
+
+        `readable` has one past the last offset that may be read; None where that is every offset.
+        """
+        readable = ends if readable is None else readable
         with self._lock:
             self._connected = True
-            self._ends = dict(ends)
+            self._ends, self._readable_ends = dict(ends), dict(readable)
+            self._open_transactions = {
+                partition: self._open_transaction(partition, offset)
+                for partition, offset in readable.items()
+                if offset < ends.get(partition, offset)
+            }
             for partition, state in self._partitions.items():
                 # With nothing left to read, all that there was until now is read; see `partition_lag`.
-                if state.position >= ends.get(partition, state.position + 1):
+                if state.position >= readable.get(partition, state.position + 1):
                     self._freshen(partition, round(self._clock() * 1000))
 
     def unanswered(self, error: str) -> None:
@@ -228,7 +251,8 @@ class SourceMeter:
                 waiting_partitions=self._waiting,
                 missing=self._missing,
                 recognised=dict(self._recognised),
-                lag=lag_of(positions, self._ends, self._fresh_ms, now_s=now_s),
+                lag=lag_of(positions, self._ends, self._fresh_ms, now_s=now_s, readable_ends=self._readable_ends),
+                open_transactions=dict(self._open_transactions),
                 commits_accepted=self._totals.commits_accepted,
                 commits_refused=dict(self._totals.commits_refused),
                 last_error=self._last_error,
@@ -238,6 +262,12 @@ class SourceMeter:
                 loop_lag_p99_s=loop_lag_p99_s,
                 as_of=now_s,
             )
+
+    def _open_transaction(self, partition: Partition, offset: int) -> OpenTransaction:
+        before = self._open_transactions.get(partition)
+        if before is not None and before.offset == offset:
+            return before
+        return OpenTransaction(offset=offset, since=self._clock())
 
     def _freshen(self, partition: Partition, fresh_ms: int) -> None:
         """Move the partition's fresh time forward. Only a time in the future is replaced by an earlier one."""

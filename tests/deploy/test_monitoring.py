@@ -222,6 +222,7 @@ CASES: Mapping[str, Case] = {
     "Kafka is away": Case(("MillraceKafkaAway",), {"millrace_kafka_connected": "1x60 0x60"}),
     "a partition is gone": Case(("MillracePartitionsMissing",), problem("partitions_missing")),
     "a partition waits": Case(("MillracePartitionsMissing",), problem("partitions_waiting")),
+    "a transaction stays open": Case(("MillracePartitionsMissing",), problem("open_transaction")),
     "a pause was forgotten": Case(("MillracePaused",), {'millrace_phase{phase="paused"}': "1x120"}),
     "it cannot save": Case(("MillraceSaveFailing",), problem("save_failing")),
     "the checkpoint is old": Case(("MillraceCheckpointOld",), {"millrace_checkpoint_age_seconds": "0+60x120"}),

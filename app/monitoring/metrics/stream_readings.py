@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from app.monitoring.lag import retention_s_left
+from app.monitoring.lag import behind, retention_s_left
 from app.monitoring.metrics.reading import Distribution, Reading, by_label, known
 from app.monitoring.observer import Observation
 from app.monitoring.record_flow import balanced, process_flow_of
@@ -90,7 +90,7 @@ def _lag(observation: Observation) -> Iterator[Reading]:
             yield Reading("partition_fetched_offset", fetching[partition].position, labels)
         if end is not None:
             yield Reading("partition_end_offset", end, labels)
-            yield Reading("partition_lag_records", max(0, end - settled.position), labels)
+        yield from known("partition_lag_records", behind(snapshot, partition), *labels)
     waiting = len(snapshot.source.waiting_partitions)
     yield Reading("partitions_read", len(snapshot.ledger.partitions))
     yield Reading("partitions", len(snapshot.ledger.partitions) + waiting)

@@ -84,6 +84,7 @@ SERIES: Mapping[str, str] = {
 WITHOUT: Mapping[str, str] = {
     "status.stream.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
     "throughput.staleness_s.*": "millrace_staleness_seconds is a histogram, of all calls",
+    "lag.partitions.*.readable_end": "is there while a transaction is open; millrace_problem shows one that stays open",
     "status.records.handed": "what the trainer was given is settled, or held by it",
     "status.checkpoint.parent": "names a checkpoint",
     "status.checkpoint.step": "is millrace_step without millrace_checkpoint_unsaved_steps",

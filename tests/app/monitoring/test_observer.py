@@ -1,10 +1,11 @@
 """What takes two looks: rates, shares of waiting, and since when."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from app.monitoring.lag import LearntLag
 from app.monitoring.observer import Observer
 from app.monitoring.snapshot import Snapshot, take
 from app.monitoring.status import status_of
@@ -12,6 +13,8 @@ from app.monitoring.throughput import throughput_of
 from app.service.kafka_stream import StreamStatistics
 from tests.app.api_rig import P0, Rig
 from training.telemetry.meter import Meterings
+from training.telemetry.phases import Phase
+from training.trainer.board import Posting
 
 
 class Scene:
@@ -48,6 +51,12 @@ def metered(snapshot: Snapshot, *, blocks: float, compute: float, rate: float = 
     return replace(snapshot.meter, calls=calls, waiting=waiting, records_per_s={"10s": rate, "1m": rate, "5m": rate})
 
 
+def posted(scene: Scene) -> Posting:
+    posting = scene.snapshot.posting
+    assert posting is not None
+    return posting
+
+
 @pytest.mark.parametrize(
     ("blocks", "starved_s", "bound", "records"),
     [
@@ -75,14 +84,15 @@ def test_what_was_waited_for_an_hour_ago_says_nothing_of_now(scene: Scene) -> No
     assert throughput_of(scene.observer.look()).bound_by == "input"
 
 
-@pytest.mark.parametrize(("behind_s", "limit"), [(2.0, "The topic"), (60.0, "Fetching")])
+@pytest.mark.parametrize(("behind_s", "limit"), [(0.5, "The topic"), (60.0, "Fetching")])
 def test_what_was_written_a_moment_ago_is_no_sign_that_fetching_is_slow(
     scene: Scene, behind_s: float, limit: str
 ) -> None:
     scene.at(0, starved_s=0.0)
-    scene.at(10, starved_s=10.0, meter=metered(scene.snapshot, blocks=1.0, compute=0.0))
-    lag = LearntLag(records=100, seconds=behind_s)
-    assert throughput_of(replace(scene.observer.look(), lag=lag)).advice.startswith(f"{limit} is the limit")
+    posting = replace(posted(scene), learnt_to_ms=round((1_000_010 - behind_s) * 1000))
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0)
+    scene.at(10, starved_s=10.0, meter=meter, posting=posting)
+    assert throughput_of(scene.observer.look()).advice.startswith(f"{limit} is the limit")
 
 
 def test_a_new_incarnation_begins_a_new_measure(scene: Scene) -> None:
@@ -165,3 +175,71 @@ def test_a_rewind_forgets_when_all_was_learnt(scene: Scene) -> None:
     scene.at(5, ledger=replace(ledger, incarnation=2))
     assert scene.observer.look().lag.records == 10
     assert scene.observer.look().lag.seconds is None
+
+
+def all_learnt(snapshot: Snapshot) -> Mapping[str, Any]:
+    """Return the change to a snapshot after which its ten records are learnt."""
+    partitions = {p: replace(s, position=10, start=10) for p, s in snapshot.ledger.partitions.items()}
+    return {"ledger": replace(snapshot.ledger, partitions=partitions)}
+
+
+def in_phase(snapshot: Snapshot, phase: Phase) -> Mapping[str, Any]:
+    return {"phase": replace(snapshot.phase, phase=phase)}
+
+
+def test_what_is_learnt_as_fast_as_it_comes_is_not_held_back_by_its_input(scene: Scene) -> None:
+    scene.at(0, starved_s=0.0, **all_learnt(scene.snapshot))
+    scene.at(10, starved_s=1.0, meter=metered(scene.snapshot, blocks=0.98, compute=0.02, rate=620.0))
+    view = throughput_of(scene.observer.look())
+    assert (view.bound_by, view.waiting["records"], view.waiting["input"]) == ("records", 0.98, 0.0)
+    assert view.advice.startswith("The topic is the limit")
+
+
+def test_a_steady_stream_is_described_alike_in_the_middle_of_a_block_and_behind_it(scene: Scene) -> None:
+    meter = metered(scene.snapshot, blocks=0.9, compute=0.1, rate=1400.0)
+    scene.at(0, starved_s=0.0, meter=meter, **all_learnt(scene.snapshot))
+    verdicts = set()
+    for second in range(1, 60):
+        phase = in_phase(scene.snapshot, Phase.IDLE if second % 2 else Phase.TRAINING)
+        posting = replace(posted(scene), learnt_to_ms=round((1_000_000 + second - second % 4 * 0.9) * 1000))
+        scene.at(second, starved_s=second * 0.9, end=10 if second % 2 else 700, posting=posting, **phase)
+        verdicts.add(status_of(scene.observer.look()).verdict.split(" Accuracy")[0])
+    assert verdicts == {"Learning. 1,400 records/s, caught up, bound by records."}
+
+
+def test_a_lag_that_grows_past_a_moment_is_reported_until_it_is_made_up(scene: Scene) -> None:
+    scene.at(0, posting=None, **all_learnt(scene.snapshot))
+    keeps_up = []
+    for second in (1, 4, 6, 7):
+        scene.at(second, end=20)
+        keeps_up.append(scene.observer.look().keeps_up)
+    scene.at(8, end=10)
+    assert [*keeps_up, scene.observer.look().keeps_up] == [True, True, False, False, True]
+
+
+def test_a_stream_that_has_stood_still_is_waited_for(scene: Scene) -> None:
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0)
+    scene.at(0, meter=meter, **all_learnt(scene.snapshot), **in_phase(scene.snapshot, Phase.IDLE))
+    assert status_of(scene.observer.look()).verdict.startswith("Caught up, waiting for records.")
+
+
+def test_paused_it_gives_no_advice_for_speed(scene: Scene) -> None:
+    scene.at(0, starved_s=0.0)
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0)
+    scene.at(10, starved_s=10.0, meter=meter, **in_phase(scene.snapshot, Phase.PAUSED))
+    view = throughput_of(scene.observer.look())
+    assert view.bound_by is None
+    assert view.advice == "Paused: nothing is learnt until it is resumed."
+
+
+def test_while_kafka_is_away_neither_lag_nor_limit_is_claimed(scene: Scene) -> None:
+    idle = in_phase(scene.snapshot, Phase.IDLE)
+    scene.at(0, posting=None, starved_s=0.0, **all_learnt(scene.snapshot), **idle)
+    away = replace(scene.snapshot.source, connected=False)
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0)
+    scene.at(30, starved_s=30.0, source=away, meter=meter)
+    status = status_of(scene.observer.look())
+    assert status.verdict.startswith("Waiting for Kafka, which does not answer.")
+    assert status.throughput.bound_by is None
+    assert status.throughput.advice == "Kafka does not answer: nothing is learnt until it does."
+    assert (status.stream.lag_records, status.stream.lag_s) == (None, 30.0)
