@@ -5,7 +5,8 @@ no thread and no clock: the feed calls it on the generator's thread and passes t
 feed stops adding chunks when they hold too many bytes. It ends when it is dropped, or at the limit on rows.
 
 A block closes when it is full, when `max_wait` has run out since its oldest chunk was fetched, when it is flushed, and
-at the limit. There a chunk is split between two rows, and the next block continues with the rest of it.
+at the limit. There a chunk is split between two rows, and the next block continues with the rest of it. With
+`whole_batches` rows join the block a batch at a time: those that do not fill a batch wait beside it, even at a flush.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from pipelines.decode import Decoded
 from pipelines.open_block import Closing, OpenBlock
 from pipelines.row_order import Arrival, Rotation, RotationOptions, Turns
 from pipelines.schema import Schema
-from pipelines.slices import Remainder, SkipRange
+from pipelines.slices import Remainder, SkipRange, Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class AssembleOptions:
     seed: int = 0
     limit: int | None = None
     """Total rows to take; None for no limit."""
+    whole_batches: bool = False
+    """Whether rows that do not fill a batch wait for more, whatever the time; otherwise absent rows fill it up."""
     rotation: RotationOptions | None = None
     """Strict rotation over the partitions, for deterministic mode; None takes rows as they arrive."""
 
@@ -86,7 +89,12 @@ class Assembler:
         self._waiting_bytes = 0
         self._blocks = 0
         self._left = options.limit
+        if self._left is not None and options.whole_batches:
+            self._left -= self._left % options.batch_size
         self._open = self._new_block()
+        self._batch = OpenBlock(schema, options.batch_size, options.batch_size) if options.whole_batches else None
+        """With `whole_batches`: the rows that do not fill a batch yet, and the offsets behind the first of them."""
+        self._joined_at = self._turns.turn
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -96,7 +104,7 @@ class Assembler:
     @property
     def held_bytes(self) -> int:
         """The approximate memory of the open block and the chunks that wait."""
-        return self._waiting_bytes + self._open.nbytes
+        return self._waiting_bytes + self._open.nbytes + (self._batch.nbytes if self._batch else 0)
 
     @property
     def finished(self) -> bool:
@@ -163,7 +171,7 @@ class Assembler:
             incarnation=self.incarnation,
             seed=self._options.seed,
             shuffle=self._options.shuffle > 0,
-            turn=self._turns.turn,
+            turn=self._turns.turn if self._batch is None else self._joined_at,
         )
         block = self._open.close(closing)
         self._blocks += 1
@@ -185,9 +193,21 @@ class Assembler:
     def _fill(self, *, flush: bool = False) -> None:
         while self._open.room and (turn := self._turns.next(flush=flush)):
             remainder, share = turn
-            rows = min(remainder.rows, share, self._open.room)
-            self._open.add(self._table[remainder.decoded.partition], remainder.cut(rows))
+            rows = min(remainder.rows, share, (self._batch or self._open).room)
+            piece = remainder.cut(rows)
             # A chunk stays in memory as a whole until its last row is copied out of it.
             if remainder.exhausted:
                 self._waiting_bytes -= remainder.decoded.nbytes
             self._turns.took(rows)
+            self._add(self._table[remainder.decoded.partition], piece)
+
+    def _add(self, index: int, piece: Slice) -> None:
+        if self._batch is None:
+            self._open.add(index, piece)
+            return
+        self._batch.add(index, piece)
+        # Offsets without a row settle at once, unless rows before them still wait.
+        if not self._batch.rows or not self._batch.room:
+            self._open.append(self._batch)
+            self._batch = OpenBlock(self._schema, self._options.batch_size, self._options.batch_size)
+            self._joined_at = self._turns.turn

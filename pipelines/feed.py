@@ -7,11 +7,12 @@ Full: while it holds too many bytes the feed takes no chunk from the hand-off, w
 While the dataset's prefetch is full, tf.data does not call the generator. Empty: with no block to give, the feed gives
 a tick, so that the trainer looks at its commands.
 
-The feed ends when everything was sent (it then gives what is left), at the limit on records, or when it is stopped or
-the hand-off is closed (what it holds is then discarded, counted, and read again from Kafka). If the source or the
-decoding fails, it raises after the blocks that were complete.
+The feed ends when everything was sent (it then gives what is left, unless that waits for a whole batch), at the limit
+on records, or when it is stopped or the hand-off is closed (what it holds is then discarded, counted, and read again
+from Kafka). If the source or the decoding fails, it raises after the blocks that were complete.
 """
 
+import logging
 import math
 import threading
 import time
@@ -31,6 +32,8 @@ from pipelines.chunk_order import RotationOrder, draining
 from pipelines.decode import DecodePool, Refused
 from pipelines.record_balance import Balance, Balances, Stage
 from pipelines.slices import SkipRange, within
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 """The longest wait for the decode pool while there is room for more: new chunks may come to the hand-off meanwhile."""
@@ -234,6 +237,9 @@ class Feed:
         ended = isinstance(self._ending, HandoffEnded)
         while ended and not self.stopped and (block := self._assembler.take(self._clock(), flush=True)) is not None:
             yield self._sent(block)
+        if ended and not self.stopped and self._assembler.held_rows and not self._assembler.finished:
+            left = self._assembler.held_rows
+            log.info("Records left over for the next run, because they do not fill a batch: %d", left)
 
     def _has_room(self) -> bool:
         """Return whether another chunk may be taken. One is always decoded, however large it is."""

@@ -7,6 +7,7 @@ closes. The assembler calls it on the feed's thread.
 import math
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,17 @@ class _OpenSpan:
         self.end = piece.end
         self.counts += piece
         self.fingerprint = piece.fingerprint or self.fingerprint
+
+    def append(self, other: Self) -> None:
+        """Add a span that continues this one. Raise ValueError unless it does."""
+        if other.start != self.end:
+            raise ValueError(
+                f"offsets {self.end} to {other.start} are missing between a block and a batch that joins it"
+            )
+        self.first_row = other.first_row if self.first_row is None else self.first_row
+        self.end = other.end
+        self.counts += other.counts
+        self.fingerprint = other.fingerprint or self.fingerprint
 
     def close(self, partition: Partition) -> Span:
         """Return the span, frozen."""
@@ -118,6 +130,29 @@ class OpenBlock:
         self._newest_ms = max(self._newest_ms, newest) if self.rows else newest
         self.rows += piece.rows
         self.nbytes += decoded.nbytes * piece.rows // len(decoded.offsets)
+
+    def append(self, other: Self) -> None:
+        """Add all rows and offsets of another block, which continues this one and is not used afterwards."""
+        for partition, span in other._spans.items():
+            if partition in self._spans:
+                self._spans[partition].append(span)
+            else:
+                self._spans[partition] = span
+        self.fetched_at = min(self.fetched_at, other.fetched_at)
+        self.nbytes += other.nbytes
+        if not other.rows:
+            return
+        here, taken = slice(self.rows, self.rows + other.rows), slice(other.rows)
+        for name, array in self._features.items():
+            array[here] = other._features[name][taken]
+        for name, array in self._labels.items():
+            array[here] = other._labels[name][taken]
+        self._weights[here] = other._weights[taken]
+        self._offsets[here] = other._offsets[taken]
+        self._partitions[here] = other._partitions[taken]
+        self._oldest_ms = min(self._oldest_ms, other._oldest_ms) if self.rows else other._oldest_ms
+        self._newest_ms = max(self._newest_ms, other._newest_ms) if self.rows else other._newest_ms
+        self.rows += other.rows
 
     def close(self, closing: Closing) -> Block:
         """Return the block: rows permuted, the last batch filled up with absent rows, columns shaped to [k, B, ...].

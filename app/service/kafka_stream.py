@@ -203,6 +203,7 @@ class StreamFactory:
             # The assembler takes no limit below 1.
             limit=None if limit is None else max(1, limit - order.learnt),
             rotation=rotation,
+            whole_batches=training.partial_batches == "wait",
         )
 
     def _before(self, order: StreamStart) -> StreamsBefore:

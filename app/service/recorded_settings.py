@@ -11,7 +11,7 @@ from app.settings import Settings
 from app.settings.masking import masked
 from training.model.hyperparameters import HyperparameterOptions, OnChange
 
-_TRAINING = ("batch_size", "batches_per_call", "max_wait", "shuffle", "deterministic", "seed")
+_TRAINING = ("batch_size", "batches_per_call", "max_wait", "partial_batches", "shuffle", "deterministic", "seed")
 _MODEL = ("build", "preprocess")
 _RECORDS = ("label", "weight", "event_time")
 

@@ -215,6 +215,34 @@ def test_a_slice_settles_what_was_refused_before_its_rows_and_the_last_one_the_r
     assert [block.facts.spans[0].gaps for block in (first, second)] == [1, 1]
 
 
+def test_rows_that_fill_no_whole_batch_wait_even_at_a_flush() -> None:
+    assembler = make(batch_size=4, max_wait_s=1.0, whole_batches=True)
+    assembler.add(decoded(P0, [ROW] * 6))
+    block = assembler.take(5.0)
+    assert block is not None
+    assert (block.facts.batches, block.facts.spans[0].end) == (1, 4)
+    assert assembler.deadline() is None, "what waits for a batch is late at no time"
+    assembler.add(decoded(P0, [REFUSED], start=6))
+    assert drain(assembler, 99.0) == []
+    assembler.add(decoded(P1, [ROW] * 2, start=0))
+    (last,) = drain(assembler, 99.0)
+    assert [(span.start, span.end) for span in last.facts.spans] == [(4, 7), (0, 2)]
+    assert (last.rows.offsets >= 0).all()
+    assert assembler.held_rows == 0
+
+
+def test_records_set_aside_wait_for_no_whole_batch() -> None:
+    assembler = make(batch_size=4, max_wait_s=1.0, whole_batches=True)
+    assembler.add(decoded(P0, [REFUSED] * 3))
+    assert [block.facts.spans[0].end for block in drain(assembler, 5.0, flush=False)] == [3]
+
+
+def test_a_limit_takes_whole_batches_only() -> None:
+    assembler = make(batch_size=4, limit=7, whole_batches=True)
+    assert [block.facts.rows for block in feed(assembler, [decoded(P0, [ROW] * 9)])] == [4]
+    assert assembler.finished
+
+
 def test_a_block_of_records_set_aside_alone_has_no_batch() -> None:
     block = feed(make(), [decoded(P0, [REFUSED] * 3)])[0]
     assert (block.facts.batches, block.facts.rows, block.facts.oldest_ms) == (0, 0, 0)

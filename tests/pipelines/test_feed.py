@@ -133,6 +133,16 @@ def ids(blocks: Sequence[Block]) -> list[list[int]]:
     return [block.rows.features["id"][block.rows.offsets >= 0].tolist() for block in blocks]
 
 
+def test_records_that_fill_no_batch_are_left_over_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with rig(whole_batches=True) as made:
+        made.offer(chunk(P0, 5), chunk(P1, 2))
+        made.handoff.end()
+        assert ids(made.blocks()) == [[0, 1, 2, 3]]
+        assert made.feed.statistics().balances[P1].discarded == 2
+    assert "because they do not fill a batch: 3" in caplog.text
+
+
 def test_all_that_was_sent_comes_out_in_order_and_then_it_ends() -> None:
     with rig() as made:
         made.offer(chunk(P0, 5), chunk(P0, 10, start=5), chunk(P0, 4, start=15))

@@ -43,12 +43,15 @@ def chunk(partition: Partition, present: Sequence[bool], start: int = 0) -> Deco
     )
 
 
-def make(share: int = 2, limit: int | None = None, shuffle: int = 0, **rotation: Any) -> Assembler:
+def make(
+    share: int = 2, limit: int | None = None, shuffle: int = 0, *, whole: bool = False, **rotation: Any
+) -> Assembler:
     options = AssembleOptions(
         batch_size=2,
         batches_per_call=2,
         limit=limit,
         shuffle=shuffle,
+        whole_batches=whole,
         rotation=RotationOptions(share=share, **rotation),
     )
     return Assembler(SCHEMA, options, PARTITIONS, incarnation=1)
@@ -111,16 +114,16 @@ def test_blocks_do_not_depend_on_chunks_or_on_who_comes_first(
 
 
 @settings(deadline=None)
-@given(LOGS, CUTS, CUTS, ORDER, st.integers(1, 5), st.integers(1, 8))
+@given(LOGS, CUTS, CUTS, ORDER, st.integers(1, 5), st.integers(1, 8), st.booleans())
 def test_a_restart_after_any_block_goes_on_with_the_same_blocks(
-    log: Log, cuts: Any, others: Any, order: list[int], share: int, kept: int
+    log: Log, cuts: Any, others: Any, order: list[int], share: int, kept: int, whole: bool
 ) -> None:
-    undisturbed = run(make(share, shuffle=5), chunks_of(log, cuts, {}), order)
+    undisturbed = run(make(share, shuffle=5, whole=whole), chunks_of(log, cuts, {}), order)
     before = undisturbed[:kept]
     positions = {span.partition: span.end for block in before for span in block.facts.spans}
     start = before[-1].facts.turn if before else None
 
-    restarted = make(share, shuffle=5, start=start, positions=positions)
+    restarted = make(share, shuffle=5, whole=whole, start=start, positions=positions)
     after = run(restarted, chunks_of(log, others, positions), order)
 
     assert rows(before) + rows(after) == rows(undisturbed)

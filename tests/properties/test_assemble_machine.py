@@ -2,7 +2,8 @@
 
 Its chunks are made of one word an offset. What must hold of any block: it covers, of each partition, what follows the
 block before; it holds exactly the rows of what it covers; it counts all else under its one name; and it closes when it
-is full, when its time has run out, at the limit, or when nothing more comes, never otherwise.
+is full, when its time has run out, at the limit, or when nothing more comes, never otherwise. With whole batches it
+holds no row of a batch that is not full.
 """
 
 import math
@@ -88,8 +89,9 @@ class AssembleMachine(RuleBasedStateMachine):
         limit=st.sampled_from([None, None, None, 60]),
         share=st.integers(1, 4),
         cuts=st.booleans(),
+        whole=st.booleans(),
     )
-    def begin(self, *, share: int, cuts: bool, **options: Any) -> None:
+    def begin(self, *, share: int, cuts: bool, whole: bool, **options: Any) -> None:
         wait = None if self.rotates else options.pop("max_wait")
         self.share, self.cuts = share, CUTS if cuts else ()
         self.options = AssembleOptions(
@@ -99,13 +101,17 @@ class AssembleMachine(RuleBasedStateMachine):
             limit=options["limit"],
             max_wait_s=wait,
             rotation=RotationOptions(share=share) if self.rotates else None,
+            whole_batches=whole,
         )
+        self.limit = options["limit"]
+        if self.limit is not None:
+            self.limit -= self.limit % self._unit()
         self.assembler = Assembler(SCHEMA, self.options, KNOWN, INCARNATION, self.cuts)
         self.now = 100.0
         self.log: dict[Partition, list[str]] = {}
         self.covered: dict[Partition, int] = {}
-        self.fetched: deque[tuple[float, Partition, int]] = deque()
-        """Of each chunk that is not wholly covered: when it was fetched, and where it ends."""
+        self.fetched: deque[tuple[float, Partition, int, list[int]]] = deque()
+        """Of each chunk that is not wholly covered: when it was fetched, where it ends, and its rows."""
         self.arrived: list[int] = []
         """Rows in the order of their chunks."""
         self.taken: list[int] = []
@@ -127,8 +133,9 @@ class AssembleMachine(RuleBasedStateMachine):
         self.assembler.add(chunk(partition, len(log), kinds, lost=lost, now=self.now))
         start = len(log)
         log += [LOST] * lost + kinds
-        self.fetched.append((self.now, partition, len(log)))
-        self.arrived += [identity(partition, at) for at in range(start, len(log)) if self._is_row(partition, at)]
+        rows = [identity(partition, at) for at in range(start, len(log)) if self._is_row(partition, at)]
+        self.fetched.append((self.now, partition, len(log), rows))
+        self.arrived += rows
 
     @rule(partition=st.sampled_from(KNOWN), kinds=KINDS, older=st.integers(1, 3))
     def drop_a_chunk_that_is_late(self, partition: Partition, kinds: list[str], older: int) -> None:
@@ -151,7 +158,8 @@ class AssembleMachine(RuleBasedStateMachine):
         for _ in range(times):
             due = self._due()
             block = self.assembler.take(self.now)
-            assert (block is not None) is due
+            if block is None or not self.options.whole_batches:
+                assert (block is not None) is due
             if block is not None:
                 self._check(block)
 
@@ -164,9 +172,12 @@ class AssembleMachine(RuleBasedStateMachine):
         self.flushed = True
         while (block := self.assembler.take(self.now, flush=True)) is not None:
             self._check(block)
-        if self.options.limit is None:
-            assert self.covered == {partition: len(log) for partition, log in self.log.items()}
-            assert (self.assembler.held_rows, self.assembler.held_bytes) == (0, 0)
+        if self.limit is None:
+            held = len(self._order()) % self._unit()
+            assert self.assembler.held_rows == held
+            if not held:
+                assert self.covered == {partition: len(log) for partition, log in self.log.items()}
+                assert self.assembler.held_bytes == 0
 
     @invariant()
     def it_holds_what_it_was_given_and_has_not_given(self) -> None:
@@ -175,19 +186,24 @@ class AssembleMachine(RuleBasedStateMachine):
         assert self.assembler.held_rows == len(self.arrived) - len(self.taken)
         assert self.assembler.held_bytes >= 0
         assert self.assembler.dropped == self.dropped
-        assert self.assembler.finished is (len(self.taken) == self.options.limit)
+        assert self.assembler.finished is (len(self.taken) == self.limit)
         assert self.assembler.full is (self._ahead() >= self._room() > 0)
 
     # The model.
 
     def _room(self) -> int:
         """Return how many rows the open block can take."""
-        left = math.inf if self.options.limit is None else self.options.limit - len(self.taken)
+        left = math.inf if self.limit is None else self.limit - len(self.taken)
         return int(min(self.options.capacity, left))
 
     def _ahead(self) -> int:
         """Return how many rows can be put into a block now."""
-        return len(self._order()) - len(self.taken)
+        ahead = len(self._order()) - len(self.taken)
+        return ahead - ahead % self._unit()
+
+    def _unit(self) -> int:
+        """Return by how many rows a block grows."""
+        return self.options.batch_size if self.options.whole_batches else 1
 
     def _order(self) -> list[int]:
         """Return all rows that were given, in the order in which they have to come, as far as it is known."""
@@ -201,9 +217,17 @@ class AssembleMachine(RuleBasedStateMachine):
             return False
         if self._ahead() >= self._room():
             return True
-        oldest = min((at for at, partition, end in self.fetched if self.covered[partition] < end), default=math.inf)
         wait = self.options.max_wait_s
-        return wait is not None and self.now >= oldest + wait
+        return wait is not None and self.now >= self._oldest() + wait
+
+    def _oldest(self) -> float:
+        """Return when the oldest chunk was fetched of which something can be put into a block; infinity for none."""
+        chunks = [entry for entry in self.fetched if self.covered[entry[1]] < entry[2]]
+        if self.options.whole_batches:
+            # Chunks without rows are left out: whether these wait depends on the rows before them.
+            opened = self._order()[len(self.taken) :][: self._ahead()]
+            chunks = [entry for entry in chunks if any(row in opened for row in entry[3])]
+        return min((entry[0] for entry in chunks), default=math.inf)
 
     def _check(self, block: Block) -> None:
         room, facts = self._room(), block.facts
@@ -212,7 +236,9 @@ class AssembleMachine(RuleBasedStateMachine):
         here = block.rows.offsets >= 0
         rows = block.rows.features["id"][here].tolist()
         assert facts.rows == len(rows) == min(room, self._ahead())
-        assert facts.rows == room or self.flushed or self._due(), "it was closed for no reason"
+        rowless = self.options.whole_batches and not rows
+        assert facts.rows == room or self.flushed or rowless or self._due(), "it was closed for no reason"
+        assert facts.rows % self._unit() == 0
         expected = self._order()[len(self.taken) : len(self.taken) + len(rows)]
         assert (sorted(rows) if self.options.shuffle else rows) == (
             sorted(expected) if self.options.shuffle else expected

@@ -69,6 +69,13 @@ class TrainingSettings(Section):
         "that there "
         "are. Null: wait until all steps of a call are full.",
     )
+    partial_batches: Literal["pad", "wait"] = Field(
+        "pad",
+        description="What happens to records that do not fill a batch when max_wait is over. pad: a step runs with "
+        "them, and absent rows of weight 0 fill the batch up. wait: they wait for more records, however long that "
+        "takes; at the end of a run up to batch_size - 1 records are left for the next one. A model with "
+        "BatchNormalization needs wait.",
+    )
     shuffle: Count = Field(
         0, ge=0, description="How many rows are shuffled with each other; 0 keeps the order of arrival."
     )
