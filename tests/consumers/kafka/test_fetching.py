@@ -201,3 +201,38 @@ def test_offsets_that_retention_removed_end_the_fetching_where_that_is_set() -> 
 def test_polls_that_fail_again_and_again_end_the_fetching() -> None:
     with pytest.raises(HandoffBroken, match="fetching fails again and again"):
         fetch(FakeClient(*["fail"] * 100))
+
+
+class CountingHandoff(WatchedHandoff):
+    """A hand-off that counts how often a chunk is offered to it."""
+
+    offers = 0
+
+    def offer(self, chunk: Chunk) -> bool:
+        self.offers += 1
+        return super().offer(chunk)
+
+
+@pytest.mark.row(22)
+def test_while_the_handoff_is_full_the_source_looks_for_room_with_a_pause() -> None:
+    handoff = CountingHandoff(capacity_bytes=SMALL_BYTES)
+    options = KafkaOptions(bootstrap_servers=("localhost:1",), topics=("clicks",), group_id="g")
+
+    async def run() -> int:
+        incarnation = Incarnation(
+            number=1, positions={A: 0, B: 0}, fingerprints={}, until={A: 500, B: 500}, handoff=handoff
+        )
+        client = cast("KafkaClient", FakeClient(end=500))
+        fetching = Fetching(incarnation, client=client, options=options, meter=SourceMeter(), room=asyncio.Event())
+        task = asyncio.create_task(fetching.run())
+        await asyncio.to_thread(handoff.may_receive.wait, 20)  # a chunk was refused
+        await asyncio.sleep(0.1)
+        before = handoff.offers
+        await asyncio.sleep(0.3)
+        offers = handoff.offers - before
+        handoff.close()
+        await task
+        return offers
+
+    offers = asyncio.run(run())
+    assert 0 < offers <= 2 * 0.3 / 0.01, "of two partitions at most one chunk each in a pause"

@@ -206,14 +206,6 @@ TEETH = (
         test=f"{_AWAY}::test_while_a_killed_broker_is_away_the_queue_is_learnt_and_then_little_is_used",
     ),
     Tooth(
-        row=7,
-        missing="Whoever has nothing to read looks again without a pause.",
-        file="consumers/kafka/fetching.py",
-        text="            async with asyncio.timeout(_LOOK_EVERY_S):",
-        instead="            async with asyncio.timeout(0):",
-        test=f"{_AWAY}::test_while_a_killed_broker_is_away_the_queue_is_learnt_and_then_little_is_used",
-    ),
-    Tooth(
         row=8,
         missing="A question is given up before its request is, so that its connection never is.",
         file="consumers/kafka/client.py",
@@ -431,6 +423,14 @@ TEETH = (
         text="        self._memory[: len(line)] = line\n",
         test="tests/faults/test_crash_loop.py::test_a_record_that_kills_the_process_is_named_by_a_paused_start_and"
         "_skipped",
+    ),
+    Tooth(
+        row=22,
+        missing="While the hand-off is full, the source looks for room without a pause.",
+        file="consumers/kafka/fetching.py",
+        text="            async with asyncio.timeout(_LOOK_EVERY_S):",
+        instead="            async with asyncio.timeout(0):",
+        test="tests/consumers/kafka/test_fetching.py::test_while_the_handoff_is_full_the_source_looks_for_room_with_a_pause",
     ),
     Tooth(
         row=22,
