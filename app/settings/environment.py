@@ -1,15 +1,16 @@
 """The environment over the file: `MILLRACE_KAFKA__TOPICS=clicks,views` sets `kafka.topics`.
 
 The one place that reads the process's environment. Variables are upper or lower case; lists are comma separated or
-JSON, mappings are JSON, `null` unsets. A variable with `__` in its name is meant for us, so an unknown one is an error;
-one without may be somebody else's (Kubernetes writes MILLRACE_PORT for a service of that name) and counts only if it
-names a setting. Below mappings whose keys are the user's own (`model.args`) a value is JSON where it can be.
+JSON, mappings are JSON, `null` unsets. A variable with `__` in its name is meant for us, so an unknown one is an error,
+as is one that spells a setting with `_` in place of `__`. Any other is ignored with a warning, except for those that
+Kubernetes writes for a service of our name (MILLRACE_PORT). Below mappings whose keys are the user's own (`model.args`)
+a value is JSON where it can be.
 """
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_origin
 
 from pydantic import BaseModel
@@ -18,10 +19,10 @@ from pydantic_settings import EnvSettingsSource
 from pydantic_settings.sources.utils import parse_env_vars
 
 from app.settings.all_settings import matches, settings_of
+from app.settings.spelling import DELIMITER, PREFIX
+from app.settings.stray_variables import Strays, strays_in
 from app.settings.yaml_file import Key
 
-PREFIX = "MILLRACE_"
-DELIMITER = "__"
 _NULL = "null"
 
 
@@ -34,6 +35,8 @@ class Overrides:
     """Who says so for each key: the variable, as it is spelled in the environment, or the option."""
     unknown: dict[Key, str] = field(default_factory=dict)
     """Variables that are meant for us and belong to no section."""
+    strays: Strays = field(default_factory=Strays)
+    """Variables without `__` that name no setting."""
 
     def under(self, option: str, key: Key, value: Any) -> "Overrides":
         """Return a copy with one option over it, which replaces the setting that it names and all below."""
@@ -41,7 +44,7 @@ class Overrides:
         def beside(mapping: dict[Key, Any]) -> dict[Key, Any]:
             return {other: kept for other, kept in mapping.items() if other[: len(key)] != key}
 
-        return Overrides({**beside(self.values), key: value}, {**beside(self.names), key: option}, self.unknown)
+        return replace(self, values={**beside(self.values), key: value}, names={**beside(self.names), key: option})
 
 
 def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | None = None) -> Overrides:
@@ -52,7 +55,8 @@ def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | Non
     known = {key: name for name, key in keys.items() if key[0] in settings.model_fields}
     unknown = {key: name for name, key in keys.items() if key not in known and len(key) > 1}
     values = {key: _value(settings, name, key, ours[name]) for key, name in known.items()}
-    return Overrides(values, _said(known), _said(unknown))
+    strays = strays_in(settings, (name for name, key in keys.items() if key not in known and key not in unknown))
+    return Overrides(values, _said(known), _said(unknown), strays)
 
 
 def of_others() -> dict[str, str]:
@@ -85,7 +89,7 @@ def _value(settings: type[BaseModel], name: str, key: Key, text: str) -> Any:
 def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from app.settings.environment import read_environment
+from app.settings.environment import Overrides, read_environment
 from app.settings.errors import SettingsError
 from app.settings.root import Settings
 from app.settings.section import FOLDER, Section
@@ -29,6 +29,8 @@ class Loaded:
     settings: Settings
     origins: Mapping[str, str]
     """By dotted key: `default`, `clicks.yaml:7` or `environment MILLRACE_NAME`."""
+    warnings: tuple[str, ...] = ()
+    """What is probably a mistake, and prevents nothing."""
 
 
 def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Loaded:
@@ -44,10 +46,10 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Loaded:
         if values.get(section) is None and section != "name" and (info.is_required() or section in values):
             values[section] = {}  # so that the settings missing in it are named, each by itself
     settings, error = _validated(Settings, values, document.path.absolute().parent)
-    if settings is None or overrides.unknown:
+    if settings is None or overrides.unknown or overrides.strays.misspelled:
         raise SettingsError(describe(Settings, error, places)) from None
     origins = {dotted(key): _origin(key, places) for key, _ in leaves(settings.model_dump(mode="json"))}
-    return Loaded(settings, origins)
+    return Loaded(settings, origins, tuple(_warnings(overrides)))
 
 
 class _KafkaAlone(Section):
@@ -67,9 +69,15 @@ def load_kafka(
         overrides = overrides.under("--bootstrap-servers", ("kafka", "bootstrap_servers"), list(servers))
     values = _overlaid({"kafka": {"bootstrap_servers": list(LOCAL), "group": "millrace-init"}}, overrides.values)
     settings, error = _validated(_KafkaAlone, values, folder.absolute())
-    if settings is None:
+    if settings is None or overrides.strays.misspelled:
         raise SettingsError(describe(_KafkaAlone, error, Places(Document(path=folder), overrides))) from None
     return settings.kafka
+
+
+def _warnings(overrides: Overrides) -> Iterator[str]:
+    for name, similar in overrides.strays.ignored.items():
+        hint = "" if similar is None else f"; did you mean {similar}?"
+        yield f"environment {name} is ignored, because it names no setting{hint}"
 
 
 def leaves(values: Mapping[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:

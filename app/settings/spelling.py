@@ -1,4 +1,4 @@
-"""How keys and values are spelled in errors, in `config show` and in the reference."""
+"""How keys and values are spelled in errors, in the environment, in `config show` and in the reference."""
 
 import json
 import re
@@ -7,6 +7,8 @@ from typing import Any
 
 from app.settings.yaml_file import Key
 
+PREFIX = "MILLRACE_"
+DELIMITER = "__"
 _PLAIN = re.compile(r"(?![.-]*\d)[A-Za-z_./-][\w./:+-]*(?<!:)")
 _WORDS = {"null", "true", "false", "~", "", "-", ".nan", ".inf", "-.inf"}
 
@@ -17,6 +19,11 @@ def dotted(key: Key) -> str:
     for part in key:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.lstrip(".")
+
+
+def variable(key: Key) -> str:
+    """Return a key as `MILLRACE_KAFKA__TOPICS`."""
+    return PREFIX + DELIMITER.join(map(str, key)).upper()
 
 
 def flow(value: Any) -> str:

@@ -15,10 +15,15 @@ from pydantic.fields import FieldInfo
 from app.settings.all_settings import matches, settings_of, spelled
 from app.settings.environment import Overrides
 from app.settings.section import SettingError
+from app.settings.sections.records import LABELS_BY_NAME, ONE_LABEL
 from app.settings.spelling import dotted, flow
 from app.settings.yaml_file import Document, Key
 
 _LONGEST = 60
+_MOST = 50
+"""How many problems are described; a name is compared with that of every setting, which takes milliseconds."""
+_FORMS = frozenset({ONE_LABEL, LABELS_BY_NAME, "[key]"})
+"""Parts of pydantic's locations that are no keys: the form of a value that it tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +54,21 @@ def describe(settings: type[BaseModel], error: ValidationError | None, places: P
     """Return one line for each problem."""
     known = dict(settings_of(settings))
     raised = [] if error is None else error.errors(include_url=False)
-    meant = {_meant(_key(problem), known) for problem in raised if problem["type"] == "extra_forbidden"}
+    raised = sorted((one for one in raised if not _follows(one, raised)), key=lambda one: places.order(_key(one)))
+    described, more = raised[:_MOST], len(raised) - _MOST
+    meant = {_meant(_key(problem), known) for problem in described if problem["type"] == "extra_forbidden"}
     found = [
-        _text(problem, known)
-        for problem in raised
-        if not _follows(problem, raised) and not (problem["type"] == "missing" and _key(problem) in meant)
+        _text(problem, known) for problem in described if not (problem["type"] == "missing" and _key(problem) in meant)
     ]
     found += [(key, _unknown(key, known)) for key in places.overrides.unknown]
     found.sort(key=lambda problem: places.order(problem[0]))
-    lines = (f"{places.origin(key) or places.document.path}: {text}" for key, text in found)
+    lines = [f"{places.origin(key) or places.document.path}: {text}" for key, text in found]
+    lines += [
+        f"environment {name}: this names no setting; did you mean {right}?"
+        for name, right in places.overrides.strays.misspelled.items()
+    ]
+    if more > 0:
+        lines.append(f"{places.document.path}: and {more:,} problems more")
     return list(dict.fromkeys(lines))
 
 
@@ -71,7 +82,7 @@ def _follows(problem: Any, others: list[Any]) -> bool:
 
 def _key(problem: Any) -> Key:
     """Return the key of the problem, without pydantic's marks for the form of a value that it tried."""
-    return tuple(part for part in problem["loc"] if not str(part).startswith(("<", "[")))
+    return tuple(part for part in problem["loc"] if part not in _FORMS)
 
 
 def _text(problem: Any, known: Mapping[Key, FieldInfo]) -> tuple[Key, str]:

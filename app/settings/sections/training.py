@@ -127,10 +127,13 @@ class TrainingSettings(Section):
     def _determinism(self) -> Self:
         if not self.deterministic:
             return self
+        needs = []
         if self.max_wait is not None:
-            raise SettingError("deterministic", "this needs training.max_wait: null, or timing decides what is learnt")
+            needs.append("training.max_wait: null, or timing decides what is learnt")
         if self.replicas != 1:
-            raise SettingError("deterministic", f"this needs training.replicas: 1, not {self.replicas}")
+            needs.append(f"training.replicas: 1, not {self.replicas}")
+        if needs:
+            raise SettingError("deterministic", f"this needs {'; and '.join(needs)}")
         return self
 
     @model_validator(mode="after")

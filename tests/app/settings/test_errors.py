@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import load
+from app.settings import load, load_kafka
 from consumers.errors import ConfigError
 
 Problem = Callable[..., str]
@@ -88,6 +88,11 @@ def test_a_wrong_value_is_quoted_with_the_way_out(problem: Problem, text: str, l
             "training: {deterministic: true, max_wait: null}",
             "training.deterministic: this needs training.replicas: 1, not auto",
         ),
+        (
+            "training: {deterministic: true}",
+            "training.deterministic: this needs training.max_wait: null, or timing decides what is learnt; and "
+            "training.replicas: 1, not auto",
+        ),
     ],
 )
 def test_determinism_says_what_it_needs(problem: Problem, text: str, line: str) -> None:
@@ -136,6 +141,24 @@ def test_a_variable_of_an_unknown_section_is_not_ignored(problems: Problems) -> 
         line
         == "environment MILLRACE_TRAINIG__BATCH_SIZE: trainig.batch_size is not a setting; did you mean training.batch_size?"
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "right"),
+    [
+        ("MILLRACE_TRAINING_BATCH_SIZE", "MILLRACE_TRAINING__BATCH_SIZE"),
+        ("millrace_checkpoints_keep_last", "MILLRACE_CHECKPOINTS__KEEP__LAST"),
+        ("MILLRACE_MODEL_ARGS_BUCKETS", "MILLRACE_MODEL__ARGS__BUCKETS"),
+        ("MILLRACE_RECORDS_FEATURES_AD_ID", "MILLRACE_RECORDS__FEATURES__AD_ID"),
+    ],
+)
+def test_a_variable_with_one_underscore_for_two_is_refused(problems: Problems, variable: str, right: str) -> None:
+    assert problems(**{variable: "5"}) == [f"environment {variable}: this names no setting; did you mean {right}?"]
+
+
+def test_a_variable_with_one_underscore_is_refused_without_a_config_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean MILLRACE_KAFKA__SECURITY_PROTOCOL"):
+        load_kafka(tmp_path, "clicks", None, {"MILLRACE_KAFKA_SECURITY_PROTOCOL": "SSL"})
 
 
 @pytest.mark.parametrize(
@@ -235,12 +258,44 @@ def test_an_empty_file_is_told_all_that_it_lacks(problems: Problems) -> None:
         ("name: !secret a", "clicks.yaml:1: the tag !secret is not one of YAML's core schema; leave it out"),
         ("? [a]\n: b", "clicks.yaml:1: a key is a list or a mapping; write a word"),
         ("name: !!int x", "clicks.yaml:1: the tag tag:yaml.org,2002:int does not fit its value; leave it out"),
+        ("stop: {<<: 5}", "clicks.yaml:1: << merges mappings; write an alias of one, as in <<: *other, or a list of them"),
+        ("stop: {<<: [{grace: 5s}, 5]}", "clicks.yaml:1: << merges mappings; write an alias of one, as in <<: *other, or a list of them"),
+        ("stop: &a {<<: *a}", "clicks.yaml is nested without end; take out anchors that hold themselves"),
+        ("[" * 1000, "clicks.yaml is nested without end; take out anchors that hold themselves"),
         ("name: &a [*a]", "clicks.yaml is nested without end; take out anchors that hold themselves"),
         ("name: \x01", "clicks.yaml is not YAML: it holds characters that YAML does not allow"),
     ],
 )  # fmt: skip
 def test_what_is_not_yaml_is_told_with_its_line(problems: Problems, text: str, line: str) -> None:
     assert problems(text) == [line]
+
+
+def test_a_quoted_merge_key_is_a_key_like_any_other(problem: Problem) -> None:
+    assert problem('stop: {"<<": 5}') == "clicks.yaml:6: stop.<< is not a setting; here are grace"
+
+
+TOO_LARGE = "a config is a page or two, so name the right file, and keep tables in files that model.py reads"
+
+
+def test_aliases_that_multiply_are_refused(problems: Problems) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    assert problems("\n".join(lines)) == [
+        f"clicks.yaml holds more than 50,000 keys and values, its aliases written out; {TOO_LARGE}"
+    ]
+
+
+def test_a_file_that_is_no_config_is_refused_by_its_size(problems: Problems) -> None:
+    unknown_keys = "".join(f"key{number}: 1\n" for number in range(200_000))
+    assert problems(unknown_keys) == [f"clicks.yaml is larger than 1 MiB; {TOO_LARGE}"]
+
+
+def test_of_very_many_problems_the_first_are_listed(problems: Problems) -> None:
+    lines = problems("".join(f"xyzzy{number}: 1\n" for number in range(200)))
+    assert len(lines) == 51
+    assert lines[0].startswith("clicks.yaml:1: xyzzy0 is not a setting")
+    assert lines[-1] == "clicks.yaml: and 156 problems more"
+    assert len(problems("a: 1\n" * 200)) == 50
 
 
 def test_a_file_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:

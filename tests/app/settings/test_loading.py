@@ -139,6 +139,45 @@ def test_what_others_call_millrace_is_left_alone(load_text: Any) -> None:
     assert loaded == load_text()
 
 
+def test_a_variable_that_names_no_setting_is_ignored_with_a_warning(load_text: Any) -> None:
+    loaded = load_text(MILLRACE_LOG_LEVEL="debug", MILLRACE_COLOUR="blue")
+    assert loaded.settings == load_text().settings
+    assert loaded.warnings == (
+        "environment MILLRACE_LOG_LEVEL is ignored, because it names no setting; did you mean MILLRACE_LOGS__LEVEL?",
+        "environment MILLRACE_COLOUR is ignored, because it names no setting",
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MILLRACE_FAILPOINTS",
+        "MILLRACE_TOKEN_FILE",
+        "MILLRACE_MAVEN_REPOSITORY",
+        "MILLRACE_TEST_BOOTSTRAP",
+        "MILLRACE_PORT",
+        "MILLRACE_SERVICE_PORT_HTTP",
+        "MILLRACE_HEADLESS_PORT_8080_TCP_ADDR",
+        "MILLRACE_API_SERVICE_HOST",
+    ],
+)
+def test_variables_that_others_read_or_write_cause_no_warning(load_text: Any, name: str) -> None:
+    assert load_text(**{name: "x"}).warnings == ()
+
+
+def test_mappings_are_merged_and_what_stands_beside_goes_first(load_text: Any, tmp_path: Path) -> None:
+    text = WITH_RECORDS.format(
+        "{features: {a: &a {dtype: float32, missing: 0.0}, b: &b {dtype: int8, shape: [2]},"
+        " c: {field: x, <<: [*a, *b], missing: 1.0},\n d: {<<: *c, field: y, min: 9}}}"
+    ).replace(" c: {", " c: &c {")
+    loaded = load_text(text)
+    features = {field.name: field for field in to_schema(loaded.settings.records).features}
+    assert features["c"] == Field(name="c", source="x", dtype="float32", shape=(2,), missing=1.0)
+    assert features["d"] == Field(name="d", source="y", dtype="float32", shape=(2,), missing=1.0, min=9)
+    assert loaded.origins["records.features.d.min"] == f"{tmp_path / 'clicks.yaml'}:6"
+    assert loaded.origins["records.features.d.dtype"] == f"{tmp_path / 'clicks.yaml'}:5"
+
+
 def test_yaml_1_2_is_read(load_text: Any) -> None:
     text = "  args: {country: NO, rate: 1.0e6, small: 1e-3, day: 2026-11-21, n: 100_000, octal: 0o17, on: off, t: 1:30}"
     loaded = load_text(
