@@ -32,6 +32,8 @@ def gist(error: BaseException) -> str:
 
     Keras adds a coloured line of its own before the message of a layer; it is left out.
     """
+    if isinstance(error, SystemExit):
+        return f"SystemExit: it calls sys.exit({error.code!r}), which would end the service; raise an error instead"
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines()]
     message = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
     return f"{type(error).__name__}: {message}"

@@ -91,6 +91,6 @@ def _model_at_fault(what: str) -> Iterator[None]:
         yield
     except MillraceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         log.debug("model.build: %s", what, exc_info=True)
         raise ModelError(f"model.build: {what}: {gist(error)}") from error

@@ -178,7 +178,7 @@ class Learner:
             if not self.model.built:
                 self.model(x, training=False)  # what it raises says more than Keras' "unable to build" does
             self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(f"model.build: the model does not build on the schema's rows: {gist(error)}") from error
         # Before the first call, because its traced loop cannot create variables.
         if self.model.optimizer is not None and not self.model.optimizer.built:

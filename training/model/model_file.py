@@ -79,7 +79,7 @@ def _import(path: Path) -> ModuleType:
     writes_bytecode, sys.dont_write_bytecode = not sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"model.build: {path} does not import: {_where(error, path)}") from error
     finally:
         sys.dont_write_bytecode = not writes_bytecode
@@ -109,7 +109,7 @@ def _check_arguments(build: Callable[..., Any], source: ModelFile) -> None:
 def _call(build: Callable[..., Any], source: ModelFile) -> Any:
     try:
         return build(**source.args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"model.build: {source.function} raised {_where(error, source.path)}") from error
 
 

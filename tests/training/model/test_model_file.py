@@ -124,6 +124,16 @@ def test_a_build_that_raises_without_a_word_is_told_all_the_same(tmp_path: Path)
         _load(tmp_path, "def build_model():\n    raise AssertionError\n").build()
 
 
+EXITS = "SystemExit: it calls sys.exit(0), which would end the service; raise an error instead"
+
+
+def test_a_file_or_a_build_that_exits_is_refused_with_its_line(tmp_path: Path) -> None:
+    assert _told(tmp_path, "import sys\nsys.exit(0)\n").endswith(f"model.py does not import: {EXITS} (line 2)")
+    with pytest.raises(ModelError) as caught:
+        _load(tmp_path, "import sys\ndef build_model():\n    sys.exit(0)\n").build()
+    assert str(caught.value) == f"model.build: build_model raised {EXITS} (line 3)"
+
+
 def test_of_a_long_message_the_first_line_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"ValueError: first \(line 2\)$"):
         _load(tmp_path, "def build_model():\n    raise ValueError('first\\nsecond')\n").build()
