@@ -39,6 +39,7 @@ from consumers.kafka.client_internals import (
     take_commit_errors,
 )
 from consumers.kafka.high_watermarks import high_watermarks
+from consumers.kafka.missing_topics import missing_topic
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
 
@@ -263,12 +264,21 @@ class KafkaClient:
         self.cluster_id = getattr(answer, "cluster_id", None)
         for code, topic, *_ in answer.topics:
             if code == _MISSING:
-                raise TopicMissingError(missing_topic(topic, self._options.servers))
+                names = await self._topics_there()
+                raise TopicMissingError(missing_topic(topic, self._options.servers, names))
             if code == _UNAUTHORIZED:
                 raise SourceError(f"Kafka does not let us see topic {topic}: grant Describe and Read to the user")
         # The answer to a request of ours does not reach the client's metadata; only a request of its own does.
         while not all(self._client.cluster.partitions_for_topic(topic) for topic in topics):
             await self._client.set_topics(topics)
+
+    async def _topics_there(self) -> list[str]:
+        """Return the names of the topics that this user can see; none where the broker does not tell."""
+        try:
+            answer = await self._client.send(self._client.get_random_node(), MetadataRequest(None))
+        except KafkaError:
+            return []
+        return [name for _, name, internal, *_ in answer.topics if not internal]
 
 
 class GroupCommits:
@@ -331,14 +341,6 @@ class GroupCommits:
         for partition in self._consumer.assignment():
             self._consumer.seek(partition, offsets.get(partition, 0))
             self._consumer.pause(partition)
-
-
-def missing_topic(topic: str, servers: str) -> str:
-    """Return the error text for a topic that does not exist."""
-    return (
-        f"topic {topic} is not at {servers}; create it: "
-        f"kafka-topics.sh --bootstrap-server {servers} --create --topic {topic} --partitions 4"
-    )
 
 
 def _to_aiokafka(partitions: Iterable[Partition]) -> list[TopicPartition]:

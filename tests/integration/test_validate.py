@@ -108,6 +108,12 @@ def test_a_missing_topic_is_told_how_to_be_made(config: Config, topic: MakeTopic
     assert named(checks, "records").outcome is CheckOutcome.SKIP
 
 
+def test_a_misspelt_topic_is_answered_with_the_nearest_one(config: Config, topic: MakeTopic) -> None:
+    there = topic()
+    checks, _ = examined(config.settings(there.upper()))
+    assert f"did you mean {there}" in named(checks, "topics").detail
+
+
 def test_dead_letters_need_a_topic_of_their_own(config: Config, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
     assert named(examined(config.settings(name, dead_letters=letters))[0], "dead letters").outcome is CheckOutcome.OK
