@@ -10,6 +10,8 @@ import sys
 import threading
 
 from app.api.server import ApiServer
+from app.monitoring.ending import ending_of
+from app.monitoring.snapshot import take
 from app.service.service import RunOptions, Service
 from app.service.signals import FORCED, Signals
 from app.settings import Loaded
@@ -63,6 +65,8 @@ def _ending(service: Service) -> int:
         os._exit(FORCED)
     error = service.error
     if error is None:
+        if (summary := ending_of(take(service))) is not None:
+            log.info("ended: %s", summary)
         return 0
     if isinstance(error, MillraceError):
         raise error

@@ -90,9 +90,13 @@ def _behind(observation: Observation) -> str | None:
 
 def _live(observation: Observation) -> list[str]:
     posting = observation.snapshot.posting
-    if posting is None or not posting.live.values:
+    return [] if posting is None else how_well(posting.live)
+
+
+def how_well(live: LiveSnapshot) -> list[str]:
+    """Return a sentence on the metric that the model is judged by, beside guessing; none without a value."""
+    if not live.values:
         return []
-    live = posting.live
     name = headline(live)
     guess = live.baseline.get(name)
     beside = "" if guess is None else f" (base rate {guess:.3g})"

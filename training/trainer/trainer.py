@@ -325,6 +325,7 @@ class Trainer:
         self._phases.enter(Phase.STOPPING)
         self._close_stream()
         self._saving.finish()
+        self._post()
         self._phases.enter(Phase.ENDED)
         for stop in self._stopping:
             stop.answer.set_result(None)
