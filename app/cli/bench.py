@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.options import ConfigFile, Json
+from app.cli.config_file import ConfigFile
+from app.cli.options import Json, loaded
 from app.service.logs import configure
-from app.settings import load
-from app.settings.environment import quiet_tensorflow
+from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
 
 if TYPE_CHECKING:
     from app.tools.bench import Trial
@@ -24,7 +24,7 @@ _SPENT = {
 
 
 def bench(
-    file: ConfigFile,
+    file: ConfigFile = None,
     seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long to measure.")] = 20.0,
     as_json: Json = False,
 ) -> None:
@@ -33,13 +33,14 @@ def bench(
     Leaves nothing behind: checkpoints are thrown away, no offset is committed, no dead letter is sent. Other programs
     on this machine slow it down. Example: millrace bench -c clicks.yaml
     """
-    loaded = load(file)
+    require_tensorflow_backend()
+    found = loaded(file)
     typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
     quiet_tensorflow()
     from app.tools.bench import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
 
-    configure(name=loaded.settings.name, form=loaded.settings.logs.format, level="warning")
-    trial = run_trial(loaded, seconds)
+    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
+    trial = run_trial(found, seconds)
     if as_json:
         typer.echo(json.dumps(_facts(trial), indent=2))
         return

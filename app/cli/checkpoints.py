@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Config, ConfigFile, Json, TokenFile, Url, checkpoint_number, service
+from app.cli.config_file import ConfigFile
+from app.cli.options import Config, Json, TokenFile, Url, checkpoint_number, loaded, service
 from app.cli.render import differences
 from app.cli.render.lineage import LISTED, as_row, described, in_words, listed
 from app.cli.render.tables import print_table
-from app.settings import Settings, load, to_schema
-from app.settings.environment import quiet_tensorflow
+from app.settings import Settings, to_schema
+from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
 from app.tools.service_client import saved
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
@@ -50,7 +51,7 @@ def save(
 
 
 @checkpoints.command("list")
-def listing(file: ConfigFile, as_json: Json = False) -> None:
+def listing(file: ConfigFile = None, as_json: Json = False) -> None:
     """List all checkpoints, the newest first.
 
     Example: millrace checkpoints list -c clicks.yaml
@@ -65,7 +66,7 @@ def listing(file: ConfigFile, as_json: Json = False) -> None:
 
 
 @checkpoints.command()
-def show(which: Which, file: ConfigFile, as_json: Json = False) -> None:
+def show(which: Which, file: ConfigFile = None, as_json: Json = False) -> None:
     """Show where a checkpoint comes from.
 
     The offsets in it and their outcome, their event times, what was skipped, when, why, by whom and with which versions
@@ -81,7 +82,7 @@ def show(which: Which, file: ConfigFile, as_json: Json = False) -> None:
 def diff(
     first: Annotated[int, typer.Argument(min=0, metavar="A", help="A checkpoint's number.")],
     second: Annotated[int, typer.Argument(min=0, metavar="B", help="Another checkpoint's number.")],
-    file: ConfigFile,
+    file: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Show what differs between two checkpoints: offsets, commands, settings, code, and each variable's numbers.
@@ -99,7 +100,7 @@ def diff(
 
 @checkpoints.command()
 def verify(
-    file: ConfigFile,
+    file: ConfigFile = None,
     number: Annotated[int | None, typer.Argument(min=0, help="The checkpoint's number; default: all.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -125,13 +126,14 @@ def verify(
 def weights(
     which: Which,
     out: Annotated[Path, typer.Argument(metavar="OUT.weights.h5", help="The file to write.")],
-    file: ConfigFile,
+    file: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint's weights as a Keras .weights.h5 file, for `model.load_weights` without millrace.
 
     Example: millrace checkpoints weights 37 clicks.weights.h5 -c clicks.yaml
     """
+    require_tensorflow_backend()
     quiet_tensorflow()
     # These load TensorFlow, which the other verbs of the family do without.
     from app.service.model_setup import model_file  # noqa: PLC0415
@@ -151,9 +153,9 @@ def weights(
         typer.echo(f"wrote {written:,} bytes of checkpoint {number} to {out}")
 
 
-def _settings(file: Path) -> "Settings":
+def _settings(file: Path | None) -> "Settings":
 
-    return load(file).settings
+    return loaded(file).settings
 
 
 def _store(settings: "Settings") -> "CheckpointStore":

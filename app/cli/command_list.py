@@ -10,9 +10,11 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.completion import completion_init  # type: ignore[attr-defined]  # not among the names that it exports
+from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]  # as above
 
 from app.cli.errors import ending
+from app.cli.notes import json_wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,12 @@ VERBS: Mapping[str, Verb] = {
     "local": Verb(
         "app.cli.local:local", "Run a Kafka on this machine, without Java or Docker, and write records to it."
     ),
+    "completion": Verb(
+        "app.cli.completion:completion", "Print the script that lets a shell complete verbs and options."
+    ),
+    "version": Verb(
+        "app.cli.version:version", "Print the versions of millrace, Python and the libraries that it runs on."
+    ),
 }
 """In the order in which --help lists them."""
 
@@ -101,6 +109,12 @@ class LazyGroup(TyperGroup):
         """Return the names in the order of the list."""
         return list(VERBS)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the verbs that begin so, without an import of any; a verb completes its own options."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=verb.help) for name, verb in VERBS.items() if name.startswith(incomplete)]
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
         """Write each verb with the first sentence of its help."""
         with formatter.section("Commands"):
@@ -112,6 +126,7 @@ application = typer.Typer(
     cls=LazyGroup,
     help="A Kafka topic goes in; a Keras model that never stops learning comes out.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -137,4 +152,7 @@ def millrace(
 
 def main() -> None:
     """Run the command in this process's arguments and exit with its code."""
-    raise SystemExit(ending(lambda: application(prog_name="millrace")))
+    completion_init()
+    # Under --json a usage error must not be printed by typer, in its own form.
+    standalone = not json_wanted()
+    raise SystemExit(ending(lambda: application(prog_name="millrace", standalone_mode=standalone)))

@@ -4,8 +4,8 @@ import json
 
 import typer
 
-from app.cli.options import ConfigFile, Json
-from app.settings import load
+from app.cli.config_file import ConfigFile
+from app.cli.options import Json, loaded
 from app.settings.json_schema import json_schema
 from app.settings.loading import leaves
 from app.settings.masking import masked
@@ -16,19 +16,19 @@ config = typer.Typer(help="Show the effective settings, or the JSON Schema of a 
 
 @config.command()
 def show(
-    file: ConfigFile,
+    file: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Print every effective value with its origin, secrets masked.
 
     Example: millrace config show -c clicks.yaml
     """
-    loaded = load(file)
-    values = masked(loaded.settings.model_dump(mode="json"))
+    found = loaded(file)
+    values = masked(found.settings.model_dump(mode="json"))
     if as_json:
-        typer.echo(json.dumps({"settings": values, "origins": dict(loaded.origins)}, indent=2))
+        typer.echo(json.dumps({"settings": values, "origins": dict(found.origins)}, indent=2))
         return
-    for line in _table(values, dict(loaded.origins)):
+    for line in _table(values, dict(found.origins)):
         typer.echo(line)
 
 

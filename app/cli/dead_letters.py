@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import ConfigFile, Json
+from app.cli.config_file import ConfigFile
+from app.cli.options import Json, loaded
 from app.cli.render import dead_letters as rendered
 from app.cli.render.tables import print_table
-from app.settings import Settings, load
+from app.settings import Settings
 from consumers.dead_letters import reader
 from consumers.dead_letters.redrive import Redrive, plan_redrive
 from consumers.dead_letters.redrive import redrive as carry_out
@@ -24,7 +25,7 @@ Values = Annotated[bool, typer.Option("--values", help="Show keys and values too
 
 @dead_letters.command("list")
 def listing(
-    file: ConfigFile,
+    file: ConfigFile = None,
     last: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest to list.")] = 20,
     values: Values = False,
     as_json: Json = False,
@@ -49,7 +50,7 @@ def listing(
 @dead_letters.command()
 def show(
     place: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="Where the letter is, as in the list.")],
-    file: ConfigFile,
+    file: ConfigFile = None,
     values: Values = False,
     as_json: Json = False,
 ) -> None:
@@ -68,7 +69,7 @@ def show(
 @dead_letters.command()
 def redrive(
     to: Annotated[str, typer.Option(metavar="TOPIC", help="The topic to send the records to; it has to exist.")],
-    file: ConfigFile,
+    file: ConfigFile = None,
     reason: Annotated[
         list[str] | None, typer.Option(help="Only records that were set aside for this reason. May be repeated.")
     ] = None,
@@ -100,6 +101,6 @@ def redrive(
         typer.echo("\n".join(rendered.redriven_in_words(done, wanted, dry_run=dry_run)))
 
 
-def _settings(file: Path) -> Settings:
+def _settings(file: Path | None) -> Settings:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log becomes our one line
-    return load(file).settings
+    return loaded(file).settings

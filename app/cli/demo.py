@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from app.settings.environment import require_tensorflow_backend
 from app.settings.units import parse_duration
 from app.tools.demo.demo import DemoOptions, run
 from app.tools.demo.report import summary, unlearnt
@@ -40,6 +41,7 @@ def demo(
         for_s = None if for_ is None else parse_duration(for_)
     except ValueError as error:
         raise ConfigError(f"--for: {error}") from None
+    require_tensorflow_backend()
     console = Console(stderr=as_json, highlight=False, emoji=False)
     screen = screen_for(console, plain=plain)
     report = run(DemoOptions(home=Workspace(path=folder.resolve()), for_s=for_s, api_port=port), screen)

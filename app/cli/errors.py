@@ -1,15 +1,18 @@
 """The end of every command: the one place where an error becomes a line and an exit code.
 
 0 well; 1 failed; 2 usage or configuration; 3 unreachable; 4 refused because data would be lost or repeated; 130 after
-Ctrl-C. An error that a user can repair is one line on stderr. When the reader of a pipe closes it early (`| head`),
-the command exits 1 without a message. Any other error is a defect of ours, and keeps its traceback.
+Ctrl-C. An error that a user can repair is one line on stderr, or under `--json` one JSON object there. When the reader
+of a pipe closes it early (`| head`), the command exits 1 without a message. Any other error is a defect of ours, and
+keeps its traceback.
 """
 
 import os
 import sys
 from collections.abc import Callable
 
-from app.cli.render.printable import printable
+import typer
+
+from app.cli.notes import report_failure
 
 INTERRUPTED = 130
 
@@ -27,20 +30,22 @@ def ending(command: Callable[[], object]) -> int:
 
 def _code_of(command: Callable[[], object]) -> int:
     try:
-        command()
+        code = command()
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as leaving:  # typer's own way to end, usage errors included
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except typer.TyperException as error:  # a usage error, which typer leaves to us under --json
+        report_failure([error.format_message()], error.exit_code)
+        return error.exit_code
     except Exception as error:
         from consumers.errors import MillraceError  # noqa: PLC0415 - --help loads no stage
 
         if not isinstance(error, MillraceError):
             raise
-        for problem in getattr(error, "problems", (str(error),)):  # settings can have several, a line each
-            print(f"millrace: error: {printable(' '.join(problem.split()))}", file=sys.stderr)
+        report_failure(getattr(error, "problems", (str(error),)), error.exit_code)  # settings can have several
         return error.exit_code
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _discard_output() -> None:

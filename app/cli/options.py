@@ -5,14 +5,19 @@ from typing import Annotated
 
 import typer
 
-from app.settings import load
+from app.cli.config_file import config_file, default_config
+from app.cli.notes import note
+from app.settings import Loaded, load
 from app.tools.service_client import Remote, token_in, url_of
 from consumers.errors import ConfigError
 
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The config file.")]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", "-c", help="The config file; its api.listen is the service's address."),
+    typer.Option(
+        "--config",
+        "-c",
+        help="The config file, whose api.listen is the service's address; default: ./millrace.yaml, or millrace.yml.",
+    ),
 ]
 Url = Annotated[
     str | None, typer.Option("--url", help="The service's address, as in http://host:8080; instead of the config file.")
@@ -26,14 +31,23 @@ TokenFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
+def loaded(file: Path | None) -> Loaded:
+    """Load the config file that -c names, or that of the current folder; print what is probably a mistake in it."""
+    found = load(config_file(file))
+    for warning in found.warnings:
+        note(f"warning: {warning}")
+    return found
+
+
 def service(file: Path | None, url: str | None, token_file: Path | None = None) -> Remote:
     """Return the client of the service that the options name. ConfigError where they name none, or two."""
     token = token_in(token_file)
     if url is not None and file is None:
         return Remote(url, token)
-    if file is None or url is not None:
-        raise ConfigError("which service? Name it either by --config FILE or by --url http://host:8080")
-    settings = load(file).settings
+    if url is not None or (file is None and default_config() is None):
+        here = "" if url is not None else "; there is no millrace.yaml in this folder"
+        raise ConfigError(f"which service? Name it either by --config FILE or by --url http://host:8080{here}")
+    settings = loaded(file).settings
     return Remote(url_of(settings), token, name=settings.name)
 
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import ConfigFile, Json
-from app.settings import load
+from app.cli.config_file import ConfigFile
+from app.cli.options import Json, loaded
+from app.settings.environment import require_tensorflow_backend
 from app.tools.prove.campaign import Figures
 from app.tools.prove.kills import KillMethod
 from app.tools.prove.prove import ProofResult
@@ -16,7 +17,7 @@ from app.tools.prove.prove import prove as run_campaign
 
 
 def prove(
-    file: ConfigFile,
+    file: ConfigFile = None,
     kills: Annotated[int, typer.Option(min=1, max=10_000, help="How often to kill it.")] = 20,
     seed: Annotated[
         int | None, typer.Option(help="The seed of kills and records; default: another one each time.")
@@ -29,15 +30,16 @@ def prove(
     touched, and nothing is left behind. A kill takes about as long as a start. Example:
     millrace prove -c clicks.yaml --kills 20
     """
-    loaded = load(file)
+    require_tensorflow_backend()
+    found = loaded(file)
 
     drawn = int(time.time()) if seed is None else seed
-    typer.echo(f"Starting a broker, then killing {loaded.settings.name} {kills} times (seed {drawn}).", err=True)
+    typer.echo(f"Starting a broker, then killing {found.settings.name} {kills} times (seed {drawn}).", err=True)
 
     def report(fault: KillMethod, figures: Figures) -> None:
         typer.echo(f"kill {figures.kills} of {max(kills, figures.kills)}: {fault}", err=True)
 
-    proof = run_campaign(loaded.settings, kills=kills, seed=drawn, on_strike=report)
+    proof = run_campaign(found.settings, kills=kills, seed=drawn, on_strike=report)
     typer.echo(json.dumps(_facts(proof), indent=2) if as_json else "\n".join(_lines(proof)))
     raise typer.Exit(int(not proof.kept))
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import Config, Json, TokenFile, Url, service
-from app.settings import load
+from app.cli.options import Config, Json, TokenFile, Url, loaded, service
 from app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
 from app.tools.service_client import token_in
 from consumers.errors import DataLossError
@@ -44,10 +43,10 @@ def rewind(
     """
     note = None if reason is None else " ".join(reason.split())
     typed = TypedRewind(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
-    if file is None or url is not None:
+    if url is not None:
         answer = send_rewind(service(file, url, token_file), typed)
     else:
-        answer = rewind_or_send(load(file).settings, typed, token_in(token_file))
+        answer = rewind_or_send(loaded(file).settings, typed, token_in(token_file))
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     elif dry_run:

@@ -2,16 +2,19 @@
 
 # ruff: noqa: PLC0415 - signals are handled before the slow imports, and a mistyped option is refused before TensorFlow
 
-from pathlib import Path
+import logging
 from typing import Annotated
 
 import typer
 
+from app.cli.config_file import ConfigFile, config_file
 from app.service.signals import Signals
+
+log = logging.getLogger(__name__)
 
 
 def run(
-    file: Annotated[Path, typer.Option("--config", "-c", help="The config file.")],
+    file: ConfigFile = None,
     until: Annotated[
         str | None,
         typer.Option(
@@ -33,10 +36,12 @@ def run(
     signals = Signals()
     signals.install()
     from app.settings import load
-    from app.settings.environment import quiet_tensorflow
+    from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
     from consumers.kafka.positions import parse_until
 
-    loaded = load(file)
+    require_tensorflow_backend()
+    notes: list[str] = []
+    loaded = load(config_file(file, notes.append))
     end = None if until is None else parse_until(until)
     quiet_tensorflow()
     from app.run import run_service
@@ -45,5 +50,9 @@ def run(
 
     logs = loaded.settings.logs
     configure(name=loaded.settings.name, form=logs.format, level=logs.level)
+    for text in notes:
+        log.info("%s", text)
+    for warning in loaded.warnings:
+        log.warning("%s", warning)
     options = RunOptions(until=end, max_records=max_records, paused=paused, start_over=start_over)
     raise typer.Exit(run_service(loaded, options, signals))

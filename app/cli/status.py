@@ -8,6 +8,7 @@ import typer
 from app.cli.options import Config, Url, service
 from app.cli.render.tables import console
 from app.settings.units import parse_duration
+from app.tools.status.first_figures import has_figures
 from app.tools.status.status_readings import StatusReadings
 from app.tools.status.status_view import drawn
 from app.tools.status.watch_loop import watch
@@ -20,7 +21,7 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Show it once; the default without a terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of /status once.")] = False,
     wait: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wait this long for a service that is starting, as in 60s.")
+        str | None, typer.Option(metavar="TIME", help="Wait this long until the first records are learnt, as in 60s.")
     ] = None,
 ) -> None:
     """Show how a running service is doing: the verdict, live metrics, lag, throughput, and problems with a way out.
@@ -33,7 +34,7 @@ def status(
     except ValueError as error:
         raise ConfigError(f"--wait: {error}") from None
     remote = service(file, url)
-    answer = remote.ask_patiently("/status", patience_s, lambda answer: answer.get("mood") != "busy")
+    answer = remote.ask_patiently("/status", patience_s, has_figures)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
         return

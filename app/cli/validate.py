@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.options import ConfigFile, Json, checkpoint_number
+from app.cli.config_file import ConfigFile, config_file
+from app.cli.options import Json, checkpoint_number
 from app.cli.render.tables import console, print_line
-from app.settings.environment import quiet_tensorflow
+from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
 from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
@@ -20,7 +21,7 @@ _WIDTHS = (4, 12)
 
 
 def validate(
-    file: ConfigFile,
+    file: ConfigFile = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -38,12 +39,14 @@ def validate(
     Example: millrace validate -c clicks.yaml --against-checkpoint latest
     """
     number = None if against is None else checkpoint_number(against, "--against-checkpoint")
+    require_tensorflow_backend()
+    path = config_file(file)
     quiet_tensorflow()
     from app.tools.validate.examination import examine_against, examine_file  # noqa: PLC0415 - loads TensorFlow
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the table shows what it would log
     checks, screen = [], console()
-    for check in examine_file(file) if against is None else examine_against(file, number):
+    for check in examine_file(path) if against is None else examine_against(path, number):
         checks.append(check)
         if not as_json:
             _print(check, screen)

@@ -22,8 +22,10 @@ from app.settings.all_settings import matches, settings_of
 from app.settings.spelling import DELIMITER, PREFIX
 from app.settings.stray_variables import Strays, strays_in
 from app.settings.yaml_file import Key
+from consumers.errors import ConfigError
 
 _NULL = "null"
+_BACKEND = "tensorflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,17 @@ def of_others() -> dict[str, str]:
 def quiet_tensorflow() -> None:
     """Keep TensorFlow's native lines below errors off stderr, unless the environment says otherwise. Before import."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def require_tensorflow_backend() -> None:
+    """Make TensorFlow Keras' backend. Raises ConfigError where the environment names another one. Before the import."""
+    chosen = os.environ.get("KERAS_BACKEND") or _BACKEND
+    if chosen != _BACKEND:
+        raise ConfigError(
+            f"environment KERAS_BACKEND: {chosen} cannot be the backend, because millrace trains with TensorFlow; "
+            f"unset the variable, or set KERAS_BACKEND={_BACKEND}"
+        )
+    os.environ["KERAS_BACKEND"] = _BACKEND  # goes over the user's ~/.keras/keras.json
 
 
 def _said(names: Mapping[Key, str]) -> dict[Key, str]:

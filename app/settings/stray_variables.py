@@ -1,7 +1,7 @@
 """Environment variables that begin as ours do, and name no setting. Pure.
 
-A variable that spells a setting with `_` in place of `__` can mean nothing else, and is refused. Any other may belong to
-another program, so it is ignored, with a warning. Kubernetes writes some for each service whose name begins with
+A variable that spells a setting with `_` in place of `__` can mean nothing else, and is refused. Any other may belong
+to another program, so it is ignored, with a warning. Kubernetes writes some for each service whose name begins with
 millrace; these are ignored without one.
 """
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.settings import Settings, load
 from app.settings.errors import SettingsError
-from app.tools.validate.check import CheckResult, fail, ok, skip
+from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
 from app.tools.validate.kafka_check import kafka_checks
 from app.tools.validate.model_check import build_checks, model_checks
@@ -38,12 +38,13 @@ def examine_against(path: Path, number: int | None) -> Iterator[CheckResult]:
 
 def _settings_checks(path: Path) -> Generator[CheckResult, None, Settings | None]:
     try:
-        settings = load(path).settings
+        loaded = load(path)
     except SettingsError as error:
         yield from (fail("settings", ConfigError(problem)) for problem in error.problems)
         return None
     except ConfigError as error:
         yield fail("settings", error)
         return None
-    yield ok("settings", f"{path} describes {settings.name}")
-    return settings
+    yield ok("settings", f"{path} describes {loaded.settings.name}")
+    yield from (warn("settings", warning) for warning in loaded.warnings)
+    return loaded.settings

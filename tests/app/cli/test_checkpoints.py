@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -214,58 +216,45 @@ def test_looking_loads_no_tensorflow(config: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-IN_A_PROCESS_OF_ITS_OWN = """\
-import sys
-from pathlib import Path
-
-import numpy as np
-
-from app.cli.command_list import application
-from tests.app.checkpoint_history import config_in, folder_in, publish_history
-from training.model.model_file import ModelFile, load
-from training.model.variables import model_variables
-
-folder, width = Path(sys.argv[1]), int(sys.argv[2])
-build = load(ModelFile(path=folder / "model.py", function="build_model")).build
-wide = load(ModelFile(path=folder / "model.py", function="build_model", args={"width": width})).build
-trained = {key: np.asarray(v.value) + 1.5 for key, v in model_variables(wide()).items()}
-publish_history(folder_in(folder), 1, trained)
-out = folder / "out.weights.h5"
-try:
-    application(["checkpoints", "weights", "1", str(out), "-c", str(config_in(folder))], standalone_mode=False)
-except Exception as error:
-    sys.exit(str(error))
-fresh = build()
-fresh.load_weights(out)
-found = {key: np.asarray(v.value) for key, v in model_variables(fresh).items()}
-print(found.keys() == trained.keys() and all(np.array_equal(found[key], trained[key]) for key in found))
-"""
+KERAS_WRITES_HDF5 = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
-def write_weights(folder: Path, width: int) -> subprocess.CompletedProcess[str]:
-    """Publish a model of this width, and write its weights by a model.py whose own width is 4."""
+def write_weights(folder: Path, width: int) -> BaseException | None:
+    """Publish a model of this width, write its weights by a model.py whose width is 4, and return the error."""
+    from training.model.model_file import ModelFile, load
+    from training.model.variables import model_variables
+
     (folder / "model.py").write_text(MODEL)
-    return subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN, str(folder), str(width)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    wide = load(ModelFile(path=folder / "model.py", function="build_model", args={"width": width})).build()
+    trained: dict[str, Any] = {key: np.asarray(v.value) + 1.5 for key, v in model_variables(wide).items()}
+    publish_history(folder_in(folder), 1, trained)
+    np.savez(folder / "trained.npz", **trained)
+    words = ["checkpoints", "weights", "1", str(folder / "out.weights.h5"), "-c", str(config_in(folder))]
+    return CliRunner().invoke(application, words).exception
 
 
+@pytest.mark.tensorflow
+@KERAS_WRITES_HDF5
 def test_weights_are_the_checkpoints_in_plain_keras(tmp_path: Path) -> None:
-    done = write_weights(tmp_path, 4)
-    assert done.stdout.splitlines()[-1:] == ["True"], done.stderr
+    from training.model.model_file import ModelFile, load
+    from training.model.variables import model_variables
+
+    assert write_weights(tmp_path, 4) is None
+    fresh = load(ModelFile(path=tmp_path / "model.py", function="build_model")).build()
+    fresh.load_weights(tmp_path / "out.weights.h5")
+    found = {key: np.asarray(v.value) for key, v in model_variables(fresh).items()}
+    trained = np.load(tmp_path / "trained.npz")
+    assert found.keys() == set(trained.files)
+    assert all(np.array_equal(found[key], trained[key]) for key in found)
     with pytest.raises(ConfigError, match="is there already"):
         run("weights", "1", str(tmp_path / "out.weights.h5"), "-c", str(tmp_path / "clicks.yaml"))
 
 
+@pytest.mark.tensorflow
 def test_weights_of_another_model_are_refused_with_both_shapes(tmp_path: Path) -> None:
-    done = write_weights(tmp_path, 7)
-    assert done.returncode == 1
-    assert "dense/kernel is [1, 4] here and [1, 7] there" in done.stderr
+    refused = write_weights(tmp_path, 7)
+    assert isinstance(refused, MillraceError)
+    assert "dense/kernel is [1, 4] here and [1, 7] there" in str(refused)
     assert [path.name for path in tmp_path.iterdir() if ".h5" in path.name or path.name.startswith(".")] == []
 
 

@@ -1,4 +1,4 @@
-"""The command line, as processes that a shell would start."""
+"""The command line: most of it in this process, as the console script runs it; the rest as a shell would start it."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,14 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from app.cli.command_list import VERBS, LazyCommands
 from app.cli.errors import ending
 from app.settings.errors import SettingsError
+from app.version import version
 from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
+from tests.app.checkpoint_history import config_in
+from tests.app.cli.conftest import Typed
 
 _ROOT = Path(__file__).parents[3]
 _COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": str(_ROOT)}
-
-
-def _run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*_COMMAND, *arguments], input=given, capture_output=True, env=_ENVIRONMENT, timeout=60, check=False
-    )
 
 
 @contextmanager
@@ -42,11 +40,18 @@ def _started(*arguments: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_help_lists_the_commands() -> None:
-    done = _run("--help")
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_lists_the_commands(option: str, typed: Typed) -> None:
+    done = typed(option)
     assert done.returncode == 0
-    assert b"local" in done.stdout
-    assert done.stderr == b""
+    assert "local" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("verb", [["run"], ["checkpoints"], ["checkpoints", "show"]])
+def test_every_verb_has_the_short_help_option(verb: list[str], typed: Typed) -> None:
+    assert typed(*verb, "-h").stdout == typed(*verb, "--help").stdout
+    assert "-h" in typed(*verb, "-h").stdout
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -66,14 +71,173 @@ def test_help_imports_no_verb() -> None:
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in VERBS)
 
 
-def test_version_is_one_line() -> None:
-    assert _run("--version").stdout.startswith(b"millrace 0")
+def test_version_is_one_line(typed: Typed) -> None:
+    done = typed("--version")
+    assert done.stdout == f"millrace {version()}\n"
 
 
-def test_a_command_that_does_not_exist_is_a_usage_error() -> None:
-    done = _run("lern")
+def test_the_verb_version_names_the_libraries_too(typed: Typed) -> None:
+    lines = typed("version").stdout.splitlines()
+    assert lines[0] == f"millrace {version()}"
+    assert [line.split()[0] for line in lines[1:3]] == ["python", "tensorflow"]
+    versions = json.loads(typed("version", "--json").stdout)
+    assert [f"{name} {number}" for name, number in versions.items()] == lines
+    assert versions["keras"] == metadata.version("keras")
+
+
+def test_a_command_that_does_not_exist_is_a_usage_error(typed: Typed) -> None:
+    done = typed("statsu")
     assert done.returncode == 2
-    assert b"lern" in done.stderr
+    assert "No such command 'statsu'. Did you mean 'status'?" in done.stderr
+
+
+def test_under_json_an_error_is_one_json_object(typed: Typed, tmp_path: Path) -> None:
+    file = tmp_path / "none.yaml"
+    done = typed("config", "show", "-c", str(file), "--json")
+    plain = typed("config", "show", "-c", str(file))
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (2, "")
+    assert json.loads(done.stderr) == {"error": plain.stderr.removeprefix("millrace: error: ").strip(), "exit_code": 2}
+
+
+def test_under_json_all_problems_of_the_settings_are_one_object(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").touch()
+    told = json.loads(typed("config", "show", "-c", str(tmp_path / "empty.yaml"), "--json").stderr)
+    assert told["error"] == "; ".join(told["problems"])
+    assert len(told["problems"]) == 6
+    assert told["exit_code"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["statsu"], "No such command 'statsu'"),
+        (["checkpoints", "show"], "Missing argument 'latest|N'"),
+        (["checkpoints", "show", "newest"], "neither latest nor a checkpoint's number"),
+        (["bench", "--seconds", "0"], "Invalid value for '--seconds'"),
+    ],
+)
+def test_under_json_a_usage_error_is_one_json_object_too(
+    arguments: list[str], error: str, typed: Typed, tmp_path: Path
+) -> None:
+    config_in(tmp_path)
+    done = typed(*arguments, "--json", *(["-c", str(tmp_path / "clicks.yaml")] if len(arguments) > 1 else []))
+    told = json.loads(done.stderr)
+    assert (done.returncode, done.stdout, told["exit_code"]) == (2, "", 2)
+    assert error in told["error"]
+
+
+@pytest.mark.parametrize("name", ["millrace.yaml", "millrace.yml"])
+def test_the_config_of_the_current_folder_is_the_default(
+    name: str, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config_in(tmp_path).rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    done = typed("checkpoints", "list")
+    assert (done.returncode, done.stdout) == (0, "there are no checkpoints yet\n")
+    assert done.stderr == f"millrace: the config is ./{name}\n"
+    assert typed("checkpoints", "list", "--json").stderr == ""
+
+
+def test_a_config_that_is_named_replaces_that_of_the_folder(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = config_in(tmp_path)
+    (tmp_path / "millrace.yaml").write_text("not: [a config")
+    monkeypatch.chdir(tmp_path)
+    done = typed("config", "show", "-c", str(file))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_any_config_the_ways_to_name_one_are_shown(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in (["config", "show"], ["checkpoints", "list"], ["validate"], ["run"], ["rewind", "--to", "0"]):
+        done = typed(*verb)
+        assert done.returncode == 2
+        assert done.stderr == (
+            "millrace: error: there is no millrace.yaml in this folder: name the config file with -c FILE, or draft "
+            "one by `millrace init --topic TOPIC`\n"
+        )
+    assert typed("status").stderr == (
+        "millrace: error: which service? Name it either by --config FILE or by --url http://host:8080; there is no "
+        "millrace.yaml in this folder\n"
+    )
+
+
+def test_two_default_configs_are_not_guessed_between(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config_in(tmp_path).rename(tmp_path / "millrace.yaml")
+    (tmp_path / "millrace.yml").touch()
+    monkeypatch.chdir(tmp_path)
+    done = typed("config", "show")
+    assert done.returncode == 2
+    assert "millrace.yaml and millrace.yml are both in this folder; name the config file with -c FILE" in done.stderr
+
+
+def test_a_variable_that_names_no_setting_is_warned_about(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_LOG_LEVEL", "debug")
+    done = typed("checkpoints", "list", "-c", str(config_in(tmp_path)))
+    assert done.returncode == 0
+    assert done.stderr == (
+        "millrace: warning: environment MILLRACE_LOG_LEVEL is ignored, because it names no setting; did you mean "
+        "MILLRACE_LOGS__LEVEL?\n"
+    )
+
+
+@pytest.mark.parametrize("verb", ["run", "validate", "bench", "prove", "demo"])
+def test_another_backend_of_keras_is_refused_in_one_line(
+    verb: str, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    monkeypatch.chdir(tmp_path)
+    config_in(tmp_path).rename(tmp_path / "millrace.yaml")
+    done = typed(verb)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "millrace: error: environment KERAS_BACKEND: jax cannot be the backend, because millrace trains with "
+        "TensorFlow; unset the variable, or set KERAS_BACKEND=tensorflow"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("millrace re", ["resume", "rewind"]),
+        ("millrace --ver", ["--version"]),
+        ("millrace checkpoints v", ["verify"]),
+        ("millrace checkpoints list --", ["--config", "--json", "--help"]),
+    ],
+)
+def test_a_shell_completes_verbs_and_options(
+    words: str, offered: list[str], typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_MILLRACE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert typed().stdout.split() == offered
+
+
+@pytest.mark.parametrize(
+    ("shell", "line"),
+    [
+        ("bash", "complete -o default -F _millrace_completion millrace"),
+        ("zsh", "compdef _millrace_completion millrace"),
+        ("fish", "complete --command millrace "),
+    ],
+)
+def test_the_completion_script_registers_the_command(shell: str, line: str, typed: Typed) -> None:
+    done = typed("completion", shell)
+    assert done.returncode == 0
+    assert any(found.startswith(line) for found in done.stdout.splitlines())
+    assert "_MILLRACE_COMPLETE" in done.stdout
+
+
+def test_a_shell_that_has_no_script_is_a_usage_error(typed: Typed) -> None:
+    assert typed("completion", "tcsh").returncode == 2
 
 
 def test_importing_the_command_line_loads_no_stage() -> None:
@@ -146,17 +310,17 @@ def test_a_pipe_that_closes_early_gets_no_error_message() -> None:
     assert done.returncode == 1
 
 
-def test_lines_become_records_in_turn(broker: str, wait_for: Callable[..., object]) -> None:
+def test_lines_become_records_in_turn(broker: str, typed: Typed) -> None:
     name = f"lines-{os.getpid()}"
     to = ["local", "produce", "--topic", name, "--bootstrap-servers", broker]
-    missing = _run(*to, given=b"a\n")
+    missing = typed(*to, given=b"a\n")
     assert missing.returncode == 3
-    assert missing.stderr.startswith(f"millrace: error: topic '{name}' does not exist".encode())
+    assert missing.stderr.startswith(f"millrace: error: topic '{name}' does not exist")
     lines = b"".join(b"%d\n" % number for number in range(1000)) + b"no newline"
-    done = _run(*to, "--create", "--partitions", "3", "--json", given=lines)
+    done = typed(*to, "--create", "--partitions", "3", "--json", given=lines)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) | {"seconds": 0} == {"topic": name, "partitions": 3, "records": 1001, "seconds": 0}
-    few = _run(*to, "--count", "7", "--rate", "100", "--json", given=lines)
+    few = typed(*to, "--count", "7", "--rate", "100", "--json", given=lines)
     assert json.loads(few.stdout)["records"] == 7
 
 
@@ -189,23 +353,25 @@ def test_ctrl_c_is_heard_while_the_next_line_has_not_come(
         assert process.wait(timeout=30) == 130
 
 
-def test_an_unreachable_kafka_is_one_line_and_exit_code_3() -> None:
-    done = _run("local", "produce", "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", given=b"a\n")
+def test_an_unreachable_kafka_is_one_line_and_exit_code_3(typed: Typed) -> None:
+    done = typed("local", "produce", "--topic", "t", "--bootstrap-servers", "127.0.0.1:1", given=b"a\n")
     assert done.returncode == 3
-    assert done.stderr.decode().splitlines() == [
+    assert done.stderr.splitlines() == [
         "millrace: error: no Kafka answers at 127.0.0.1:1; is it running there? `millrace local broker` starts one"
     ]
 
 
 @pytest.mark.slow
 def test_a_local_broker_prints_its_address_and_stops_on_a_signal(
-    tmp_path: Path, wait_for: Callable[..., object]
+    tmp_path: Path, wait_for: Callable[..., object], typed: Typed
 ) -> None:
     with _started("local", "broker", "--port", "0", "--folder", str(tmp_path), "--json") as process:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
         assert said["folder"] == str(tmp_path)
-        written = _run("local", "produce", "--topic", "t", "--create", "--bootstrap-servers", said["bootstrap_servers"])
+        written = typed(
+            "local", "produce", "--topic", "t", "--create", "--bootstrap-servers", said["bootstrap_servers"]
+        )
         assert written.returncode == 0, written.stderr
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 0

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from app.api.server import ApiServer
 from app.cli.command_list import application
 from app.settings.sections.api import ApiSettings
+from app.tools.status.first_figures import has_figures
 from app.tools.status.sparkline import sparkline
 from app.tools.status.status_readings import StatusReadings
 from app.tools.status.status_view import drawn
@@ -30,6 +31,7 @@ from training.telemetry.phases import Phase
 NO_JSON = {
     "run": "it is the service: logs.format says how it speaks",
     "config schema": "it prints JSON and nothing else",
+    "completion": "it prints a shell's script and nothing else",
 }
 
 
@@ -127,17 +129,48 @@ def test_status_waits_for_a_starting_service_if_asked_to(url: str) -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     told = json.loads(run("status", "--url", url, "--json"))
-    late = Late(port, {**told, "mood": "busy"}, {**told, "mood": "busy"}, {**told, "mood": "well"})
+    first = {**told, "mood": "well", "state": "training", "stream": {**told["stream"], "lag_records": 9}}
+    late = Late(port, {**told, "mood": "busy"}, first, {**told, "mood": "well"})
     begun = threading.Timer(0.5, late.start)
     begun.start()
     try:
         waited = json.loads(run("status", "--url", f"127.0.0.1:{port}", "--json", "--wait", "60s"))
-        assert waited["mood"] == "well", "it is waited for until it has come up"
+        assert (waited["mood"], waited["state"]) == ("well", "idle"), "it is waited for until something is learnt"
     finally:
         begun.join()
         late.stop()
     assert refused("status", "--url", f"127.0.0.1:{port}", "--wait", "0.3s").exit_code == 3
     assert refused("status", "--url", url, "--wait", "60").exit_code == 2
+
+
+def figures(mood: str, state: str, lag: int | None, *, learnt: float = 0.0, scored: int = 0) -> dict[str, object]:
+    stream = {} if lag is None else {"lag_records": lag}
+    rates = {"10s": 0.0, "1m": 0.0, "5m": learnt}
+    return {
+        "mood": mood,
+        "state": state,
+        "stream": stream,
+        "throughput": {"records_per_s": rates},
+        "live": {"records": scored},
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "enough"),
+    [
+        (figures("busy", "tracing", None), False),
+        (figures("well", "idle", None), False),
+        (figures("well", "training", 5000), False),
+        (figures("warn", "idle", 5000), False),
+        (figures("well", "training", 3000, learnt=7.0), False),
+        (figures("well", "training", 3000, learnt=7.0, scored=2000), True),
+        (figures("well", "idle", 0), True),
+        (figures("rest", "paused", 5000), True),
+        (figures("bad", "failed", None), True),
+    ],
+)
+def test_status_waits_for_the_first_call_unless_none_is_to_come(status: dict[str, object], enough: bool) -> None:
+    assert has_figures(status) is enough
 
 
 class Late:

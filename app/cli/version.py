@@ -1,0 +1,35 @@
+"""`millrace version`: the versions that a report of a defect should name."""
+
+import json
+import platform
+from importlib import metadata
+
+import typer
+
+from app.cli.options import Json
+from app.version import version as own_version
+
+_LIBRARIES = ("tensorflow", "keras", "numpy", "pyarrow", "aiokafka")
+
+
+def version(as_json: Json = False) -> None:
+    """Print the versions of millrace, Python and the libraries that it runs on.
+
+    Example: millrace version --json
+    """
+    versions = {
+        "millrace": own_version(),
+        "python": platform.python_version(),
+        **{library: _of(library) for library in _LIBRARIES},
+    }
+    if as_json:
+        typer.echo(json.dumps(versions, indent=2))
+    else:
+        typer.echo("\n".join(f"{name} {number}" for name, number in versions.items()))
+
+
+def _of(library: str) -> str:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return "not installed"
