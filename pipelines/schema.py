@@ -5,7 +5,7 @@ Owns the description only. Used on any thread; TensorFlow is not imported here.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,9 @@ class Field:
     ragged: bool = False
     """Whether the model gets a RaggedTensor, not padded rows."""
 
+    example: tuple[Any, ...] | None = None
+    """Values that a record may hold, each of the field's shape: to try the model on before there is a record."""
+
     @property
     def lengths(self) -> "Field | None":
         """The feature with the lengths of the rows; None where the dataset has none."""
@@ -53,7 +56,8 @@ class Field:
 
     def reads_like(self, other: "Field") -> bool:
         """Return whether both read the same column, with the same verdicts, from a field of a record."""
-        return replace(self, name=other.name, length=other.length, ragged=other.ragged) == other
+        aside = {key: getattr(other, key) for key in ("name", "length", "ragged", "example")}
+        return replace(self, **aside) == other
 
     @property
     def numpy_dtype(self) -> np.dtype[np.generic]:

@@ -20,10 +20,14 @@ MillraceError
 """
 
 import re
+from pathlib import Path
 
 from consumers.errors import ConfigError, DataLossError, MillraceError
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
+_FRAME = re.compile(r'  File "([^"\n]+)", line (\d+)')
+_FRAMES = re.compile(r'Detected at node [^\n]*\n(?:  File "[^"\n]+", line \d+[^\n]*\n|\n)+')
 _KERAS_WRAPPING = ("Exception encountered when calling", "Arguments received by")
 
 
@@ -37,6 +41,18 @@ def gist(error: BaseException) -> str:
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines()]
     message = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
     return f"{type(error).__name__}: {message}"
+
+
+def op_gist(error: BaseException) -> str:
+    """Say in one line which operation of the user's code raised, and where, without the values that it raised on."""
+    text = _COLOURS.sub("", str(error))
+    node = _NODE.search(text)
+    # The frames come first. What follows them may quote a record, whatever it looks like.
+    frames = _FRAMES.search(text)
+    places = [] if frames is None else _FRAME.findall(frames[0])
+    at = f" at {node[1]}" if node else ""
+    line = f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
+    return f"{type(error).__name__}{at}{line}"
 
 
 class ModelError(ConfigError):

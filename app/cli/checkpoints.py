@@ -136,6 +136,7 @@ def weights(
     require_tensorflow_backend()
     quiet_tensorflow()
     # These load TensorFlow, which the other verbs of the family do without.
+    from app.service.kept_sample import RecordSamples  # noqa: PLC0415
     from app.service.model_setup import model_file  # noqa: PLC0415
     from training.model import model_file as model_code  # noqa: PLC0415
     from training.model.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
@@ -145,7 +146,8 @@ def weights(
     store = _store(settings)
     number = _chosen(store, which)
     state = store.load(number, only={PART})[PART]
-    model = model_with_weights(model_code.load(model_file(settings)), to_schema(settings.records), state)
+    kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
+    model = model_with_weights(model_code.load(model_file(settings)), to_schema(settings.records), state, (kept,))
     written = write_weights(model, out)
     if as_json:
         typer.echo(json.dumps({"checkpoint": number, "bytes": written, "file": str(out)}, indent=2))

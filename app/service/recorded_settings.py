@@ -5,15 +5,18 @@ settings are shown.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from app.settings import Settings
 from app.settings.masking import masked
+from app.settings.record_fields import OneLabelSettings
 from training.model.hyperparameters import HyperparameterOptions, OnChange
 
 _TRAINING = ("batch_size", "batches_per_call", "max_wait", "partial_batches", "shuffle", "deterministic", "seed")
 _MODEL = ("build", "preprocess")
 _RECORDS = ("label", "weight", "event_time")
+_EXAMPLE = "example"
 
 
 def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
@@ -32,5 +35,21 @@ def _that_matter(settings: Settings) -> dict[str, Any]:
         **{f"model.args.{name}": value for name, value in model["args"].items()},
         "model.sha256": hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()[:12],
         **{f"records.{name}": records[name] for name in _RECORDS},
-        **{f"records.features.{name}": value for name, value in records["features"].items()},
+        "records.label": _label(settings, records["label"]),
+        **{f"records.features.{name}": _field(value) for name, value in records["features"].items()},
     }
+
+
+def _label(settings: Settings, value: Any) -> Any:
+    if value is None or isinstance(settings.records.label, OneLabelSettings):
+        return _field(value)
+    return {name: _field(one) for name, one in value.items()}
+
+
+def _field(value: Any) -> Any:
+    """Return a field without its examples, which no record is learnt from."""
+    if not isinstance(value, Mapping) or _EXAMPLE not in value:
+        return value
+    kept = {key: inside for key, inside in value.items() if key != _EXAMPLE}
+    # As the settings write a field of which nothing else is set.
+    return kept["dtype"] if kept.keys() == {"dtype"} else kept

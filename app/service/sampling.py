@@ -15,14 +15,25 @@ _READ_S = 15.0
 _HELD_BYTES = 64 * 1024 * 1024
 
 
-def read_between(source: KafkaSource, incarnation: int, start: Positions, until: Positions) -> Iterator[Chunk]:
-    """Yield the records between two positions; stop early where Kafka sends none for 15 seconds."""
+def read_between(
+    source: KafkaSource,
+    incarnation: int,
+    start: Positions,
+    until: Positions,
+    *,
+    wait_s: float = _READ_S,
+    counted: bool = True,
+) -> Iterator[Chunk]:
+    """Yield the records between two positions; stop early where Kafka sends none for some seconds.
+
+    Unless `counted`, the statistics of the source leave them out.
+    """
     handoff = Handoff(capacity_bytes=_HELD_BYTES, partitions=max(1, len(start)))
-    source.begin(incarnation, start, handoff, until)
+    source.begin(incarnation, start, handoff, until, counted=counted)
     receiving: ReceiveEnd = handoff
     try:
         while True:
-            chunk = receiving.receive(_READ_S)
+            chunk = receiving.receive(wait_s)
             if len(chunk):
                 yield chunk
     except (HandoffEnded, HandoffEmpty):

@@ -20,6 +20,7 @@ from functools import partial
 
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.keep_policy import keep_policy
+from app.service.kept_sample import RecordSamples
 from app.service.lifecycle_events import tell_ended, tell_started
 from app.service.model_setup import build_learner, prove, watched_of
 from app.service.phase_limits import phase_limits
@@ -174,7 +175,7 @@ class Service:
         self._raise_if_stopped()
         source, dead_letters = self._connect(opened)
         self._raise_if_stopped()
-        learner = self._build()
+        learner = self._build(lease, source)
         self._raise_if_stopped()
         live = self._live_metrics(learner)
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
@@ -218,9 +219,10 @@ class Service:
         opened.callback(self._await_commit)
         return source, dead_letters
 
-    def _build(self) -> Learner:
+    def _build(self, lease: FolderLease, source: KafkaSource) -> Learner:
         self.phases.enter(Phase.TRACING)
-        learner = build_learner(self.settings)
+        samples = RecordSamples(self.settings, lease.folder)
+        learner = build_learner(self.settings, samples.sources(source))
         self._raise_if_stopped()
         prove(learner, self.settings)
         return learner

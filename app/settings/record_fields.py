@@ -4,7 +4,7 @@ Pure; `app.settings.sections.records` puts fields together.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Self
 
@@ -48,10 +48,15 @@ Missing = Annotated[
     WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
 Bound = Annotated[int | float | None, PlainValidator(_number), WithJsonSchema({"type": ["number", "null"]})]
+Example = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": ["string", "number", "boolean", "null"]}, {"type": "array", "items": {}}]}),
+]
 OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 
 _NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
 """What a ragged row is filled up with on its way, of dtypes that are no numbers."""
+_UNLESS_NULL = frozenset({"min", "max", "one_of", "example"})
 _MISSING = "The value to use where the record lacks {}or holds null. Null: such a record is set aside."
 _MIN = "The least value that is learnt from; a record with a smaller one is set aside."
 _MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
@@ -63,7 +68,7 @@ class _Ruled(Section):
     @model_serializer(mode="wrap")
     def _rules_that_are_set(self, handler: SerializerFunctionWrapHandler) -> Any:
         values = handler(self)
-        return {key: value for key, value in values.items() if value is not None or key not in {"min", "max", "one_of"}}
+        return {key: value for key, value in values.items() if value is not None or key not in _UNLESS_NULL}
 
 
 class _Values(_Ruled):
@@ -80,6 +85,34 @@ class _Values(_Ruled):
         description="The only values that are learnt from; a record with another one is set aside.",
         examples=[["DE", "NO"]],
     )
+    example: Example = Field(
+        None,
+        description="A value that a record may hold, or a list of some. A start tries the model and preprocess on it "
+        "where there is no real record to try them on; it is not learnt from. Null: such values are made up.",
+        examples=["2026-11-22T10:00:00Z"],
+    )
+
+    @property
+    def varies(self) -> bool:
+        """Whether it is a list of varying length, cut at a bound."""
+        return False
+
+    @property
+    def examples(self) -> tuple[Any, ...] | None:
+        """The examples, each of the field's shape, or shorter where the field varies; None where there are none."""
+        if self.example is None:
+            return None
+        nested = _depth(self.example) > len(self.shape)
+        return tuple(self.example) if nested else (self.example,)
+
+    @model_validator(mode="after")
+    def _examples_fit(self) -> Self:
+        for example in self.examples or ():
+            if (complaint := _unlike(example, self.shape, self.dtype, varies=self.varies)) is not None:
+                raise SettingError("example", complaint)
+        if self.examples == ():
+            raise SettingError("example", "the list is empty; write a value, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _rules_fit(self) -> Self:
@@ -153,7 +186,12 @@ class FeatureSettings(_Named):
     def to_field(self, name: str) -> schema.Field:
         """Return the schema's field."""
         pad = self.pad if self.pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
-        return replace(super().to_field(name), pad=pad, length=self.length, ragged=self.ragged)
+        whole = super().to_field(name)
+        examples = whole.example
+        if self.varies and examples is not None:
+            filling = np.full(self.shape[1:], pad, object).tolist()
+            examples = tuple([*example, *[filling] * (self.shape[0] - len(example))] for example in examples)
+        return replace(whole, pad=pad, length=self.length, ragged=self.ragged, example=examples)
 
     @model_validator(mode="after")
     def _length_varies_within_a_bound(self) -> Self:
@@ -206,6 +244,7 @@ def _to_field(values: _Values, name: str, source: str) -> schema.Field:
         min=values.min,
         max=values.max,
         one_of=values.one_of,
+        example=values.examples,
     )
 
 
@@ -266,6 +305,24 @@ def _check_bound(key: str, bound: float | None, dtype: DType) -> None:
 def _check_order(low: float | None, high: float | None) -> None:
     if low is not None and high is not None and low > high:
         raise SettingError("min", f"{low!r} is above max, which is {high!r}; nothing would be learnt")
+
+
+def _depth(value: Any) -> int:
+    """Return how many lists lie in each other, by the first element of each."""
+    return 1 + (_depth(value[0]) if value else 0) if isinstance(value, list) else 0
+
+
+def _unlike(example: Any, shape: Sequence[int], dtype: DType, *, varies: bool) -> str | None:
+    """Say in what an example differs from the values of a field; None where it does not."""
+    if not shape:
+        fits = isinstance(example, Scalar) and _fits(example, dtype)
+        return None if fits else f"{example!r} does not fit {dtype}; write a value that does, or a list of such values"
+    if not isinstance(example, list):
+        return f"{example!r} is no list of shape {list(shape)}; write one"
+    if len(example) > shape[0] or (len(example) < shape[0] and not varies):
+        return f"a list of {len(example)} elements does not fit the shape, whose list has {shape[0]}"
+    inside = (_unlike(element, shape[1:], dtype, varies=False) for element in example)
+    return next((complaint for complaint in inside if complaint is not None), None)
 
 
 def _fits(value: Scalar, dtype: DType) -> bool:

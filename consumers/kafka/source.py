@@ -82,11 +82,14 @@ class KafkaSource:
         handoff: SendEnd,
         until: Mapping[Partition, int] | None = None,
         fingerprints: Mapping[Partition, Fingerprint | None] | None = None,
+        *,
+        counted: bool = True,
     ) -> None:
         """End the fetching under way, and fetch from `positions` into `handoff`. No older record arrives there.
 
         `fingerprints` has each partition of which something was settled before; it is read only once it is recognised.
-        With `until`, each partition stops before that offset, and the hand-off ends when all have stopped.
+        With `until`, each partition stops before that offset, and the hand-off ends when all have stopped. What is not
+        `counted`, the statistics leave out: a look at some records before the first incarnation.
         """
         begun = Incarnation(
             number=incarnation,
@@ -97,7 +100,7 @@ class KafkaSource:
         )
         parts = self._connected
         handoff.on_room(lambda: self._loop.call(parts.room.set))
-        self._loop.run(parts.begin(begun), self._timeout_s)
+        self._loop.run(parts.begin(begun, self._meter if counted else SourceMeter()), self._timeout_s)
 
     def pause(self) -> None:
         """End the fetching under way without starting another. Its hand-off stays as it is."""
@@ -171,10 +174,10 @@ class _LoopParts:
             asyncio.create_task(self._committing.keep_trying(), name="commit-again"),
         ]
 
-    async def begin(self, incarnation: Incarnation) -> None:
+    async def begin(self, incarnation: Incarnation, meter: SourceMeter) -> None:
         await self.end_fetching()
         self.room.clear()
-        fetching = Fetching(incarnation, client=self.client, options=self._options, meter=self._meter, room=self.room)
+        fetching = Fetching(incarnation, client=self.client, options=self._options, meter=meter, room=self.room)
         self._fetching = asyncio.create_task(fetching.run(), name=f"fetch-{incarnation.number}")
 
     async def end_fetching(self) -> None:

@@ -30,10 +30,13 @@ class FileFacts:
     sha256: str
 
 
-def write_durably(path: Path, chunks: Iterable[Bytes]) -> FileFacts:
-    """Write a new file, hash what is written, and sync it. Its entry in the folder is synced by `sync_folder`."""
+def write_durably(path: Path, chunks: Iterable[Bytes], *, mode: int = 0o666) -> FileFacts:
+    """Write a new file, hash what is written, and sync it. Its entry in the folder is synced by `sync_folder`.
+
+    `mode` is who may read it, less what the process's umask takes away.
+    """
     digest, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         for chunk in chunks:
             digest.update(chunk)
             size += file.write(chunk)
@@ -42,11 +45,11 @@ def write_durably(path: Path, chunks: Iterable[Bytes]) -> FileFacts:
     return FileFacts(size, digest.hexdigest())
 
 
-def replace_durably(path: Path, raw: bytes) -> None:
+def replace_durably(path: Path, raw: bytes, *, mode: int = 0o666) -> None:
     """Write a small file under its name in one step: readers see the old one or the new one."""
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    write_durably(temporary, [raw])
+    write_durably(temporary, [raw], mode=mode)
     # Synced before it gets its name, so that a loss of power leaves the old file or the new one under it.
     temporary.replace(path)
     sync_folder(path.parent)

@@ -7,6 +7,7 @@
         terms/0000000007.json       which writer began when, and after which number
         lock.0000000007             held by the writer of term 7, which touches it every 2 s
         starts/0000000007           what the writer of term 7 has in flight, for the process that starts after its death
+        sample.json                 some records of the topic, decoded, to try the model on; readable by its owner only
 
 The lineage is stored twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty
 file that consists of its name alone. No damage to contents can remove it, so the parents are known even when a manifest
@@ -71,6 +72,11 @@ class Folder:
     def starts(self) -> Path:
         """Where starts leave what they have in flight."""
         return self.root / "starts"
+
+    @property
+    def sample(self) -> Path:
+        """Where the sample of real records is."""
+        return self.root / "sample.json"
 
     def checkpoint(self, number: int) -> Path:
         """Return the folder of a published checkpoint."""

@@ -13,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from consumers.errors import ConfigError
 from pipelines.blocks import Rows
 from pipelines.dataset import flat_preprocess
 from pipelines.schema import Schema
 from training.checkpoints.parts import Part
-from training.errors import ModelError, gist
+from training.errors import ModelError, gist, op_gist
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch
-from training.model.probe_batches import Probe, make_probe
+from training.model.probe_batches import Probe
+from training.model.probe_rows import ProbeRows, ReadSample
 from training.model.schema_fit import check_inputs
 from training.model.strategy import DeviceOptions, make_strategy
 from training.model.variables import VariablesPart, model_variables, optimizer_variables, rates_of, refuse_uncaptured
@@ -38,6 +40,8 @@ class LearnerOptions:
     batch_size: int
     devices: DeviceOptions
     seed: int = 0
+    samples: tuple[ReadSample, ...] = ()
+    """Where real records for the probes come from, the best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +68,31 @@ class Learner:
                 f"training.batch_size: {options.batch_size} does not divide into {self.replicas} replicas; "
                 f"take a multiple of {self.replicas}"
             )
+        self.probes = ProbeRows(options.schema, options.batch_size, options.samples)
+        if preprocess is not None:
+            keras.utils.set_random_seed(options.seed)  # op determinism refuses to trace a random op without a seed
+            self._require_preprocess()
         keras.utils.set_random_seed(options.seed)
         with self.strategy.scope():
             self.model = _checked(build())
             self.witness = Witness()
+            check_inputs(self.model, self.rows_of(self.probe()))
+            self._build()
             rows = self.rows_of(self.probe())
-            check_inputs(self.model, rows)
-            self._build(rows)
             self.call = TrainingCall(
                 self.model,
                 self.strategy,
                 self.witness,
-                CallOptions(batch_size=options.batch_size, second_pass=_behaves_differently(self.model, rows)),
+                CallOptions(batch_size=options.batch_size, second_pass=self._behaves_differently(rows)),
             )
 
     def alone(self) -> "Learner":
         """Build the same model again, by the same code, on one replica."""
+        one = replace(self.options.devices, replicas=1)
         return Learner(
-            self._build_model, self.preprocess, replace(self.options, devices=replace(self.options.devices, replicas=1))
+            self._build_model,
+            self.preprocess,
+            replace(self.options, devices=one, samples=(lambda: self.probes.sample,)),
         )
 
     @property
@@ -126,11 +137,11 @@ class Learner:
         return [*variables, self.witness.variable]
 
     def probe(self, seed: int = 1) -> Probe:
-        """Make up a batch that fits the schema."""
-        return make_probe(self.options.schema, self.options.batch_size, seed)
+        """Return a batch that fits the schema: of real records where there are any, or made up."""
+        return self.probes.batch(seed)
 
     def rows_of(self, probe: Probe, present: Mask | None = None) -> Rows:
-        """Make a block of one batch from made-up rows; `present` says which rows are present, None that all are."""
+        """Make a block of one batch from a probe; `present` says which rows are present, None that all are."""
         size = self.options.batch_size
         here = np.ones(size, np.bool_) if present is None else present
         features, labels, tensor_weights = flat_preprocess(
@@ -171,18 +182,66 @@ class Learner:
             search.search(batch_of(rows, int(index)))
         return Lesson(result=search.merged(result), culprits=search.culprits)
 
-    def _build(self, rows: Rows) -> None:
-        """Create every variable: layers, metrics, optimizer."""
-        x, y, w = first_batch(self.model, rows)
+    def _require_preprocess(self) -> None:
+        """Run `preprocess` on probes; ConfigError where it runs on none."""
+
+        def check(probe: Probe) -> None:
+            self.rows_of(probe)
+
         try:
-            if not self.model.built:
-                self.model(x, training=False)  # what it raises says more than Keras' "unable to build" does
+            self.probes.require(check)
+        except ConfigError as error:
+            # What raises for other reasons than the values of its rows is the code's fault on any rows.
+            if not isinstance(error.__cause__, tf.errors.OpError):
+                raise
+            raise ConfigError(f"preprocess: {op_gist(error.__cause__)} {self._way_out()}") from None
+
+    def _way_out(self) -> str:
+        """Say on which rows `preprocess` raised, and how to give it others."""
+        texts = [field.name for field in self.options.schema.features if field.dtype == "string"]
+        names = [field.name for field in self.options.schema.features if field.example is None]
+        lacking = [name for name in texts if name in names] or names
+        what = "give its features other examples, or correct it"
+        if lacking:
+            what = f"give {', '.join(f'records.features.{name}.example' for name in lacking)} a value that it can read"
+        if not self.probes.tried:
+            return f"on made-up rows, and the topic holds no record to try it on: {what}, or start when there are some"
+        return f"on each of {self.probes.tried} records of the topic: correct it, or {what}"
+
+    def _build(self) -> None:
+        """Create every variable: layers, metrics, optimizer."""
+        try:
+            self.probes.require(self._infer)  # what it raises says more than Keras' "unable to build" does
+            x, y, w = first_batch(self.model, self.rows_of(self.probe()))
             self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
         except (Exception, SystemExit) as error:
             raise ModelError(f"model.build: the model does not build on the schema's rows: {gist(error)}") from error
         # Before the first call, because its traced loop cannot create variables.
         if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
+
+    def _infer(self, probe: Probe) -> None:
+        """Run the model on a probe as it will be used; what the pass moves (seeds) is put back."""
+        x, _, _ = first_batch(self.model, self.rows_of(probe))
+        moved = list(self.model.non_trainable_variables) if self.model.built else []
+        before = [np.asarray(variable) for variable in moved]
+        try:
+            self.model(x, training=False)
+        finally:
+            for variable, value in zip(moved, before, strict=True):
+                variable.assign(value)
+
+    def _behaves_differently(self, rows: Rows) -> bool:
+        """Return whether the training pass may score otherwise than the model in use, on any of the rows at hand."""
+        if _behaves_differently(self.model, rows):
+            return True
+        if self.probes.sample is None:
+            return False
+        try:
+            with self.probes.without_records():  # real rows may all be 0 where dropout would show
+                return _behaves_differently(self.model, self.rows_of(self.probe()))
+        except Exception:  # noqa: BLE001 - the user's own code may raise anything on made-up rows
+            return False
 
 
 def _checked(model: Any) -> Any:

@@ -1,5 +1,7 @@
 """Probe batches: made-up rows that fit a schema, to build, trace and examine a model before any record has come.
 
+A field with an `example` gets that; every other field gets random values.
+
 Pure; numpy only. Numbers lie in (0, 1), integers and labels are 0 or 1, so that they fit any embedding, any logarithm
 and nearly any loss. Where a field has rules (`min`, `max`, `one_of`), its rows keep to them, as its records will.
 """
@@ -64,6 +66,8 @@ def keeping_rules(field: Field, shape: tuple[int, ...], random: np.random.Genera
 
 def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool = False) -> Column:
     shape = (rows, *field.shape)
+    if field.example is not None:
+        return np.resize(_of_dtype(field, field.example), shape)
     if field.one_of is not None:
         return _listed(field)[random.integers(0, len(field.one_of), shape)]
     if field.dtype == "string":
@@ -78,8 +82,17 @@ def _column(field: Field, rows: int, random: np.random.Generator, *, label: bool
 
 
 def _listed(field: Field) -> Column:
-    values = [value.encode() if isinstance(value, str) else value for value in field.one_of or ()]
-    return np.array(values, field.numpy_dtype)
+    return _of_dtype(field, field.one_of or ())
+
+
+def _of_dtype(field: Field, values: Any) -> Column:
+    """Return values of any depth as an array of the field's dtype; a text as UTF-8."""
+    if field.dtype != "string":
+        return np.array(values, field.numpy_dtype)
+    texts = np.array(values, object)
+    flat = [text.encode() for text in texts.ravel().tolist()]
+    texts.ravel()[:] = flat
+    return texts
 
 
 def _within(made_up: npt.NDArray[np.float64] | Int64s, field: Field) -> Column:

@@ -10,6 +10,7 @@ A model that fails is refused with the layer or metric at fault and what to do, 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,10 @@ class StateAfterCall:
 
     values: Values
     result: CallResult
+
+
+class _NotFiniteError(Exception):
+    """An update on some rows is not finite."""
 
 
 class ModelProof:
@@ -129,11 +134,17 @@ class ModelProof:
 
     def _finite_probe(self) -> Probe | None:
         """Find a probe on which the model's update is finite; None where a few tries give none."""
+        with suppress(_NotFiniteError):
+            self._learner.probes.require(self._require_finite)
         for seed in range(1, 4):
             probe = self._learner.probe(seed)
             if self.outcome(probe).result.finite.all():
                 return probe
         return None
+
+    def _require_finite(self, probe: Probe) -> None:
+        if not self.outcome(probe).result.finite.all():
+            raise _NotFiniteError
 
     def _blame(self, moved: Sequence[str]) -> str:
         layers = [*self._learner.model._flatten_layers()]  # noqa: SLF001 - Keras has no public recursive walk

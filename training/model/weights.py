@@ -5,6 +5,7 @@ restore, so a checkpoint of another model is refused with the names and shapes t
 """
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,27 @@ from training.checkpoints.parts import PartState
 from training.errors import ModelError
 from training.model.compiled_call import as_the_model_takes_it
 from training.model.model_file import LoadedModelFile
-from training.model.probe_batches import make_probe
+from training.model.probe_batches import Probe
+from training.model.probe_rows import ProbeRows, ReadSample
 from training.model.variables import VariablesPart, model_variables
 
 PART = "model"
 SUFFIX = ".weights.h5"
+_ROWS = 2
 
 
-def model_with_weights(functions: LoadedModelFile, schema: Schema, state: PartState) -> Any:
-    """Build the model and set its variables. OtherModelError where they are not the checkpoint's."""
+def model_with_weights(
+    functions: LoadedModelFile, schema: Schema, state: PartState, samples: tuple[ReadSample, ...] = ()
+) -> Any:
+    """Build the model and set its variables. OtherModelError where they are not the checkpoint's.
+
+    A model that has to see rows to be built gets those of the samples, or made-up ones.
+    """
     model = functions.build()
     if not isinstance(model, keras.Model):
         raise ModelError(f"model.build: it returned a {type(model).__name__}, not a keras.Model")
     if not model.built:
-        _build(model, functions, schema)
+        ProbeRows(schema, _ROWS, samples).require(partial(_build, model, functions))
     VariablesPart(PART, model_variables(model)).restore(state)
     return model
 
@@ -61,14 +69,13 @@ def write_weights(model: Any, path: Path) -> int:
     return path.stat().st_size
 
 
-def _build(model: Any, functions: LoadedModelFile, schema: Schema) -> None:
-    """Call the model on made-up rows, so that it learns its shapes."""
-    probe = make_probe(schema, rows=2)
+def _build(model: Any, functions: LoadedModelFile, probe: Probe) -> None:
+    """Call the model on some rows, so that it learns its shapes."""
     features, _, _ = flat_preprocess(
         functions.preprocess,
         {name: tf.constant(column) for name, column in probe.features.items()},
         {name: tf.constant(column) for name, column in probe.labels.items()},
-        tf.ones(2),
+        tf.ones(_ROWS),
     )
     x, _, _ = as_the_model_takes_it(model, features, NO_LABEL, None)
     model(x, training=False)

@@ -71,3 +71,11 @@ class CheckpointSettings(Section):
         KeepSettings(),
         description="Which checkpoints stay. The newest, the one to fall back to and every beginning always do.",
     )
+    sample: Count = Field(
+        256,
+        ge=0,
+        le=4096,
+        description="How many of the topic's first records are kept beside the checkpoints, so that each start can try "
+        "the model and preprocess on real records. They stay in that folder. 0: none is kept, a file that is there is "
+        "removed, and each start reads some from the topic.",
+    )

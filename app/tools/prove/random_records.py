@@ -58,6 +58,9 @@ def _column(field: Field, schema: Schema, random: np.random.Generator, *, label:
     shape = (_POOL, *field.shape)
     if field == schema.event_time:
         return np.full(shape, int(time.time() * 1000), np.int64)
+    if field.example is not None:
+        examples = np.array(field.example, None if field.dtype == "string" else field.dtype)
+        return np.resize(examples, shape)
     if field.one_of is not None or field.min is not None or field.max is not None:
         return keeping_rules(field, shape, random)
     if field.dtype == "string":

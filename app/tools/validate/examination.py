@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from app.service.kept_sample import RecordSamples
 from app.settings import Settings, load
 from app.settings.errors import SettingsError
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
@@ -11,6 +12,8 @@ from app.tools.validate.kafka_check import kafka_checks
 from app.tools.validate.model_check import build_checks, model_checks
 from app.tools.validate.token_check import tokens_check
 from consumers.errors import ConfigError
+from training.checkpoints.folder import Folder
+from training.model.probe_rows import ReadSample
 
 
 def examine_file(path: Path) -> Iterator[CheckResult]:
@@ -20,7 +23,8 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
         return
     yield tokens_check(settings)
     bounds = yield from kafka_checks(settings)
-    learner = yield from model_checks(settings)
+    sample = None if bounds is None else bounds.sample
+    learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))
     yield from folder_checks(settings, learner, bounds)
 
 
@@ -29,11 +33,16 @@ def examine_against(path: Path, number: int | None) -> Iterator[CheckResult]:
     settings = yield from _settings_checks(path)
     if settings is None:
         return
-    learner = yield from build_checks(settings)
+    learner = yield from build_checks(settings, (_kept(settings),))
     if learner is None:
         yield skip("checkpoint", "there is no model to compare one with")
     else:
         yield checkpoint_check(settings, learner, number)
+
+
+def _kept(settings: Settings) -> ReadSample:
+    """Return what reads the sample that a start has kept."""
+    return RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
 
 
 def _settings_checks(path: Path) -> Generator[CheckResult, None, Settings | None]:

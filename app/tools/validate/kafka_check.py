@@ -16,6 +16,7 @@ from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Earliest, Latest, Start
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
+from pipelines.record_sample import RecordSample
 
 _CONNECT_S = 10.0
 _STOP_S = 5.0
@@ -30,6 +31,8 @@ class Bounds:
     end: Mapping[Partition, int]
     start: Mapping[Partition, int] | MillraceError
     """What `kafka.start` comes to, or why it comes to nothing."""
+    sample: RecordSample | None = None
+    """Some records that decode."""
 
 
 def kafka_checks(settings: Settings) -> Generator[CheckResult, None, Bounds | None]:
@@ -69,8 +72,9 @@ def _look(
         held = sum(end[partition] - first[partition] for partition in partitions)
         yield ok("topics", f"{topic}: {len(partitions)} partitions, {held:,} offsets")
     yield _dead_letters(settings, options)
-    yield sample_check(settings, source, first, end)
-    return bounds
+    check, sample = sample_check(settings, source, first, end)
+    yield check
+    return replace(bounds, sample=sample)
 
 
 def _start(source: KafkaSource, start: Start) -> Mapping[Partition, int] | MillraceError:

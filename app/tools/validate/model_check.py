@@ -1,6 +1,7 @@
 """The checks of the model: the claims of `docs/model.md`, as far as a program can check them.
 
-Loads, builds and traces the model as a start does, and runs it on generated rows; what it learns from them is undone.
+Loads, builds and traces the model as a start does, and runs it on real or made-up rows; what it learns from them is
+undone.
 """
 
 import ast
@@ -16,13 +17,14 @@ import tensorflow as tf
 from app.service.model_setup import examine, make_learner, model_file, trace, watched_of
 from app.settings import Settings
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
-from consumers.errors import MillraceError
+from consumers.errors import ConfigError, MillraceError
 from pipelines.schema import Field
 from training.errors import ModelError
 from training.model.compiled_call import first_batch
 from training.model.learner import Learner
 from training.model.model_file import load
 from training.model.probe_batches import Probe
+from training.model.probe_rows import ReadSample
 from training.model.proof import Finding
 
 _OURS = frozenset({"app", "consumers", "pipelines", "training"})
@@ -30,9 +32,11 @@ _MANY_STEPS = 10_000_000
 _TOO_SLOW = 0.01
 
 
-def model_checks(settings: Settings) -> Generator[CheckResult, None, Learner | None]:
-    """Check the model; return the learner where there is one."""
-    learner = yield from build_checks(settings)
+def model_checks(
+    settings: Settings, samples: tuple[ReadSample, ...] = ()
+) -> Generator[CheckResult, None, Learner | None]:
+    """Check the model, on real records where there is a sample of them; return the learner where there is one."""
+    learner = yield from build_checks(settings, samples)
     if learner is None:
         yield from (skip(name, "the model does not build") for name in ("state", "proof"))
         return None
@@ -42,7 +46,9 @@ def model_checks(settings: Settings) -> Generator[CheckResult, None, Learner | N
     return learner
 
 
-def build_checks(settings: Settings) -> Generator[CheckResult, None, Learner | None]:
+def build_checks(
+    settings: Settings, samples: tuple[ReadSample, ...] = ()
+) -> Generator[CheckResult, None, Learner | None]:
     """Check that the model loads and builds; return the learner where there is one."""
     build = settings.model.build
     try:
@@ -54,7 +60,7 @@ def build_checks(settings: Settings) -> Generator[CheckResult, None, Learner | N
     yield ok("model file", f"{build.text} imports")
     yield from _file_complaints(build.file)
     try:
-        learner = make_learner(functions, settings)
+        learner = make_learner(functions, settings, samples)
     except MillraceError as error:
         yield fail("model", error)
         return None
@@ -159,6 +165,10 @@ def _far_value_raises(learner: Learner, field: Field) -> str | None:
         column = np.full_like(probe.features[field.name], value)
         try:
             _infer(learner, replace(probe, features={**probe.features, field.name: column}))
+        except ConfigError as error:
+            # A preprocess that parses a text is meant to raise on what it cannot read.
+            if field.dtype != "string":
+                return type(error.__cause__ or error).__name__
         except Exception as error:  # noqa: BLE001 - the user's own code may raise anything
             return type(error).__name__
     return None

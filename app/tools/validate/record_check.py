@@ -15,6 +15,7 @@ from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Chunk
 from pipelines.decode import decode_chunk
+from pipelines.record_sample import RecordSample, sample_of
 
 _NAME = "records"
 _SAMPLE = 400
@@ -35,16 +36,18 @@ _WAY_OUT: Mapping[Reason, str] = {
 Verdict = tuple[Reason, str | None]
 
 
-def sample_check(settings: Settings, source: KafkaSource, first: Positions, end: Positions) -> CheckResult:
-    """Read a sample and decode it."""
+def sample_check(
+    settings: Settings, source: KafkaSource, first: Positions, end: Positions
+) -> tuple[CheckResult, RecordSample | None]:
+    """Read a sample and decode it; return the records too, to try the model on."""
     try:
         decoder = to_decoder(settings.records)
         chunks = [*_sample(source, first, end)]
     except MillraceError as error:
-        return fail(_NAME, error)
+        return fail(_NAME, error), None
     decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     verdicts = Counter((refused.reason, refused.field) for one in decoded for refused in one.refused)
-    return judged(sum(map(len, chunks)), verdicts)
+    return judged(sum(map(len, chunks)), verdicts), sample_of(decoded, _SAMPLE)
 
 
 def judged(looked_at: int, verdicts: Counter[Verdict]) -> CheckResult:

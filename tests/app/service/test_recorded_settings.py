@@ -62,6 +62,32 @@ def test_another_model_file_is_a_change_and_another_checkpoint_path_is_none(
     assert hyperparameter_options(configure("memory: {limit: 8MiB}", "logs: {level: debug}")).settings == before
 
 
+@pytest.mark.parametrize(
+    ("plain", "with_example"),
+    [
+        ({"t": "string"}, {"t": {"dtype": "string", "example": "a"}}),
+        ({"n": {"dtype": "int8", "shape": [2]}}, {"n": {"dtype": "int8", "shape": [2], "example": [1, 2]}}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("label", "label_with_example"),
+    [
+        ({"y": "float32"}, {"y": {"dtype": "float32", "example": 1}}),
+        ({"field": "y"}, {"field": "y", "example": 1}),
+        ({"example": "float32"}, {"example": {"dtype": "float32", "example": [0, 1]}}),
+    ],
+)
+def test_an_example_changes_nothing_that_is_learnt(
+    configure: Configure, plain: Any, with_example: Any, label: Any, label_with_example: Any
+) -> None:
+    def recorded(features: Any, label: Any) -> Any:
+        settings = configure()
+        records = type(settings.records).model_validate({"features": features, "label": label})
+        return hyperparameter_options(settings.model_copy(update={"records": records})).settings
+
+    assert recorded(with_example, label_with_example) == recorded(plain, label)
+
+
 def _learner(rate: float) -> Learner:
     options = LearnerOptions(schema=SCHEMA, batch_size=12, devices=DeviceOptions(replicas=1), seed=7)
     return Learner(lambda: _model(rate), None, options)

@@ -1,0 +1,106 @@
+"""The sample of real records on which a start tries the user's model: kept beside the checkpoints, or read from Kafka.
+
+The first start reads the first records of each partition from where it will begin, as `validate` does: nothing is
+committed, and nothing that the training counts has seen them. It keeps them in a file, so that later starts need not
+depend on what Kafka still has. A start without such records goes on with made-up ones.
+
+Owns the file, which is written while the folder's lease is held, and is readable by its owner only.
+"""
+
+import logging
+
+from app.service.sampling import Positions, read_between
+from app.settings import Settings, to_decoder, to_schema
+from consumers.errors import MillraceError
+from consumers.kafka.positions import Earliest, Latest
+from consumers.kafka.source import KafkaSource
+from consumers.records import Chunk
+from pipelines.decode import decode_chunk
+from pipelines.record_sample import RecordSample, from_document, sample_of, to_document
+from training.checkpoints.files import replace_durably
+from training.checkpoints.folder import Folder
+from training.checkpoints.sealed_json import seal, unseal
+from training.model.probe_rows import ReadSample
+
+log = logging.getLogger(__name__)
+_ROWS = 256
+"""Records that are read where none are kept."""
+_READ_S = 5.0
+"""How long Kafka may take for the next records of the sample."""
+_OWNER_ONLY = 0o600
+
+
+class RecordSamples:
+    """Reads and keeps the sample of one model."""
+
+    def __init__(self, settings: Settings, folder: Folder) -> None:
+        self._settings = settings
+        self._schema = to_schema(settings.records)
+        self._path = folder.sample
+
+    @property
+    def rows(self) -> int:
+        """The most records of a sample."""
+        return self._settings.checkpoints.sample or _ROWS
+
+    def sources(self, source: KafkaSource) -> tuple[ReadSample, ...]:
+        """Return where a start takes a sample from: the file first, then Kafka, whose records it keeps."""
+        if not self._settings.checkpoints.sample:
+            self._remove()
+        return self.kept, lambda: self._keep(self.read(source))
+
+    def kept(self) -> RecordSample | None:
+        """Return the sample of the file; None where there is none that fits the schema."""
+        try:
+            sample = from_document(unseal(self._path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            log.warning("%s is not read, and some records are read from Kafka: %s", self._path, type(error).__name__)
+            return None
+        return sample if sample is not None and sample.fits(self._schema) else None
+
+    def read(self, source: KafkaSource) -> RecordSample | None:
+        """Read a sample from Kafka; None where it has no record that decodes, or does not answer."""
+        try:
+            decoder = to_decoder(self._settings.records)
+            decoded = (decode_chunk(chunk, decoder) for chunk in self._chunks(source))
+            return sample_of([*decoded], self.rows)
+        except MillraceError as error:
+            log.warning("no records are read to try the model on: %s", error)
+            return None
+
+    def _chunks(self, source: KafkaSource) -> list[Chunk]:
+        """Read some records of each partition: from its start on, or the last ones before it where there are fewer."""
+        first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
+        share = -(-self.rows // max(1, len(first)))
+        latest = {partition: max(first[partition], end[partition] - share) for partition in first}
+        begin = {partition: min(offset, latest[partition]) for partition, offset in self._start(source, first).items()}
+        read = self._read(source, begin, share, end)
+        # Compaction leaves long gaps at the beginning of a partition, and hardly any at its end.
+        return read if any(map(len, read)) or begin == latest else self._read(source, latest, share, end)
+
+    def _read(self, source: KafkaSource, begin: Positions, share: int, end: Positions) -> list[Chunk]:
+        until = {partition: min(offset + share, end[partition]) for partition, offset in begin.items()}
+        return [*read_between(source, 0, begin, until, wait_s=_READ_S, counted=False)]
+
+    def _start(self, source: KafkaSource, first: Positions) -> Positions:
+        try:
+            return {**first, **source.resolve_start(self._settings.kafka.start_position)}
+        except MillraceError:
+            # A setting that does not fit the topic matters at a first start only, which finds it out by itself.
+            return first
+
+    def _keep(self, sample: RecordSample | None) -> RecordSample | None:
+        if sample is not None and self._settings.checkpoints.sample:
+            try:
+                replace_durably(self._path, seal(to_document(sample)), mode=_OWNER_ONLY)
+            except OSError as error:
+                log.warning("%s cannot be written, and later starts read records again: %s", self._path, error.strerror)
+        return sample
+
+    def _remove(self) -> None:
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("checkpoints.sample: %s cannot be removed: %s", self._path, error.strerror)
