@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,15 +27,17 @@ from app.api.routes.probes import ProbeRoutes
 from app.api.routes.reads import ReadRoutes
 from app.monitoring.envelope import stamp_now
 from app.monitoring.models import ProblemDocument
-from app.monitoring.observer import Observer
+from app.monitoring.observer import Observation, Observer
 from app.monitoring.rewind_view import beginnings_of
 from app.monitoring.snapshot import take
+from app.monitoring.status_log import StatusLog
 from app.version import version
 from training.checkpoints.folder import Folder
 
 if TYPE_CHECKING:
     from app.service.service import Service
 
+Look = Callable[[Observation], None]
 _BEARER = HTTPBearer(auto_error=False, scheme_name="token", description="A token of the folder api.tokens_dir.")
 """For the OpenAPI document alone: the middleware has already refused requests without a token."""
 _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
@@ -56,7 +58,7 @@ def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=partial(_watching, observer, events),
+        lifespan=partial(_watching, observer, (events.look, StatusLog(service.settings.logs.progress).look)),
         middleware=[Middleware(ApiMiddleware, stamp=stamp, authorizer=authorizer, audit=audit, budget=budget)],
         responses={422: {"model": ProblemDocument}},
     )
@@ -74,9 +76,14 @@ def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
 
 
 @contextlib.asynccontextmanager
-async def _watching(observer: Observer, events: EventRoutes, _app: FastAPI) -> AsyncIterator[None]:
-    """Run the observer while the application is served; each observation goes to the event routes."""
-    watching = asyncio.create_task(observer.watch(events.look), name="observer")
+async def _watching(observer: Observer, looks: Iterable[Look], _app: FastAPI) -> AsyncIterator[None]:
+    """Run the observer while the application is served; each observation goes to the event routes and the log."""
+
+    def look(observation: Observation) -> None:
+        for each in looks:
+            each(observation)
+
+    watching = asyncio.create_task(observer.watch(look), name="observer")
     try:
         yield
     finally:

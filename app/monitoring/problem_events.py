@@ -14,7 +14,7 @@ from training.telemetry.events import EventKind, ReportEvent, Severity
 
 _REPORTED_ELSEWHERE = frozenset({"failed", "crash_loop", "save_failing"})
 """The beginnings of these are events of the trainer's or the service's own."""
-_OVER: Mapping[str, str] = {
+OVER_TEXTS: Mapping[str, str] = {
     "kafka_away": "Kafka answers again.",
     "partitions_missing": "All partitions are there again.",
     "partitions_waiting": "No new partition waits any more.",
@@ -24,7 +24,7 @@ _OVER: Mapping[str, str] = {
     "commits_refused": "Kafka has refused no commit for ten minutes.",
     "hung": "It makes progress again.",
 }
-_GRAVE = frozenset({"trainer_dead", "hung", "unbalanced", "lost"})
+GRAVE = frozenset({"trainer_dead", "hung", "unbalanced", "lost"})
 _FIRST_PAUSE_S = 60.0
 _LONGEST_PAUSE_S = 3600.0
 _SENTENCES: Mapping[Reason, str] = {
@@ -61,11 +61,11 @@ class Noticing:
         clock = observation.snapshot.clock
         for kind, trouble in now.items():
             if kind not in self._problems and kind not in _REPORTED_ELSEWHERE:
-                severity = Severity.ERROR if kind in _GRAVE else Severity.WARNING
+                severity = Severity.ERROR if kind in GRAVE else Severity.WARNING
                 self._tell(EventKind.PROBLEM, trouble.what, severity, problem=kind)
         for kind, began in self._problems.items():
-            if kind not in now and kind in _OVER:
-                self._tell(EventKind.PROBLEM_OVER, _OVER[kind], problem=kind, lasted_s=round(clock - began, 1))
+            if kind not in now and kind in OVER_TEXTS:
+                self._tell(EventKind.PROBLEM_OVER, OVER_TEXTS[kind], problem=kind, lasted_s=round(clock - began, 1))
         self._problems = {kind: self._problems.get(kind, clock) for kind in now}
 
     def _look_at_set_aside(self, snapshot: Snapshot) -> None:

@@ -194,6 +194,10 @@ def _saving(snapshot: Snapshot) -> Iterator[Problem]:
         )
 
 
+def _letters_wait(count: int) -> str:
+    return "1 dead letter waits for its topic" if count == 1 else f"{count:,} dead letters wait for their topic"
+
+
 def _letters(snapshot: Snapshot) -> Iterator[Problem]:
     letters = snapshot.letters
     half_full = letters.capacity_bytes is not None and letters.waiting_bytes > letters.capacity_bytes / 2
@@ -201,7 +205,7 @@ def _letters(snapshot: Snapshot) -> Iterator[Problem]:
         why = f" ({letters.last_error})" if letters.last_error else ""
         yield Problem(
             kind="dead_letters_waiting",
-            what=f"{letters.waiting:,} dead letters wait for their topic, {format_size(letters.waiting_bytes)}{why}. "
-            "No checkpoint is made before they are acknowledged.",
+            what=f"{_letters_wait(letters.waiting)}, {format_size(letters.waiting_bytes)}{why}. "
+            "No checkpoint is made before all are acknowledged.",
             fix=f"Check that the topic {snapshot.settings.records.dead_letters.topic} exists and may be written to.",
         )

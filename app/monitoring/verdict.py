@@ -6,6 +6,7 @@ from app.monitoring.models import ThroughputView
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import AT_WORK
 from app.monitoring.throughput import at_the_first, kafka_is_away
+from consumers.error_texts import first_clause
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.phases import Phase
 from training.telemetry.watched import LOSS
@@ -44,7 +45,7 @@ def mood_of(observation: Observation) -> Mood:
 def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
     phase = observation.snapshot.phase
     if phase.phase is Phase.FAILED:
-        return [f"Failed: {_sentence(phase.reason or 'the log says why')}"]
+        return [f"Failed: {_sentence(first_clause(phase.reason or 'the log says why'))}"]
     if phase.hung:
         return [f"Hung: {phase.phase} for {_span(phase.for_s)} without progress."]
     if phase.phase in _UNDER_WAY:

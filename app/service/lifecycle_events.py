@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from consumers.error_texts import first_clause
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.telemetry.events import EventKind, ReportEvent, Severity
 
@@ -22,9 +23,9 @@ def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any]) 
 
 
 def tell_ended(tell: ReportEvent, error: BaseException | None) -> None:
-    """Tell that the training has ended, and why."""
+    """Tell that the training has ended, and why; what to do about it is in the problem and the log."""
     if error is None:
         tell(EventKind.ENDED, "Ended: what was learnt is saved.")
     else:
         why = str(error) or type(error).__name__
-        tell(EventKind.FAILED, f"The training ended: {why}", Severity.ERROR)
+        tell(EventKind.FAILED, f"The training ended: {first_clause(why)}.", Severity.ERROR, error=why)

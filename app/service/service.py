@@ -390,4 +390,4 @@ def _post_refused(dead_letters: DeadLetters, name: str, partition: Partition, of
 
 def _stop_dead_letters(dead_letters: DeadLetters) -> None:
     if abandoned := dead_letters.stop(_COMMIT_S):
-        log.warning("%d dead letters were not acknowledged; a restart sends them again", abandoned)
+        log.warning("dead letters that were not acknowledged: %d; a restart sends them again", abandoned)

@@ -26,9 +26,10 @@ from consumers.dead_letters.letter import (
     DeadLetterStatistics,
     never_stopped,
 )
+from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
 from consumers.kafka.options import KafkaOptions
-from consumers.log_limit import limit_loggers
+from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
 
 __all__ = ["CountedOnly", "DeadLetter", "DeadLetterOptions", "DeadLetterStatistics", "DeadLetters", "KafkaDeadLetters"]
@@ -70,6 +71,7 @@ class KafkaDeadLetters:
 
     def start(self, deadline_s: float) -> None:
         """Connect. Raises UnreachableError, or TopicMissingError when the topic does not exist."""
+        limit_repeats("aiokafka")
         limit_loggers("aiokafka", self._kafka.log_lines_per_minute)
         self._loop.start()
         try:
@@ -119,7 +121,7 @@ class KafkaDeadLetters:
             self._loop.run(sender.close(), deadline_s / 4)
         self._loop.stop(deadline_s / 4)
         if abandoned:
-            log.warning("%d dead letters were not acknowledged and are abandoned", abandoned)
+            log.warning("dead letters that were not acknowledged and are abandoned: %d", abandoned)
         return abandoned
 
     def _wake_sender(self) -> None:
@@ -204,13 +206,13 @@ class _LetterSender:
         except TimeoutError:
             return f"topic {self._options.topic} has acknowledged nothing for {self._kafka.request_timeout_ms} ms"
         except Exception as error:  # noqa: BLE001 - no error of the client may lose a letter
-            return f"{type(error).__name__}: {error}"
+            return text_of(error)
         failure = None
         for index, result in zip(sent, results, strict=True):
             if not isinstance(result, BaseException):
                 del window.left[index]
                 continue
-            failure = f"{type(result).__name__}: {result}"
+            failure = text_of(result)
             if isinstance(result, _TOO_LARGE):
                 self._mark_too_large(window, index)
         return failure

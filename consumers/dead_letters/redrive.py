@@ -22,6 +22,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 
 from consumers.dead_letters.reader import Positions, ReceivedLetter, each_letter
+from consumers.error_texts import text_of
 from consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError
 from consumers.kafka.client import KafkaClient
 from consumers.kafka.options import KafkaOptions
@@ -250,5 +251,5 @@ async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
     except TimeoutError:
         raise UnreachableError(f"Kafka at {options.servers} did not take the records in time; {_STANDS}") from None
     except KafkaError as error:
-        text = f"Kafka refuses the records ({type(error).__name__}: {error}); {_STANDS}"
+        text = f"Kafka refuses the records ({text_of(error)}); {_STANDS}"
         raise (UnreachableError if error.retriable else SourceError)(text) from error

@@ -28,6 +28,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
+from consumers.error_texts import text_of
 from consumers.errors import ConfigError, SourceError, TopicMissingError, UnreachableError
 from consumers.kafka.chunking import FetchedRecord
 from consumers.kafka.client_internals import (
@@ -218,8 +219,8 @@ class KafkaClient:
             # A wrong checksum is not retriable for aiokafka. But damage on the wire passes when the record is fetched
             # again, and for damage on the broker's disk the caller gives up after a number of polls.
             if error.retriable or isinstance(error, CorruptRecordException):
-                raise PollError(str(error)) from error
-            raise SourceError(f"fetching from Kafka failed: {error}; see the broker's log") from error
+                raise PollError(text_of(error)) from error
+            raise SourceError(f"fetching from Kafka failed: {text_of(error)}; see the broker's log") from error
         return _from_aiokafka(polled)
 
     async def _bootstrap(self) -> None:
@@ -299,7 +300,7 @@ class GroupCommits:
         try:
             await self._consumer.start()
         except KafkaError as error:
-            raise UnreachableError(f"the broker at {self._options.servers} went away: {error}") from error
+            raise UnreachableError(f"the broker at {self._options.servers} went away: {text_of(error)}") from error
         take_commit_errors(self._consumer)
 
     async def close(self) -> None:
@@ -360,7 +361,7 @@ def _retention_ms(settings: Mapping[str, str]) -> int | None:
 def _fatal_text(error: KafkaError) -> str:
     if isinstance(error, RecordTooLargeError):
         return "a record is larger than one fetch may be: raise kafka's fetch size above the topic's max.message.bytes"
-    return f"Kafka does not let us read ({error}): grant Read on the topic to the user"
+    return f"Kafka does not let us read ({text_of(error)}): grant Read on the topic to the user"
 
 
 @contextlib.asynccontextmanager
@@ -381,5 +382,5 @@ async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
     except UnknownTopicOrPartitionError as error:
         raise TopicMissingError(f"{error} at {options.servers}: was the topic deleted?") from error
     except KafkaError as error:
-        text = f"Kafka refuses: {error}"
+        text = f"Kafka refuses: {text_of(error)}"
         raise (UnreachableError(text) if error.retriable else SourceError(text)) from error

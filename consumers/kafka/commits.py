@@ -49,6 +49,8 @@ class Committing:
         self._commits, self._meter, self._group_id, self._again_s = commits, meter, group_id, again_s
         self._newest: Positions | None = None
         """The positions given last; None once Kafka has accepted them."""
+        self._logged: str | None = None
+        """The error of the refusal that was logged last; None once Kafka has accepted a commit."""
         self._trying = asyncio.Lock()
 
     async def commit(self, positions: Positions) -> bool:
@@ -62,9 +64,16 @@ class Committing:
             # Newer positions may have come during the attempt. They wait for the lock and must stay the newest.
             if refusal is None and self._newest is positions:
                 self._newest = None
-        if refusal is not None:
-            log.warning("A commit of group %s was refused: %s; it will be tried again", self._group_id, refusal)
+        self._log(refusal)
         return refusal is None
+
+    def _log(self, refusal: str | None) -> None:
+        """Log the first refusal of a kind, and the commit that ends them; every other one is counted only."""
+        if refusal is not None and refusal != self._logged:
+            log.warning("A commit of group %s was refused: %s; it will be tried again", self._group_id, refusal)
+        elif refusal is None and self._logged is not None:
+            log.info("Kafka accepts the commits of group %s again", self._group_id)
+        self._logged = refusal
 
     async def keep_trying(self) -> None:
         """Retry what was refused, until cancelled. This is the body of a task."""

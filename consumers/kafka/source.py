@@ -23,7 +23,7 @@ from consumers.kafka.offset_lookup import resolve_start, resolve_until
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Start, Until
 from consumers.kafka.statistics import SourceMeter, SourceStatistics
-from consumers.log_limit import limit_loggers
+from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
 from consumers.records import Partition
 
@@ -50,6 +50,7 @@ class KafkaSource:
 
     def start(self, deadline_s: float) -> None:
         """Connect. Raises UnreachableError, TopicMissingError, or ConfigError for a login that is refused."""
+        limit_repeats("aiokafka")
         limit_loggers("aiokafka", self._options.log_lines_per_minute)
         self._loop.start()
         try:

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from app.settings.section import Section
+from app.settings.units import Duration
 
 
 class LogSettings(Section):
@@ -15,4 +16,10 @@ class LogSettings(Section):
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="The lowest level that is logged; commands are always logged."
+    )
+    progress: Duration = Field(
+        60.0,
+        ge=0,
+        description="How often one line says how it goes: rate, lag, live metric and base rate, what holds it back. "
+        "0s: never.",
     )

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from app.tools.local_broker.topics import partitions_of
+from consumers.error_texts import text_of
 from consumers.errors import MillraceError, TopicMissingError, UnreachableError
 
 _READ_BYTES = 256 * 1024
@@ -116,7 +117,7 @@ class _LineWriter:
         try:
             await self._producer.start()
         except KafkaError as error:
-            raise UnreachableError(f"no Kafka answers at {bootstrap_servers} any more: {error}") from error
+            raise UnreachableError(f"no Kafka answers at {bootstrap_servers} any more: {text_of(error)}") from error
 
     async def write(self, lines: Sequence[bytes]) -> None:
         assert self._producer is not None
@@ -127,7 +128,9 @@ class _LineWriter:
                 self._next = (self._next + 1) % self._partitions
             await asyncio.gather(*waiting)
         except KafkaError as error:
-            raise MillraceError(f"the broker does not take records for topic {self._topic!r}: {error}") from error
+            raise MillraceError(
+                f"the broker does not take records for topic {self._topic!r}: {text_of(error)}"
+            ) from error
 
     async def close(self) -> None:
         if self._producer is not None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, KafkaTimeoutError, TopicAlreadyExistsError, for_code
 
+from consumers.error_texts import text_of
 from consumers.errors import ConfigError, UnreachableError
 
 _WITHIN_S = 30.0
@@ -56,9 +57,13 @@ async def _create(bootstrap_servers: str, name: str, partitions: int, config: di
             ) from error
         except KafkaError as error:
             if not error.retriable:
-                raise ConfigError(f"the broker refuses topic {name!r} with {partitions} partitions: {error}") from error
+                raise ConfigError(
+                    f"the broker refuses topic {name!r} with {partitions} partitions: {text_of(error)}"
+                ) from error
             if time.monotonic() >= end:
-                raise UnreachableError(f"no broker at {bootstrap_servers} creates topic {name!r}: {error}") from error
+                raise UnreachableError(
+                    f"no broker at {bootstrap_servers} creates topic {name!r}: {text_of(error)}"
+                ) from error
         await asyncio.sleep(_PAUSE_S)
 
 

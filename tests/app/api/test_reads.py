@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from app.service.lifecycle_events import tell_ended
+from consumers.dead_letters.letter import CountedOnly, DeadLetterStatistics
+from consumers.errors import TopicMissingError
 from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
@@ -149,6 +152,35 @@ def test_a_failure_fails_liveness_and_says_why(api: Client, rig: Rig) -> None:
     assert status["verdict"].startswith("Failed: the topic is gone.")
     assert status["mood"] == "bad"
     assert status["reason"] == "the topic is gone"
+
+
+def test_a_long_failure_stands_once_with_its_command(api: Client, rig: Rig) -> None:
+    command = "kafka-topics.sh --bootstrap-server localhost:9092 --create --topic clicks --partitions 4"
+    why = f"topic clicks is not at localhost:9092; create it: {command}"
+    rig.service.phases.enter(Phase.FAILED, why)
+    tell_ended(rig.service.events.report, TopicMissingError(why))
+    status, (event,) = api.seen("/status"), api.seen("/events")["events"]
+    assert status["verdict"].startswith("Failed: topic clicks is not at localhost:9092. ")
+    assert event["text"] == "The training ended: topic clicks is not at localhost:9092."
+    assert event["facts"] == {"error": why}
+    assert [command in text for text in (status["verdict"], event["text"], status["problems"][0]["what"])] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_one_dead_letter_is_singular(api: Client, rig: Rig) -> None:
+    rig.running.dead_letters = Waiting()
+    (problem,) = api.seen("/status")["problems"]
+    assert problem["what"].startswith("1 dead letter waits for its topic, 1KiB (TimeoutError).")
+
+
+class Waiting(CountedOnly):
+    """One letter waits for its topic."""
+
+    def statistics(self) -> DeadLetterStatistics:
+        return replace(super().statistics(), waiting=1, waiting_bytes=1024, last_error="TimeoutError")
 
 
 def test_a_trainer_without_its_thread_fails_liveness(api: Client, rig: Rig) -> None:

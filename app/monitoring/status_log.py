@@ -1,0 +1,144 @@
+"""What the log shows of how it goes: problems and their end, records that are set aside, and a line now and then.
+
+Owns what was logged before. It lives on the HTTP side's loop, looks when the observer does, waits for nothing and ends
+with it. Each kind of line is limited: a problem that comes and goes is logged once a minute, with the number in
+between, and so are records that are set aside.
+"""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from app.monitoring.models import Trouble
+from app.monitoring.observer import Observation
+from app.monitoring.problem_events import GRAVE, OVER_TEXTS
+from app.monitoring.snapshot import OVER, Snapshot
+from app.monitoring.throughput import throughput_of
+from app.monitoring.verdict import headline, verdict_of
+from consumers.reasons import Reason
+from training.trainer.board import Posting
+
+log = logging.getLogger(__name__)
+_PAUSE_S = 60.0
+_LOGGED_ELSEWHERE = frozenset({"failed"})
+"""The trainer's thread logs these itself, with a traceback where there is one."""
+_ERRORS = GRAVE | {"crash_loop", "save_failing"}
+
+
+@dataclass(slots=True)
+class _LoggedProblem:
+    """What was logged of one kind of problem."""
+
+    began: float | None = None
+    """When the problem that stands now began, if its beginning was logged; None while there is none."""
+    quiet_until: float = float("-inf")
+    unlogged: int = 0
+    """How often it has come since without a line."""
+    present: bool = False
+
+
+class StatusLog:
+    """Logs what changes from one observation to the next."""
+
+    def __init__(self, progress_every_s: float) -> None:
+        self._every_s = progress_every_s
+        self._progress_due: float | None = None
+        self._problems: dict[str, _LoggedProblem] = {}
+        self._set_aside = Counter[Reason]()
+        self._set_aside_due = float("-inf")
+
+    def look(self, observation: Observation) -> None:
+        """Log what is new, and how it goes where that is due."""
+        self._look_at_problems(observation)
+        self._look_at_set_aside(observation.snapshot)
+        self._log_progress(observation)
+
+    def _look_at_problems(self, observation: Observation) -> None:
+        clock = observation.snapshot.clock
+        now = {trouble.problem: trouble for trouble in observation.problems if trouble.problem not in _LOGGED_ELSEWHERE}
+        for kind, trouble in now.items():
+            logged = self._problems.setdefault(kind, _LoggedProblem())
+            if not logged.present and clock < logged.quiet_until:
+                logged.unlogged += 1
+            logged.present = True
+            if logged.began is None and clock >= logged.quiet_until:
+                _log_problem(trouble, logged.unlogged)
+                logged.began, logged.quiet_until, logged.unlogged = clock, clock + _PAUSE_S, 0
+        for kind, logged in self._problems.items():
+            if kind in now:
+                continue
+            logged.present = False
+            if logged.began is not None:
+                text = OVER_TEXTS.get(kind, f"The problem {kind} is over.")
+                log.info(text, extra={"problem": kind, "over": True, "lasted_s": round(clock - logged.began, 1)})
+                logged.began = None
+
+    def _look_at_set_aside(self, snapshot: Snapshot) -> None:
+        """Log the records that were set aside: the first of each reason at once, the others once a minute."""
+        counts = Counter(dict(snapshot.letters.by_reason))
+        new = counts - self._set_aside
+        if not new or (snapshot.clock < self._set_aside_due and new.keys() <= self._set_aside.keys()):
+            return
+        records = "1 record was" if new.total() == 1 else f"{new.total():,} records were"
+        reasons = ", ".join(f"{count:,} {reason.value}" for reason, count in new.most_common())
+        text = f"{records} set aside: {reasons}. {_where_they_are(snapshot)}"
+        log.warning(
+            text, extra={"set_aside": {reason.value: count for reason, count in new.items()}, "total": counts.total()}
+        )
+        self._set_aside, self._set_aside_due = counts, snapshot.clock + _PAUSE_S
+
+    def _log_progress(self, observation: Observation) -> None:
+        snapshot = observation.snapshot
+        if not self._every_s or snapshot.phase.phase in OVER:
+            return
+        if self._progress_due is None:
+            self._progress_due = snapshot.clock + self._every_s
+        if snapshot.clock >= self._progress_due:
+            self._progress_due = snapshot.clock + self._every_s
+            throughput = throughput_of(observation)
+            log.info(verdict_of(observation, throughput), extra=_facts(observation, throughput.bound_by))
+
+
+def _log_problem(trouble: Trouble, unlogged: int) -> None:
+    level = logging.ERROR if trouble.problem in _ERRORS else logging.WARNING
+    often = f" It came {unlogged} more times since it was logged last." if unlogged else ""
+    log.log(level, "%s%s %s", trouble.what, often, trouble.fix, extra={"problem": trouble.problem, "over": False})
+
+
+def _where_they_are(snapshot: Snapshot) -> str:
+    topic = snapshot.settings.records.dead_letters.topic
+    if topic is None:
+        return "Set records.dead_letters.topic to keep such records."
+    return f"`millrace dead-letters list` shows them; they are in the topic {topic}."
+
+
+def _facts(observation: Observation, bound_by: str | None) -> dict[str, Any]:
+    """Return the numbers behind the sentence; what is not known is left out."""
+    snapshot, lag = observation.snapshot, observation.lag
+    facts = {
+        "state": snapshot.phase.phase.value,
+        "records_per_s": round(snapshot.meter.records_per_s["1m"], 1),
+        "arriving_per_s": None if observation.arriving_per_s is None else round(observation.arriving_per_s, 1),
+        "lag_records": lag.records,
+        "lag_s": None if lag.seconds is None else round(lag.seconds, 3),
+        "bound_by": bound_by,
+        "learnt": snapshot.ledger.tally.learnt,
+        "set_aside": sum(snapshot.ledger.tally.set_aside.values()),
+        **_scores(snapshot.posting),
+        "problems": [trouble.problem for trouble in observation.problems] or None,
+    }
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _scores(posting: Posting | None) -> dict[str, Any]:
+    if posting is None or not posting.live.values:
+        return {}
+    live, name = posting.live, headline(posting.live)
+    scores = {"metric": name, "value": live.values.get(name), "baseline": live.baseline.get(name)}
+    last = posting.last_save
+    return {
+        **{key: float(f"{score:.5g}") if isinstance(score, float) else score for key, score in scores.items()},
+        "loss": float(f"{live.values['loss']:.5g}") if "loss" in live.values else None,
+        "checkpoint": None if last is None else last.manifest.number,
+    }
