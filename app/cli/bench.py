@@ -10,7 +10,8 @@ import typer
 from app.cli.config_file import ConfigFile
 from app.cli.options import Json, loaded
 from app.service.logs import configure
-from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
+from app.service.native_log import load_tensorflow
+from app.settings.environment import require_tensorflow_backend
 
 if TYPE_CHECKING:
     from app.tools.bench import Trial
@@ -36,10 +37,10 @@ def bench(
     require_tensorflow_backend()
     found = loaded(file)
     typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
-    quiet_tensorflow()
+    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
+    load_tensorflow()
     from app.tools.bench import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
 
-    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     trial = run_trial(found, seconds)
     if as_json:
         typer.echo(json.dumps(_facts(trial), indent=2))

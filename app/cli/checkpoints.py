@@ -11,8 +11,9 @@ from app.cli.options import Config, Json, TokenFile, Url, checkpoint_number, loa
 from app.cli.render import differences
 from app.cli.render.lineage import LISTED, as_row, described, in_words, listed
 from app.cli.render.tables import print_table
+from app.service.native_log import load_tensorflow
 from app.settings import Settings, to_schema
-from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
+from app.settings.environment import require_tensorflow_backend
 from app.tools.service_client import saved
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
@@ -134,7 +135,7 @@ def weights(
     Example: millrace checkpoints weights 37 clicks.weights.h5 -c clicks.yaml
     """
     require_tensorflow_backend()
-    quiet_tensorflow()
+    load_tensorflow()
     # These load TensorFlow, which the other verbs of the family do without.
     from app.service.kept_sample import RecordSamples  # noqa: PLC0415
     from app.service.model_setup import model_file  # noqa: PLC0415

@@ -36,20 +36,22 @@ def run(
     signals = Signals()
     signals.install()
     from app.settings import load
-    from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
+    from app.settings.environment import require_tensorflow_backend
     from consumers.kafka.positions import parse_until
 
     require_tensorflow_backend()
     notes: list[str] = []
     loaded = load(config_file(file, notes.append))
     end = None if until is None else parse_until(until)
-    quiet_tensorflow()
-    from app.run import run_service
     from app.service.logs import configure
-    from app.service.service import RunOptions
+    from app.service.native_log import load_tensorflow
 
     logs = loaded.settings.logs
     configure(name=loaded.settings.name, form=logs.format, level=logs.level)
+    load_tensorflow()
+    from app.run import run_service
+    from app.service.service import RunOptions
+
     for text in notes:
         log.info("%s", text)
     for warning in loaded.warnings:

@@ -13,7 +13,8 @@ from rich.text import Text
 from app.cli.config_file import ConfigFile, config_file
 from app.cli.options import Json, checkpoint_number
 from app.cli.render.tables import console, print_line
-from app.settings.environment import quiet_tensorflow, require_tensorflow_backend
+from app.service.native_log import load_tensorflow
+from app.settings.environment import require_tensorflow_backend
 from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
@@ -41,7 +42,7 @@ def validate(
     number = None if against is None else checkpoint_number(against, "--against-checkpoint")
     require_tensorflow_backend()
     path = config_file(file)
-    quiet_tensorflow()
+    load_tensorflow()
     from app.tools.validate.examination import examine_against, examine_file  # noqa: PLC0415 - loads TensorFlow
 
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the table shows what it would log

@@ -25,6 +25,7 @@ from app.settings.yaml_file import Key
 from consumers.errors import ConfigError
 
 _NULL = "null"
+_NATIVE_LEVEL, _ERRORS = "TF_CPP_MIN_LOG_LEVEL", "2"
 _BACKEND = "tensorflow"
 
 
@@ -68,7 +69,12 @@ def of_others() -> dict[str, str]:
 
 def quiet_tensorflow() -> None:
     """Keep TensorFlow's native lines below errors off stderr, unless the environment says otherwise. Before import."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault(_NATIVE_LEVEL, _ERRORS)
+
+
+def tensorflow_level_is_set() -> bool:
+    """Return whether the environment says itself which of TensorFlow's native lines are printed."""
+    return os.environ.get(_NATIVE_LEVEL, _ERRORS) != _ERRORS
 
 
 def require_tensorflow_backend() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from app.settings.environment import quiet_tensorflow
+from app.service.native_log import load_tensorflow
 from app.tools.demo import drifting_stream
 
 PARTITION = 0
@@ -35,7 +35,7 @@ class JudgeRequest:
 
 def main() -> None:
     """Judge what is requested until stdin ends."""
-    quiet_tensorflow()
+    load_tensorflow()
     from app.settings import load  # noqa: PLC0415 - slow to import, after TensorFlow is made quiet
 
     requests: SimpleQueue[JudgeRequest | None] = SimpleQueue()
