@@ -17,6 +17,7 @@ import anyio
 
 from app.api.offload import run_on_thread
 from app.api.problem_documents import ProblemError
+from consumers.suggested_command import suggested_command
 
 T = TypeVar("T")
 MAX_VERIFICATIONS = 4
@@ -42,7 +43,7 @@ class VerificationQueue:
                 503,
                 "Too Many Verifications",
                 f"{MAX_VERIFICATIONS} checkpoints are being verified, or wait for it, already.",
-                fix="Ask again later; `millrace checkpoints verify` does it in a process of its own.",
+                fix=f"Ask again later; `{suggested_command('checkpoints', 'verify')}` does it in a process of its own.",
                 headers={"retry-after": "30"},
             )
         self._requests += 1

@@ -15,6 +15,7 @@ from app.service.native_log import load_tensorflow
 from app.settings import Settings, to_schema
 from app.settings.environment import require_tensorflow_backend
 from app.tools.service_client import saved
+from consumers.suggested_command import suggested_command
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.store import CheckpointStore
@@ -119,7 +120,7 @@ def verify(
     if bad:
         raise CorruptError(
             f"{', '.join(_name(one) for one in bad)}: it must not be loaded; restore it from a copy, or resume "
-            "from another one by `millrace rewind --to`"
+            f"from another one by `{suggested_command('rewind', '--to')} NUMBER`"
         )
 
 

@@ -26,8 +26,14 @@ def default_config() -> Path | None:
 
 
 def config_file(file: Path | None, say: Callable[[str], object] = note) -> Path:
-    """Return the config file that -c names, or else the one of the current folder, and say that it was taken."""
+    """Return the config file that -c names, or else the one of the current folder, and say that it was taken.
+
+    Commands that messages suggest name this file from now on.
+    """
+    from consumers.suggested_command import name_config  # noqa: PLC0415 - loads numpy
+
     if file is not None:
+        name_config(str(file))
         return file
     found = default_config()
     if found is None:
@@ -35,6 +41,7 @@ def config_file(file: Path | None, say: Callable[[str], object] = note) -> Path:
             f"there is no {_DEFAULTS[0]} in this folder: name the config file with -c FILE, or draft one by "
             "`millrace init --topic TOPIC`"
         )
+    name_config(str(found))
     say(f"the config is ./{found}")
     return found
 

@@ -7,6 +7,7 @@ from app.monitoring.models import moment
 from app.monitoring.snapshot import OVER, Snapshot
 from app.service.phase_limits import SETTINGS
 from app.settings.units import format_size
+from consumers.suggested_command import suggested_command
 from training.checkpoints.manifest import SaveReason
 from training.recovery.crash_guard import CrashLoop
 from training.telemetry.phases import Phase
@@ -91,8 +92,9 @@ def _crash_loop(loop: CrashLoop, posting: Posting | None) -> Problem:
     if last is not None and last.number > loop.number and last.reason in {SaveReason.REWIND, SaveReason.SKIP}:
         fix = f"Checkpoint {last.number} was ordered since: POST /resume continues from it."
     elif loop.suspects:
-        skips = " ".join(f"--skip {one}" for one in loop.ranges)
-        fix = f"Skip them: `millrace rewind -c CONFIG --to {loop.number} {skips}`, then POST /resume. Or: {again}"
+        skips = [word for one in loop.ranges for word in ("--skip", one)]
+        rewind = suggested_command("rewind", "--to", str(loop.number), *skips)
+        fix = f"Skip them: `{rewind}`, then POST /resume. Or: {again}"
     else:
         fix = f"Look for a cause other than the records: memory, the device, a step of the model. {again}"
     return Problem(kind="crash_loop", what=f"Paused: {loop}.", fix=fix)

@@ -16,6 +16,7 @@ from consumers.kafka.chunking import FetchedRecord
 from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Headers, Partition
+from consumers.suggested_command import suggested_command
 
 _WITHIN_S = 30.0
 _CONNECT_S = 10.0
@@ -85,9 +86,8 @@ def letter_at(options: KafkaOptions, place: Partition, offset: int) -> ReceivedL
 
     async def read_one(client: KafkaClient) -> ReceivedLetter | None:
         if place not in client.partitions():
-            raise ConfigError(
-                f"{place} is no partition of the dead letters' topic; `millrace dead-letters list` has them"
-            )
+            listing = suggested_command("dead-letters", "list")
+            raise ConfigError(f"{place} is no partition of the dead letters' topic; `{listing}` has them")
         end = (await client.ends([place]))[place]
         letters = await _read(client, {place: offset}, {place: min(offset + 1, end)}) if offset < end else []
         return next((letter for letter in letters if letter.place_offset == offset), None)

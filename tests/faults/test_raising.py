@@ -106,8 +106,8 @@ def test_where_that_is_ordered_it_ends_and_names_the_offsets_and_the_way_past_th
         assert "millrace: error: InvalidArgumentError in the training step" in line
         assert "Traceback" not in run.log()
     order = line.rpartition("millrace rewind ")[2].split()
-    assert order[0] == "--to"
-    done = run_forked(["rewind", "-c", str(made.config), *order], cwd=made.path, env=os.environ)
+    assert order[0] == "-c", "what is printed is run as it is printed"
+    done = run_forked(["rewind", *order], cwd=made.path, env=os.environ)
     assert done.returncode == 0, done.stderr
     with Run(made, "--until", "now") as run:
         run.finish()

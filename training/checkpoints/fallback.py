@@ -12,6 +12,7 @@ error says how to choose a checkpoint.
 import logging
 from collections.abc import Callable, Collection
 
+from consumers.suggested_command import suggested_command
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
@@ -32,7 +33,7 @@ def newest_verified(folder: Folder, terms: Terms, look: Look) -> Manifest | None
         if not numbers and terms.published >= 0:
             raise AllCorruptError(
                 f"{folder.root} holds no checkpoint, though number {terms.published} was published: bring the "
-                "checkpoints back, or start afresh by an explicit order (`millrace run --start-over`)"
+                f"checkpoints back, or start afresh by an explicit order (`{suggested_command('run', '--start-over')}`)"
             )
         return None
     way: list[int] = []
@@ -70,12 +71,14 @@ def _newest_unfenced(numbers: list[int], look: Look) -> Inspection | None:
 
 
 def _all_corrupt(folder: Folder, numbers: list[int], look: Look, last: Inspection) -> str:
-    others = [number for number in numbers if look(number).verified]
+    others = [str(number) for number in numbers if look(number).verified]
     if others:
-        listed = ", ".join(map(str, others))
-        way_out = f"{listed} verify, yet no order leads there: choose one with `millrace rewind --to`"
+        listed = ", ".join(others)
+        rewind = suggested_command("rewind", "--to", others[-1])
+        way_out = f"{listed} verify, yet no order leads there: choose one with `{rewind}`"
     else:
-        way_out = "bring one back from a copy, or start afresh by an explicit order (`millrace run --start-over`)"
+        start_over = suggested_command("run", "--start-over")
+        way_out = f"bring one back from a copy, or start afresh by an explicit order (`{start_over}`)"
     return (
         f"no checkpoint in {folder.checkpoints} that was last ordered verifies (the last one tried, {last.name}: "
         f"{last.problems[0]}): {way_out}"

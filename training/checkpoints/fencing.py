@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consumers.suggested_command import suggested_command
 from training.checkpoints.files import replace_durably, sync_folder
 from training.checkpoints.folder import Folder
 from training.checkpoints.sealed_json import seal, unseal
@@ -89,7 +90,8 @@ def _read(folder: Folder, term: int) -> TermRecord | None:
     except (OSError, ValueError, KeyError) as error:
         raise CorruptError(
             f"{path} is not what was written ({error}), so it is unknown which checkpoints are fenced: bring it back "
-            "from a copy, or remove it once no other trainer runs and `millrace checkpoints list` shows what you expect"
+            f"from a copy, or remove it once no other trainer runs and `{suggested_command('checkpoints', 'list')}` "
+            "shows what you expect"
         ) from error
     if record.term != term:
         raise CorruptError(f"{path} is the record of term {record.term}: bring the right one back from a copy")

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 
 from consumers.errors import ConfigError
+from consumers.suggested_command import suggested_command
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.part_files import VerifiedCheckpoint
@@ -46,7 +47,7 @@ def find(store: CheckpointStore, destination: Destination) -> VerifiedCheckpoint
             log.warning("checkpoint %s is skipped: %s", look.name, error)
     raise MissingCheckpointError(
         f"no checkpoint on the present timeline {destination}; there are {', '.join(map(str, tried)) or 'none'}: "
-        "`millrace checkpoints show` tells what is in them, and `--to` takes a number"
+        f"`{suggested_command('checkpoints', 'list')}` tells what they are, and `--to` takes a number"
     )
 
 
@@ -55,7 +56,8 @@ def verified_target(store: CheckpointStore, number: int, keep: Collection[str] |
     try:
         return store.load_verified(number, keep)
     except CorruptError as error:
-        raise CorruptError(f"{error}; choose another one, `millrace checkpoints verify` says which are good") from error
+        verify = suggested_command("checkpoints", "verify")
+        raise CorruptError(f"{error}; choose another one, `{verify}` says which are good") from error
 
 
 def timeline(store: CheckpointStore) -> Iterator[Inspection]:

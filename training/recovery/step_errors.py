@@ -16,6 +16,7 @@ from enum import StrEnum
 
 from consumers.reasons import Reason
 from consumers.records import Partition
+from consumers.suggested_command import suggested_command
 from pipelines.blocks import BlockFacts, Delivery, Span
 from pipelines.dataset import PreprocessError
 from pipelines.preprocess_bypass import Suspect
@@ -204,10 +205,9 @@ class StepRecovery:
     def _ended(self, facts: BlockFacts, gist: str, why: str) -> StepError:
         """Return the error that ends the training; its text gives the command that skips the block."""
         spans = [span for span in facts.spans if span.learnt]
-        skips = " ".join(f"--skip {span.partition}:{span.start}-{span.end - 1}" for span in spans)
-        return StepError(
-            f"{gist}, on {_listed(facts)}; {why}; or skip the block: millrace rewind --to {self._newest()} {skips}"
-        )
+        skips = [word for span in spans for word in ("--skip", f"{span.partition}:{span.start}-{span.end - 1}")]
+        rewind = suggested_command("rewind", "--to", str(self._newest()), *skips)
+        return StepError(f"{gist}, on {_listed(facts)}; {why}; or skip the block: {rewind}")
 
     def _report_culprits(self, culprits: Sequence[Culprit], failures: Sequence[_Failure], facts: BlockFacts) -> None:
         partitions = {span.index: span.partition for span in facts.spans}

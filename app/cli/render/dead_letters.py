@@ -17,6 +17,7 @@ from consumers.errors import ConfigError
 from consumers.kafka.options import KafkaOptions
 from consumers.reasons import Reason
 from consumers.records import Partition
+from consumers.suggested_command import suggested_command
 
 _SHOWN = 200
 _LONGEST_NUMBER = 19
@@ -45,7 +46,9 @@ def parsed(place: str, topic: str) -> tuple[Partition, int]:
 def present(letter: ReceivedLetter | None, place: str) -> ReceivedLetter:
     """Return the letter. ConfigError where there is none."""
     if letter is None:
-        raise ConfigError(f"there is no letter at {place}, or none any more; `millrace dead-letters list` has them")
+        raise ConfigError(
+            f"there is no letter at {place}, or none any more; `{suggested_command('dead-letters', 'list')}` has them"
+        )
     return letter
 
 

@@ -1,6 +1,7 @@
 """`millrace rewind`: offline with a trainer's rights, or by the trainer that runs."""
 
 import json
+import shlex
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -238,3 +239,14 @@ def test_a_refusal_keeps_its_words_and_its_meaning(
     error = refused("-c", config, "--to", "1")
     assert error.exit_code == 4
     assert str(error) == "Checkpoint 1 is corrupt. Choose another one"
+
+
+def test_a_command_that_an_error_suggests_runs_as_it_is_printed(config: str, folder: Folder) -> None:
+    weights = folder.checkpoint(2) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    said = str(refused("-c", config, "--to", "2"))
+    name, *words = shlex.split(said.partition("`")[2].partition("`")[0])
+    assert name == "millrace"
+    assert words == ["checkpoints", "verify", "-c", config]
+    result = CliRunner().invoke(application, words)
+    assert "model.safetensors" in result.stdout

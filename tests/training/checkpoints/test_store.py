@@ -138,7 +138,7 @@ def test_a_checkpoint_whose_parent_nobody_knows_is_not_guessed_around(
     publish_steps(3)
     for path in folder.checkpoint(2).iterdir():
         path.unlink()
-    with pytest.raises(AllCorruptError, match=r"0, 1 verify.*rewind --to"):
+    with pytest.raises(AllCorruptError, match=r"0, 1 verify.*rewind -c CONFIG --to 1"):
         store.newest()
 
 

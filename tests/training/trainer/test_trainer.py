@@ -446,7 +446,7 @@ def test_policy_halt_ends_the_training_without_a_checkpoint_if_a_call_raises(tmp
         assert run.raised is None, "the error is one line, without a traceback"
         assert isinstance(run.trainer.error, StepError)
         assert "on clicks:0 24 to 47; training.on_step_error is halt" in str(run.trainer.error)
-        assert str(run.trainer.error).endswith("millrace rewind --to 0 --skip clicks:0:24-47")
+        assert str(run.trainer.error).endswith("millrace rewind -c CONFIG --to 0 --skip clicks:0:24-47")
         assert [manifest.number for manifest in run.durable] == [0]
         assert run.ledger.positions() == {P0: SHARE}
         assert run.streams[0].closed
