@@ -36,6 +36,7 @@ NAMES: Mapping[str, str] = {
     "save.after_manifest": "the manifest is synced, still under a temporary name",
     "save.after_rename": "the checkpoint is durable, no listener was notified",
     "save.before_prune": "all listeners were notified, nothing is pruned",
+    "prune.before_files": "a checkpoint that may go has lost its number, its files are there",
     "commit.before": "a checkpoint is durable, its positions are not committed",
     "commit.after": "its positions are committed",
     "rewind.before_order": "the stream has stopped, the rewind is not published",

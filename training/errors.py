@@ -5,6 +5,7 @@ MillraceError
 │   ├── ModelError           the user's model file or model does not fit
 │   └── UncapturedStateError the model holds state that no checkpoint could bring back
 ├── CheckpointError (exit 1)     a save failed; training continues, the save is tried again
+│   └── NoRoomError              the volume has no room for it, and nothing more may be pruned
 ├── StepError (exit 1)           the model or preprocess raises, and setting records aside would not help
 ├── ProfileError (exit 1)        no profile was taken; training continues
 │   └── ProfileBusyError         another profile is being taken
@@ -67,6 +68,10 @@ class CheckpointError(MillraceError, OSError):
     """A checkpoint could not be written. Nothing was committed; the next save tries again."""
 
     retriable = True
+
+
+class NoRoomError(CheckpointError):
+    """The volume has no room for a checkpoint."""
 
 
 class StepError(MillraceError, RuntimeError):

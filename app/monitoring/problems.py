@@ -26,6 +26,7 @@ KINDS = (
     "crash_loop",
     "unbalanced",
     "lost",
+    "history_missing",
     "kafka_away",
     "partitions_missing",
     "partitions_waiting",
@@ -113,6 +114,15 @@ def _balance(snapshot: Snapshot) -> Iterator[Problem]:
             kind="lost",
             what=f"Kafka's retention removed {lost:,} offsets before they were read; they are counted as lost.",
             fix="Raise retention.ms of the topic, or let the model learn faster: /throughput says what holds it back.",
+        )
+
+    if snapshot.lost_history is not None:
+        yield Problem(
+            kind="history_missing",
+            what=f"{snapshot.lost_history}.",
+            fix="If a volume was not mounted, stop this service, mount it, and start again: it then resumes from the "
+            "newest checkpoint there. If the model is meant to begin again, there is nothing to do; the next start "
+            "finds the checkpoints that this one writes. checkpoints.on_missing: fail refuses such a start.",
         )
 
 

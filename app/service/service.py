@@ -12,16 +12,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+from app.service.checkpoint_policies import keep_policy, remove_some, save_policy, warn_of_shortage
 from app.service.kafka_stream import StreamFactory, StreamOptions
-from app.service.keep_policy import keep_policy
 from app.service.kept_sample import RecordSamples
 from app.service.lifecycle_events import tell_ended, tell_started
+from app.service.lost_history import LostHistory, lost_history
 from app.service.model_setup import build_learner, prove, watched_of
 from app.service.phase_limits import phase_limits
 from app.service.process_tuning import tune
@@ -42,7 +43,6 @@ from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import Manifest, SaveRequest
-from training.checkpoints.policies import EverySeconds, EverySteps, SavePolicy
 from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Commands, Stop
@@ -101,6 +101,8 @@ class Service:
         """The way to Kafka; replaced once, when it is connected."""
         self.running: Running | NotRunning = NotRunning()
         """Replaced once, when the start has succeeded."""
+        self.lost_history: LostHistory | None = None
+        """What shows that this name has learnt before, where no checkpoint was found; set by the start."""
         self.began_at = time.time()
         self.error: BaseException | None = None
         self._loaded = loaded
@@ -189,7 +191,12 @@ class Service:
 
     def _take_folder(self, opened: ExitStack) -> FolderLease:
         folder = Folder(self.settings.checkpoints.path / self.settings.name)
-        lease = FolderLease.acquire(folder, f"millrace run {self.settings.name}", on_passed=self._passed)
+        lease = FolderLease.acquire(
+            folder,
+            f"millrace run {self.settings.name}",
+            on_passed=self._passed,
+            make_room=partial(remove_some, self.settings),
+        )
         # The first on the stack is the last to run: the folder is free only when everything else is closed.
         opened.callback(lease.release)
         return lease
@@ -249,7 +256,8 @@ class Service:
             on_durable=partial(self._commit_durable, source),
         )
         store = CheckpointStore(lease.folder, lease, options)
-        store.require_space(3 * learner.state_bytes)
+        store.require_room(learner.state_bytes)
+        warn_of_shortage(self.settings, store, learner.state_bytes)
         saving = Saving(
             store,
             CheckpointWriter(store),
@@ -257,7 +265,7 @@ class Service:
             self.ledger,
             live,
             SavingOptions(
-                policy=_save_policy(self.settings),
+                policy=save_policy(self.settings),
                 provenance=provenance_of(self._loaded, source.cluster_id()),
                 # The rest of the grace is for the call, the commit and closing.
                 stop_timeout_s=self.settings.stop.grace * 0.8,
@@ -266,13 +274,19 @@ class Service:
                 report_event=self.events.report,
             ),
         )
-        start = self.settings.kafka.start_position
-        # A lambda, because Kafka resolves the start only where there is no checkpoint to resume from.
-        manifest = saving.begin_or_restore(lambda: source.resolve_start(start), start_over=self.options.start_over)
+        manifest = saving.begin_or_restore(partial(self._first_offsets, source), start_over=self.options.start_over)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
         tell_started(self.events.report, manifest, saving.provenance)
         return saving, CrashGuard.of(lease, manifest.number, self.settings.training.pause_after_crashes)
+
+    def _first_offsets(self, source: KafkaSource) -> Mapping[Partition, int]:
+        """Return the offsets to begin at; called only where there is no checkpoint to resume from."""
+        offsets = source.resolve_start(self.settings.kafka.start_position)
+        # A trial commits nothing and keeps its checkpoints elsewhere, so the group's commits are not its own.
+        if self.options.commits and not self.options.start_over:
+            self.lost_history = lost_history(source, self.settings, offsets)
+        return offsets
 
     def _assemble(
         self,
@@ -364,11 +378,6 @@ class Service:
             self._commit.result(_COMMIT_S)
         except Exception as error:  # noqa: BLE001 - a commit only informs lag tools
             log.warning("the last commit failed: %s", str(error) or type(error).__name__)
-
-
-def _save_policy(settings: Settings) -> SavePolicy:
-    every = settings.checkpoints.every
-    return EverySeconds(every.seconds) if every.seconds is not None else EverySteps(every.steps or 1)
 
 
 def _post_refused(dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason) -> None:

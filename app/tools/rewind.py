@@ -8,12 +8,13 @@ within some seconds, the rewind is done without knowing.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from app.api.checkpoint_reads import just_published
 from app.monitoring.command_models import RewindPlanAnswer
 from app.monitoring.rewind_view import beginnings_of, plan_fields
-from app.service.keep_policy import keep_policy
+from app.service.checkpoint_policies import keep_policy, remove_some
 from app.settings import Settings
 from app.settings.connection import kafka_options
 from app.tools.service_client import Remote, url_of
@@ -72,7 +73,7 @@ def rewind_or_send(settings: Settings, order: TypedRewind, token: str | None = N
     if order.dry_run:
         return _as_json(plan_fields(plan, policy=policy, per_s=None))
     plan.refuse_loss(policy)
-    lease = FolderLease.acquire(folder, f"millrace rewind {settings.name}")
+    lease = FolderLease.acquire(folder, f"millrace rewind {settings.name}", make_room=partial(remove_some, settings))
     try:
         if folder.numbers() != numbers:  # the plan would drop what another rewind has done meanwhile
             raise FolderBusyError(f"{folder.root} got another checkpoint while this was planned: run the command again")

@@ -76,6 +76,12 @@ class KafkaSource:
         """Return the offset that `until` means for each partition, as of now."""
         return self._loop.run(resolve_until(until, self._connected.client), self._timeout_s)
 
+    def committed(self) -> dict[Partition, int]:
+        """Return the group's committed offsets, of the partitions that have one."""
+        parts = self._connected
+        found = self._loop.run(parts.commits.committed(parts.client.partitions()), self._timeout_s)
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
     def begin(
         self,
         incarnation: int,

@@ -194,6 +194,7 @@ CASES: Mapping[str, Case] = {
     ),
     "it restarts": Case(("MillraceRestarts",), {"millrace_process_start_time_seconds": "1000+1x120"}),
     "a defect": Case(("MillraceUnbalanced",), {"millrace_balanced": "1x60 0x60"}),
+    "the checkpoints are gone": Case(("MillraceHistoryMissing",), problem("history_missing")),
     "a loss": Case(("MillraceRecordsLost",), problem("lost")),
     "retention is near": Case(
         ("MillraceRetentionNear",), {"millrace_retention_left_seconds": "200x120", "millrace_lag_seconds": "250x120"}

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from training.errors import CheckpointError, CorruptError
+from consumers.suggested_command import suggested_command
+from training.errors import CorruptError, NoRoomError
 
 Bytes = bytes | memoryview
 _PIECE = 1 << 20
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Errors of a file system that has no hard links, or no more for this file, or is not the one of the source.
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 
@@ -49,9 +51,13 @@ def replace_durably(path: Path, raw: bytes, *, mode: int = 0o666) -> None:
     """Write a small file under its name in one step: readers see the old one or the new one."""
     temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    write_durably(temporary, [raw], mode=mode)
-    # Synced before it gets its name, so that a loss of power leaves the old file or the new one under it.
-    temporary.replace(path)
+    try:
+        write_durably(temporary, [raw], mode=mode)
+        # Synced before it gets its name, so that a loss of power leaves the old file or the new one under it.
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
@@ -66,7 +72,8 @@ def link_durably(source: Path, expected: FileFacts, target: Path) -> FileFacts:
         with source.open("rb") as file:
             copied = write_durably(target, iter(lambda: file.read(_PIECE), b""))
         if copied != expected:
-            raise CorruptError(f"{source} changed while it was copied; see `millrace checkpoints verify`") from error
+            verify = suggested_command("checkpoints", "verify")
+            raise CorruptError(f"{source} changed while it was copied; see `{verify}`") from error
     return expected
 
 
@@ -109,13 +116,18 @@ def sync_folder(path: Path) -> None:
 
 
 def require_space(path: Path, needed: int) -> None:
-    """Raise CheckpointError unless the file system of `path` has this many bytes free for this process."""
+    """Raise NoRoomError unless the file system of `path` has this many bytes free for this process."""
     free = shutil.disk_usage(path).free
     if free < needed:
-        raise CheckpointError(
+        raise NoRoomError(
             f"a checkpoint needs {needed:,} bytes and {path} has {free:,} free: "
             "make room, keep fewer checkpoints (checkpoints.keep), or move checkpoints.path"
         )
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether this is the error of a full disk, or of a quota that is used up."""
+    return error.errno in _FULL
 
 
 def _hash(file: BufferedReader) -> str:

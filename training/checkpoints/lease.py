@@ -1,7 +1,8 @@
 """The one writer of a folder: a lock that dies with its process, a lease that shows life, a term that only grows.
 
 Owns `lock.<term>`: held by flock, and touched every 2 s by the daemon thread "lease" (touching needs no space, so a
-full disk costs no process the folder). Its contents say who holds it. The thread ends with `release`, or when it finds
+full disk costs no process the folder). Its contents say who holds it, where the disk has room for them. On a full disk
+the record of the term needs room, which the caller makes. The thread ends with `release`, or when it finds
 that a greater term was claimed: then it calls `on_passed` once, at the latest one renewal after the process runs again.
 
 How a folder is taken:
@@ -27,6 +28,7 @@ from typing import Any
 
 from consumers.errors import ConfigError
 from training.checkpoints.fencing import begin
+from training.checkpoints.files import is_full
 from training.checkpoints.folder import Folder
 from training.errors import FolderBusyError, PassedError
 
@@ -51,6 +53,11 @@ def _ignore(_error: PassedError) -> None:
     """Do nothing about a lease that was passed."""
 
 
+def _make_no_room(_writer: "FolderLease") -> bool:
+    """Remove nothing."""
+    return False
+
+
 class FolderLease:
     """The right to write into a folder, until it is released or passed."""
 
@@ -69,11 +76,13 @@ class FolderLease:
         *,
         options: LeaseOptions | None = None,
         on_passed: Callable[[PassedError], None] = _ignore,
+        make_room: "Callable[[FolderLease], bool]" = _make_no_room,
     ) -> "FolderLease":
         """Take the folder, or raise FolderBusyError naming who has it, or ConfigError where it cannot be written.
 
         `holder` describes this process to others that find the folder busy. `on_passed` is called on the lease's
-        thread.
+        thread. `make_room` is called where the disk is full, until it returns False: it removes what may go, and
+        returns whether it removed anything.
         """
         options = options or LeaseOptions()
         folder.create()
@@ -83,9 +92,10 @@ class FolderLease:
             writer = cls(folder, *_Contest(folder, facts, options).win())
             # Renewed before the record of the term is written: on a slow disk that may take longer than others wait.
             writer._live(options, on_passed)
-            writer._begin(facts)
+            writer._begin(facts, make_room)
         except OSError as error:
-            raise ConfigError(f"checkpoints.path: cannot write to {folder.root}: {error.strerror}") from error
+            way_out = "; remove other files from the volume, or make it larger" if is_full(error) else ""
+            raise ConfigError(f"checkpoints.path: cannot write to {folder.root}: {error.strerror}{way_out}") from error
         log.info("writing to %s with term %d", folder.root, writer.term)
         return writer
 
@@ -117,13 +127,24 @@ class FolderLease:
         self._thread = threading.Thread(target=_keep_alive, args=args, name="lease", daemon=True)
         self._thread.start()
 
-    def _begin(self, facts: dict[str, Any]) -> None:
+    def _begin(self, facts: dict[str, Any], make_room: "Callable[[FolderLease], bool]") -> None:
         try:
-            begin(self.folder, self.term, facts)
+            self._record(facts, make_room)
             _remove_locks_before(self.folder, self.term)
         except BaseException:
             self.release()
             raise
+
+    def _record(self, facts: dict[str, Any], make_room: "Callable[[FolderLease], bool]") -> None:
+        """Record that the term has begun. On a full disk, make room and try again."""
+        while True:
+            try:
+                begin(self.folder, self.term, facts)
+            except OSError as error:
+                if not is_full(error) or not make_room(self):
+                    raise
+            else:
+                return
 
 
 @dataclass(slots=True)
@@ -187,7 +208,12 @@ def _claim(folder: Folder, term: int, facts: dict[str, Any]) -> int | None:
     if not _locked(handle) or folder.highest_term() != term:
         os.close(handle)
         return None
-    os.write(handle, json.dumps({**facts, "term": term}).encode())
+    try:
+        os.write(handle, json.dumps({**facts, "term": term}).encode())
+    except OSError as error:
+        # The lock holds without its contents, which only describe the holder.
+        if not is_full(error):
+            raise
     return handle
 
 

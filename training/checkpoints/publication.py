@@ -25,11 +25,11 @@ from pathlib import Path
 
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
-from training.checkpoints.files import FileFacts, sync_folder, write_durably
+from training.checkpoints.files import FileFacts, is_full, sync_folder, write_durably
 from training.checkpoints.folder import Lineage
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import FILE_NAME, Manifest, SaveRequest
-from training.errors import CheckpointError
+from training.errors import CheckpointError, NoRoomError
 
 log = logging.getLogger(__name__)
 FileSource = Callable[[Path], FileFacts]
@@ -60,7 +60,8 @@ def publish_draft(
 ) -> Manifest:
     """Write a checkpoint, and return when it is durable.
 
-    Raises CheckpointError where it could not be made durable, and PassedError where another writer has taken over.
+    Raises CheckpointError where it could not be made durable, NoRoomError where the volume is full, and PassedError
+    where another writer has taken over.
     """
     temporary, published = writer.folder.saving(draft.number, writer.term), writer.folder.checkpoint(draft.number)
     renamed = False
@@ -89,7 +90,7 @@ def publish_draft(
         shutil.rmtree(temporary, ignore_errors=True)
         if _is_still_writer(writer) and renamed:
             _withdraw(published, temporary)
-        raise CheckpointError(
+        raise (NoRoomError if is_full(error) else CheckpointError)(
             f"checkpoint {draft.number} could not be written below {writer.folder.root}: {error.strerror}; "
             "nothing of it is kept, and the next save tries again"
         ) from error

@@ -8,7 +8,6 @@ Numbers only grow: the next is one more than the highest that is on disk, of any
 """
 
 import logging
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,7 +18,7 @@ from consumers.errors import ConfigError, DataLossError
 from consumers.failpoints import failpoint
 from training.checkpoints.fallback import newest_verified
 from training.checkpoints.fencing import Terms
-from training.checkpoints.files import link_durably, require_space, sync_folder
+from training.checkpoints.files import link_durably
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.lease import FolderLease
@@ -27,8 +26,9 @@ from training.checkpoints.manifest import Manifest, SaveRequest, read_manifest
 from training.checkpoints.part_files import VerifiedCheckpoint, part_sources, read_checkpoint, read_parts
 from training.checkpoints.parts import PartState
 from training.checkpoints.policies import KeepLast, KeepPolicy
+from training.checkpoints.pruning import SLACK_BYTES, Pruner
 from training.checkpoints.publication import FileSource, UnpublishedCheckpoint, publish_draft, wall_clock
-from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError
+from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError, NoRoomError
 
 log = logging.getLogger(__name__)
 _TORN = "torn, unless its writer is still working on it"
@@ -69,8 +69,11 @@ class CheckpointStore:
         # A rewind publishes on the trainer's thread, while the writer's thread may still be ending a cancelled save.
         self._publishing = Lock()
         self._verified: dict[int, Manifest] = {}
+        self._pruner = Pruner(
+            folder=folder, keep=self._options.keep, verified=self._verified, look=self._look, removed=self._forget
+        )
         if writer is not None:
-            self._clean(writer.term)
+            self._pruner.remove_leftovers(writer)
 
     def publish(
         self,
@@ -88,7 +91,7 @@ class CheckpointStore:
         with self._publishing:
             if request.parent is None and not start_over:
                 self._require_empty()
-            return self._publish(request, part_sources(parts), gate)
+            return self._publish(request, part_sources(parts), _bytes(parts), gate)
 
     def publish_linked(
         self,
@@ -116,7 +119,8 @@ class CheckpointStore:
                 for name, facts in target.manifest.files.items()
                 if name.partition(".")[0] not in parts
             }
-            return self._publish(_inherit(request, target.manifest), {**links, **part_sources(parts)}, gate)
+            files: dict[str, FileSource] = {**links, **part_sources(parts)}
+            return self._publish(_inherit(request, target.manifest), files, _bytes(parts), gate)
 
     def newest(self) -> Manifest | None:
         """Return the checkpoint to resume from, all of its bytes verified; None where nothing was ever published.
@@ -180,29 +184,65 @@ class CheckpointStore:
         ]
         return numbered + temporary + [Inspection(name=n, condition=Condition.UNKNOWN) for n in self.folder.unknown()]
 
-    def require_space(self, needed: int) -> None:
-        """Raise CheckpointError unless there is room for this many bytes."""
-        require_space(self.folder.checkpoints, needed)
+    def room(self) -> tuple[int, int]:
+        """Return how many bytes a save could have after pruning, and how many all checkpoints could have together."""
+        return self._pruner.attainable_bytes(), self._pruner.free_bytes() + self._pruner.bytes_of_all()
 
-    def _publish(self, request: SaveRequest, files: Mapping[str, FileSource], gate: Callable[[], None]) -> Manifest:
+    def no_room(self, state_bytes: int) -> NoRoomError:
+        """Return the error of a save of a state of this size that finds no room, with what to do about it."""
+        return self._pruner.no_room(state_bytes + SLACK_BYTES)
+
+    def remove_some(self) -> bool:
+        """Remove what may go next on a full volume; return whether anything was removed."""
+        return self._pruner.remove_some(self._require_writer(), None)
+
+    def require_room(self, state_bytes: int) -> None:
+        """Make room for one checkpoint of a state of this size; NoRoomError where that cannot be done."""
+        needed = state_bytes + SLACK_BYTES
+        self._pruner.make_room(self._require_writer(), needed, None)
+        if self._pruner.free_bytes() < needed:
+            raise self._pruner.no_room(needed)
+
+    def _publish(
+        self, request: SaveRequest, files: Mapping[str, FileSource], state_bytes: int, gate: Callable[[], None]
+    ) -> Manifest:
         writer = self._require_writer()
         try:
             writer.check()
+            self._pruner.make_room(writer, state_bytes + SLACK_BYTES, request.parent)
             draft = self._draft(request, files)
         except CheckpointError:
             raise
         except OSError as error:
             raise CheckpointError(f"{self.folder.root} cannot be read ({error}); the next save tries again") from error
-        manifest = publish_draft(writer, draft, self._options.before_manifest, gate)  # (1) to (4)
+        manifest = self._publish_with_room(writer, draft, state_bytes + SLACK_BYTES, gate)  # (1) to (4)
         self._verified[manifest.number] = manifest
         log.info("checkpoint %d is durable: step %d, %s", manifest.number, manifest.step, manifest.reason)
         self._announce(manifest)  # (5)
         failpoint("save.before_prune")
         try:
-            self._prune(manifest)  # (6)
+            self._pruner.prune(writer, manifest)  # (6)
         except (OSError, ConfigError) as error:
             log.warning("checkpoint %d is durable, and nothing was pruned after it: %s", manifest.number, error)
         return manifest
+
+    def _publish_with_room(
+        self, writer: FolderLease, draft: UnpublishedCheckpoint, needed: int, gate: Callable[[], None]
+    ) -> Manifest:
+        """Publish; where the volume is full, remove what may go and try again."""
+        passed: list[bool] = []
+
+        def note_passing() -> None:
+            gate()
+            passed.append(True)
+
+        while True:
+            try:
+                return publish_draft(writer, draft, self._options.before_manifest, note_passing)
+            except NoRoomError as error:
+                # Whoever cancels a save after its gate waits for a rename only, so it is not written again then.
+                if not self._pruner.remove_some(writer, draft.request.parent) or passed:
+                    raise (self._pruner.no_room(needed) if self._pruner.free_bytes() < needed else error) from error
 
     def _draft(self, request: SaveRequest, files: Mapping[str, FileSource]) -> UnpublishedCheckpoint:
         return UnpublishedCheckpoint(
@@ -222,44 +262,8 @@ class CheckpointStore:
         except Exception:  # the checkpoint is durable, whatever its listener raises
             log.exception("checkpoint %d is durable, and what was to follow failed", manifest.number)
 
-    def _prune(self, newest: Manifest) -> None:
-        """Remove what no policy keeps. A failure leaves too many checkpoints, and the next save tries again."""
-        terms = Terms.read(self.folder)
-        looks = (inspect(self.folder, number, terms, deep=False) for number in self.folder.numbers())
-        good = [look.manifest for look in looks if look.condition is Condition.GOOD and look.manifest is not None]
-        kept = self._options.keep.keep(good) | self._always_kept(newest, good, terms)
-        for manifest in good:
-            if manifest.number not in kept:
-                self._require_writer().check()  # a writer that was passed while it slept must not prune by an old view
-                self._remove(manifest.number)
-
-    def _always_kept(self, newest: Manifest, good: list[Manifest], terms: Terms) -> set[int]:
-        """Return the newest, the nearest ancestor to fall back to, and the beginnings."""
-        present = {manifest.number for manifest in good}
-        ancestors = (number for number in newest.ancestors if number in present)
-        # Hashing reads a whole checkpoint, so an ancestor is not verified again at every save.
-        fallback = next((n for n in ancestors if n in self._verified or self._look(n, terms).verified), None)
-        beginnings = {manifest.number for manifest in good if manifest.parent is None}
-        return beginnings | {newest.number} | ({fallback} if fallback is not None else set())
-
-    def _remove(self, number: int) -> None:
-        # Renamed, and the new name synced, before the first file goes: no folder with a number is ever half removed.
-        doomed = self.folder.removing(number)
-        try:
-            self.folder.checkpoint(number).rename(doomed)
-            self._verified.pop(number, None)
-            sync_folder(self.folder.checkpoints)
-            shutil.rmtree(doomed)
-        except OSError as error:
-            log.warning("checkpoint %d was not pruned: %s", number, error)
-
-    def _clean(self, term: int) -> None:
-        """Remove what writers that died or were passed left half done."""
-        for path, its_term in self.folder.temporaries():
-            # A greater term belongs to a writer that has passed this one and may be at work.
-            if its_term is None or its_term <= term:
-                log.info("removing %s, left by a writer that ended in the middle of a save", path)
-                shutil.rmtree(path, ignore_errors=True)
+    def _forget(self, number: int) -> None:
+        self._verified.pop(number, None)
 
     def _look(self, number: int, terms: Terms) -> Inspection:
         found = inspect(self.folder, number, terms, deep=True)
@@ -305,6 +309,11 @@ class CheckpointStore:
         if self._writer is None:
             raise CheckpointError(f"{self.folder.root} was opened for reading only: acquire a Writer to publish")
         return self._writer
+
+
+def _bytes(parts: Mapping[str, PartState]) -> int:
+    """Return the bytes of all arrays."""
+    return sum(array.nbytes for state in parts.values() for array in state.arrays.values())
 
 
 def _inherit(request: SaveRequest, target: Manifest) -> SaveRequest:

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -66,6 +66,12 @@ class CheckpointSettings(Section):
     )
     every: SaveEvery = Field(
         Every(seconds=60.0), description="How often to save: a time (60s) or a number of steps (5000 steps)."
+    )
+    on_missing: Literal["start", "fail"] = Field(
+        "start",
+        description="When the folder of this name holds no checkpoint, although its group's committed offsets show "
+        "that it has learnt before (a volume that is not mounted): start with new weights, with a warning in the log "
+        "and the problem history_missing, or fail. With kafka.start: committed nothing is compared.",
     )
     keep: KeepSettings = Field(
         KeepSettings(),

@@ -8,24 +8,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from app.service.checkpoint_policies import keep_policy, shortage
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings
 from app.tools.validate.check import CheckOutcome, CheckResult, fail, ok, skip, warn
 from app.tools.validate.kafka_check import Bounds
 from consumers.errors import ConfigError, DataLossError, MillraceError
 from consumers.records import Partition
+from consumers.rounded import rounded_size
 from training.checkpoints.files import require_space
 from training.checkpoints.folder import Folder
 from training.checkpoints.lock_holder import holder_of
 from training.checkpoints.manifest import Manifest
-from training.checkpoints.store import CheckpointStore
+from training.checkpoints.store import CheckpointStore, StoreOptions
 from training.errors import CorruptError, FolderBusyError
 from training.model.hyperparameters import UNKNOWN, Hyperparameters
 from training.model.learner import Learner
 from training.model.variables import VariablesPart
-
-_COPIES = 3
-"""How many states there must be room for: the newest, the one being written, and one to fall back to."""
 
 
 def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | None) -> Iterator[CheckResult]:
@@ -33,7 +32,7 @@ def folder_checks(settings: Settings, learner: Learner | None, bounds: Bounds | 
     folder = Folder(settings.checkpoints.path / settings.name)
     yield _writable(folder)
     yield _free(folder)
-    yield _space(folder, learner)
+    yield _space(settings, folder, learner)
     yield from _newest(settings, CheckpointStore(folder), learner, bounds)
 
 
@@ -85,17 +84,27 @@ def _free(folder: Folder) -> CheckResult:
     return fail("lock", FolderBusyError(text))
 
 
-def _space(folder: Folder, learner: Learner | None) -> CheckResult:
+def _space(settings: Settings, folder: Folder, learner: Learner | None) -> CheckResult:
     if learner is None:
         return skip("space", "the size of the model's state is not known")
-    needed = _COPIES * learner.state_bytes
     try:
-        require_space(_nearest(folder.checkpoints), needed)
+        return _room(settings, folder, learner.state_bytes)
     except MillraceError as error:
         return fail("space", error)
     except OSError as error:
         return fail("space", ConfigError(f"checkpoints.path: {error.strerror}; name another one"))
-    return ok("space", f"there is room for {_COPIES} × {learner.state_bytes:,} bytes")
+
+
+def _room(settings: Settings, folder: Folder, needed: int) -> CheckResult:
+    if not folder.checkpoints.exists():
+        require_space(_nearest(folder.checkpoints), needed)
+        return ok("space", f"there is room for a checkpoint of {rounded_size(needed)}")
+    store = CheckpointStore(folder, options=StoreOptions(keep=keep_policy(settings)))
+    if store.room()[0] < needed:
+        return fail("space", store.no_room(needed))
+    if (short := shortage(settings, store, needed)) is not None:
+        return warn("space", short)
+    return ok("space", f"there is room for what checkpoints.keep keeps, of {rounded_size(needed)} each")
 
 
 def _newest(

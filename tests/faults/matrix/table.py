@@ -28,4 +28,5 @@ ROWS: Mapping[int, str] = {
     23: "stopped while waiting on an empty queue",
     27: "API flood; half-open connections; malformed bodies; traversal in names; orders without a token",
     28: "secrets and records' values, through failures",
+    29: "a full volume that restarts",
 }

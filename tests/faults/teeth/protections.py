@@ -39,6 +39,7 @@ _OUTAGE = "tests/integration/test_broker_outage.py"
 _NETWORK = "tests/faults/test_network.py"
 _SOURCE = "tests/integration/test_kafka_source.py"
 _CRASHES = "tests/training/checkpoints/test_crashes.py"
+_FULL_VOLUME = "tests/training/checkpoints/test_full_volume.py"
 _STORE = "tests/training/checkpoints/test_store.py"
 _DAMAGE = "tests/training/checkpoints/test_mutations.py"
 _TOPICS = "tests/faults/test_topics.py"
@@ -96,7 +97,7 @@ TEETH = (
         row=2,
         missing="What a writer that died has left half written is never removed.",
         file="training/checkpoints/store.py",
-        text="            self._clean(writer.term)",
+        text="            self._pruner.remove_leftovers(writer)",
         instead="            pass",
         test=f"{_IN_A_WINDOW}[save.after_data]",
     ),
@@ -498,5 +499,36 @@ TEETH = (
         instead='            raise _unauthorized(f"The request brings the token {token}, that nobody has.",',
         test="tests/faults/test_secrets.py::test_no_secret_and_no_value_of_a_record_appears_anywhere_after_every"
         "_failure",
+    ),
+    Tooth(
+        row=29,
+        missing="A start on a full volume prunes nothing before it asks for room.",
+        file="training/checkpoints/pruning.py",
+        text="        while self.free_bytes() < needed and self.remove_some(writer, parent):",
+        instead="        while False:",
+        test=f"{_FULL_VOLUME}::test_the_advice_of_a_full_volume_works_when_it_is_followed",
+    ),
+    Tooth(
+        row=29,
+        missing="A save that meets a full disk prunes nothing.",
+        file="training/checkpoints/store.py",
+        text="if not self._pruner.remove_some(writer, draft.request.parent) or passed:",
+        instead="if passed or draft:",
+        test=f"{_FULL_VOLUME}::test_a_save_that_meets_a_full_disk_prunes_what_keep_allows_and_is_made",
+    ),
+    Tooth(
+        row=29,
+        missing="The newest is not read again before the one to fall back to makes way.",
+        file="training/checkpoints/pruning.py",
+        text="        newest = newest_verified(self.folder, terms, lambda number: self.look(number, terms))",
+        instead="        newest = self._good(terms)[-1] if self._good(terms) else None",
+        test=f"{_FULL_VOLUME}::test_the_newest_is_read_and_verified_before_its_fallback_makes_way",
+    ),
+    Tooth(
+        row=29,
+        missing="The target of a rewind makes way for the rewind.",
+        file="training/checkpoints/pruning.py",
+        text=" | ({parent} if parent is not None else set())",
+        test=f"{_FULL_VOLUME}::test_the_target_of_a_rewind_stays_though_the_rewind_needs_room",
     ),
 )

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from training.checkpoints import CheckpointStore, Folder, FolderLease, StoreOptions, publication
-from training.checkpoints import store as store_module
+from training.checkpoints import CheckpointStore, Folder, FolderLease, StoreOptions, pruning, publication
 from training.checkpoints.files import sync_folder
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.policies import KeepLast
@@ -104,7 +103,7 @@ def test_a_checkpoint_after_which_nothing_can_be_pruned_is_durable_all_the_same(
     def unreadable(*_: Any, **__: Any) -> Any:
         raise broken()
 
-    monkeypatch.setattr(store_module, "inspect", unreadable)
+    monkeypatch.setattr(pruning, "inspect", unreadable)
     assert store.publish(order(0, step=1), parts(1)).number == 1
 
 

@@ -1,0 +1,21 @@
+"""Sizes and ages rounded for people; programs get the exact numbers in JSON. Pure."""
+
+_SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_AGES = (("days", 86_400, 172_800), ("h", 3600, 7200), ("min", 60, 120))
+
+
+def rounded_size(count: float) -> str:
+    """Write bytes with one decimal in the largest unit that fits, as in 3.6 MB."""
+    for unit, size in _SIZES:
+        # From 999.95 on, one decimal would show a thousand of the smaller unit.
+        if count >= size * 0.99995:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def rounded_age(seconds: float) -> str:
+    """Write an age as the page does, as in 40 s, 3 min, 26 h or 5 days."""
+    for unit, size, least in _AGES:
+        if seconds >= least:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
