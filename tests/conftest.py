@@ -18,6 +18,7 @@ from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.properties import HOST, SINGLE_NODE
 from app.tools.local_broker.readiness import ready_cluster
+from consumers.suggested_command import name_config
 from tests.faults.matrix.skips import judged
 
 T = TypeVar("T")
@@ -110,6 +111,13 @@ def levels() -> Iterator[None]:
     before = aiokafka.level
     yield
     aiokafka.setLevel(before)
+
+
+@pytest.fixture(autouse=True)
+def config_name() -> Iterator[None]:
+    """A command that runs in this process leaves its config file's name in the messages of no other test."""
+    yield
+    name_config(None)
 
 
 @pytest.fixture(scope="session")

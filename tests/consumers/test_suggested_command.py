@@ -1,19 +1,8 @@
 """Commands in messages can be pasted: they name the config file that the process was given."""
 
 import shlex
-from collections.abc import Iterator
-
-import pytest
 
 from consumers.suggested_command import name_config, suggested_command
-
-
-@pytest.fixture(autouse=True)
-def no_config() -> Iterator[None]:
-    """Name no config file before and after each test."""
-    name_config(None)
-    yield
-    name_config(None)
 
 
 def test_a_suggested_command_names_the_config_as_it_was_given() -> None:
