@@ -21,6 +21,7 @@ from functools import partial
 from app.service.checkpoint_policies import keep_policy, remove_some, save_policy, warn_of_shortage
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.kept_sample import RecordSamples
+from app.service.letters import post_refused, stop_dead_letters
 from app.service.lifecycle_events import tell_ended, tell_started
 from app.service.lost_history import LostHistory, lost_history
 from app.service.model_setup import build_learner, prove, watched_of
@@ -32,13 +33,12 @@ from app.service.running import NotRunning, Running
 from app.service.source_view import NotConnected, SourceView
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
-from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetters
+from consumers.dead_letters.letter import CountedOnly, DeadLetters
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.kafka.positions import Until
 from consumers.kafka.source import KafkaSource
-from consumers.reasons import Reason
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
@@ -221,7 +221,7 @@ class Service:
         if (topic := self.settings.records.dead_letters.topic) is not None:
             producer = KafkaDeadLetters(options, DeadLetterOptions(topic=topic))
             producer.start(_CONNECT_S)
-            opened.callback(_stop_dead_letters, producer)
+            opened.callback(stop_dead_letters, producer)
             dead_letters = producer
         opened.callback(self._await_commit)
         return source, dead_letters
@@ -321,7 +321,7 @@ class Service:
                 phases=self.phases,
                 meter=self.meter,
                 live=live,
-                on_refused=partial(_post_refused, dead_letters, settings.name),
+                on_refused=partial(post_refused, dead_letters, settings.name),
                 board=self.board,
                 report_event=self.events.report,
             ),
@@ -378,25 +378,3 @@ class Service:
             self._commit.result(_COMMIT_S)
         except Exception as error:  # noqa: BLE001 - a commit only informs lag tools
             log.warning("the last commit failed: %s", str(error) or type(error).__name__)
-
-
-def _post_refused(dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason) -> None:
-    """Post a record that decodes but cannot be learnt, by its origin alone: the trainer no longer has its bytes."""
-    letter = DeadLetter(
-        partition=partition,
-        offset=offset,
-        timestamp_ms=0,
-        key=None,
-        value=None,
-        headers=(),
-        reason=reason,
-        field=None,
-        model=name,
-    )
-    # It never waits: while too many letters wait for room, `blocked` keeps the trainer from the next block instead.
-    dead_letters.put_at_once(letter)
-
-
-def _stop_dead_letters(dead_letters: DeadLetters) -> None:
-    if abandoned := dead_letters.stop(_COMMIT_S):
-        log.warning("dead letters that were not acknowledged: %d; a restart sends them again", abandoned)
