@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.settings.file_access import exposure
 from consumers.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -43,9 +44,14 @@ class Tokens:
 
     @classmethod
     def open(cls, folder: Path) -> "Tokens":
-        """Return the folder after a check. Raises ConfigError if the folder, or any file in it, is not valid."""
+        """Return the folder after a check. Raises ConfigError if the folder, or any file in it, is not valid.
+
+        A token that every user of this machine can read is logged as a warning.
+        """
         tokens = cls(folder)
-        tokens.owners()
+        for owner in tokens.owners():
+            if (complaint := exposure(folder / owner)) is not None:
+                log.warning("api.tokens_dir: %s", complaint)
         return tokens
 
     def owners(self) -> list[str]:

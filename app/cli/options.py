@@ -8,6 +8,7 @@ import typer
 from app.cli.config_file import config_file, default_config
 from app.cli.notes import note
 from app.settings import Loaded, load
+from app.settings.file_access import exposure
 from app.tools.service_client import Remote, token_in, url_of
 from consumers.errors import ConfigError
 
@@ -39,9 +40,17 @@ def loaded(file: Path | None) -> Loaded:
     return found
 
 
+def token_of(token_file: Path | None) -> str | None:
+    """Return the token in a file, with a warning where others can read it too; None without a file."""
+    token = token_in(token_file)
+    if token_file is not None and (complaint := exposure(token_file)) is not None:
+        note(f"warning: --token-file: {complaint}")
+    return token
+
+
 def service(file: Path | None, url: str | None, token_file: Path | None = None) -> Remote:
     """Return the client of the service that the options name. ConfigError where they name none, or two."""
-    token = token_in(token_file)
+    token = token_of(token_file)
     if url is not None and file is None:
         return Remote(url, token)
     if url is not None or (file is None and default_config() is None):

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import Config, Json, TokenFile, Url, loaded, service
+from app.cli.options import Config, Json, TokenFile, Url, loaded, service, token_of
 from app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
-from app.tools.service_client import token_in
 from consumers.errors import DataLossError
 
 
@@ -46,7 +45,7 @@ def rewind(
     if url is not None:
         answer = send_rewind(service(file, url, token_file), typed)
     else:
-        answer = rewind_or_send(loaded(file).settings, typed, token_in(token_file))
+        answer = rewind_or_send(loaded(file).settings, typed, token_of(token_file))
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     elif dry_run:

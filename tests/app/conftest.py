@@ -1,3 +1,4 @@
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -57,6 +58,17 @@ def problem(problems: Callable[..., list[str]]) -> Callable[..., str]:
         return line
 
     return one
+
+
+@pytest.fixture
+def token() -> Iterator[Path]:
+    """A token's file that every user can read, in a folder that lets others in, unlike pytest's own folders."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        file = Path(folder) / "ops"
+        file.write_text("canary-4711-canary-4711")
+        file.chmod(0o644)
+        yield file
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from app.api.authorization import is_loopback
 from app.api.tokens import Tokens
 from app.settings import Settings
+from app.settings.file_access import exposure
 from app.tools.validate.check import CheckResult, fail, ok, warn
 from consumers.errors import MillraceError
 
@@ -18,6 +19,8 @@ def tokens_check(settings: Settings) -> CheckResult:
         owners = Tokens(api.tokens_dir).owners()
     except MillraceError as error:
         return fail(_NAME, error)
+    if exposed := [complaint for owner in owners if (complaint := exposure(api.tokens_dir / owner)) is not None]:
+        return warn(_NAME, f"api.tokens_dir: {'; '.join(exposed)}")
     return ok(_NAME, f"{len(owners)} in {api.tokens_dir}; may send commands: {', '.join(owners)}")
 
 

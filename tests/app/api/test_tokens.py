@@ -14,6 +14,7 @@ from app.api.authorization import TokenAuthorizer
 from app.api.problem_documents import ProblemError
 from app.api.server import ApiServer
 from app.api.tokens import Tokens
+from app.settings.file_access import exposure
 from app.settings.sections.api import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Client, Rig, is_problem
@@ -275,6 +276,15 @@ def test_hidden_files_and_folders_are_no_tokens(folder: Path) -> None:
     (folder / "lost+found").mkdir()
     assert Tokens.open(folder).owner(TOKEN) == "ops"
     assert Tokens.open(folder).owner("") is None
+
+
+def test_a_token_that_every_user_can_read_is_warned_about_at_the_start(
+    token: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Tokens.open(token.parent).owner(token.read_text()) == "ops"
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", f"api.tokens_dir: {exposure(token)}")
+    assert "canary" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from app.cli.command_list import VERBS, LazyCommands
 from app.cli.errors import ending
 from app.settings.errors import SettingsError
+from app.settings.file_access import exposure
 from app.version import version
 from consumers.errors import ConfigError, DataLossError, MillraceError, UnreachableError
 from tests.app.checkpoint_history import config_in
@@ -186,6 +187,14 @@ def test_a_variable_that_names_no_setting_is_warned_about(
         "millrace: warning: environment MILLRACE_LOG_LEVEL is ignored, because it names no setting; did you mean "
         "MILLRACE_LOGS__LEVEL?\n"
     )
+
+
+def test_a_token_file_that_every_user_can_read_is_warned_about(typed: Typed, token: Path) -> None:
+    to = ["pause", "--url", "127.0.0.1:1", "--token-file", str(token)]
+    first, *_ = typed(*to).stderr.splitlines()
+    assert first == f"millrace: warning: --token-file: {exposure(token)}"
+    token.chmod(0o600)
+    assert "warning" not in typed(*to).stderr
 
 
 @pytest.mark.parametrize("verb", ["run", "validate", "bench", "prove", "demo"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import Settings, load
+from app.settings.file_access import exposure
 from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 from app.tools.validate.check import fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import folder_checks
@@ -142,8 +143,16 @@ def test_token_owners_are_listed_by_name_and_never_by_token(tmp_path: Path, list
     assert (check.outcome, check.detail) == (CheckOutcome.OK, f"2 in {folder}; may send commands: ci, ops")
 
 
+def test_a_token_that_every_user_can_read_is_warned_about(tmp_path: Path, token: Path) -> None:
+    check = tokens_of(tmp_path, tokens_dir=str(token.parent))
+    assert (check.outcome, check.exit_code) == (CheckOutcome.WARN, 0)
+    assert check.detail == f"api.tokens_dir: {exposure(token)}"
+    token.chmod(0o600)
+    assert tokens_of(tmp_path, tokens_dir=str(token.parent)).outcome is CheckOutcome.OK
+
+
 @pytest.mark.parametrize(
-    ("token", "complaint"),
+    ("content", "complaint"),
     [
         (None, "holds no token; write one file per token"),
         ("", "/ops is empty; write a token into it"),
@@ -151,13 +160,13 @@ def test_token_owners_are_listed_by_name_and_never_by_token(tmp_path: Path, list
     ],
 )
 def test_a_tokens_folder_that_a_start_refuses_is_refused_alike(
-    tmp_path: Path, token: str | None, complaint: str
+    tmp_path: Path, content: str | None, complaint: str
 ) -> None:
     folder = tmp_path / "tokens"
     assert "cannot be read: no such file or directory" in tokens_of(tmp_path, tokens_dir=str(folder)).detail
     folder.mkdir()
-    if token is not None:
-        (folder / "ops").write_text(token)
+    if content is not None:
+        (folder / "ops").write_text(content)
     check = tokens_of(tmp_path, tokens_dir=str(folder))
     assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 2)
     assert check.detail.startswith("api.tokens_dir: ")
