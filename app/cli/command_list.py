@@ -14,7 +14,6 @@ from typer.completion import completion_init  # type: ignore[attr-defined]  # no
 from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]  # as above
 
 from app.cli.errors import ending
-from app.cli.notes import json_wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +152,5 @@ def millrace(
 def main() -> None:
     """Run the command in this process's arguments and exit with its code."""
     completion_init()
-    # Under --json a usage error must not be printed by typer, in its own form.
-    standalone = not json_wanted()
-    raise SystemExit(ending(lambda: application(prog_name="millrace", standalone_mode=standalone)))
+    # Not standalone: typer leaves errors to us, which have a form of their own under --json.
+    raise SystemExit(ending(lambda: application(prog_name="millrace", standalone_mode=False)))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import typer
 
-from app.cli.notes import report_failure
+from app.cli.notes import report_failure, report_usage_error
 
 INTERRUPTED = 130
 
@@ -35,9 +35,11 @@ def _code_of(command: Callable[[], object]) -> int:
         return INTERRUPTED
     except SystemExit as leaving:  # typer's own way to end, usage errors included
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except typer.TyperException as error:  # a usage error, which typer leaves to us under --json
-        report_failure([error.format_message()], error.exit_code)
+    except typer.TyperException as error:
+        report_usage_error(error)
         return error.exit_code
+    except typer.Abort:  # the end of the input to a question
+        return 1
     except Exception as error:
         from consumers.errors import MillraceError  # noqa: PLC0415 - --help loads no stage
 

@@ -5,7 +5,9 @@ Under `--json`, stdout holds the answer alone, and stderr what went wrong, as on
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import typer
 
 from app.cli.render.printable import printable
 
@@ -19,6 +21,23 @@ def note(text: str) -> None:
     """Print a line for the person who typed the command."""
     if not json_wanted():
         print(f"millrace: {printable(text)}", file=sys.stderr)
+
+
+def report_usage_error(error: typer.TyperException) -> None:
+    """Print what is wrong with the arguments, as typer does, or as one JSON object under --json."""
+    message, hint = error.format_message(), ""
+    if message.startswith("Got unexpected extra argument") and any(name in message for name in (".yaml", ".yml")):
+        hint = "name the config file with -c FILE"
+    if json_wanted():
+        report_failure([f"{message.rstrip('.')}; {hint}" if hint else message], error.exit_code)
+        return
+    show: Callable[[], None] | None = getattr(error, "show", None)  # prints the usage too
+    if show is None:
+        report_failure([message], error.exit_code)
+    else:
+        show()
+    if hint:
+        note(hint)
 
 
 def report_failure(problems: Sequence[str], exit_code: int) -> None:

@@ -98,7 +98,20 @@ def _text(problem: Any, known: Mapping[Key, FieldInfo]) -> tuple[Key, str]:
         return key, f"{dotted(key)}: {cause}"
     if kind in _BOUNDS:
         return key, f"{dotted(key)}: {_bound(kind, context, value, _info(key, known))}"
-    return key, f"{dotted(key)}: {_mismatch(kind, context, value) or _otherwise(problem)}"
+    example = _example(key, known)
+    return key, f"{dotted(key)}: {_mismatch(kind, context, value, example) or _otherwise(problem)}"
+
+
+def _example(key: Key, known: Mapping[Key, FieldInfo]) -> str:
+    """Return what a mapping at this key could be, as a config file has it."""
+    info = _info(key, known)
+    if info is not None and info.examples:
+        return flow(info.examples[0])
+    for pattern, inner in known.items():
+        if matches(pattern[:-1], key) and (inner.examples or not inner.is_required()):
+            value = inner.examples[0] if inner.examples else spelled(inner, inner.default)
+            return flow({pattern[-1]: value})
+    return "{key: value}"
 
 
 def _required(key: Key, known: Mapping[Key, FieldInfo]) -> str:
@@ -159,9 +172,9 @@ _WANTED: Mapping[str, str] = {
     "string": "text; put it in quotes if it is meant",
     "tuple": "a list; write it as in [one, two]",
     "list": "a list; write it as in [one, two]",
-    "dict": "a mapping; write it as in {key: value}",
-    "mapping": "a mapping; write it as in {key: value}",
-    "model": "a mapping of settings; write it as in {key: value}",
+    "dict": "a mapping; write it as in {example}",
+    "mapping": "a mapping; write it as in {example}",
+    "model": "a mapping of settings; write it as in {example}",
     "path": "a path",
 }
 _BOUNDS: Mapping[str, tuple[str, str]] = {
@@ -172,7 +185,21 @@ _BOUNDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _mismatch(kind: str, context: Mapping[str, Any], value: object) -> str | None:
+_ALSO_CALLED: Mapping[str, str] = {
+    "float": "float32",
+    "double": "float64",
+    "number": "float32",
+    "int": "int64",
+    "integer": "int64",
+    "long": "int64",
+    "str": "string",
+    "text": "string",
+    "boolean": "bool",
+}
+"""What other tools call a dtype."""
+
+
+def _mismatch(kind: str, context: Mapping[str, Any], value: object, example: str) -> str | None:
     if kind == "literal_error":
         return _choice(str(context["expected"]), value)
     if kind in {"too_short", "string_too_short"}:
@@ -182,7 +209,9 @@ def _mismatch(kind: str, context: Mapping[str, Any], value: object) -> str | Non
     if kind in {"tuple_type", "list_type"} and isinstance(value, str | int | float):
         return f"{_shown(value)} is not a list; write [{_shown(value)}]"
     wanted = _WANTED.get(kind.partition("_")[0])
-    return None if wanted is None or kind == "string_pattern_mismatch" else f"{_shown(value)} is not {wanted}"
+    if wanted is None or kind == "string_pattern_mismatch":
+        return None
+    return f"{_shown(value)} is not {wanted.replace('{example}', example)}"
 
 
 def _bound(kind: str, context: Mapping[str, Any], value: object, info: FieldInfo | None) -> str:
@@ -196,7 +225,12 @@ def _bound(kind: str, context: Mapping[str, Any], value: object, info: FieldInfo
 
 def _choice(expected: str, value: object) -> str:
     choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
-    nearest = _nearest(str(value), choices) or next((one for one in choices if one.lower() == str(value).lower()), None)
+    also = _ALSO_CALLED.get(str(value).lower())
+    nearest = (
+        (also if also in choices else None)
+        or _nearest(str(value), choices)
+        or next((one for one in choices if one.lower() == str(value).lower()), None)
+    )
     hint = f"; did you mean {nearest}?" if nearest else ""
     return f"{_shown(value)} is not one of {', '.join(choices)}{hint}"
 

@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from app.settings.errors import SettingsError
+from app.settings.yaml_errors import in_words
 from consumers.errors import ConfigError
 
 Key = tuple[str | int, ...]
@@ -105,9 +106,8 @@ class _Reader:
         try:
             node: Node | None = self._yaml.compose(text)
         except MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            where = f":{mark.line + 1}" if mark is not None else ""
-            what = ", ".join(part for part in (error.context, error.problem) if part)
+            line, what = in_words(error)
+            where = "" if line is None else f":{line}"
             raise ConfigError(f"{self._path}{where}: this is not YAML: {what}") from None
         except YAMLError:
             raise ConfigError(f"{self._path} is not YAML: it holds characters that YAML does not allow") from None

@@ -245,6 +245,8 @@ class Learner:
 
 
 def _checked(model: Any) -> Any:
+    if model is None:
+        raise ModelError("model.build: it returned None; end build_model with return model")
     if not isinstance(model, keras.Model):
         raise ModelError(f"model.build: it returned a {type(model).__name__}, not a keras.Model")
     if getattr(model, "optimizer", None) is None:

@@ -65,6 +65,7 @@ def load(source: ModelFile) -> LoadedModelFile:
     preprocess = None
     if source.preprocess is not None or hasattr(module, PREPROCESS):
         preprocess = _function(module, source.preprocess or PREPROCESS, source.path, "model.preprocess")
+        _check_takes_a_batch(preprocess, source.preprocess or PREPROCESS)
     return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess)
 
 
@@ -80,10 +81,18 @@ def _import(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise ModelError(f"model.build: {path} does not import: {_where(error, path)}") from error
+        raise ModelError(f"model.build: {path} does not import: {_where(error, path)}{_beside(error, path)}") from error
     finally:
         sys.dont_write_bytecode = not writes_bytecode
     return module
+
+
+def _beside(error: BaseException, path: Path) -> str:
+    """Return the way out where the file imports another one that stands beside it."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if not name or not ((path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()):
+        return ""
+    return f"; {name} stands beside it, and only installed packages are found: set PYTHONPATH={path.parent}"
 
 
 def _function(module: ModuleType, name: str, path: Path, setting: str) -> Callable[..., Any]:
@@ -103,6 +112,19 @@ def _check_arguments(build: Callable[..., Any], source: ModelFile) -> None:
         raise ModelError(
             f"model.args: {source.function}{inspect.signature(build)} cannot be called with "
             f"{', '.join(source.args) or 'no arguments'}: {error}"
+        ) from error
+
+
+def _check_takes_a_batch(preprocess: Callable[..., Any], name: str) -> None:
+    try:
+        signature = inspect.signature(preprocess)
+        signature.bind("features", "label", "weight")
+    except ValueError:
+        return  # a callable that does not tell its signature
+    except TypeError as error:
+        raise ModelError(
+            f"model.preprocess: {name}{signature} cannot be called with a batch ({error}); "
+            f"write def {name}(features, label, weight)"
         ) from error
 
 

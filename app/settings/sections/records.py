@@ -83,6 +83,7 @@ class RecordsSettings(Section):
         description="What to predict: names with their dtypes as for features, pad, length and ragged left out, or "
         "for a single one {field, dtype, and the same}. Several are named as the model's outputs are. Null: the model "
         "gets no label.",
+        examples=[{"clicked": "float32"}],
     )
     weight: WeightSettings | None = Field(
         None, description="The field that holds the sample weight of a record. Null: every record has weight 1."

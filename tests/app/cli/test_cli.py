@@ -92,6 +92,17 @@ def test_a_command_that_does_not_exist_is_a_usage_error(typed: Typed) -> None:
     assert "No such command 'statsu'. Did you mean 'status'?" in done.stderr
 
 
+def test_a_config_without_its_option_is_answered_with_the_option(typed: Typed, tmp_path: Path) -> None:
+    file = str(config_in(tmp_path))
+    for verb in ("run", "validate"):
+        done = typed(verb, file)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"Usage: millrace {verb} [OPTIONS]")
+        assert done.stderr.endswith("millrace: name the config file with -c FILE\n")
+    told = json.loads(typed("validate", file, "--json").stderr)
+    assert told["error"].endswith("; name the config file with -c FILE")
+
+
 def test_under_json_an_error_is_one_json_object(typed: Typed, tmp_path: Path) -> None:
     file = tmp_path / "none.yaml"
     done = typed("config", "show", "-c", str(file), "--json")

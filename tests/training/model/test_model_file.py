@@ -134,6 +134,28 @@ def test_a_file_or_a_build_that_exits_is_refused_with_its_line(tmp_path: Path) -
     assert str(caught.value) == f"model.build: build_model raised {EXITS} (line 3)"
 
 
+@pytest.mark.parametrize("signature", ["x", "features, label", "features, label, weight, more"])
+def test_a_preprocess_that_takes_no_batch_is_refused(signature: str, tmp_path: Path) -> None:
+    line = _told(tmp_path, f"{GOOD}\ndef preprocess({signature}):\n    pass\n")
+    assert line.startswith(f"model.preprocess: preprocess({signature}) cannot be called with a batch (")
+    assert line.endswith("write def preprocess(features, label, weight)")
+
+
+@pytest.mark.parametrize("signature", ["*batch", "features, label=None, weight=None"])
+def test_a_preprocess_that_takes_a_batch_in_its_own_way_is_accepted(signature: str, tmp_path: Path) -> None:
+    assert _load(tmp_path, f"{GOOD}\ndef preprocess({signature}):\n    pass\n").preprocess is not None
+
+
+def test_an_import_of_a_file_beside_the_model_is_told_with_its_way_out(tmp_path: Path) -> None:
+    text = "import beside_the_model\n" + GOOD
+    plain = _told(tmp_path, text)
+    assert plain.endswith("ModuleNotFoundError: No module named 'beside_the_model' (line 1)")
+    (tmp_path / "beside_the_model.py").touch()
+    assert _told(tmp_path, text) == (
+        f"{plain}; beside_the_model stands beside it, and only installed packages are found: set PYTHONPATH={tmp_path}"
+    )
+
+
 def test_of_a_long_message_the_first_line_is_told(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"ValueError: first \(line 2\)$"):
         _load(tmp_path, "def build_model():\n    raise ValueError('first\\nsecond')\n").build()
@@ -197,7 +219,7 @@ def _scaled() -> Any:
     ("build", "text"),
     [
         (lambda: "a model", "model.build: it returned a str, not a keras.Model"),
-        (lambda: None, "model.build: it returned a NoneType, not a keras.Model"),
+        (lambda: None, "model.build: it returned None; end build_model with return model"),
         (_uncompiled, "model.build: the model is not compiled; end build_model with model.compile("),
         (_scaled, "model.build: a LossScaleOptimizer drops updates by itself"),
     ],
