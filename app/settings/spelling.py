@@ -9,7 +9,7 @@ from app.settings.yaml_file import Key
 
 PREFIX = "MILLRACE_"
 DELIMITER = "__"
-_PLAIN = re.compile(r"(?![.-]*\d)[A-Za-z_./-][\w./:+-]*(?<!:)")
+_PLAIN = re.compile(r"(?![.-]*\d|[.-][\d_.]*([eE][-+]?\d+)?$)[A-Za-z_./-][\w./:+-]*(?<!:)")
 _WORDS = {"null", "true", "false", "~", "", "-", ".nan", ".inf", "-.inf"}
 
 

@@ -94,5 +94,7 @@ def test_text_is_spelled_so_that_yaml_reads_it_as_text(text: str) -> None:
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
 @example(".0")
 @example("-1")
+@example("._")
+@example("-_")
 def test_any_text_is_spelled_so_that_yaml_reads_it_as_text(text: str) -> None:
     assert YAML(typ="safe", pure=True).load(f"[{flow(text)}]") == [text]

@@ -84,7 +84,7 @@ def text_of(checks: list[CheckResult]) -> str:
 def test_a_model_that_keeps_the_contract_has_no_complaint(examine: Examine) -> None:
     checks = examine(GOOD)
     assert complaints(checks) == []
-    assert [check.name for check in checks] == ["model file", "model", "state", "proof", "proof"]
+    assert [check.name for check in checks] == ["model file", "model", "metrics", "state", "proof", "proof"]
 
 
 def broken(old: str, new: str) -> str:
