@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from app.tools.init.columns import ColumnKind, ColumnLook
@@ -85,14 +85,15 @@ def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
     else:
         features = [_feature(by_source, source, taken) for source in wanted.features]
     if not features:
-        raise ConfigError("no field is left to learn from; name some with --features")
+        whys = "; ".join(f"{column.source}: {column.why}" for column in free if column.why)
+        raise ConfigError(f"no field is left to learn from{f': {whys}' if whys else '; name some with --features'}")
     return Roles(
         label=label,
         task=task,
         features=tuple(features),
         weight=weight,
         event_time=time,
-        left_out=tuple(column for column in free if column not in features),
+        left_out=tuple(column for column in free if column.source not in {feature.source for feature in features}),
     )
 
 
@@ -111,9 +112,9 @@ def _feature(by_source: dict[str, ColumnLook], source: str, taken: set[str]) -> 
     column = _named(by_source, "--features", source)
     if source in taken:
         raise ConfigError(f"--features: {source!r} is the label, weight or event time already; leave it out")
-    if not column.learnable:
+    if not column.learnable_by_name:
         raise ConfigError(f"--features: {source!r} cannot be learnt from ({column.why}); leave it out")
-    return column
+    return replace(column, kind=ColumnKind.NUMBER, why="") if column.seconds else column
 
 
 def _named(by_source: dict[str, ColumnLook], option: str, source: str) -> ColumnLook:

@@ -1,12 +1,12 @@
 """The kind of each column, inferred from the values in some records. Pure.
 
-Only what a schema needs is kept of the values: dtypes, lengths, the mean and spread of numbers, and the classes of a
-label.
+Only what a schema needs is kept of the values: dtypes, lengths, the median and spread of numbers, and the classes of a
+label. Median and spread hold for most values, whatever a few outliers are.
 """
 
 import re
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -18,11 +18,29 @@ _FEW = 64
 _MANY_ROWS = 50
 _MS_FROM, _MS_TO = 10**12, 4 * 10**12
 """Milliseconds since 1970 between 2001 and 2096."""
+_SECONDS_FROM, _SECONDS_TO, _FEW_YEARS_S = 10**9, 2 * 10**9, 10 * 366 * 86400
+"""Seconds since 1970 between 2001 and 2033, in a sample that covers ten years at most."""
+_MAD_TO_SPREAD = 1.4826
+"""Of normal numbers the standard deviation is so many times the median distance from the median."""
+_TAIL = 0.05
+_FLOAT32_GRAIN = 2.0**-24
+_FINE_ENOUGH = 0.01
+"""The most that rounding to float32 may take, in spreads."""
+_WORDS_OF_A_TEXT = 3
+"""Texts of so many words, on average, are free text if hardly any comes twice."""
+_SHOWN_KEYS = 4
 _GREATEST = 3.4e38
 """What a float32 holds; NaN and what is beyond count for nothing, and are set aside later."""
 _NUMERIC = {int, float}
 _WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.IGNORECASE)
 """A date, or a date and a time, as ISO 8601 has them."""
+
+
+_SECONDS = (
+    "seconds since 1970, which only grow, so the model would soon see none that it knows; an event time must be an "
+    "integer, milliseconds since 1970. Send the hour or the age instead, or name it with --features"
+)
+_FREE_TEXT = "free text; name it with --features to learn from its words"
 
 
 class ColumnKind(StrEnum):
@@ -35,6 +53,8 @@ class ColumnKind(StrEnum):
     NUMBERS = "a list of numbers"
     """All of one length."""
     VARYING_NUMBERS = "a list of numbers, of varying length"
+    FREE_TEXT = "free text"
+    """Learnt from by its words, where it is named."""
     TEXTS = "a list of texts"
     """However many."""
     TIME = "milliseconds since 1970"
@@ -56,8 +76,12 @@ class ColumnLook:
     """Why it is not learnt from, where it is not."""
     absent: bool = False
     """Whether some records lack it."""
-    mean: float = 0.0
+    centre: float = 0.0
+    """The median of its numbers."""
     spread: float = 1.0
+    """How far its numbers usually lie from the median: their standard deviation, if they were normal."""
+    fine: bool = False
+    """Whether float32 is too coarse for its numbers, so that they must be scaled in float64."""
     lengths: tuple[int, int] = (0, 0)
     """Of lists: the least and the greatest."""
     distinct: tuple[Any, ...] = ()
@@ -66,7 +90,17 @@ class ColumnLook:
     @property
     def learnable(self) -> bool:
         """Whether it can be a feature."""
-        return self.kind not in {ColumnKind.UNFIT, ColumnKind.TIME}
+        return self.kind not in {ColumnKind.UNFIT, ColumnKind.TIME, ColumnKind.FREE_TEXT}
+
+    @property
+    def learnable_by_name(self) -> bool:
+        """Whether it can be a feature if the user names it."""
+        return self.learnable or self.kind is ColumnKind.FREE_TEXT or self.seconds
+
+    @property
+    def seconds(self) -> bool:
+        """Whether its numbers look like seconds since 1970."""
+        return self.why == _SECONDS
 
     @property
     def bound(self) -> int:
@@ -94,15 +128,30 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
         return _texts(look, here)
     if types == {list}:
         return _lists(look, here)
-    an_object = "an object; only fields at the top can be read"
-    return ColumnLook(source=source, why=an_object if dict in types else "of several types")
+    return ColumnLook(source=source, why=_nested("an object", here) if dict in types else "of several types")
+
+
+_NESTED = (
+    "only fields at the top of a record can be read: have the producer write what it holds as fields of their own, or "
+    "as a list of numbers or texts"
+)
+
+
+def _nested(what: str, values: Sequence[Any]) -> str:
+    """Name the fields of objects, and say what to do about them."""
+    keys = [*dict.fromkeys(key for value in values if isinstance(value, dict) for key in value)]
+    more = ", …" if len(keys) > _SHOWN_KEYS else ""
+    return f"{what} (of {', '.join(keys[:_SHOWN_KEYS]) or 'nothing'}{more}); {_NESTED}"
 
 
 def _numbers(look: ColumnLook, here: Sequence[float]) -> ColumnLook:
     finite = _finite(here)
     distinct = {*finite}
     look = _scaled(replace(look, kind=ColumnKind.NUMBER, distinct=_few(distinct)), finite)
-    if any(isinstance(value, float) for value in finite):
+    fractions = any(isinstance(value, float) for value in finite)
+    if (why := _like_a_time(min(finite), max(finite), fractions=fractions)) is not None:
+        return replace(look, kind=ColumnKind.UNFIT, why=why)
+    if fractions:
         return look
     if all(_MS_FROM <= value <= _MS_TO for value in finite):
         return replace(look, kind=ColumnKind.TIME, why=ColumnKind.TIME)
@@ -113,12 +162,37 @@ def _numbers(look: ColumnLook, here: Sequence[float]) -> ColumnLook:
     return look
 
 
+def _like_a_time(low: float, high: float, *, fractions: bool) -> str | None:
+    """Return why numbers in these bounds are not learnt from, if they look like a time; None where they do not."""
+    if _SECONDS_FROM <= low < high <= _SECONDS_TO and high - low <= _FEW_YEARS_S:
+        return _SECONDS
+    if fractions and _MS_FROM <= low < high <= _MS_TO:
+        return "milliseconds since 1970 with a fraction; an event time must be an integer"
+    return None
+
+
 def _finite(numbers: Sequence[float]) -> Sequence[float]:
     return [number for number in numbers if -_GREATEST <= number <= _GREATEST] or [0.0]
 
 
 def _scaled(look: ColumnLook, finite: Sequence[float]) -> ColumnLook:
-    return replace(look, mean=statistics.fmean(finite), spread=statistics.pstdev(finite) or 1.0)
+    centre = statistics.median(finite)
+    spread = _spread(finite, centre)
+    coarse = max(map(abs, finite)) * _FLOAT32_GRAIN
+    return replace(look, centre=float(centre), spread=spread, fine=coarse > _FINE_ENOUGH * spread)
+
+
+def _spread(numbers: Sequence[float], centre: float) -> float:
+    """Return the usual distance from the median; of the first of these ways that does not give 0."""
+    ordered = sorted(numbers)
+    tail = int(_TAIL * len(ordered))
+    inner = ordered[tail : len(ordered) - tail]
+    ways: tuple[Callable[[], float], ...] = (
+        lambda: _MAD_TO_SPREAD * statistics.median(abs(number - centre) for number in numbers),
+        lambda: statistics.pstdev(inner),  # more than half of them are alike
+        lambda: statistics.pstdev(numbers),
+    )
+    return next((float(spread) for way in ways if (spread := way()) > 0), 1.0)
 
 
 def _few(distinct: Collection[Any]) -> tuple[Any, ...]:
@@ -130,6 +204,9 @@ def _texts(look: ColumnLook, here: Sequence[str]) -> ColumnLook:
     if all(map(_WRITTEN_TIME.fullmatch, here)):
         why = "a time as text; an event time must be an integer, milliseconds since 1970"
         return ColumnLook(source=look.source, why=why)
+    words = statistics.fmean(len(text.split()) for text in here)
+    if 2 * len(distinct) > len(here) >= _MANY_ROWS and words >= _WORDS_OF_A_TEXT:
+        return replace(look, kind=ColumnKind.FREE_TEXT, why=_FREE_TEXT)
     if len(distinct) == len(here) >= _MANY_ROWS:
         return ColumnLook(source=look.source, why="another text in every record")
     return replace(look, kind=ColumnKind.TEXT, distinct=_few(distinct))
@@ -140,16 +217,25 @@ def _lists(look: ColumnLook, here: Sequence[list[Any]]) -> ColumnLook:
     types = {*map(type, elements)}
     lengths = [len(value) for value in here]
     look = replace(look, lengths=(min(lengths), max(lengths)))
-    if not elements:
-        return replace(look, why="always an empty list")
-    if type(None) in types:
-        return replace(look, why="a list with null in it")
+    if (why := _unfit_list(elements, types)) is not None:
+        return replace(look, why=why)
     if types <= _NUMERIC:
         same_length = look.lengths[0] == look.lengths[1]
         kind = ColumnKind.NUMBERS if same_length else ColumnKind.VARYING_NUMBERS
         return _scaled(replace(look, kind=kind), _finite(elements))
-    if types != {str}:
-        return replace(look, why="a list of something else than numbers or texts")
-    if len({*elements}) == len(elements) >= _MANY_ROWS:
-        return replace(look, why="another text in every place")
     return replace(look, kind=ColumnKind.TEXTS)
+
+
+def _unfit_list(elements: Sequence[Any], types: Collection[type]) -> str | None:
+    """Return why a list of such elements is not learnt from; None where it can be."""
+    if not elements:
+        return "always an empty list"
+    if type(None) in types:
+        return "a list with null in it"
+    if dict in types:
+        return _nested("a list of objects", elements)
+    if {*types} <= _NUMERIC:
+        return None
+    if {*types} != {str}:
+        return "a list of something else than numbers or texts"
+    return "another text in every place" if len({*elements}) == len(elements) >= _MANY_ROWS else None

@@ -1,5 +1,6 @@
 """The drafted config file: what the records show, as settings, with a comment beside each line. Pure."""
 
+import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ DTYPES = {
     ColumnKind.CATEGORY: "int64",
     ColumnKind.FLAG: "bool",
     ColumnKind.TEXT: "string",
+    ColumnKind.FREE_TEXT: "string",
 }
 _MOST_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 400
 
@@ -44,9 +46,10 @@ def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
 
 
 def length_names(features: Sequence[ColumnLook]) -> dict[str, str]:
-    """Return the model's name for the length of each list that varies."""
+    """Return the model's name for the length of each list that varies, and for the number of words of a free text."""
     inputs, lengths = input_names(features), dict[str, str]()
-    for source in [column.source for column in features if column.kind.varies]:
+    varying = [column for column in features if column.kind.varies or column.kind is ColumnKind.FREE_TEXT]
+    for source in [column.source for column in varying]:
         lengths[source] = _apart(f"{inputs[source]}_length", [*inputs.values(), *lengths.values()])
     return lengths
 
@@ -57,9 +60,20 @@ def _apart(name: str, taken: Collection[str]) -> str:
     return name
 
 
+def dtype_of(column: ColumnLook) -> str:
+    """Return the dtype in which a field is read."""
+    return "float64" if column.fine and column.kind is ColumnKind.NUMBER else DTYPES[column.kind]
+
+
 def rounded(number: float) -> float:
     """Return the number with six digits: more would reveal more of the records than a model needs."""
     return float(f"{number:.6g}")
+
+
+def rounded_centre(column: ColumnLook) -> float:
+    """Return the median with six digits, or with as many as its spread needs."""
+    magnitude = max(abs(column.centre), column.spread) / column.spread
+    return float(f"{column.centre:.{max(6, math.ceil(math.log10(magnitude)) + 2)}g}")
 
 
 def config_text(place: DraftTarget, look: Look, roles: Roles) -> str:
@@ -128,13 +142,13 @@ def _said(column: ColumnLook) -> str:
 
 
 def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> Any:
-    settings: dict[str, Any] = {"dtype": DTYPES[column.kind]}
+    settings: dict[str, Any] = {"dtype": dtype_of(column)}
     if column.kind is ColumnKind.NUMBERS:
         settings["shape"] = [column.lengths[0]]
     if column.kind.varies:
         pad = "" if column.kind is ColumnKind.TEXTS else 0.0
         settings |= {"shape": [column.bound], "pad": pad, "length": length}
-    if column.absent or (look.format == "csv" and column.kind is ColumnKind.TEXT):
+    if column.absent or (look.format == "csv" and column.kind in {ColumnKind.TEXT, ColumnKind.FREE_TEXT}):
         settings["missing"] = _missing(column)
     if name != column.source:
         settings["field"] = column.source
@@ -143,7 +157,7 @@ def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> A
 
 def _missing(column: ColumnLook) -> Any:
     stand_ins = {ColumnKind.CATEGORY: -1, ColumnKind.FLAG: False, ColumnKind.TEXT: "", ColumnKind.TEXTS: ""}
-    return stand_ins.get(column.kind, rounded(column.mean))
+    return "" if column.kind is ColumnKind.FREE_TEXT else stand_ins.get(column.kind, rounded_centre(column))
 
 
 def _label(roles: Roles) -> Any:

@@ -1,8 +1,10 @@
 """The drafted model file: plain Keras that learns these fields, to be changed. Pure.
 
-Numbers are scaled by what the first records showed, texts and categories hashed and embedded, so that no record can
-name a row that an embedding lacks. Of a list that varies the elements are averaged, without what fills it up. The
-label decides loss and metrics.
+Numbers are scaled by median and spread of the first records, and bent by arcsinh, so that neither outliers nor drift
+leave the range of what the model can tell apart. Texts and categories are hashed and embedded, so that no record can
+name a row that an embedding lacks; of a free text its words are. Of a list that varies the elements are averaged,
+without what fills it up. The label decides loss and metrics: a number has Huber's loss, as outliers in the target
+would outweigh all other records in a squared one.
 """
 
 import json
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 
 from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
-from app.tools.init.drafted_config import DTYPES, input_names, length_names, rounded
+from app.tools.init.drafted_config import DTYPES, dtype_of, input_names, length_names, rounded, rounded_centre
 
 _TABLES = {
     ColumnKind.NUMBER: "NUMBERS",
@@ -20,20 +22,22 @@ _TABLES = {
     ColumnKind.CATEGORY: "CATEGORIES",
     ColumnKind.VARYING_NUMBERS: "NUMBER_LISTS",
     ColumnKind.TEXTS: "TEXT_LISTS",
+    ColumnKind.FREE_TEXT: "FREE_TEXTS",
 }
 """The table of the drafted file that lists the fields of a kind."""
 _HEADINGS = {
-    "NUMBERS": "Mean and spread of each number in the first records, and its shape; a stream has no first pass.",
+    "NUMBERS": "Median and spread of each number in the first records, shape and dtype; no stream has a first pass.",
     "FLAGS": "Those that are true or false, with their dtype.",
     "CATEGORIES": "Texts and categories, with their dtype; each is hashed, so that any value finds a bucket.",
-    "NUMBER_LISTS": "Of varying length: mean and spread, then the bound, and the input that has the length.",
+    "NUMBER_LISTS": "Of varying length: median and spread, then the bound, and the input that has the length.",
     "TEXT_LISTS": "Of varying length: the bound, and the input that has the length.",
+    "FREE_TEXTS": "Texts whose words are learnt from: how many words at most, and the input that has their number.",
 }
 _INPUTS = {
     "NUMBERS": """\
-    for name, (mean, spread, shape) in NUMBERS.items():
-        inputs[name] = keras.Input(shape, name=name, dtype="float32")
-        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)
+    for name, (median, spread, shape, dtype) in NUMBERS.items():
+        inputs[name] = keras.Input(shape, name=name, dtype=dtype)
+        scaled = keras.ops.arcsinh(keras.ops.cast((inputs[name] - median) / spread, "float32"))
         parts.append(keras.layers.Flatten()(scaled))
 """,
     "FLAGS": """\
@@ -48,12 +52,19 @@ _INPUTS = {
         parts.append(keras.layers.Embedding(buckets, 8)(bucket))
 """,
     "NUMBER_LISTS": """\
-    for name, (mean, spread, bound, length) in NUMBER_LISTS.items():
+    for name, (median, spread, bound, length) in NUMBER_LISTS.items():
         inputs[name] = keras.Input((bound,), name=name, dtype="float32")
         inputs[length] = keras.Input((), name=length, dtype="int32")
-        scaled = keras.ops.clip((inputs[name] - mean) / spread, -10, 10)
+        scaled = keras.ops.arcsinh((inputs[name] - median) / spread)
         elements = keras.layers.Dense(16, activation="relu")(scaled[:, :, None])
         parts += averaged(elements, inputs[length])
+""",
+    "FREE_TEXTS": """\
+    for name, (bound, length) in FREE_TEXTS.items():  # `preprocess` has split them into words
+        inputs[name] = keras.Input((bound,), name=name, dtype="string")
+        inputs[length] = keras.Input((), name=length, dtype="int32")
+        bucket = keras.layers.Hashing(buckets)(inputs[name])
+        parts += averaged(keras.layers.Embedding(buckets, 16)(bucket), inputs[length])
 """,
     "TEXT_LISTS": """\
     for name, (bound, length) in TEXT_LISTS.items():  # any value finds a bucket
@@ -77,9 +88,20 @@ def averaged(elements, length):
 _PREPROCESS = '''
 
 def preprocess(features, label, weight):
-    """Turn the label's text into its place among the classes."""
-    return features, tf.argmax(tf.equal(label[:, tf.newaxis], CLASSES), axis=1), weight
+    """Turn texts into what the model takes; it runs while learning, and serving needs the same."""
 '''
+_CLASS_OF_LABEL = """\
+    label = tf.argmax(tf.equal(label[:, tf.newaxis], CLASSES), axis=1)  # the place of its text among the classes
+"""
+_WORDS_OF_TEXTS = """\
+    for name, (bound, length) in FREE_TEXTS.items():
+        plain = tf.strings.regex_replace(tf.strings.lower(features[name], "utf-8"), r"[^\\p{L}\\p{N}]+", " ")
+        words = tf.strings.split(plain)
+        features = {**features, name: words.to_tensor("", shape=[None, bound]),
+                    length: tf.cast(tf.minimum(words.row_lengths(), bound), "int32")}
+"""
+_WORDS = 64
+"""The most words of a free text that count."""
 _CLASSIFIED = 'loss="sparse_categorical_crossentropy", metrics=["accuracy"]'
 _HEADS = {
     Task.BINARY: (
@@ -88,7 +110,7 @@ _HEADS = {
     ),
     Task.CLASSES: ('units={classes}, activation="softmax"', _CLASSIFIED),
     Task.NAMED_CLASSES: ('units=len(CLASSES), activation="softmax"', _CLASSIFIED),
-    Task.NUMBER: ("units=1", 'loss="mse", metrics=["mae"]'),
+    Task.NUMBER: ("units=1", 'loss=keras.losses.Huber(delta={spread}), metrics=["mae"]'),
 }
 """The last layer for each task, and how it is compiled."""
 
@@ -97,19 +119,25 @@ def model_text(topic: str, roles: Roles) -> str:
     """Return the whole file."""
     tables = _tables(roles.features)
     listed = "".join(f"# {_HEADINGS[table]}\n{table} = {{\n{rows}}}\n" for table, rows in tables.items())
-    buckets = "" if {"CATEGORIES", "TEXT_LISTS"}.isdisjoint(tables) else "buckets: int = 10_000, "
+    buckets = "" if {"CATEGORIES", "TEXT_LISTS", "FREE_TEXTS"}.isdisjoint(tables) else "buckets: int = 10_000, "
     head, compiled = _HEADS[roles.task]
-    imports, classes, scale, after = "", "", "", ""
-    if not {"NUMBER_LISTS", "TEXT_LISTS"}.isdisjoint(tables):
-        after = _AVERAGED
+    classes, scale, prepared = "", "", ""
+    after = "" if {"NUMBER_LISTS", "TEXT_LISTS", "FREE_TEXTS"}.isdisjoint(tables) else _AVERAGED
+    if "FREE_TEXTS" in tables:
+        prepared += _WORDS_OF_TEXTS
     if roles.task is Task.CLASSES:
         head = head.format(classes=roles.label.distinct[-1] + 1)
     elif roles.task is Task.NAMED_CLASSES:
-        imports, after = "import tensorflow as tf\n", after + _PREPROCESS
+        prepared += _CLASS_OF_LABEL
         classes = f"CLASSES = {json.dumps(list(roles.label.distinct), ensure_ascii=False)}\n"
     elif roles.task is Task.NUMBER:
-        mean, spread = rounded(roles.label.mean), rounded(roles.label.spread)
-        scale = f"prediction = prediction * {spread} + {mean}  # the label's spread and mean in the first records\n    "
+        centre, spread = rounded_centre(roles.label), rounded(roles.label.spread)
+        compiled = compiled.format(spread=spread)
+        comment = "the label's spread and median in the first records"
+        scale = f"prediction = prediction * {spread} + {centre}  # {comment}\n    "
+    imports = "import tensorflow as tf\n" if prepared else ""
+    if prepared:
+        after += f"{_PREPROCESS}{prepared}    return features, label, weight\n"
     return f'''\
 """Learns {json.dumps(roles.label.source)} from the records of {topic}.
 
@@ -141,13 +169,15 @@ def _tables(features: Sequence[ColumnLook]) -> dict[str, str]:
     names, lengths = input_names(features), length_names(features)
     tables: dict[str, str] = {}
     for column in features:
-        scale = f"{rounded(column.mean)}, {rounded(column.spread)}"
+        scale = f"{rounded_centre(column)}, {rounded(column.spread)}"
         length = f'{column.bound}, "{lengths.get(column.source)}"'
+        words = f'{_WORDS}, "{lengths.get(column.source)}"'
         row = {
-            ColumnKind.NUMBER: f"({scale}, ())",
-            ColumnKind.NUMBERS: f"({scale}, ({column.lengths[0]},))",
+            ColumnKind.NUMBER: f'({scale}, (), "{dtype_of(column)}")',
+            ColumnKind.NUMBERS: f'({scale}, ({column.lengths[0]},), "{dtype_of(column)}")',
             ColumnKind.VARYING_NUMBERS: f"({scale}, {length})",
             ColumnKind.TEXTS: f"({length})",
+            ColumnKind.FREE_TEXT: f"({words})",
         }.get(column.kind, f'"{DTYPES[column.kind]}"')
         table = _TABLES[column.kind]
         tables[table] = tables.get(table, "") + f'    "{names[column.source]}": {row},\n'

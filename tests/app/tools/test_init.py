@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -21,6 +22,8 @@ from app.tools.init.questions import asked_parts
 from app.tools.init.topic_sample import Look, look_at
 from consumers.errors import ConfigError, UnreachableError
 from consumers.kafka.options import KafkaOptions
+from consumers.records import Chunk, Partition
+from pipelines.decode import decode_chunk
 
 PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
 
@@ -236,7 +239,7 @@ def test_the_length_of_a_list_takes_no_name_of_a_field() -> None:
 def test_numbers_beyond_float32_do_not_spoil_the_mean() -> None:
     rows = [{"n": value, "l": [value, 2.0]} for value in (2.0, float("nan"), float("inf"), 10**400, 1e300)]
     for column in columns_of(rows):
-        assert column.mean == 2.0
+        assert column.centre == 2.0
 
 
 def test_label_weight_and_event_time_must_fit_their_roles() -> None:
@@ -332,3 +335,153 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="would be overwritten"):
         refuse_to_overwrite(tmp_path, force=False)
     refuse_to_overwrite(tmp_path, force=True)
+
+
+def test_nested_fields_are_named_with_what_to_do() -> None:
+    rows = [
+        {"buyer": {"city": "a", "zip": number}, "items": [{"sku": 1}], "id": number, "yes": number % 2}
+        for number in range(60)
+    ]
+    columns = columns_of(json_look(*rows).rows)
+    with pytest.raises(ConfigError) as raised:
+        cast(columns, ChosenRoles(label="yes"))
+    text = str(raised.value)
+    assert "no field is left to learn from: buyer: an object (of city, zip)" in text
+    assert "items: a list of objects (of sku); only fields at the top of a record can be read" in text
+    assert "id: another number in every record" in text
+
+
+SECONDS = [{"at": 1_790_000_000.25 + 60 * number, "yes": number % 2, "x": number % 9 / 2} for number in range(100)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_times_in_seconds_are_left_out_with_the_reason(whole: bool) -> None:
+    rows = [{**row, "at": int(row["at"])} for row in SECONDS] if whole else SECONDS
+    roles = cast(columns_of(json_look(*rows).rows), ChosenRoles(label="yes"))
+    assert [column.source for column in roles.features] == ["x"]
+    (left_out,) = roles.left_out
+    assert "seconds since 1970" in left_out.why
+
+
+@pytest.mark.tensorflow
+def test_numbers_that_float32_would_make_coarse_are_scaled_in_float64(tmp_path: Path) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from app.service.model_setup import model_file
+    from training.model.model_file import load as load_model
+
+    look = json_look(*SECONDS)
+    roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("at",)))
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    settings = load(tmp_path / "millrace.yaml", {}).settings
+    assert settings.records.features["at"].dtype == "float64"
+    model = load_model(model_file(settings)).build()
+    one, next_minute = np.asarray(model({"at": tf.constant([1_790_000_000.25, 1_790_000_060.25], tf.float64)}))[:, 0]
+    assert one != next_minute
+
+
+TEXTS = [
+    {"text": f"{'a fine' if number % 2 else 'no good'} thing, number {number}!", "key": f"k{number}", "yes": number % 2}
+    for number in range(200)
+]
+
+
+def test_free_text_is_left_out_unless_it_is_named() -> None:
+    columns = columns_of(json_look(*({"x": number % 9 / 2, **row} for number, row in enumerate(TEXTS))).rows)
+    roles = cast(columns, ChosenRoles(label="yes"))
+    assert {column.source: column.why for column in roles.left_out}["text"].startswith("free text; name it")
+    named = cast(columns, ChosenRoles(label="yes", features=("text",)))
+    assert [column.kind for column in named.features] == [ColumnKind.FREE_TEXT]
+    with pytest.raises(ConfigError, match="another text in every record"):
+        cast(columns, ChosenRoles(label="yes", features=("key",)))
+
+
+@pytest.mark.tensorflow
+def test_a_model_of_free_text_learns_from_its_words(tmp_path: Path) -> None:
+    from app.service.model_setup import examine, make_learner, model_file
+    from training.model.model_file import load as load_model
+
+    look = json_look(*TEXTS)
+    roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("text",)))
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    settings = load(tmp_path / "millrace.yaml", {}).settings
+    learner = make_learner(load_model(model_file(settings)), settings)
+    assert all(finding.holds for finding in examine(learner))
+    rows = decoded_rows(settings, look, learner)
+    first = learner.learn(rows).result.losses[0]
+    for _ in range(20):
+        last = learner.learn(rows).result.losses[0]
+    assert last < first / 2
+
+
+def decoded_rows(settings: Any, look: Look, learner: Any) -> Any:
+    """Return a batch of the records as the model takes them."""
+    from pipelines.record_sample import sample_of
+    from training.model.probe_batches import Probe
+
+    sample = sample_of([decode_chunk(chunk_of_rows(look), to_decoder(settings.records))], settings.training.batch_size)
+    assert sample is not None
+    taken = sample.taken(np.resize(np.arange(len(sample)), settings.training.batch_size))
+    return learner.rows_of(Probe(features=taken.features, labels=taken.labels))
+
+
+def chunk_of_rows(look: Look) -> Chunk:
+    offsets = np.arange(len(look.rows))
+    return Chunk(
+        partition=Partition("t", 0),
+        incarnation=0,
+        start=0,
+        end=len(offsets),
+        offsets=offsets,
+        timestamps=offsets,
+        keys=[None] * len(offsets),
+        values=[json.dumps(row).encode() for row in look.rows],
+        headers=[()] * len(offsets),
+        nbytes=1,
+        fetched_at=0.0,
+    )
+
+
+def test_outliers_move_neither_centre_nor_spread() -> None:
+    draw = random.Random(3)
+    values = [draw.gauss(50, 2) for _ in range(400)]
+    (column,) = columns_of([{"n": value} for value in [*values, *([4e9] * 4)]])
+    assert column.centre == pytest.approx(50, abs=0.5)
+    assert column.spread == pytest.approx(2, rel=0.2)
+    (mostly_zero,) = columns_of([{"n": value} for value in [*([0.0] * 300), *values[:100]]])
+    assert 5 < mostly_zero.spread < 50
+
+
+@pytest.mark.tensorflow
+def test_a_regression_with_outliers_learns_more_than_the_median(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from app.service.model_setup import model_file
+    from training.model.model_file import load as load_model
+
+    draw = random.Random(7)
+
+    def record() -> dict[str, Any]:
+        x, shop = draw.random(), draw.choice("abc")
+        cost = 100 + 40 * x + 20 * "abc".index(shop) + draw.gauss(0, 1)
+        return {"x": x, "shop": shop, "cost": cost * (1e5 if draw.random() < 0.01 else 1)}
+
+    rows = [record() for _ in range(12_000)]
+    look = json_look(*rows[:400])
+    roles = cast(columns_of(look.rows), ChosenRoles(label="cost"))
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    model = load_model(model_file(load(tmp_path / "millrace.yaml", {}).settings)).build()
+
+    def columns(some: list[dict[str, Any]]) -> tuple[dict[str, Any], Any]:
+        features = {name: tf.constant([row[name] for row in some]) for name in ("x", "shop")}
+        return features, np.array([row["cost"] for row in some])
+
+    x, y = columns(rows[:10_000])
+    model.fit(x, y.astype(np.float32), batch_size=64, shuffle=False, verbose=0)
+    x, y = columns(rows[10_000:])
+    errors = np.abs(model.predict(x, batch_size=500, verbose=0)[:, 0] - y)
+    of_the_median = np.abs(np.median(y) - y)
+    ordinary = y < 1e4
+    assert errors.mean() < of_the_median.mean()
+    assert errors[ordinary].mean() < of_the_median[ordinary].mean() / 2
