@@ -5,11 +5,12 @@ Listings wait for each other, plans for each other, and verifications for each o
 delays another. The CPU time of listings and plans is charged to the HTTP side's budget; verifications have their own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 
@@ -25,6 +26,7 @@ from training.errors import MissingCheckpointError
 from training.history.lineage import CheckpointLineage, lineage_of
 from training.history.rewind import Present, RewindPlan, plan_rewind
 from training.history.rewind_request import RewindRequest
+from training.history.rewind_target import best_good, newest_good
 
 T = TypeVar("T")
 
@@ -36,6 +38,8 @@ class Listing:
     checkpoints: list[Checkpoint]
     """The newest first."""
     others: list[OtherFolder]
+    best: int | None
+    """The best on the present timeline; None where none counts."""
 
 
 class CheckpointReader:
@@ -66,6 +70,11 @@ class CheckpointReader:
         inspection = await self._verifications.run(lambda: self._inspect(number, deep=True))
         return await self._off_the_loop(lambda: lineage_of(self._store, inspection))
 
+    async def named(self, name: Literal["latest", "best"]) -> int:
+        """Return the number of the newest or the best checkpoint. Raises MissingCheckpointError if there is none."""
+        choose = newest_good if name == "latest" else best_good
+        return (await self._off_the_loop(lambda: choose(self._store.listing()))).number
+
     async def plan(self, request: RewindRequest, present: Present) -> RewindPlan:
         """Return what a rewind would do. Raises MillraceError if it cannot be carried out."""
         return await run_on_thread(partial(plan_rewind, self._store, request, present), self._plans, self._charge)
@@ -82,6 +91,7 @@ class CheckpointReader:
                 for folder in folders
                 if folder.number is None
             ],
+            best=best_number(folders),
         )
 
     def _inspect(self, number: int, *, deep: bool) -> Inspection:
@@ -97,13 +107,20 @@ class CheckpointReader:
         return inspection.condition is Condition.CORRUPT and not (self._folder.checkpoints / inspection.name).exists()
 
 
+def best_number(looks: Sequence[Inspection]) -> int | None:
+    """Return the number of the best checkpoint on the present timeline; None where none counts."""
+    with suppress(MissingCheckpointError):
+        return best_good(looks).number
+    return None
+
+
 def in_full(inspection: Inspection) -> CheckpointInFull:
     """Return all that is known of a checkpoint, as an answer."""
     manifest = inspection.manifest
     fields: dict[str, Any] = _fields(inspection)
     if manifest is not None:
         fields |= {
-            **{name: getattr(manifest, name) for name in ("ancestors", "positions", "metrics", "provenance")},
+            **{name: getattr(manifest, name) for name in ("ancestors", "positions", "provenance")},
             "files": {name: {"bytes": facts.size, "sha256": facts.sha256} for name, facts in manifest.files.items()},
         }
     return CheckpointInFull(**fields, verified=inspection.verified)
@@ -126,6 +143,7 @@ def _fields(inspection: Inspection) -> dict[str, Any]:
     if (manifest := inspection.manifest) is not None:
         own = ("parent", "term", "incarnation", "step", "reason", "ordered_by", "note", "created_at")
         fields |= {name: getattr(manifest, name) for name in own} | {"bytes": manifest.size}
+        fields |= {"metrics": manifest.metrics, "measured": manifest.measured}
     return fields
 
 

@@ -1,15 +1,16 @@
 """`millrace checkpoints`: lists, shows, compares, verifies and exports what was saved; has one saved now."""
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.cli.config_file import ConfigFile
-from app.cli.options import Config, Json, TokenFile, Url, checkpoint_number, loaded, service
+from app.cli.options import Config, Json, TokenFile, Url, loaded, named_checkpoint, service
 from app.cli.render import differences
-from app.cli.render.lineage import LISTED, as_row, described, in_words, listed
+from app.cli.render.lineage import as_row, described, headings, in_words, listed, watched_in
 from app.cli.render.tables import print_table
 from app.service.native_log import load_tensorflow
 from app.settings import Settings, to_schema
@@ -22,13 +23,19 @@ from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError, MissingCheckpointError
 from training.history.comparison import compare
 from training.history.lineage import lineage_of
+from training.history.rewind_target import best_good
 
 checkpoints = typer.Typer(
     help="List, show, compare, verify and export checkpoints, also while a trainer runs; save one now.",
     no_args_is_help=True,
 )
 
-Which = Annotated[str, typer.Argument(metavar="latest|N", help="The latest, or a checkpoint's number.")]
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="latest|best|N", help="The latest, the best by the watched metric, or a checkpoint's number."
+    ),
+]
 
 
 @checkpoints.command()
@@ -54,7 +61,7 @@ def save(
 
 @checkpoints.command("list")
 def listing(file: ConfigFile = None, as_json: Json = False) -> None:
-    """List all checkpoints, the newest first.
+    """List all checkpoints, the newest first, with the value of the watched metric when each was made.
 
     Example: millrace checkpoints list -c clicks.yaml
     """
@@ -64,7 +71,8 @@ def listing(file: ConfigFile = None, as_json: Json = False) -> None:
     elif not found:
         typer.echo("there are no checkpoints yet")
     else:
-        print_table(LISTED, [as_row(one) for one in found])
+        watched = watched_in(found)
+        print_table(headings(watched), [as_row(one, watched, now_s=time.time()) for one in found])
 
 
 @checkpoints.command()
@@ -169,9 +177,11 @@ def _store(settings: "Settings") -> "CheckpointStore":
 
 def _chosen(store: "CheckpointStore", which: str) -> int:
     """Return the number of a checkpoint; latest is the one that a start would resume from."""
-    number = checkpoint_number(which, "latest|N")
-    if number is not None:
-        return number
+    named = named_checkpoint(which, "latest|best|N")
+    if isinstance(named, int):
+        return named
+    if named == "best":
+        return best_good(store.listing()).number
     newest = store.newest()
     if newest is None:
         raise MissingCheckpointError("there are no checkpoints yet; a first start makes number 0")

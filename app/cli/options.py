@@ -1,7 +1,7 @@
 """Options that several verbs share: the service, by its config file or its address, and a checkpoint, by its number."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -58,6 +58,14 @@ def service(file: Path | None, url: str | None, token_file: Path | None = None) 
         raise ConfigError(f"which service? Name it either by --config FILE or by --url http://host:8080{here}")
     settings = loaded(file).settings
     return Remote(url_of(settings), token, name=settings.name)
+
+
+def named_checkpoint(text: str, hint: str) -> int | Literal["latest", "best"]:
+    """Parse a checkpoint's number, `latest` or `best`. Other text is a usage error of the option `hint`."""
+    if text == "best":
+        return "best"
+    number = checkpoint_number(text, hint)
+    return "latest" if number is None else number
 
 
 def checkpoint_number(text: str, hint: str) -> int | None:

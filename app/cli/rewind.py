@@ -15,8 +15,8 @@ def rewind(
     to: Annotated[
         str,
         typer.Option(
-            help="Where to resume from: the number of a checkpoint; or a time (2026-11-21T03:00:00Z), an age (-2h) or "
-            "an offset (clicks:0:1200), for the newest checkpoint before it."
+            help="Where to resume from: the number of a checkpoint; best (by the watched metric) or latest; or a time "
+            "(2026-11-21T03:00:00Z), an age (-2h) or an offset (clicks:0:1200), for the newest checkpoint before it."
         ),
     ],
     skip: Annotated[
@@ -60,6 +60,8 @@ def rewind(
 def _plan(plan: Mapping[str, Any]) -> Iterator[str]:
     learnt_to = f", has learnt up to {plan['learnt_to']}" if "learnt_to" in plan else ""
     yield f"back to checkpoint {plan['to']}: step {plan['step']:,}, written {plan['created_at']}{learnt_to}"
+    if "why" in plan:
+        yield f"it is {plan['why']}"
     for partition, facts in plan["partitions"].items():
         skipped = f", {facts['skipped']:,} skipped" if facts["skipped"] else ""
         gone = f", {facts['gone']:,} gone from Kafka" if facts.get("gone") else ""

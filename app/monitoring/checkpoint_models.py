@@ -6,6 +6,20 @@ from typing import Any
 from app.monitoring.models import Answer, Shape
 
 
+class MeasuredView(Shape):
+    """What the metrics of a checkpoint were measured on."""
+
+    watched: str
+    """The metric by which the model was judged."""
+    higher_is_better: bool
+    records: int
+    """How many records the window had scored, each before it was learnt."""
+    window_s: float
+    """How far back the window reached."""
+    baseline: Mapping[str, float]
+    """What guessing would have scored on the same records."""
+
+
 class Checkpoint(Shape):
     """One checkpoint, as its manifest has it."""
 
@@ -21,6 +35,10 @@ class Checkpoint(Shape):
     note: str | None = None
     created_at: str | None = None
     bytes: int | None = None
+    metrics: Mapping[str, float] | None = None
+    """The live metrics over the window when it was made."""
+    measured: MeasuredView | None = None
+    """What they were measured on; left out where an earlier version made the checkpoint."""
     complaints: list[str] | None = None
     """What is wrong with it."""
 
@@ -34,7 +52,6 @@ class CheckpointInFull(Checkpoint):
     files: Mapping[str, Any] | None = None
     positions: Mapping[str, int] | None = None
     """The next offset of each partition."""
-    metrics: Mapping[str, float] | None = None
     provenance: Mapping[str, Any] | None = None
 
 
@@ -53,6 +70,8 @@ class CheckpointList(Answer):
     others: list[OtherFolder]
     """Half written, half removed, or not ours."""
     total: int
+    best: int | None = None
+    """The best on the present timeline by the watched metric; left out where none counts."""
     next: str | None = None
     """The path of the next page."""
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from app.monitoring.checkpoint_models import MeasuredView
 from app.monitoring.models import Answer, Shape, SkipView, Tenths
 
 _LINE = r"^[^\x00-\x1f\x7f]*$"
@@ -56,7 +57,8 @@ class RewindBody(RestoreBody):
 
     to: Where = Field(
         description="The number of a checkpoint; or a time (2026-11-21T03:00:00Z), an age (-2h) or an offset "
-        "(clicks:0:1200): the newest checkpoint on the present timeline from before it.",
+        "(clicks:0:1200): the newest checkpoint on the present timeline from before it; or best (by the watched "
+        "metric) or latest.",
     )
 
 
@@ -85,6 +87,12 @@ class RewindPlanAnswer(Answer):
     """Of that checkpoint."""
     created_at: str
     """When it was written."""
+    why: str | None = None
+    """Why it is the best, where it was asked for as the best."""
+    metrics: Mapping[str, float] | None = None
+    """Its live metrics when it was made; left out where they are not known."""
+    measured: MeasuredView | None = None
+    """What they were measured on; left out where it is not known."""
     learnt_to: str | None = None
     """The newest event time that it has learnt."""
     replayed: int

@@ -9,6 +9,7 @@ from training.checkpoints.policies import (
     EverySeconds,
     EverySteps,
     KeepAny,
+    KeepBest,
     KeepHourly,
     KeepLast,
     KeepPolicy,
@@ -28,7 +29,7 @@ def save_policy(settings: Settings) -> SavePolicy:
 def keep_policy(settings: Settings) -> KeepPolicy:
     """Return the policy that `checkpoints.keep` describes."""
     keep = settings.checkpoints.keep
-    return KeepAny([KeepLast(keep.last), KeepHourly(keep.hourly)])
+    return KeepAny([KeepLast(keep.last), KeepHourly(keep.hourly), KeepBest(keep.best)])
 
 
 def shortage(settings: Settings, store: CheckpointStore, state_bytes: int) -> str | None:
@@ -37,7 +38,7 @@ def shortage(settings: Settings, store: CheckpointStore, state_bytes: int) -> st
     There must be room for what it keeps, the beginning, and the checkpoint that is being written.
     """
     keep = settings.checkpoints.keep
-    wanted = keep.last + keep.hourly + 2
+    wanted = keep.last + keep.hourly + keep.best + 2
     _, together = store.room()
     if together >= wanted * state_bytes:
         return None

@@ -34,7 +34,7 @@ from pipelines.decode import DecodePool
 from pipelines.decoders.raw import RawDecoder
 from pipelines.feed import Feed, FeedOptions
 from pipelines.schema import Field, Schema
-from tests.app.checkpoint_history import rewind
+from tests.app.checkpoint_history import MEASURED, rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
 from training.recovery.crash_guard import CrashGuard, CrashLoop
@@ -192,7 +192,13 @@ class Rig:
             self.learn(self.draw())
 
     def publish(
-        self, reason: SaveReason, parent: int | None, note: str | None = None, by: str | None = "test"
+        self,
+        reason: SaveReason,
+        parent: int | None,
+        note: str | None = None,
+        by: str | None = "test",
+        *,
+        accuracy: float | None = None,
     ) -> Manifest:
         """A checkpoint of what is now."""
         ledger = self.service.ledger
@@ -208,6 +214,8 @@ class Rig:
             positions=ledger.positions(),
             ordered_by=by,
             note=note,
+            metrics={} if accuracy is None else {"accuracy": accuracy},
+            measured=MEASURED,
         )
         self.last = self.store.publish(order, parts)
         return self.last

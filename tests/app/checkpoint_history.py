@@ -1,6 +1,7 @@
 """Real checkpoints of a trainer that never ran: a ledger that moves, and a model of a few numbers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from training.checkpoints import (
     SaveRequest,
     StoreOptions,
 )
+from training.checkpoints.manifest import Measured
 from training.checkpoints.policies import KeepLast
 from training.commands import Rewind
 from training.history.rewind import prepare_rewind, present_on_disk, publish_rewind
@@ -31,6 +33,9 @@ PER_STEP = {P0: 10, P1: 5}
 """Offsets that a step settles; of clicks:0 the first is malformed each time, and two hold a list that is cut."""
 BEGAN_MS, STEP_MS = 1_763_694_000_000, 3_600_000
 """The event times of a step are within an hour of its own; the first begins at 2025-11-21T03:00:00Z."""
+MEASURED = Measured(
+    watched="accuracy", higher_is_better=True, records=12_345, window_s=300.0, baseline={"accuracy": 0.5, "loss": 0.69}
+)
 PROVENANCE = {
     "millrace": "0.1.0",
     "python": "3.11.9",
@@ -64,11 +69,17 @@ def folder_in(folder: Path) -> Folder:
 
 
 def publish_history(
-    folder: Folder, steps: int, model: Mapping[str, np.ndarray] | None = None, *, without: Collection[str] = ()
+    folder: Folder,
+    steps: int,
+    model: Mapping[str, np.ndarray] | None = None,
+    *,
+    without: Collection[str] = (),
+    accuracies: Sequence[float | None] = (),
 ) -> None:
     """Publish number 0 and one checkpoint a step, each the child of the one before; then let the folder go.
 
-    `without` are facts of the ledger that an older version did not write down.
+    `without` are facts of the ledger that an older version did not write down. `accuracies` are the live accuracy of
+    each checkpoint, from number 0 on.
     """
     writer = FolderLease.acquire(folder, "a test")
     try:
@@ -89,7 +100,10 @@ def publish_history(
                 "model": PartState(arrays=arrays),
                 "progress": PartState(facts={"step": step, "turn": None}),
             }
-            parent = store.publish(_order(parent, step, ledger), parts).number
+            order = _order(parent, step, ledger)
+            if accuracies:
+                order = replace(order, measured=MEASURED, metrics=_metrics(accuracies[step]))
+            parent = store.publish(order, parts).number
     finally:
         writer.release()
 
@@ -117,6 +131,10 @@ def _order(parent: int | None, step: int, ledger: Ledger) -> SaveRequest:
         positions=ledger.positions(),
         provenance=PROVENANCE,
     )
+
+
+def _metrics(accuracy: float | None) -> dict[str, float]:
+    return {} if accuracy is None else {"loss": 0.5, "accuracy": accuracy}
 
 
 def _block(step: int) -> BlockFacts:

@@ -223,6 +223,31 @@ def test_a_restore_by_clicks_shows_what_it_would_do_and_does_it(open_page: Open,
     expect(page.locator("#legend")).to_contain_text("rewind")
 
 
+def _with_another_best(listing: dict[str, Any]) -> dict[str, Any]:
+    """Return the list with number 0, which is never restored here, as the best."""
+    return {**listing, "best": 0}
+
+
+def test_checkpoints_show_the_watched_metric_and_the_best_is_offered(open_page: Open, served: Served) -> None:
+    served.run.wait_for(lambda: "best" in served.ask("GET", "/checkpoints"), "a checkpoint had scored enough records")
+    page = open_page()
+    # Another one than the best, so that the dialog offers the best instead.
+    page.route("**/checkpoints?*", lambda route: route.fulfill(json=_with_another_best(route.fetch().json())))
+    page.reload()
+    rows = page.locator("#checkpoints tr")
+    row = rows.filter(has=page.locator("td.metric", has_text=re.compile(r"^\d"))).first
+    expect(row.locator("td.metric")).to_have_attribute("title", re.compile(r"accuracy [\d.]+ over [\d,]+ records in"))
+    row.get_by_role("button").click()
+    dialog = page.locator("#restore")
+    expect(dialog.locator("#plan")).to_contain_text("When it was made: accuracy", timeout=SOON_MS)
+    offer = dialog.locator("#to-best button")
+    expect(offer).to_have_text("Choose the best instead: checkpoint 0")
+    offer.click()
+    expect(dialog.get_by_role("heading")).to_have_text("Restore checkpoint 0?")
+    expect(dialog.locator("#to-best")).to_be_hidden()
+    dialog.get_by_role("button", name="Cancel").click()
+
+
 def test_a_restore_skips_the_ranges_that_were_shown_and_no_others(open_page: Open, served: Served) -> None:
     page, topic = open_page(), served.home.topics[0]
     row = page.locator("#checkpoints tr").nth(1)

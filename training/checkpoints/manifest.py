@@ -43,6 +43,29 @@ class SaveReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the metrics of a checkpoint were measured on, and what they are compared with."""
+
+    watched: str
+    """The metric by which the model was judged when the checkpoint was made."""
+    higher_is_better: bool
+    """Whether more of that metric is better."""
+    records: int
+    """The records that the window had scored, each before it was learnt."""
+    window_s: float
+    """How far back the window reached, by the process's clock."""
+    baseline: Mapping[str, float] = field(default_factory=dict)
+    """What guessing would have scored on the same records, by metric."""
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any] | None) -> "Measured | None":
+        """Read it from a manifest; None where an earlier version has recorded nothing."""
+        if body is None:
+            return None
+        return cls(**{name: body[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRequest:
     """What the caller of a save states about the checkpoint."""
 
@@ -58,7 +81,9 @@ class SaveRequest:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Hashes of config and model, versions, cluster id: JSON values, and no secret."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Live metrics of that moment, for keeping the best; finite ones only."""
+    """The live metrics over the window, at that moment; only finite ones are written."""
+    measured: Measured | None = None
+    """What the metrics were measured on; None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +108,11 @@ class Manifest:
     """By `topic:partition`."""
     provenance: Mapping[str, Any]
     metrics: Mapping[str, float]
+    """The live metrics over the window when it was made; of a rewind, those of its target."""
     variables: Mapping[str, Any] | None
     """None so far: no version has filled it, but every reader of format 1 requires the field."""
+    measured: Measured | None = None
+    """What the metrics were measured on; None where an earlier version made the checkpoint."""
 
     @property
     def size(self) -> int:
@@ -133,8 +161,12 @@ def read_manifest(folder: Path, number: int) -> Manifest:
 def _parse(body: Mapping[str, Any]) -> Manifest:
     try:
         files = {name: FileFacts(int(facts["size"]), str(facts["sha256"])) for name, facts in body["files"].items()}
-        known = {name: body[name] for name in Manifest.__dataclass_fields__ if name not in {"files", "ancestors"}}
-        manifest = Manifest(**known, files=files, ancestors=tuple(body["ancestors"]))
+        made: dict[str, Any] = {
+            "files": files,
+            "ancestors": tuple(body["ancestors"]),
+            "measured": Measured.parse(body.get("measured")),
+        }
+        manifest = Manifest(**{name: body[name] for name in Manifest.__dataclass_fields__ if name not in made}, **made)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptError(f"{FILE_NAME} lacks or misspells a field: {error}") from error
     # A name out of a manifest becomes a path, and must not lead out of the folder.

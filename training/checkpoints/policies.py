@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from training.checkpoints.best import best_first
 from training.checkpoints.manifest import Manifest, SaveReason
 
 
@@ -66,8 +67,8 @@ class Never:
 class KeepPolicy(Protocol):
     """Decides which checkpoints pruning keeps."""
 
-    def keep(self, manifests: Sequence[Manifest]) -> set[int]:
-        """Return the numbers to keep, out of these manifests in ascending order."""
+    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:
+        """Return the numbers to keep, out of these manifests in ascending order; `newest` is where a start resumes."""
         ...
 
 
@@ -77,29 +78,20 @@ class KeepLast:
 
     count: int
 
-    def keep(self, manifests: Sequence[Manifest]) -> set[int]:
+    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:  # noqa: ARG002 - of the Protocol
         """Return the n greatest numbers."""
         return {manifest.number for manifest in manifests[max(0, len(manifests) - self.count) :]}
 
 
 @dataclass(frozen=True, slots=True)
 class KeepBest:
-    """The best n by a live metric; among equals the later one."""
+    """The best n of the present timeline by the watched metric."""
 
     count: int
-    metric: str
-    higher: bool = True
 
-    def keep(self, manifests: Sequence[Manifest]) -> set[int]:
-        """Return the n best of those that have the metric."""
-        scored = [
-            (manifest.metrics[self.metric], manifest.number)
-            for manifest in manifests
-            if self.metric in manifest.metrics
-        ]
-        sign = 1 if self.higher else -1
-        scored.sort(key=lambda pair: (sign * pair[0], pair[1]), reverse=True)
-        return {number for _, number in scored[: self.count]}
+    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:
+        """Return the n best that count."""
+        return {manifest.number for manifest in best_first(manifests, newest)[: self.count]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +100,7 @@ class KeepHourly:
 
     count: int
 
-    def keep(self, manifests: Sequence[Manifest]) -> set[int]:
+    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:  # noqa: ARG002 - of the Protocol
         """Return one number an hour."""
         # The manifests ascend, so the last one of an hour replaces those before it.
         last_of_hour = {m.created.strftime("%Y-%m-%dT%H"): m.number for m in manifests}
@@ -122,7 +114,7 @@ class Pinned:
 
     numbers: frozenset[int]
 
-    def keep(self, manifests: Sequence[Manifest]) -> set[int]:
+    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:  # noqa: ARG002 - of the Protocol
         """Return the pinned numbers that are on disk."""
         return {manifest.number for manifest in manifests if manifest.number in self.numbers}
 
@@ -133,6 +125,6 @@ class KeepAny:
 
     policies: Sequence[KeepPolicy]
 
-    def keep(self, manifests: Sequence[Manifest]) -> set[int]:
+    def keep(self, manifests: Sequence[Manifest], newest: Manifest) -> set[int]:
         """Return the union of what the policies keep."""
-        return set[int]().union(*(policy.keep(manifests) for policy in self.policies))
+        return set[int]().union(*(policy.keep(manifests, newest) for policy in self.policies))

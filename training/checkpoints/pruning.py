@@ -4,7 +4,8 @@ Owns the removal of checkpoints, for the writer of the folder; runs on the check
 trainer's at a start and in a rewind. After every save, what no policy keeps is removed. Where a save lacks room, this
 may go too, in this order, until there is enough:
 
-1. what dead writers left half written, and what no policy keeps any more;
+1. what dead writers left half written, the records of starts that count for nothing any more, and what no policy
+   keeps any more;
 2. the checkpoint to fall back to, if no policy keeps it, after every byte of the newest was read and verified again.
 
 What stays is what `keep` asks for, the newest checkpoint that verifies, every beginning, and whatever may not be judged
@@ -25,6 +26,7 @@ from training.checkpoints.fallback import newest_verified
 from training.checkpoints.fencing import Terms
 from training.checkpoints.files import sync_folder
 from training.checkpoints.folder import Folder
+from training.checkpoints.in_flight import deaths
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import Manifest
@@ -90,10 +92,18 @@ class Pruner:
         newest = newest_verified(self.folder, terms, lambda number: self.look(number, terms))
         if newest is None:
             return False
+        if self._remove_records_of_starts(writer, newest):
+            return True
         good = self._good(terms)
         needed = self._needed(newest, good) | ({parent} if parent is not None else set())
         spared = needed | self._fallback(newest, good, terms)
         return self._remove_all_but(writer, good, spared) or self._remove_all_but(writer, good, needed)
+
+    def _remove_records_of_starts(self, writer: FolderLease, newest: Manifest) -> bool:
+        """Remove what dead starts had in flight, unless they resumed from the newest checkpoint, as this one will."""
+        before = self.folder.started_terms()
+        deaths(self.folder, newest.number, before_term=writer.term)
+        return self.folder.started_terms() != before
 
     def free_bytes(self) -> int:
         """Return how many bytes this process may still write to the volume."""
@@ -141,7 +151,7 @@ class Pruner:
     def _needed(self, newest: Manifest, good: list[Manifest]) -> set[int]:
         """Return what the policy keeps, the newest, and the beginnings."""
         beginnings = {manifest.number for manifest in good if manifest.parent is None}
-        return self.keep.keep(good) | beginnings | {newest.number}
+        return self.keep.keep(good, newest) | beginnings | {newest.number}
 
     def _fallback(self, newest: Manifest, good: list[Manifest], terms: Terms) -> set[int]:
         """Return the nearest ancestor to fall back to."""

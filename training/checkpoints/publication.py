@@ -18,7 +18,7 @@ leaves a temporary folder, which the next writer removes.
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -28,7 +28,7 @@ from consumers.failpoints import failpoint
 from training.checkpoints.files import FileFacts, is_full, sync_folder, write_durably
 from training.checkpoints.folder import Lineage
 from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import FILE_NAME, Manifest, SaveRequest
+from training.checkpoints.manifest import FILE_NAME, Manifest, Measured, SaveRequest
 from training.errors import CheckpointError, NoRoomError
 
 log = logging.getLogger(__name__)
@@ -148,9 +148,18 @@ def _write_manifest(
         positions={str(partition): position for partition, position in sorted(request.positions.items())},
         provenance=dict(request.provenance),
         # JSON has no NaN and no infinity, and the seal refuses both.
-        metrics={name: float(value) for name, value in request.metrics.items() if isfinite(value)},
+        metrics=_finite_values(request.metrics),
         variables=None,
+        measured=_finite(request.measured),
     )
     write_durably(temporary / FILE_NAME, [manifest.render()])
     sync_folder(temporary)
     return manifest
+
+
+def _finite(measured: Measured | None) -> Measured | None:
+    return None if measured is None else replace(measured, baseline=_finite_values(measured.baseline))
+
+
+def _finite_values(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if isfinite(value)}

@@ -323,4 +323,5 @@ def _inherit(request: SaveRequest, target: Manifest) -> SaveRequest:
         parent=target.number,
         provenance=request.provenance or target.provenance,
         metrics=request.metrics or target.metrics,
+        measured=request.measured or target.measured,
     )

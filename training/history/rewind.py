@@ -92,6 +92,8 @@ class RewindPlan:
     """All interventions, this rewind included."""
     event_span: EventSpan
     """The event times of what the target has learnt."""
+    why: str | None = None
+    """Why the target is the best; None where it was not looked for as the best."""
 
     @property
     def to(self) -> Manifest:
@@ -150,7 +152,8 @@ def plan_rewind(store: CheckpointStore, request: RewindRequest, present: Present
 
     Kafka is not asked: `RewindPlan.with_earliest` takes what it answers.
     """
-    target = find(store, request.to)
+    found = find(store, request.to)
+    target = found.checkpoint
     prepared = prepare_rewind(target, request.command(target.manifest.number), present.orders)
     statistics, skips = prepared.ledger.statistics(), prepared.ledger.skips
     partitions = {}
@@ -165,6 +168,7 @@ def plan_rewind(store: CheckpointStore, request: RewindRequest, present: Present
         history=statistics.partitions,
         orders=statistics.orders,
         event_span=statistics.event_span,
+        why=found.why,
     )
 
 

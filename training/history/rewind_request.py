@@ -1,11 +1,11 @@
 """A rewind as people ask for it: where to go back to, what to skip from then on, and which skips to lift. Pure.
 
-Owns the syntax. A destination is the number of a checkpoint, a time, an age, or an offset of a partition. A range to
-skip is written `clicks:0:100-200`, both ends included.
+Owns the syntax. A destination is the number of a checkpoint, `latest`, `best` by the watched metric, a time, an age, or
+an offset of a partition. A range to skip is written `clicks:0:100-200`, both ends included.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +21,10 @@ from training.ledger.skips import Skip, uncovered
 # The longest name of a topic has 249 characters, and 18 digits always fit an int64.
 _OFFSET = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<offset>\d{1,18})", re.ASCII)
 _RANGE = re.compile(r"(?P<partition>.{1,249}:\d{1,9}):(?P<first>\d{1,18})-(?P<last>\d{1,18})", re.ASCII)
-_WAYS = "write a checkpoint's number, a time as in 2026-11-21T03:00:00Z, an age as in -2h, or topic:partition:offset"
+_WAYS = (
+    "write a checkpoint's number, latest, best, a time as in 2026-11-21T03:00:00Z, an age as in -2h, or "
+    "topic:partition:offset"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,24 @@ class NotPast:
         return f"stands at offset {self.offset} of {self.partition} or before it"
 
 
-Destination = Numbered | Before | NotPast
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest checkpoint on the present timeline that verifies."""
+
+    def __str__(self) -> str:
+        return "verifies"
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best checkpoint on the present timeline by the watched metric."""
+
+    def __str__(self) -> str:
+        return "has a value of the watched metric over enough records"
+
+
+Destination = Numbered | Before | NotPast | Newest | Best
+_WORDS: Mapping[str, Destination] = {"latest": Newest(), "best": Best()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +96,8 @@ class RewindRequest:
 def parse_destination(text: str, *, now_s: float) -> Destination:
     """Parse a destination, or raise ConfigError. An age counts back from `now_s`, in seconds since 1970."""
     text = text.strip()
+    if text in _WORDS:
+        return _WORDS[text]
     if text.isascii() and text.isdecimal():
         return Numbered(int(text))
     match _parse_time(text):

@@ -16,7 +16,7 @@ from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
-from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from training.checkpoints.manifest import Manifest, Measured, SaveReason, SaveRequest
 from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.parts import PartState
 from training.checkpoints.policies import SaveContext, SavePolicy
@@ -84,7 +84,7 @@ class Saving:
         options: SavingOptions,
     ) -> None:
         self._store, self._writer, self._options = store, writer, options
-        self._ledger = ledger
+        self._ledger, self._live = ledger, live
         self._state = TrainerState(learner, ledger, live, options.hyperparameters)
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []
@@ -291,6 +291,7 @@ class Saving:
         self._remember(manifest, self._options.clock())
 
     def _request(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveRequest:
+        live = self._live.look()
         return SaveRequest(
             reason=reason,
             parent=self._parent,
@@ -300,6 +301,14 @@ class Saving:
             ordered_by=by,
             note=note,
             provenance=self._options.provenance,
+            metrics=live.values,
+            measured=Measured(
+                watched=live.watch.name,
+                higher_is_better=live.watch.higher_is_better,
+                records=live.records,
+                window_s=live.window_s,
+                baseline=live.baseline,
+            ),
         )
 
     def _collect(self) -> None:

@@ -27,6 +27,7 @@ from app.monitoring.status import lag_answer, status_of, throughput_answer
 
 MAX_PER_PAGE = 100
 Number = Annotated[int, Path(ge=0, le=10**15, description="A checkpoint's number.")]
+Verify = Annotated[bool, Query(description="Read and hash every byte of it.")]
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ProblemDocument}}
 
 
@@ -47,6 +48,9 @@ class ReadRoutes:
         live("/throughput", self.throughput, response_model=ThroughputAnswer)
         kept = partial(add, tags=["Checkpoints"])
         kept("/checkpoints", self.checkpoints, response_model=CheckpointList)
+        # Before the route with a number, which would refuse the words.
+        kept("/checkpoints/latest", self.latest, response_model=LineageAnswer, responses=NOT_FOUND)
+        kept("/checkpoints/best", self.best, response_model=LineageAnswer, responses=NOT_FOUND)
         kept("/checkpoints/{number}", self.checkpoint, response_model=LineageAnswer, responses=NOT_FOUND)
         kept("/operations/{operation_id}", self.operation, response_model=OperationAnswer, responses=NOT_FOUND)
         return router
@@ -82,14 +86,19 @@ class ReadRoutes:
             checkpoints=older[:limit],
             others=listing.others if before is None else [],
             total=len(listing.checkpoints),
+            best=listing.best,
             next=f"/checkpoints?limit={limit}&before={older[limit - 1].number}" if more else None,
         )
 
-    async def checkpoint(
-        self,
-        number: Number,
-        verify: Annotated[bool, Query(description="Read and hash every byte of it.")] = False,
-    ) -> LineageAnswer:
+    async def latest(self, verify: Verify = False) -> LineageAnswer:
+        """Return the newest checkpoint of the present timeline, as `/checkpoints/{number}` does."""
+        return await self.checkpoint(await self._reader.named("latest"), verify)
+
+    async def best(self, verify: Verify = False) -> LineageAnswer:
+        """Return the best checkpoint of the present timeline by the watched metric, as `/checkpoints/{number}` does."""
+        return await self.checkpoint(await self._reader.named("best"), verify)
+
+    async def checkpoint(self, number: Number, verify: Verify = False) -> LineageAnswer:
         """Return one checkpoint in full, with its history and its ancestors."""
         lineage = await self._reader.read(number, verify=verify)
         checkpoint = in_full(lineage.found)

@@ -3,35 +3,50 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.api.checkpoint_reads import in_full
+from app.api.checkpoint_reads import best_number, in_full
 from app.monitoring.checkpoint_models import Checkpoint
 from app.monitoring.lineage_models import LineageAnswer
 from app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
+from consumers.rounded import rounded_age, rounded_size
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
 from training.history.lineage import CheckpointLineage, Link
 from training.ledger.account import PartitionAccount
 
-LISTED = ("number", "condition", "parent", "step", "written", "bytes", "reason", "note")
 _WIDTH = 14
 _SHORT = 12
 _VERSIONS = ("millrace", "python", "tensorflow", "keras", "numpy")
 
 
-def as_row(found: Inspection) -> list[str]:
-    """Return one row of the list."""
+def watched_in(found: Sequence[Inspection]) -> str | None:
+    """Return the metric that the newest checkpoint of a list watches; None where none says so."""
+    return next((one.manifest.measured.watched for one in found if one.manifest and one.manifest.measured), None)
+
+
+def headings(watched: str | None) -> list[str]:
+    """Return the headings of the list; the watched metric has a column where there is one."""
+    metric = [] if watched is None else [watched]
+    return ["number", "condition", "parent", "step", "age", "size", *metric, "reason", "note"]
+
+
+def as_row(found: Inspection, watched: str | None, *, now_s: float) -> list[str]:
+    """Return one row of the list, with sizes and ages rounded for people."""
     manifest, lineage = found.manifest, found.lineage
+    metric = [] if watched is None else [""]
     if manifest is None:
         name = found.name if found.number is None else str(found.number)
         parent = "" if lineage is None else _or_none(lineage.parent)
-        return [name, found.condition, parent, "", "", "", "", _why(found)]
+        return [name, found.condition, parent, "", "", "", *metric, "", _why(found)]
+    if watched is not None and watched in manifest.metrics:
+        metric = [f"{manifest.metrics[watched]:.4g}"]
     return [
         str(manifest.number),
         found.condition,
         _or_none(manifest.parent),
-        str(manifest.step),
-        manifest.created_at,
-        str(manifest.size),
+        f"{manifest.step:,}",
+        rounded_age(now_s - manifest.created.timestamp()),
+        rounded_size(manifest.size),
+        *metric,
         manifest.reason,
         manifest.note or _why(found),
     ]
@@ -45,6 +60,7 @@ def listed(found: Sequence[Inspection]) -> dict[str, Any]:
             in_full(one).model_dump(include=brief, exclude_none=True) for one in found if one.number is not None
         ],
         "others": [{"name": one.name, "condition": one.condition.value} for one in found if one.number is None],
+        **({} if (best := best_number(found)) is None else {"best": best}),
     }
 
 
@@ -61,6 +77,7 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
     yield _fact("checkpoint", f"{found.number} ({'; '.join([found.condition, *found.problems])})")
     if found.manifest is not None:
         yield from _origin(found.manifest)
+        yield from _metrics(found.manifest)
         yield from _made_with(found.manifest.provenance)
         yield from _chain(lineage.chain)
     if found.condition is not Condition.GOOD:
@@ -107,6 +124,21 @@ def _origin(manifest: Manifest) -> Iterator[str]:
     yield _fact("written", f"{manifest.created_at}, {manifest.size:,} bytes in {len(manifest.files)} files")
     ordered = "" if manifest.ordered_by is None else f", ordered by {manifest.ordered_by}"
     yield _fact("why", manifest.reason + ordered + ("" if manifest.note is None else f": {manifest.note}"))
+
+
+def _metrics(manifest: Manifest) -> Iterator[str]:
+    """Give one line for each live metric, the watched one first."""
+    measured = manifest.measured
+    watched = None if measured is None else measured.watched
+    label = "metrics"
+    for name in sorted(manifest.metrics, key=lambda name: (name != watched, name)):
+        guess = None if measured is None else measured.baseline.get(name)
+        beside = [] if guess is None else [f"guessing scores {guess:.4g}"]
+        if measured is not None and name == watched:
+            better = "higher" if measured.higher_is_better else "lower"
+            beside += [f"watched, {better} is better", f"{measured.records:,} records"]
+        yield _fact(label, f"{name} {manifest.metrics[name]:.4g}" + (f" ({'; '.join(beside)})" if beside else ""))
+        label = ""
 
 
 def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:

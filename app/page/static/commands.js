@@ -1,6 +1,7 @@
 // Commands: save, restore, pause, resume. If they need a token, only this module keeps it, in memory.
 
 import { byId, element, say } from "./dom.js";
+import { measuredOn } from "./parts.js";
 import * as words from "./words.js";
 
 let token = null;
@@ -67,8 +68,9 @@ export function restoring(notify) {
   let number = null;
   let requests = 0;
 
-  function open(wanted, note) {
+  function open(wanted, note, best) {
     number = wanted;
+    offerBest(best);
     say(byId("restore-title"), `Restore checkpoint ${number}?`);
     say(byId("note"), note ? `Its note: ${note}` : "");
     byId("reason").value = "";
@@ -76,6 +78,18 @@ export function restoring(notify) {
     say(confirm, `Restore checkpoint ${number}`);
     dialog.showModal();
     return showPlan();
+  }
+
+  // Offers the best checkpoint by the watched metric in place of the one that was chosen.
+  function offerBest(best) {
+    const offer = byId("to-best");
+    offer.hidden = best === null || best === number;
+    if (offer.hidden) return;
+    say(offer.firstChild, `Choose the best instead: checkpoint ${best}`);
+    offer.firstChild.onclick = () => {
+      dialog.close();
+      open(best, null, best);
+    };
   }
 
   // Shows the plan before it can be confirmed. Other ranges to skip need a new plan, and only the last one asked for counts.
@@ -132,6 +146,8 @@ function described(plan) {
   const now = words.parsed(plan.as_of);
   const written = words.parsed(plan.created_at);
   const time = plan.takes_s == null ? null : plan.takes_s < 1 ? "under a second" : `about ${words.span(plan.takes_s)}`;
+  const watched = plan.measured?.watched;
+  const scored = plan.metrics?.[watched] == null ? null : `When it was made: ${measuredOn(plan, watched)}.`;
   const takes = time === null ? "" : `, which takes ${time} at the best recent rate`;
   const skipped = plan.skipped ? `${words.count(plan.skipped)} are skipped, by this command or an earlier one.` : null;
   const kept = plan.gone == null ? "Kafka could not be asked whether it still has them all." : "Kafka still has them all.";
@@ -139,6 +155,7 @@ function described(plan) {
   const advice = plan.advice ? `Note: ${plan.advice}.` : null;
   return [
     `The model goes back to how it was ${words.span(Math.max(0, now - written))} ago (${words.moment(written, now)}, step ${words.count(plan.step)}), and learns on from there.`,
+    scored,
     plan.replayed ? `${words.count(plan.replayed)} offsets are read again${takes}.` : "No offset is read again.",
     skipped,
     gone,

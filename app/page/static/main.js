@@ -30,6 +30,7 @@ let pastAskedAt = 0;
 let span = spanOfAddress();
 let events = [];
 let checkpoints = [];
+let best = null; // the number of the best checkpoint by the watched metric
 let rows = MOST_ROWS;
 let fittedTo = null;
 let skew = 0; // seconds that the service's clock is ahead of this machine's
@@ -126,7 +127,7 @@ function fitRows() {
 }
 
 function showRows() {
-  parts.checkpoints(byId("checkpoints"), checkpoints.slice(0, rows), now(), restore);
+  parts.checkpoints(byId("checkpoints"), checkpoints.slice(0, rows), best, now(), (number, note) => restore(number, note, best));
   parts.events(byId("events"), events.slice(-rows).reverse(), now());
 }
 
@@ -196,7 +197,9 @@ async function fetchPast() {
 
 async function fetchCheckpoints() {
   try {
-    checkpoints = (await read(`/checkpoints?limit=${MOST_ROWS}`)).checkpoints;
+    const answer = await read(`/checkpoints?limit=${MOST_ROWS}`);
+    checkpoints = answer.checkpoints;
+    best = answer.best ?? null;
     if (latest !== null) showAges();
   } catch {
     // As in fetchPast.

@@ -52,21 +52,34 @@ export function bound(throughput) {
   say(byId("advice"), throughput.advice);
 }
 
-export function checkpoints(node, list, now, onRestore) {
+// Shows the value of the metric that the newest checkpoint watches beside each; `best` is the number of the best one.
+export function checkpoints(node, list, best, now, onRestore) {
+  const watched = list.find((one) => one.measured)?.measured.watched;
   const make = ({ number, note }) => {
     const button = element("button", { type: "button", class: "quiet", "aria-label": `Restore checkpoint ${number}` }, "Restore…");
     button.addEventListener("click", () => onRestore(number, note));
-    const cells = ["age", "why", "step"].map((kind) => element("td", { class: kind }));
+    const cells = ["age", "metric", "why", "step"].map((kind) => element("td", { class: kind }));
     return element("tr", {}, element("th", { scope: "row" }, String(number)), ...cells, element("td", { class: "do" }, button));
   };
   keyed(node, list, (one) => one.number, make, (row, one) => {
-    const [, age, reason, step, act] = row.children;
+    const [, age, metric, reason, step, act] = row.children;
+    const value = one.metrics?.[watched];
     const good = one.condition === "good";
     say(age, one.created_at ? `${words.span(Math.max(0, now - words.parsed(one.created_at)))} ago` : "");
-    say(reason, good ? why(one) : one.condition);
+    say(metric, value == null ? "" : words.metric(value));
+    metric.title = value == null ? "" : measuredOn(one, watched);
+    row.classList.toggle("best", one.number === best);
+    say(reason, good ? [one.number === best ? `the best ${words.plain(watched)}` : "", why(one)].filter(Boolean).join(", ") : one.condition);
     say(step, one.step == null ? "" : `step ${words.count(one.step)}`);
     act.firstChild.hidden = !good;
   });
+}
+
+// Says the value of a metric of a checkpoint, what it was measured on, and what guessing scored there.
+export function measuredOn(one, name) {
+  const { records, window_s, baseline } = one.measured;
+  const guess = baseline[name] == null ? "" : `; guessing scored ${words.metric(baseline[name])} on them`;
+  return `${words.plain(name)} ${words.metric(one.metrics[name])} over ${words.count(records)} records in ${words.span(window_s)}${guess}`;
 }
 
 function why(one) {

@@ -56,6 +56,12 @@ class KeepSettings(Section):
         ge=0,
         description="In addition, one checkpoint is kept for each of so many of the latest hours that have one.",
     )
+    best: Count = Field(
+        0,
+        ge=0,
+        description="In addition, how many of the best are kept, by the watched metric (training.live_metrics.watch): "
+        "of the present timeline, and only those whose window had scored enough records.",
+    )
 
 
 class CheckpointSettings(Section):
@@ -75,7 +81,8 @@ class CheckpointSettings(Section):
     )
     keep: KeepSettings = Field(
         KeepSettings(),
-        description="Which checkpoints stay. The newest, the one to fall back to and every beginning always do.",
+        description="Which checkpoints stay. The newest and every beginning always do, and the one to fall back to "
+        "unless the volume is full.",
     )
     sample: Count = Field(
         256,

@@ -17,8 +17,8 @@ from training.telemetry.events import EventKind
 
 _DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
 _HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)
-_TEXTS = {"GET /metrics"}
-"""The routes whose answer is not JSON; other tests hold their samples."""
+_TEXTS = {"GET /metrics", "GET /checkpoints/latest", "GET /checkpoints/best"}
+"""The routes without a sample: their answer is not JSON, or that of the route that the text names."""
 _LONG = 30
 """The characters of a description above which a match is no accident."""
 _SAMPLES: Mapping[str, Any] = {

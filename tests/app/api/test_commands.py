@@ -254,6 +254,17 @@ def test_a_rewind_finds_the_checkpoint_of_a_time_or_an_offset(api: Client, rig: 
     assert "no place to go back to" in is_problem(api.post("/rewind", {"to": "yesterday"}), 422)["detail"]
 
 
+def test_a_rewind_to_the_best_says_which_and_why_and_goes_there(api: Client, rig: Rig) -> None:
+    for parent, accuracy in enumerate((0.75, 0.875, 0.5)):
+        rig.publish(SaveReason.INTERVAL, parent, accuracy=accuracy)
+    plan = api.post("/rewind", {"to": "best", "dry_run": True}).json()
+    assert (plan["to"], plan["metrics"], plan["measured"]["watched"]) == (2, {"accuracy": 0.875}, "accuracy")
+    assert plan["why"].startswith("the best of 3 on the present timeline by accuracy (higher is better): 0.875")
+    assert "why" not in api.post("/rewind", {"to": "latest", "dry_run": True}).json()
+    done = api.post("/rewind?wait=20s", {"to": "best"})
+    assert (done.status_code, done.json()["checkpoint"]["parent"]) == (201, 2)
+
+
 def test_the_status_keeps_showing_skips(api: Client, rig: Rig) -> None:
     learnt(rig)
     assert "skips" not in api.seen("/status")

@@ -387,6 +387,29 @@ def test_what_is_wrong_with_a_checkpoint_is_shown(api: Client, rig: Rig) -> None
     assert api.seen("/checkpoints/0?verify=true")["checkpoint"]["verified"] is True
 
 
+def test_checkpoints_carry_their_metrics_and_the_best_is_named(api: Client, rig: Rig) -> None:
+    for parent, accuracy in enumerate((0.75, 0.875, 0.5)):
+        rig.publish(SaveReason.INTERVAL, parent, accuracy=accuracy)
+    listing = api.seen("/checkpoints")
+    assert listing["best"] == 2
+    assert [one.get("metrics") for one in listing["checkpoints"]] == [
+        {"accuracy": 0.5},
+        {"accuracy": 0.875},
+        {"accuracy": 0.75},
+        {},
+    ]
+    measured = listing["checkpoints"][0]["measured"]
+    assert (measured["watched"], measured["records"], measured["baseline"]["accuracy"]) == ("accuracy", 12_345, 0.5)
+    assert api.seen("/checkpoints/best")["checkpoint"] == api.seen("/checkpoints/2")["checkpoint"]
+    assert api.seen("/checkpoints/latest?verify=true")["checkpoint"]["number"] == 3
+
+
+def test_where_nothing_was_measured_there_is_no_best(api: Client) -> None:
+    assert "best" not in api.seen("/checkpoints")
+    is_problem(api.get("/checkpoints/best"), 404)
+    assert api.seen("/checkpoints/latest")["checkpoint"]["number"] == 0
+
+
 def test_one_checkpoint_says_where_it_comes_from(api: Client, rig: Rig) -> None:
     rig.produce(P0, 8)
     rig.learn_all()

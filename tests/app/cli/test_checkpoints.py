@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,62 @@ def damage(folder: Folder, number: int) -> None:
 
 def test_list_shows_the_newest_first(config: str) -> None:
     heading, *lines = run("list", "-c", config).splitlines()
-    assert heading.split() == ["number", "condition", "parent", "step", "written", "bytes", "reason", "note"]
+    assert heading.split() == ["number", "condition", "parent", "step", "age", "size", "reason", "note"]
     assert [line.split()[:4] for line in lines] == [
         ["3", "good", "2", "3"],
         ["2", "good", "1", "2"],
         ["1", "good", "0", "1"],
         ["0", "good", "none", "0"],
     ]
+
+
+def test_list_has_ages_and_sizes_for_people_and_exact_ones_as_json(config: str) -> None:
+    _, newest, *_ = run("list", "-c", config).splitlines()
+    assert re.search(r" 3 +\d+ s  +\d+ B  +interval", newest)
+    one, *_ = json.loads(run("list", "-c", config, "--json"))["checkpoints"]
+    assert isinstance(one["bytes"], int)
+    assert datetime.fromisoformat(one["created_at"]).tzinfo is not None
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> str:
+    """Return the config of a history whose checkpoints have a live accuracy; that of number 1 is the best."""
+    publish_history(folder_in(tmp_path), steps=3, accuracies=[None, 0.875, 0.75, 0.625])
+    return str(config_in(tmp_path))
+
+
+def test_list_shows_the_watched_metric_and_which_is_the_best(scored: str) -> None:
+    heading, *lines = run("list", "-c", scored).splitlines()
+    at = heading.index("accuracy")
+    assert [line[at:].split()[0] for line in lines] == ["0.625", "0.75", "0.875", "start"]
+    answer = json.loads(run("list", "-c", scored, "--json"))
+    assert answer["best"] == 1
+    assert answer["checkpoints"][0]["metrics"] == {"accuracy": 0.625, "loss": 0.5}
+    assert answer["checkpoints"][0]["measured"] == {
+        "watched": "accuracy",
+        "higher_is_better": True,
+        "records": 12345,
+        "window_s": 300.0,
+        "baseline": {"accuracy": 0.5, "loss": 0.69},
+    }
+
+
+def test_show_best_names_the_metrics_with_the_watched_one_first(scored: str) -> None:
+    said = run("show", "best", "-c", scored)
+    assert said.startswith("checkpoint    1 (good)")
+    assert (
+        "metrics       accuracy 0.875 (guessing scores 0.5; watched, higher is better; 12,345 records)\n"
+        "              loss 0.5 (guessing scores 0.69)\n"
+    ) in said
+
+
+def test_a_rewind_to_the_best_shows_which_and_why_and_goes_there(scored: str) -> None:
+    rewinding = ["rewind", "-c", scored, "--to", "best"]
+    said = CliRunner().invoke(application, [*rewinding, "--dry-run"], catch_exceptions=False).stdout
+    assert "back to checkpoint 1: step 1," in said
+    assert "it is the best of 3 on the present timeline by accuracy (higher is better): 0.875" in said
+    said = CliRunner().invoke(application, rewinding, catch_exceptions=False).stdout
+    assert said == "checkpoint 4 is checkpoint 1 again: learning resumes from it\n"
 
 
 def test_list_as_json_is_what_the_http_side_answers(config: str) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 from consumers.failpoints import NAMES, VARIABLE, arm
+from pipelines.blocks import BlockFacts
 from tests.training.checkpoints.small_volume import small_volume
 from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, PartState, StoreOptions
+from training.checkpoints.in_flight import StartRecord
 from training.checkpoints.policies import KeepLast
 from training.errors import NoRoomError
 
@@ -174,6 +177,24 @@ def test_a_save_that_meets_a_full_disk_prunes_what_keep_allows_and_is_made(
     arm("save.after_data=full:once")
     assert store.publish(order(4, step=5), parts(5)).number == 5
     assert folder.numbers() == [0, 4, 5]
+
+
+def test_on_a_full_disk_records_of_starts_go_that_resumed_from_an_older_checkpoint(
+    folder: Folder, writer: FolderLease, order: Any, parts: Any
+) -> None:
+    store = CheckpointStore(folder, writer)
+    store.publish(order(None), parts(0))
+    newest = store.publish(order(0, step=1), parts(1))
+    facts = BlockFacts(
+        number=0, incarnation=1, spans=(), batches=1, rows=1, seed=0, fetched_at=0.0, oldest_ms=0, newest_ms=0
+    )
+    writer.term = 9
+    with ExitStack() as calls:  # they never return: their processes have died in them
+        for term, resumed_from in ((1, 0), (2, newest.number)):
+            calls.enter_context(StartRecord(folder.start(term), resumed_from).in_flight(facts))
+        assert store.remove_some()
+        assert folder.started_terms() == [2], "the death after the newest still counts"
+        assert not store.remove_some()
 
 
 def test_the_target_of_a_rewind_stays_though_the_rewind_needs_room(

@@ -99,3 +99,13 @@ def keys(value: Any, at: str = "") -> set[str]:
     if not isinstance(value, dict):
         return set()
     return {f"{at}.{key}" for key in value} | {key for name, one in value.items() for key in keys(one, f"{at}.{name}")}
+
+
+@pytest.mark.parametrize(("name", "recorded"), [("first", False), ("second", False), ("third", True)])
+def test_manifests_with_and_without_live_metrics_are_read(name: str, recorded: bool) -> None:
+    manifest = CheckpointStore(Folder(HERE / "1" / name)).manifest(1)
+    assert (manifest.measured is not None) == bool(manifest.metrics) == recorded
+    if manifest.measured is not None:
+        assert manifest.measured.watched == "accuracy"
+        assert manifest.measured.higher_is_better
+        assert manifest.measured.baseline.keys() == manifest.metrics.keys() == {"accuracy", "loss"}

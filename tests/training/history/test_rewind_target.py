@@ -12,7 +12,7 @@ from tests.app.checkpoint_history import BEGAN_MS, P0, STEP_MS, folder_in, publi
 from training.checkpoints import CheckpointStore, Folder, FolderLease
 from training.commands import Rewind
 from training.errors import MissingCheckpointError
-from training.history.rewind_request import Before, Destination, NotPast, Numbered, parse_destination
+from training.history.rewind_request import Before, Best, Destination, Newest, NotPast, Numbered, parse_destination
 from training.history.rewind_target import find, timeline
 
 STEPS = 4
@@ -34,7 +34,7 @@ def store(folder: Folder) -> Iterator[CheckpointStore]:
 
 def found(store: CheckpointStore, destination: Destination) -> int:
     """Return the number of a destination's checkpoint."""
-    return find(store, destination).manifest.number
+    return find(store, destination).checkpoint.manifest.number
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,8 @@ def found(store: CheckpointStore, destination: Destination) -> int:
         ("-9999999d", Before(0)),
         ("clicks:0:1200", NotPast(P0, 1200)),
         ("a.b-c_d:12:0", NotPast(Partition("a.b-c_d", 12), 0)),
+        ("latest", Newest()),
+        (" best", Best()),
     ],
 )
 def test_a_place_is_a_number_a_time_an_age_or_an_offset(text: str, destination: Destination) -> None:
@@ -55,10 +57,10 @@ def test_a_place_is_a_number_a_time_an_age_or_an_offset(text: str, destination: 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "latest", "earliest", "yesterday", "clicks:0", "clicks:0=5", "clicks:x:5", "-5", "2h", "1.5", "٣"]
+    "text", ["", "Latest", "earliest", "yesterday", "clicks:0", "clicks:0=5", "clicks:x:5", "-5", "2h", "1.5", "٣"]
 )
 def test_what_is_no_place_names_the_ways_to_write_one(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"write a checkpoint's number, a time as in"):
+    with pytest.raises(ConfigError, match=r"write a checkpoint's number, latest, best, a time as in"):
         parse_destination(text, now_s=NOW_S)
 
 
@@ -101,7 +103,7 @@ def test_an_offset_comes_to_the_newest_that_has_not_gone_past_it(
 
 def test_only_the_present_timeline_is_looked_at(store: CheckpointStore) -> None:
     back = rewind(store, Rewind(to=1)).number
-    assert [look.number for look in timeline(store)] == [back, 1, 0]
+    assert [look.number for look in timeline(store.listing())] == [back, 1, 0]
     assert found(store, NotPast(P0, 10**9)) == back
     assert found(store, Before(BEGAN_MS + 99 * STEP_MS)) == back
     again = rewind(store, Rewind(to=0)).number
@@ -128,3 +130,51 @@ def test_a_partition_that_nobody_knows_is_named_with_those_there_are(store: Chec
 def test_a_folder_without_checkpoints_has_no_place_to_go_back_to(tmp_path: Path) -> None:
     with pytest.raises(MissingCheckpointError, match="there are none"):
         find(CheckpointStore(folder_in(tmp_path)), Before(1))
+
+
+@pytest.fixture
+def scored(tmp_path: Path) -> Iterator[CheckpointStore]:
+    """Return a history of which each checkpoint has a live accuracy; that of number 2 is the best."""
+    publish_history(folder_in(tmp_path), STEPS, accuracies=[None, 0.6, 0.9, 0.7, 0.8])
+    writer = FolderLease.acquire(folder_in(tmp_path), "a test")
+    yield CheckpointStore(folder_in(tmp_path), writer)
+    writer.release()
+
+
+def test_best_is_the_best_by_the_watched_metric_and_says_why(scored: CheckpointStore) -> None:
+    best = find(scored, Best())
+    assert best.checkpoint.manifest.number == 2
+    assert best.why == (
+        "the best of 4 on the present timeline by accuracy (higher is better): 0.9, where guessing scores 0.5, over "
+        "12,345 records"
+    )
+    assert find(scored, Newest()).checkpoint.manifest.number == STEPS
+    assert find(scored, Newest()).why is None
+
+
+def test_the_best_that_is_damaged_gives_way_to_the_second(scored: CheckpointStore) -> None:
+    path = scored.folder.checkpoint(2) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert found(scored, Best()) == 4
+
+
+def test_the_best_of_an_abandoned_timeline_is_not_gone_back_to(scored: CheckpointStore) -> None:
+    rewind(scored, Rewind(to=1))
+    assert found(scored, Best()) == 1
+
+
+def test_latest_is_the_newest_that_verifies(scored: CheckpointStore) -> None:
+    path = scored.folder.checkpoint(STEPS) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert found(scored, Newest()) == STEPS - 1
+
+
+def test_without_metrics_there_is_no_best(store: CheckpointStore) -> None:
+    with pytest.raises(MissingCheckpointError, match="no checkpoint on the present timeline has a value of"):
+        find(store, Best())
+
+
+def test_a_rewind_carries_the_metrics_of_its_target(scored: CheckpointStore) -> None:
+    rewound, target = rewind(scored, Rewind(to=2)), scored.manifest(2)
+    assert rewound.metrics == target.metrics == {"accuracy": 0.9, "loss": 0.5}
+    assert rewound.measured == target.measured is not None

@@ -54,3 +54,23 @@ def test_where_a_partition_joined_survives_a_stop_without_a_settled_record(tmp_p
         joined.stop()
     with running(tmp_path, Topic(P0), newcomers={P1: 99}) as again:
         assert again.ledger.positions() == {P0: 0, P1: 7}
+
+
+def test_each_checkpoint_carries_the_live_metrics_of_its_instant(tmp_path: Path) -> None:
+    topic = Topic(P0)
+    with running(tmp_path, topic) as run:
+        zero = run.store.manifest(0)
+        assert (zero.metrics, zero.measured is not None and zero.measured.records) == ({}, 0)
+        topic.produce(SHARE)
+        run.reaches(SHARE)
+        saved = run.ask(Save())
+        live = run.live.look()
+        assert saved.metrics == live.values != {}
+        assert saved.measured is not None
+        assert (saved.measured.watched, saved.measured.records) == (live.watch.name, SHARE)
+        assert saved.measured.baseline == live.baseline
+        assert run.store.manifest(saved.number) == saved
+        rewound = run.ask(Rewind(to=saved.number))
+        assert (rewound.metrics, rewound.measured) == (saved.metrics, saved.measured)
+        after = run.ask(Save())
+        assert (after.metrics, after.measured is not None and after.measured.records) == ({}, 0), "a new window"
