@@ -103,6 +103,12 @@ def test_a_config_without_its_option_is_answered_with_the_option(typed: Typed, t
     assert told["error"].endswith("; name the config file with -c FILE")
 
 
+def test_validate_refuses_an_invalid_checkpoint_with_the_valid_forms(typed: Typed, tmp_path: Path) -> None:
+    done = typed("validate", "-c", str(config_in(tmp_path)), "--against-checkpoint", "newest")
+    assert done.returncode == 2
+    assert "neither latest nor a checkpoint's number" in done.stderr
+
+
 def test_under_json_an_error_is_one_json_object(typed: Typed, tmp_path: Path) -> None:
     file = tmp_path / "none.yaml"
     done = typed("config", "show", "-c", str(file), "--json")
