@@ -36,7 +36,7 @@ class Means(Shape):
     metric: Column
     """The live metric that is named."""
     baseline: Column
-    """What always guessing the base rate would score."""
+    """What guessing would have scored in it."""
     lag_s: Column
     learnt_per_s: Column
     arriving_per_s: Column
@@ -62,6 +62,8 @@ class Stretch(Shape):
     step_s: int
     metric: str | None = None
     """The name of the live metric."""
+    metrics: list[str]
+    """The names of all metrics that have a history."""
     at: list[float]
     """When each step began, seconds since 1970; steps without a sample are left out."""
     mean: Means

@@ -157,19 +157,33 @@ class RecordsView(Shape):
     """Whether both sums hold."""
 
 
+class WatchView(Shape):
+    """The metric by which the model is judged, beside guessing."""
+
+    metric: str
+    better: Literal["higher", "lower"]
+    value: float | None = None
+    baseline: float | None = None
+    guess: str | None = None
+    ahead: float | None = None
+    """By how much the value is better than that of guessing; less than 0 is worse."""
+
+
 class LiveView(Shape):
     """The live metrics: each compiled metric stands here under its own name, beside the loss."""
 
     model_config = ConfigDict(extra="allow")
 
     headline: str
-    """The name of the metric to show first."""
+    """The name of the metric to show first: the watched one, or the loss where the window has no value of it."""
+    watch: WatchView
     scored: str
     """before_update: by the training pass; inference_pass: by one before it."""
     window: str
     records: int
     baseline: Mapping[str, float]
-    """What always guessing the base rate would score."""
+    """What guessing would have scored, by metric; `guesses` says what each guess is, as in `median`."""
+    guesses: Mapping[str, str]
     cumulative: Mapping[str, int | float]
     """The same values since checkpoint number 0."""
 

@@ -1,13 +1,14 @@
 """History: the last day at falling resolution, so that the page shows the hours before it was opened.
 
 Owns three tiers of buckets: a second for ten minutes, ten seconds for two hours, a minute for a day; some 700 kB,
-whatever happens. It is written on the HTTP side's loop, once a look, and read there. A bucket keeps how many values it
-was given, their sum, the least and the greatest, so means and extremes stay true in the coarser ones. What is older
-than a tier reaches is overwritten, and all of it ends with the process.
+whatever happens. Up to `MOST_METRICS` live metrics have tiers of their own beside them, with what guessing scores: 180
+kB each. It is written on the HTTP side's loop, once a look, and read there. A bucket keeps how many values it was
+given, their sum, the least and the greatest, so means and extremes stay true in the coarser ones. What is older than a
+tier reaches is overwritten, and all of it ends with the process.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,8 +19,12 @@ from app.monitoring.event_models import Extremes, Means, Stretch
 from app.monitoring.observer import Observation
 from app.monitoring.throughput import throughput_of
 from app.monitoring.verdict import headline
+from training.telemetry.live_metrics import LiveSnapshot
+from training.telemetry.watched import LOSS
 
 COLUMNS = tuple(Means.model_fields)
+MOST_METRICS = 8
+_METRIC_COLUMNS = ("metric", "baseline")
 _COUNT, _SUM, _LEAST, _GREATEST = range(4)
 _EMPTY = (0.0, 0.0, math.inf, -math.inf)
 Values = Mapping[str, float | None]
@@ -45,11 +50,11 @@ SPANS = (
 class Tier:
     """Buckets of one width, in a ring."""
 
-    def __init__(self, span: TierSpan) -> None:
+    def __init__(self, span: TierSpan, columns: Sequence[str] = COLUMNS) -> None:
         self.span = span
         self._buckets = np.full(span.slots, -1, np.int64)
         self._at = np.zeros(span.slots)
-        self._facts = np.tile(np.array(_EMPTY), (span.slots, len(COLUMNS), 1))
+        self._facts = np.tile(np.array(_EMPTY), (span.slots, len(columns), 1))
 
     def add(self, clock: float, at: float, values: npt.NDArray[np.float64]) -> None:
         """Add one value of each column; NaN where there is none."""
@@ -64,12 +69,22 @@ class Tier:
         facts[known, _LEAST] = np.minimum(facts[known, _LEAST], values[known])
         facts[known, _GREATEST] = np.maximum(facts[known, _GREATEST], values[known])
 
-    def stretch(self, clock: float, metric: str | None) -> Stretch:
-        """Return the buckets that the tier still reaches back to."""
+    def facts_of(self, slots: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return what is kept in these slots, where they hold these buckets."""
+        same = self._buckets[slots] == buckets
+        return np.where(same[:, np.newaxis, np.newaxis], self._facts[slots], _EMPTY)
+
+    def stretch(
+        self, clock: float, metric: str | None, metrics: Sequence[str] = (), other: "Tier | None" = None
+    ) -> Stretch:
+        """Return the buckets that the tier still reaches back to, with the metric of the other tier if there is one."""
         oldest = int(clock // self.span.step_s) - self.span.slots + 1
         there = np.flatnonzero(self._buckets >= max(oldest, 0))
         order = there[np.argsort(self._buckets[there])]
         facts = self._facts[order]
+        if other is not None:
+            columns = [COLUMNS.index(name) for name in _METRIC_COLUMNS]
+            facts[:, columns] = other.facts_of(order, self._buckets[order])
         counts = facts[..., _COUNT]
         with np.errstate(invalid="ignore"):
             means = np.where(counts > 0, facts[..., _SUM] / counts, np.nan)
@@ -78,6 +93,7 @@ class Tier:
             span=self.span.name,
             step_s=self.span.step_s,
             metric=metric,
+            metrics=list(metrics),
             at=[round(float(at), 3) for at in self._at[order]],
             mean=_columns(means, Means),
             least=None if finest else _columns(facts[..., _LEAST], Extremes),
@@ -90,6 +106,8 @@ class SampleHistory:
 
     def __init__(self) -> None:
         self._tiers = {span.name: Tier(span) for span in SPANS}
+        self._metrics: dict[str, dict[str, Tier]] = {}
+        """The tiers of single metrics, by name and span."""
         self.metric: str | None = None
         """The name of the live metric that is shown."""
         self.latest: Values = {}
@@ -99,14 +117,39 @@ class SampleHistory:
         """Add one sample to every tier."""
         snapshot = observation.snapshot
         self.metric, self.latest = sample(observation)
-        values = np.array([math.nan if (value := self.latest[name]) is None else value for name in COLUMNS])
-        values[~np.isfinite(values)] = math.nan
+        values = _known([self.latest[name] for name in COLUMNS])
         for tier in self._tiers.values():
             tier.add(snapshot.clock, snapshot.at, values)
+        if snapshot.posting is not None:
+            self._add_metrics(snapshot.posting.live, snapshot.clock, snapshot.at)
 
-    def stretch(self, span: str, clock: float) -> Stretch:
-        """Return what the tier of this name holds."""
-        return self._tiers[span].stretch(clock, self.metric)
+    def stretch(self, span: str, clock: float, metric: str | None = None) -> Stretch:
+        """Return what the tier of this name holds of a metric, by default of the leading one; KeyError if unknown."""
+        if metric is None or metric == self.metric:
+            return self._tiers[span].stretch(clock, self.metric, self.metrics)
+        return self._tiers[span].stretch(clock, metric, self.metrics, self._metrics[metric][span])
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics that have a history."""
+        return list(self._metrics)
+
+    def _add_metrics(self, live: LiveSnapshot, clock: float, at: float) -> None:
+        # The watched one and the loss come first, so that components of an array crowd neither of them out.
+        for name in (live.watch.name, LOSS, *live.values):
+            if name in live.values and name not in self._metrics and len(self._metrics) < MOST_METRICS:
+                self._metrics[name] = {span.name: Tier(span, _METRIC_COLUMNS) for span in SPANS}
+        for name, tiers in self._metrics.items():
+            values = _known([live.values.get(name), live.baseline.get(name)])
+            for tier in tiers.values():
+                tier.add(clock, at, values)
+
+
+def _known(values: Sequence[float | None]) -> npt.NDArray[np.float64]:
+    """Return the values as an array, with NaN for what is unknown or not finite."""
+    known = np.array([math.nan if value is None else value for value in values])
+    known[~np.isfinite(known)] = math.nan
+    return known
 
 
 def sample(observation: Observation) -> tuple[str | None, Values]:

@@ -20,14 +20,16 @@ from app.monitoring.models import (
     StreamView,
     ThroughputAnswer,
     TrainingView,
+    WatchView,
 )
 from app.monitoring.observer import Observation
 from app.monitoring.record_flow import balanced, flow_of
 from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
-from app.monitoring.verdict import headline, mood_of, verdict_of
+from app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
 from app.settings.units import format_duration
 from pipelines.offset_counts import OffsetCounts
+from training.telemetry.live_metrics import LiveSnapshot
 
 
 def status_of(observation: Observation) -> Status:
@@ -116,16 +118,31 @@ def _live(snapshot: Snapshot) -> LiveView | None:
     if snapshot.posting is None:
         return None
     live = snapshot.posting.live
-    own = {"headline", "scored", "window", "records", "baseline", "cumulative"}
+    own = LiveView.model_fields.keys()
     values = {f"{name}_" if name in own else name: value for name, value in _finite(live.values).items()}
     return LiveView(
         headline=headline(live),
+        watch=_watch(live),
         scored=live.scored,
         window=format_duration(live.window_s),
         records=live.records,
         baseline=_finite(live.baseline),
+        guesses={name: words for name, words in live.guesses.items() if name in live.baseline},
         cumulative={"records": live.cumulative_records, **_finite(live.cumulative)},
         **values,
+    )
+
+
+def _watch(live: LiveSnapshot) -> WatchView:
+    name = live.watch.name
+    ahead = ahead_of_guessing(live)
+    return WatchView(
+        metric=name,
+        better="higher" if live.watch.higher_is_better else "lower",
+        value=_finite(live.values).get(name),
+        baseline=_finite(live.baseline).get(name),
+        guess=live.guesses.get(name) if name in live.baseline else None,
+        ahead=None if ahead is None else _to_float32(ahead),
     )
 
 

@@ -1,5 +1,6 @@
 """The verdict: the state of the training in one or two sentences, made from numbers. Pure; runs anywhere."""
 
+import math
 from typing import Literal
 
 from app.monitoring.models import ThroughputView
@@ -24,6 +25,7 @@ _GRAVE = frozenset({"failed", "trainer_dead", "hung", "unbalanced"})
 """With these problems nothing is learnt, or something wrong."""
 _RESTING = frozenset({Phase.PAUSED, Phase.STOPPING, Phase.ENDED})
 
+_ABBREVIATIONS = frozenset({"auc", "iou", "mae", "mape", "mse", "msle", "pr", "prc", "rmse", "roc"})
 _OVER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 
 
@@ -100,10 +102,23 @@ def how_well(live: LiveSnapshot) -> list[str]:
         return []
     name = headline(live)
     guess = live.baseline.get(name)
-    beside = "" if guess is None else f" (base rate {guess:.3g})"
-    words = name.replace("_", " ")
+    beside = "" if guess is None else f" ({live.guesses.get(name, 'guessing')}: {guess:.3g})"
     over = _OVER.get(live.window_s) or _span(live.window_s)
-    return [f"{words[0].upper()}{words[1:]} {live.values[name]:.3g} over the last {over}{beside}."]
+    return [f"{in_words(name)} {live.values[name]:.3g} over the last {over}{beside}."]
+
+
+def in_words(name: str) -> str:
+    """Return a metric's name as a sentence begins with it: `AUC`, `Log loss`."""
+    words = " ".join(word.upper() if word in _ABBREVIATIONS else word for word in name.split("_") if word)
+    return words[:1].upper() + words[1:] or name
+
+
+def ahead_of_guessing(live: LiveSnapshot) -> float | None:
+    """Return by how much the watched metric is better than guessing; None without a value, or without a guess."""
+    value, guess = live.values.get(live.watch.name), live.baseline.get(live.watch.name)
+    if value is None or guess is None or not math.isfinite(value):
+        return None
+    return value - guess if live.watch.higher_is_better else guess - value
 
 
 def headline(live: LiveSnapshot) -> str:

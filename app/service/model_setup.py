@@ -9,6 +9,7 @@ from app.settings import Settings, to_schema
 from consumers.errors import MillraceError
 from training.errors import ModelError, gist
 from training.model.learner import Learner, LearnerOptions
+from training.model.metric_proof import states_add_up
 from training.model.metrics import preferred
 from training.model.model_file import LoadedModelFile, ModelFile, load
 from training.model.preprocess_proof import repeats_itself, row_by_row
@@ -75,7 +76,7 @@ def examine(learner: Learner) -> list[Finding]:
         failed = any(finding.holds is False for finding in findings)
         if failed and learner.probes.sample is not None:
             findings = _looked_at_twice(learner, findings)
-        return [*row_by_row(learner), *findings]
+        return [*row_by_row(learner), *findings, *states_add_up(learner)]
 
 
 def _looked_at_twice(learner: Learner, findings: Sequence[Finding]) -> list[Finding]:

@@ -52,13 +52,13 @@ from training.model.cores import usable_cores
 from training.model.learner import Learner
 from training.recovery.crash_guard import CrashGuard
 from training.recovery.step_errors import OnStepError, StepErrorOptions
-from training.telemetry.baseline import Baseline
 from training.telemetry.events import EventKind, Events, Severity
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
 from training.trainer.board import Board
 from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
+from training.trainer.metric_guesses import plan_of
 from training.trainer.saving import Saving, SavingOptions
 from training.trainer.trainer import Trainer
 
@@ -239,7 +239,7 @@ class Service:
             window_s=self.settings.training.live_metrics.window,
             scored="inference_pass" if learner.call.options.second_pass else "before_update",
             results=learner.call.metrics.results,
-            task=Baseline.of(learner.model.loss),
+            plan=plan_of(learner.model, learner.call.metrics),
             clock=time.monotonic,
             names=tuple(learner.call.metrics.metrics),
             watch=watched_of(learner, self.settings),

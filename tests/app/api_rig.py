@@ -38,7 +38,8 @@ from tests.app.checkpoint_history import MEASURED, rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
 from training.recovery.crash_guard import CrashGuard, CrashLoop
-from training.telemetry.baseline import Baseline, LabelSums
+from training.telemetry.baseline import BaselinePlan, GuessedScore, GuessKind, binary_accuracy, binary_crossentropy
+from training.telemetry.label_sums import Labels, LabelSums
 from training.telemetry.live_metrics import LiveMetrics, Sums
 from training.telemetry.phases import Phase, PhaseLimits, Phases
 from training.telemetry.watched import Watched
@@ -56,6 +57,13 @@ checkpoints: {path: ./checkpoints}
 api: {listen: "127.0.0.1:0"}
 """
 BAD = b"bad"
+PLAN = BaselinePlan(
+    labels=Labels.BINARY,
+    scores=(
+        GuessedScore("loss", binary_crossentropy, GuessKind.BASE_RATE),
+        GuessedScore("accuracy", binary_accuracy, GuessKind.BASE_RATE),
+    ),
+)
 
 
 class Clock:
@@ -114,7 +122,7 @@ class Rig:
             window_s=60.0,
             scored="before_update",
             results=lambda _states: {"accuracy": 0.75},
-            task=Baseline.BINARY,
+            plan=PLAN,
             clock=time.monotonic,
             watch=Watched("accuracy", higher_is_better=True),
         )
@@ -180,9 +188,8 @@ class Rig:
         facts = self.feed.facts_of(block.facts.number)
         self.service.ledger.settle(facts)
         self.service.meter.called(0.1, facts.rows, facts.batches, 0.2)
-        self.live.add(
-            Sums(facts.rows, 0.5 * facts.rows, facts.rows, [], LabelSums(facts.rows, np.array([facts.rows / 4])))
-        )
+        labels = LabelSums(facts.rows, facts.rows, np.array([facts.rows / 4]))
+        self.live.add(Sums(facts.rows, 0.5 * facts.rows, facts.rows, [], labels))
         self.learnt_to_ms = facts.newest_ms or self.learnt_to_ms
 
     def learn_all(self) -> None:

@@ -137,6 +137,8 @@ class Case:
     hours: int = 2
 
 
+AHEAD = 'millrace_live_watched_ahead{metric="accuracy"}'
+WORSE = {AHEAD: "-0.05x120", 'millrace_live_value{metric="loss"}': "0.8x120"}
 HEALTHY: Mapping[str, str] = {
     "up": "1x120",
     "millrace_alive": "1x120",
@@ -159,6 +161,7 @@ HEALTHY: Mapping[str, str] = {
     'millrace_live_baseline{metric="loss"}': "0.69x120",
     'millrace_live_value{metric="accuracy"}': "0.9x120",
     'millrace_live_baseline{metric="accuracy"}': "0.55x120",
+    AHEAD: "0.35x120",
     "millrace_live_records": "100000x120",
     'millrace_commits_total{outcome="refused"}': "0x120",
     'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x120",
@@ -233,13 +236,13 @@ CASES: Mapping[str, Case] = {
     "much is set aside": Case(
         ("MillraceSetAside",), {'millrace_records_set_aside_total{reason="malformed"}': "0+600x120"}
     ),
-    "the loss is worse": Case(("MillraceWorseThanGuessing",), {'millrace_live_value{metric="loss"}': "0.8x120"}),
-    "the accuracy is worse": Case(
-        ("MillraceWorseThanGuessing",), {'millrace_live_value{metric="accuracy"}': "0.5x120"}
+    "it is worse than guessing": Case(("MillraceWorseThanGuessing",), WORSE),
+    "a loss without a guess says nothing": Case(
+        ("MillraceWorseThanGuessing",), {AHEAD: "-0.05x120", 'millrace_live_baseline{metric="loss"}': "_x120"}
     ),
-    "few records say little": Case(
-        (), {'millrace_live_value{metric="loss"}': "0.8x120", "millrace_live_records": "10x120"}
-    ),
+    "the loss alone is worse, by its penalties": Case((), {'millrace_live_value{metric="loss"}': "0.8x120"}),
+    "class weights cost accuracy, and the weighted loss beats guessing": Case((), {AHEAD: "-0.08x120"}),
+    "few records say little": Case((), WORSE | {"millrace_live_records": "10x120"}),
     "commits are refused": Case(("MillraceCommitsRefused",), {'millrace_commits_total{outcome="refused"}': "0+1x120"}),
     "somebody tries to order": Case(
         ("MillraceOrdersRefused",), {'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x100 0+1x20"}

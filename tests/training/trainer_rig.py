@@ -29,7 +29,6 @@ from training.model.strategy import DeviceOptions
 from training.recovery.crash_guard import InFlight, leave_no_record
 from training.recovery.step_errors import StepErrorOptions
 from training.stream import StreamEnded, StreamStart
-from training.telemetry.baseline import Baseline
 from training.telemetry.events import Events
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
@@ -37,6 +36,7 @@ from training.telemetry.phases import Phase, Phases
 from training.telemetry.watched import choose_watched
 from training.trainer.board import Board
 from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
+from training.trainer.metric_guesses import plan_of
 from training.trainer.saving import Saving, SavingOptions
 from training.trainer.trainer import Trainer
 
@@ -204,7 +204,6 @@ class RigOptions:
 
     build: Callable[[], Any] = mlp
     policy: SavePolicy = field(default_factory=Never)
-    task: Baseline = Baseline.BINARY
     paused: bool = False
     clock: Callable[[], float] = time.monotonic
     before_manifest: Callable[[Any], None] = lambda _request: None
@@ -241,7 +240,7 @@ class Run:
             window_s=3600.0,
             scored="before_update",
             results=self.learner.call.metrics.results,
-            task=options.task,
+            plan=plan_of(self.learner.model, self.learner.call.metrics),
             clock=options.clock,
             watch=choose_watched(self.learner.call.metrics.directions),
         )

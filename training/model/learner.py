@@ -21,6 +21,7 @@ from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch
+from training.model.metrics import metric_at_fault, metric_refusal
 from training.model.probe_batches import Probe
 from training.model.probe_rows import ProbeRows, ReadSample
 from training.model.schema_fit import check_inputs
@@ -215,6 +216,8 @@ class Learner:
             x, y, w = first_batch(self.model, self.rows_of(self.probe()))
             self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
         except (Exception, SystemExit) as error:
+            if (metric := metric_at_fault(error)) is not None:
+                raise ModelError(f"model.build: {metric_refusal(metric, error)}") from error
             raise ModelError(f"model.build: the model does not build on the schema's rows: {gist(error)}") from error
         # Before the first call, because its traced loop cannot create variables.
         if self.model.optimizer is not None and not self.model.optimizer.built:

@@ -10,12 +10,16 @@ Owns the wrapping of the metrics' `update_state`; its methods with tensors run w
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+
+from training.errors import ModelError, gist
+from training.model.metric_values import Shown, ValueNames
 
 State = npt.NDArray[np.float64]
 _MORE_IS_BETTER = (keras.metrics.TruePositives, keras.metrics.TrueNegatives)
@@ -37,15 +41,30 @@ class CompiledMetrics:
         self._step = _MeteredStep()
         compiled, own = _objects(model)
         self.metrics = _named([*compiled, *own])
+        self.left_out: frozenset[str] = frozenset()
+        """Metrics whose values would be wrong, as their states cannot be added up; their values are not shown."""
+        self.weighted: set[str] = set()
+        """Metrics that the step gives the records' weights; known once it is traced."""
         self._results = tf.function(self._stateless_results)
+        self._computing = ""
         losses = [metric for metric in _flat(model.metrics) if metric not in self.metrics.values()]
-        for metric in [*self.metrics.values(), *losses]:
-            metric.update_state = self._weighted(metric.update_state)
+        for name, metric in [*self.metrics.items(), *(("", loss) for loss in losses)]:
+            metric.update_state = self._weighted(name, metric.update_state)
+
+    @cached_property
+    def names(self) -> ValueNames:
+        """The names of the values; traces the results."""
+        return ValueNames.of(self._arrays([np.zeros(variable.shape) for variable in self.variables]))
 
     @property
     def directions(self) -> dict[str, bool | None]:
-        """Whether higher is better, by the metric's name; None for a metric that does not say."""
-        return {name: _higher_is_better(metric) for name, metric in self.metrics.items()}
+        """Whether higher is better, by the name of the value; None for a metric that does not say."""
+        known = {name: _higher_is_better(metric) for name, metric in self.metrics.items()}
+        return {name: known[at.metric] for name, at in self.shown().items()}
+
+    def shown(self) -> dict[str, Shown]:
+        """Return where each value that is shown comes from, by name."""
+        return {name: at for name, at in self.names.shown.items() if at.metric not in self.left_out}
 
     @property
     def variables(self) -> list[Any]:
@@ -70,28 +89,43 @@ class CompiledMetrics:
         return [tf.convert_to_tensor(variable.value) for variable in self.variables]
 
     def results(self, states: Sequence[State]) -> dict[str, float]:
-        """Return the metrics' values for these sums of states; scalars only, and none where there are no sums."""
+        """Return the metrics' values for these sums of states; none where there are no sums."""
         if not states:
             return {}
+        values = self.names.values(self._arrays(states))
+        return {name: values[name] for name in self.shown()}
+
+    def _arrays(self, states: Sequence[State]) -> dict[str, Any]:
+        """Return what each metric makes of these states, as NumPy arrays; raise ModelError where one cannot."""
         tensors = [tf.constant(state, tf.as_dtype(v.dtype)) for state, v in zip(states, self.variables, strict=True)]
-        values = {name: np.asarray(value) for name, value in self._results(tensors).items()}
-        return {name: float(value) for name, value in values.items() if value.ndim == 0}
+        try:
+            results: dict[str, Any] = tf.nest.map_structure(np.asarray, self._results(tensors))
+        except Exception as error:
+            raise ModelError(
+                f"model.build: the metric {self._computing} has a result() that cannot be traced: {gist(error)}; "
+                "compute it with keras.ops"
+            ) from error
+        return results
 
     def _stateless_results(self, tensors: list[Any]) -> dict[str, Any]:
         """Compute all results in one graph: one by one they are dozens of small operations on the trainer's thread."""
         left, results = list(tensors), {}
         for name, metric in self.metrics.items():
+            self._computing = name
             own, left = left[: len(metric.variables)], left[len(metric.variables) :]
             results[name] = metric.stateless_result(own)
         return results
 
-    def _weighted(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
+    def _weighted(self, name: str, update_state: Callable[..., Any]) -> Callable[..., Any]:
         def weighted(*args: Any, **kwargs: Any) -> Any:
             if self._step.muted:
                 return None
-            # What a Mean is given need not be one value a row. A third argument is the weight already.
+            # What a Mean is given need not be one value a row. A third argument is the weight.
             compares = len(args) + len(kwargs.keys() & {"y_true", "y_pred"}) >= 2
-            if self._step.present is not None and compares and kwargs.get("sample_weight") is None and len(args) < 3:
+            unweighted = kwargs.get("sample_weight") is None and len(args) < 3
+            if compares and not unweighted:
+                self.weighted.add(name)
+            elif compares and self._step.present is not None:
                 kwargs["sample_weight"] = self._step.present
             return update_state(*args, **kwargs)
 
@@ -103,12 +137,35 @@ def preferred(metrics: Mapping[str, Any]) -> list[str]:
 
     The area under the ROC curve comes before accuracy: where a class is rare, saying the other one is always accurate.
     """
-    aucs = [name for name, metric in metrics.items() if isinstance(metric, keras.metrics.AUC) and _is_roc(metric)]
+    aucs = [name for name, metric in metrics.items() if isinstance(metric, keras.metrics.AUC) and is_roc(metric)]
     return [*aucs, "accuracy", "acc"]
 
 
-def _is_roc(metric: Any) -> bool:
+def is_roc(metric: Any) -> bool:
+    """Return whether this AUC is that of the ROC curve."""
     return str(metric.get_config()["curve"]).upper() == "ROC"
+
+
+def metric_refusal(metric: Any, error: BaseException) -> str:
+    """Return why this metric cannot be used, and what to do."""
+    refused = f"the metric {metric.name} cannot be traced: {gist(error)}"
+    if isinstance(metric, keras.metrics.FBetaScore):
+        return f"{refused} Give the label a second axis in preprocess: label[:, None]"
+    if isinstance(error, (AttributeError, TypeError, NotImplementedError)):
+        return f"{refused}; compute it with keras.ops, as a graph has no values for NumPy or Python to work on"
+    return refused
+
+
+def metric_at_fault(error: BaseException) -> Any | None:
+    """Return the metric in whose code this error was raised; None where it was raised elsewhere."""
+    metric, step = None, error.__traceback__
+    while step is not None:
+        owner = step.tb_frame.f_locals.get("self")
+        # Containers of metrics are metrics, too.
+        if isinstance(owner, keras.metrics.Metric) and not hasattr(owner, "metrics"):
+            metric = owner
+        step = step.tb_next
+    return metric
 
 
 def _objects(model: Any) -> tuple[list[Any], list[Any]]:

@@ -1,7 +1,7 @@
 """The live metrics: the scores on records that the model had not learnt yet, over a window and since checkpoint 0.
 
 Sums are float64 and int64, in buckets of a sixtieth of the window, at least a second. The states of the compiled
-metrics are added up bucket by bucket; `look` turns them into values, beside the score of always guessing the base rate.
+metrics are added up bucket by bucket; `look` turns them into values, beside what guessing would have scored.
 
 Owns the buckets and the part `metrics`. `add` and `look` run on the trainer's thread; `look` returns a frozen snapshot,
 which other threads read.
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from training.checkpoints.parts import PartState
-from training.telemetry.baseline import Baseline, LabelSums, guess_the_base_rate
+from training.telemetry.baseline import BaselinePlan
+from training.telemetry.label_sums import LabelSums
 from training.telemetry.watched import WATCHED_LOSS, Watched
 
 _BUCKETS = 60
@@ -36,19 +37,23 @@ class Sums:
     """Records whose loss is in the sum."""
     states: list[State] = field(default_factory=list)
     labels: LabelSums = field(default_factory=LabelSums)
+    weighted_labels: LabelSums = field(default_factory=LabelSums)
+    """The same labels, each times its record's weight."""
 
-    def add(self, other: "Sums") -> None:
-        """Add the sums of another part."""
-        self.records += other.records
-        self.loss += other.loss
-        self.scored += other.scored
-        if [state.shape for state in self.states] != [state.shape for state in other.states]:
-            # The first sums, or the metrics are compiled differently than before.
-            self.states = [np.array(state) for state in other.states]
-        else:
-            for total, state in zip(self.states, other.states, strict=True):
-                np.add(total, state, out=total)
-        self.labels.add(other.labels)
+    def add(self, *others: "Sums") -> None:
+        """Add the sums of other parts."""
+        for other in others:
+            self.records += other.records
+            self.loss += other.loss
+            self.scored += other.scored
+            if [state.shape for state in self.states] != [state.shape for state in other.states]:
+                # The first sums, or the metrics are compiled differently than before.
+                self.states = [np.array(state) for state in other.states]
+            else:
+                for total, state in zip(self.states, other.states, strict=True):
+                    np.add(total, state, out=total)
+        self.labels.add(*(other.labels for other in others))
+        self.weighted_labels.add(*(other.weighted_labels for other in others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,9 @@ class LiveSnapshot:
     values: Mapping[str, float]
     """Loss and every compiled metric over the window."""
     baseline: Mapping[str, float]
-    """The score of always guessing the window's base rate; empty if the task has none."""
+    """What guessing would have scored over the window, by the name of the value; without those that have no guess."""
+    guesses: Mapping[str, str]
+    """What each guess is, in words."""
     cumulative: Mapping[str, float]
     """The same values since checkpoint 0."""
     cumulative_records: int
@@ -84,7 +91,7 @@ class LiveMetrics:
         window_s: float,
         scored: str,
         results: Results,
-        task: Baseline,
+        plan: BaselinePlan,
         clock: Callable[[], float],
         names: Sequence[str] = (),
         watch: Watched = WATCHED_LOSS,
@@ -92,7 +99,7 @@ class LiveMetrics:
         self._window_s = window_s
         self._scored = scored
         self._results = results
-        self.task = task
+        self.plan = plan
         self._clock = clock
         self._names = list(names)
         self._watch = watch
@@ -114,16 +121,15 @@ class LiveMetrics:
         """Compute the values over the window and since checkpoint 0."""
         oldest = self._clock() - self._window_s
         window = Sums()
-        for began, sums in self._buckets:
-            # While no records come, `add` removes no bucket, so those before the window are left out here.
-            if began >= oldest:
-                window.add(sums)
+        # While no records come, `add` removes no bucket, so those before the window are left out here.
+        window.add(*(sums for began, sums in self._buckets if began >= oldest))
         return LiveSnapshot(
             scored=self._scored,
             window_s=self._window_s,
             records=window.records,
             values=self._values(window),
-            baseline=guess_the_base_rate(self.task, window.labels),
+            baseline=self.plan.guessed(window.labels, window.weighted_labels),
+            guesses=self.plan.kinds,
             cumulative=self._values(self._total),
             cumulative_records=self._total.records,
             watch=self._watch,
@@ -139,8 +145,9 @@ class LiveMetrics:
         """Copy the cumulative sums for a checkpoint; the window belongs to this process only."""
         total = self._total
         arrays: dict[str, npt.NDArray[Any]] = {f"state.{i}": s.copy() for i, s in enumerate(total.states)}
-        arrays.update(total.labels.arrays())
-        facts = {"records": total.records, "loss": total.loss, "scored": total.scored, "labels": total.labels.count}
+        arrays.update(total.labels.arrays("labels"))
+        arrays.update(total.weighted_labels.arrays("weighted_labels"))
+        facts = {"records": total.records, "loss": total.loss, "scored": total.scored, "labels": total.labels.rows}
         return PartState(arrays=arrays, facts={**facts, "names": self._names})
 
     def restore(self, state: PartState) -> None:
@@ -150,6 +157,8 @@ class LiveMetrics:
         # By name, because another metric may have states of the same shape.
         same = facts.get("names", self._names) == self._names
         states = [arrays[f"state.{i}"] for i in range(sum(key.startswith("state.") for key in arrays)) if same]
-        labels = LabelSums.of(int(facts["labels"]), arrays)
-        self._total = Sums(int(facts["records"]), float(facts["loss"]), int(facts["scored"]), states, labels)
+        # A checkpoint of an earlier version has neither weights nor sums over weighted labels.
+        labels = LabelSums.of(arrays, "labels", int(facts["labels"]))
+        weighted = LabelSums.of(arrays, "weighted_labels")
+        self._total = Sums(int(facts["records"]), float(facts["loss"]), int(facts["scored"]), states, labels, weighted)
         self._buckets.clear()  # the window must not mix two histories

@@ -1,16 +1,19 @@
 """Turns the results of a call into sums for the live metrics: each record scored by the weights before its update."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pipelines.blocks import Rows
 from training.recovery.isolation import Piece
-from training.telemetry.baseline import Baseline, LabelSums
+from training.telemetry.baseline import BaselinePlan
+from training.telemetry.label_sums import Labels, LabelSums
 from training.telemetry.live_metrics import Sums
 
 
-def sums_of(piece: Piece, task: Baseline, batch_size: int) -> Sums:
+def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
     """Sum up the rows of one call, without those whose update was not finite."""
     rows, lesson = piece.rows, piece.lesson
     result = lesson.result
@@ -26,10 +29,21 @@ def sums_of(piece: Piece, task: Baseline, batch_size: int) -> Sums:
     applied = result.finite & np.isfinite(result.losses)
     # Keras divides a batch's loss by all of its rows: times the batch size it is a sum over the rows that are present.
     loss = float(result.losses[applied].sum()) * batch_size
-    labels = LabelSums()
-    if task is not Baseline.NONE and hasattr(rows.labels, "numpy"):
-        labels = LabelSums.over(task, rows.labels.numpy()[present])
-    return Sums(records, loss, records if applied.any() else 0, list(result.states), labels)
+    sums = Sums(records, loss, records if applied.any() else 0, list(result.states))
+    target = _target(rows)
+    if plan.labels is not Labels.NONE and target is not None:
+        labels, weights = target.numpy()[present], rows.weights.numpy()[present]
+        sums.labels = LabelSums.over(plan.labels, labels, quantiles=plan.quantiles)
+        sums.weighted_labels = LabelSums.over(plan.labels, labels, weights, quantiles=plan.quantiles)
+    return sums
+
+
+def _target(rows: Rows) -> Any | None:
+    """Return what the model is to predict, as one tensor; without a label that is its only feature."""
+    target = rows.labels
+    if isinstance(target, Mapping) and not target and len(rows.features) == 1:
+        target = next(iter(rows.features.values()))
+    return target if hasattr(target, "numpy") and target.dtype.is_floating | target.dtype.is_integer else None
 
 
 def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

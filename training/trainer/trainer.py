@@ -147,7 +147,7 @@ class Trainer:
             self._sizes.called(facts.batches, self._clock() - began)
             refused = self._set_aside(facts, learnt.culprits())
             for piece in learnt.pieces:
-                self._reports.live.add(sums_of(piece, self._reports.live.task, self._learner.options.batch_size))
+                self._reports.live.add(sums_of(piece, self._reports.live.plan, self._learner.options.batch_size))
         failpoint("call.after")
         self._ledger.settle(facts, refused)  # (7)
         self._saving.note_settled(facts)

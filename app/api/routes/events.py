@@ -11,6 +11,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.problem_documents import ProblemError
 from app.api.server_sent_events import MEDIA_TYPE, EventStreams, frame
 from app.monitoring.envelope import stamp
 from app.monitoring.event_models import EventsAnswer, EventView, HistoryAnswer, PageUpdate
@@ -25,6 +26,9 @@ _MAX_ID = 10**15
 Since = Annotated[int, Query(ge=0, le=_MAX_ID, description="Only events after the one of this id.")]
 LastEventId = Annotated[str | None, Header(max_length=40, description="The same, as browsers send it.")]
 SpanName = Annotated[Literal["10m", "2h", "24h"], Query(description="How far back; by 1 s, 10 s or 1 min.")]
+MetricName = Annotated[
+    str | None, Query(max_length=200, description="The live metric; without it, the one that the model is judged by.")
+]
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {MEDIA_TYPE: {}},
@@ -58,7 +62,7 @@ class EventRoutes:
         router = APIRouter(tags=["How it goes"])
         add = partial(router.add_api_route, response_model_exclude_none=True)
         add("/events", self.events, response_model=EventsAnswer, responses=_EVENTS)
-        add("/history", self.history, response_model=HistoryAnswer)
+        add("/history", self.history, response_model=HistoryAnswer, responses={404: {"model": ProblemDocument}})
         router.add_api_route("/page/updates", self.updates, include_in_schema=False)
         return router
 
@@ -73,10 +77,17 @@ class EventRoutes:
         events = self._events.since(after)
         return EventsAnswer(**stamp(self._observer.look().snapshot), events=events, newest=newest)
 
-    async def history(self, span: SpanName = "10m") -> HistoryAnswer:
+    async def history(self, span: SpanName = "10m", metric: MetricName = None) -> HistoryAnswer:
         """Return how it went: the means over each step, and the least and the greatest value in it."""
         snapshot = self._observer.look().snapshot
-        return HistoryAnswer(**stamp(snapshot), **dict(self._history.stretch(span, snapshot.clock)))
+        try:
+            stretch = self._history.stretch(span, snapshot.clock, metric)
+        except KeyError:
+            known = ", ".join(self._history.metrics) or "none yet"
+            raise ProblemError(
+                404, "Not Found", "No metric of that name has a history.", fix=f"There are: {known}"
+            ) from None
+        return HistoryAnswer(**stamp(snapshot), **dict(stretch))
 
     async def updates(self, since: Since = 0) -> Response:
         """Stream to the page: the status once a second, with the events since the last time."""

@@ -232,7 +232,20 @@ _LIVE = (
         "than millrace_live_baseline, as the model then knows nothing.",
         "metric",
     ),
-    _gauge("live_baseline", "What always guessing the window's base rate would have scored.", "metric"),
+    _gauge(
+        "live_baseline",
+        "What guessing would have scored over the window: the base rate, the mean or the median of the labels, "
+        "whichever the metric rewards; weighted as the metric is.",
+        "metric",
+    ),
+    _gauge("live_watched_value", "What the metric scored by which the model is judged.", "metric"),
+    _gauge("live_watched_baseline", "What guessing would have scored in that metric.", "metric"),
+    _gauge(
+        "live_watched_ahead",
+        "By how much the watched metric is better than that of guessing, whether higher or lower is better. Bad: less "
+        "than 0.",
+        "metric",
+    ),
     _gauge("live_records", "Records scored in the window; with few of them the values say little."),
     _gauge("live_window_seconds", "How far back the window reaches."),
     _gauge(

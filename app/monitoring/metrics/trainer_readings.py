@@ -8,6 +8,7 @@ from app.monitoring.observer import Observation
 from app.monitoring.problems import KINDS
 from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import throughput_of
+from app.monitoring.verdict import ahead_of_guessing
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.phases import Phase
 from training.trainer.board import Posting
@@ -47,10 +48,18 @@ def _posted(posting: Posting) -> Iterator[Reading]:
 def _live(live: LiveSnapshot) -> Iterator[Reading]:
     yield from by_label("live_value", live.values)
     yield from by_label("live_baseline", live.baseline)
+    yield from _watched("live_watched_value", live, live.values.get(live.watch.name))
+    yield from _watched("live_watched_baseline", live, live.baseline.get(live.watch.name))
+    yield from _watched("live_watched_ahead", live, ahead_of_guessing(live))
     yield Reading("live_records", live.records)
     yield Reading("live_window_seconds", live.window_s)
     yield from by_label("live_cumulative_value", live.cumulative)
     yield Reading("live_cumulative_records", live.cumulative_records)
+
+
+def _watched(name: str, live: LiveSnapshot, value: float | None) -> Iterator[Reading]:
+    if value is not None:
+        yield from by_label(name, {live.watch.name: value})
 
 
 def _saves(posting: Posting, now: float) -> Iterator[Reading]:

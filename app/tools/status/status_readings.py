@@ -41,7 +41,7 @@ class StatusReadings:
 
 
 def live_metric(status: Mapping[str, Any]) -> tuple[str, float | None, float | None]:
-    """Return the live metric that matters most: its name, its value, and the score of guessing the base rate."""
+    """Return the live metric that matters most: its name, its value, and what guessing would have scored."""
     live = status.get("live") or {}
     name = live.get("headline", "loss")
     return name, live.get(name), live.get("baseline", {}).get(name)

@@ -70,8 +70,11 @@ def _series(watched: StatusReadings) -> Table:
     for _ in range(4):
         table.add_column(no_wrap=True)
     stream, throughput = watched.status["stream"], watched.status["throughput"]
-    beside = "" if guess is None else f"base rate {guess:.3g}"
-    at_least = 1.0 if name != "loss" else 0.0  # most are shares; one that is not has a scale of its own
+    live = watched.status.get("live") or {}
+    words = live.get("guesses", {}).get(name, "guessing")
+    beside = "" if guess is None else f"{words}: {guess:.3g}"
+    # What is better the higher is mostly a share; an error has a scale of its own.
+    at_least = 1.0 if live.get("watch", {}).get("better") == "higher" else 0.0
     table.add_row("how well", _number(value, f" {name}"), beside, _line(watched.metric, at_least))
     lag = _number(stream.get("lag_s"), " s")
     table.add_row("how far behind", lag, _number(stream.get("lag_records"), " records"), _line(watched.lag))

@@ -275,7 +275,7 @@ def test_the_verdict_is_made_of_the_numbers(api: Client, rig: Rig) -> None:
     shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
     assert status["verdict"] == (
         f"Learning. {shown} records/s, caught up, bound by compute. "
-        "Accuracy 0.75 over the last minute (base rate 0.75)."
+        "Accuracy 0.75 over the last minute (base rate: 0.75)."
     )
     assert status["mood"] == "well"
     assert status["live"]["headline"] == "accuracy"
@@ -288,6 +288,15 @@ def test_the_live_metrics_stand_beside_the_baseline(api: Client, rig: Rig) -> No
     live = api.seen("/status")["live"]
     assert live["accuracy"] == 0.75
     assert live["baseline"]["accuracy"] == 0.75
+    assert live["guesses"]["accuracy"] == "base rate"
+    assert live["watch"] == {
+        "metric": "accuracy",
+        "better": "higher",
+        "value": 0.75,
+        "baseline": 0.75,
+        "guess": "base rate",
+        "ahead": 0.0,
+    }
     assert live["cumulative"] == {"records": 8, "loss": 0.5, "accuracy": 0.75}
 
 

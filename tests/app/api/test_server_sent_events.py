@@ -139,3 +139,6 @@ def test_the_history_has_a_row_for_each_observation(client: httpx.Client, wait_f
     day = client.get("/history", params={"span": "24h"}).json()
     assert {len(column) for column in day["greatest"].values()} == {len(day["at"])}
     is_problem(client.get("/history", params={"span": "1y"}), 422)
+    unknown = client.get("/history", params={"metric": "gini"})
+    is_problem(unknown, 404)
+    assert "none yet" in unknown.json()["fix"] or "accuracy" in unknown.json()["fix"]

@@ -12,7 +12,7 @@ def test_the_end_says_what_was_learnt_how_well_and_where_it_is_saved(rig: Rig) -
     rig.publish(SaveReason.STOP, 0)
     rig.post()
     assert ending_of(take(rig.service)) == (
-        "learnt 10 records, set aside 2 malformed. Accuracy 0.75 over the last minute (base rate 0.75). Checkpoint 1 "
+        "learnt 10 records, set aside 2 malformed. Accuracy 0.75 over the last minute (base rate: 0.75). Checkpoint 1 "
         "holds all of it."
     )
 

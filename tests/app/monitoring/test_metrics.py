@@ -43,6 +43,8 @@ PLAIN_FACTS = {
     "live_baseline",
     "live_cumulative_records",
     "live_records",
+    "live_watched_baseline",
+    "live_watched_value",
     "live_window_seconds",
     "memory_limit_bytes",
     "model_parameters",
@@ -202,6 +204,9 @@ def test_live_values_stand_beside_their_baselines_and_the_newest_save_beside_its
     found = scrape(api)
     assert found.value("live_value", metric="accuracy") == 0.75
     assert found.value("live_baseline", metric="accuracy") == 0.75
+    assert found.value("live_watched_value", metric="accuracy") == 0.75
+    assert found.value("live_watched_baseline", metric="accuracy") == 0.75
+    assert found.value("live_watched_ahead", metric="accuracy") == 0.0
     assert found.value("checkpoint_number") == 1
     assert found.value("checkpoint_age_seconds") < 60
     assert found.value("checkpoint_took_seconds") == 0.25

@@ -9,7 +9,7 @@ import pytest
 
 from app.monitoring.event_models import Stretch
 from app.monitoring.observer import Observer
-from app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
+from app.monitoring.sample_history import COLUMNS, MOST_METRICS, SPANS, SampleHistory, Tier
 from app.monitoring.snapshot import take
 from tests.app.api_rig import P0, Rig
 
@@ -87,3 +87,35 @@ def test_a_look_becomes_a_row_and_a_metric_that_is_no_number_a_hole(rig: Rig) ->
     assert shown.mean.baseline[0] == pytest.approx(0.75)
     assert shown.mean.lag_s == [0.0, 0.0]
     assert shown.least is None, "one look has no extremes"
+
+
+def test_every_metric_has_a_history_beside_what_guessing_scores(rig: Rig) -> None:
+    history = SampleHistory()
+    rig.produce(P0, 8)
+    rig.learn_all()
+    rig.post()
+    snapshot = take(rig.service)
+    assert snapshot.posting is not None
+    for second, loss in enumerate((0.5, 0.4)):
+        live = replace(snapshot.posting.live, values={"accuracy": 0.75, "loss": loss, "auc": 0.8})
+        seen = replace(snapshot, posting=replace(snapshot.posting, live=live), clock=snapshot.clock + second)
+        history.add(Observer(lambda one=seen: one).look())  # type: ignore[misc]
+    shown = history.stretch("10m", seen.clock, "loss")
+    assert shown.metrics == ["accuracy", "loss", "auc"], "the watched one first"
+    assert (shown.metric, shown.mean.metric) == ("loss", [0.5, 0.4])
+    assert shown.mean.baseline[0] == pytest.approx(snapshot.posting.live.baseline["loss"], rel=1e-4)
+    assert shown.mean.lag_s == [0.0, 0.0]
+    assert history.stretch("10m", seen.clock, "auc").mean.baseline == [None, None]
+    assert history.stretch("10m", seen.clock).mean.metric == [0.75, 0.75]
+
+
+def test_few_of_very_many_metrics_have_a_history_and_the_loss_is_among_them(rig: Rig) -> None:
+    history = SampleHistory()
+    rig.post()
+    snapshot = take(rig.service)
+    assert snapshot.posting is not None
+    values = {**{f"f1[{index}]": 0.5 for index in range(50)}, "loss": 1.0, "accuracy": 0.9}
+    live = replace(snapshot.posting.live, values=values)
+    history.add(Observer(lambda: replace(snapshot, posting=replace(snapshot.posting, live=live))).look())  # type: ignore[type-var]
+    assert len(history.metrics) == MOST_METRICS
+    assert history.metrics[:2] == ["accuracy", "loss"]

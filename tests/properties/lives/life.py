@@ -26,7 +26,7 @@ from training.errors import CheckpointError
 from training.ledger.account import PartitionAccount
 from training.ledger.ledger import Ledger
 from training.stream import StreamStart
-from training.telemetry.baseline import Baseline
+from training.telemetry.baseline import BaselinePlan
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
@@ -101,7 +101,9 @@ class Life:
 
     def _made(self) -> tuple[Saving, Trainer]:
         clock, learner = self.world.clock, self.learner
-        live = LiveMetrics(window_s=60.0, scored="before_update", results=lambda _: {}, task=Baseline.NONE, clock=clock)
+        live = LiveMetrics(
+            window_s=60.0, scored="before_update", results=lambda _: {}, plan=BaselinePlan(), clock=clock
+        )
         saving = Saving(
             self.store,
             self.writer,

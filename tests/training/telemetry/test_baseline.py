@@ -1,5 +1,6 @@
-"""The baseline equals the score of guessing the base rate, computed by Keras' own losses."""
+"""The baseline equals the score that Keras' own metrics give to the best guess, weighted as each metric is."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -7,105 +8,247 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from training.telemetry.baseline import Baseline, LabelSums, guess_the_base_rate
+from training.model.metrics import CompiledMetrics
+from training.telemetry.baseline import BaselinePlan
+from training.telemetry.label_sums import Labels, LabelSums
+from training.trainer.metric_guesses import plan_of
 
 pytestmark = pytest.mark.tensorflow
 
 RANDOM = np.random.default_rng(5)
-BITS = (RANDOM.random(500) < 0.3).astype(np.float32)
-CLASSES = RANDOM.choice(4, 500, p=[0.1, 0.5, 0.15, 0.25])
-NUMBERS = RANDOM.normal(3, 2, 500).astype(np.float32)
+ROWS = 600
+BITS = (RANDOM.random((ROWS, 1)) < 0.3).astype(np.float32)
+BOTH = np.concatenate([BITS, 1 - BITS[::-1]], axis=1)
+CLASSES = RANDOM.choice(4, ROWS, p=[0.1, 0.5, 0.15, 0.25])
+ONE_HOT = np.eye(4, dtype=np.float32)[CLASSES]
+NUMBERS = RANDOM.lognormal(1, 1, (ROWS, 1)).astype(np.float32)
+NUMBERS[::100] *= 1e4
+WEIGHTS = RANDOM.choice([1.0, 10.0], ROWS).astype(np.float32)
+Guessed = npt.NDArray[np.float32]
 
 
-def _guessed(kind: Baseline, labels: npt.NDArray[Any]) -> dict[str, float]:
-    return guess_the_base_rate(kind, LabelSums.over(kind, labels))
+def planned(
+    loss: Any, metrics: list[Any], labels: npt.NDArray[Any], width: int = 1, weighted: tuple[Any, ...] = ()
+) -> BaselinePlan:
+    """Compile a real model, score some rows as a traced call does, and return its plan."""
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(width, activation="sigmoid")(inputs))
+    model.compile(loss=loss, metrics=metrics, weighted_metrics=list(weighted))
+    x = np.zeros((8, 2), np.float32)
+    model.test_on_batch(x, labels[:8])
+    compiled = CompiledMetrics(model)
+    compiled.open(np.ones(8, np.float32))
+    model.compute_metrics(x, labels[:8], model(x), sample_weight=np.ones(8, np.float32))
+    return plan_of(model, compiled)
 
 
-def test_binary_baseline_guesses_the_more_frequent_label() -> None:
-    guess = np.full_like(BITS, BITS.mean())
-    loss = float(keras.losses.BinaryCrossentropy()(BITS[:, None], guess[:, None]))
-    guessed = _guessed(Baseline.BINARY, BITS)
-    assert guessed["accuracy"] == pytest.approx(max(BITS.mean(), 1 - BITS.mean()))
-    assert guessed["loss"] == pytest.approx(loss, rel=1e-5)
+def guessed(plan: BaselinePlan, labels: npt.NDArray[Any]) -> dict[str, float]:
+    """Return the guesses' scores over all rows, added up from pieces."""
+    plain, weighted = LabelSums(), LabelSums()
+    for rows in np.array_split(np.arange(ROWS), 7):
+        plain.add(LabelSums.over(plan.labels, labels[rows], quantiles=plan.quantiles))
+        weighted.add(LabelSums.over(plan.labels, labels[rows], WEIGHTS[rows], quantiles=plan.quantiles))
+    return plan.guessed(plain, weighted)
 
 
-def test_binary_baseline_guesses_each_label_of_a_record_separately() -> None:
-    both = np.stack([BITS, 1 - BITS[::-1]], axis=1)
-    first, second = _guessed(Baseline.BINARY, both[:, 0]), _guessed(Baseline.BINARY, both[:, 1])
-    assert _guessed(Baseline.BINARY, both) == pytest.approx({key: (first[key] + second[key]) / 2 for key in first})
+def scored(metric: Any, labels: Any, guess: Any, weights: Any = None) -> Any:
+    """Return what Keras' metric gives to the same guess for every row."""
+    metric.reset_state()
+    metric.update_state(labels, np.broadcast_to(np.asarray(guess, np.float32), labels.shape), sample_weight=weights)
+    return np.asarray(metric.result())
 
 
-@pytest.mark.parametrize("kind", [Baseline.CLASSES, Baseline.ONE_HOT])
-def test_baseline_of_several_classes_guesses_the_most_frequent(kind: Baseline) -> None:
-    labels = CLASSES if kind is Baseline.CLASSES else np.eye(4, dtype=np.float32)[CLASSES]
-    shares = np.bincount(CLASSES) / len(CLASSES)
-    guess = np.tile(shares, (len(CLASSES), 1)).astype(np.float32)
-    guessed = _guessed(kind, labels)
-    assert guessed["accuracy"] == pytest.approx(shares.max())
-    assert guessed["loss"] == pytest.approx(
-        float(keras.losses.SparseCategoricalCrossentropy()(CLASSES, guess)), rel=1e-5
-    )
+km = keras.metrics
+RATE = BITS.mean()
+BINARY: list[tuple[Callable[[], Any], Any]] = [
+    (lambda: km.BinaryAccuracy(name="accuracy"), 0.0),
+    (lambda: km.BinaryCrossentropy(name="log_loss"), "mean"),
+    (lambda: km.AUC(name="auc"), 0.5),
+    (lambda: km.Precision(name="precision"), 1.0),
+    (lambda: km.F1Score(threshold=0.5, name="f1"), 1.0),
+    (lambda: km.FBetaScore(beta=2.0, threshold=0.5, average="micro", name="f2"), 1.0),
+    (lambda: km.MeanSquaredError(name="brier"), "mean"),
+    (lambda: km.RootMeanSquaredError(name="rmse"), "mean"),
+    (lambda: km.MeanAbsoluteError(name="mae"), "median"),
+]
 
 
-def test_baseline_of_numbers_guesses_the_mean() -> None:
-    guess = np.full_like(NUMBERS, NUMBERS.mean())
-    assert _guessed(Baseline.SQUARES, NUMBERS) == pytest.approx(
-        {"loss": float(keras.losses.MeanSquaredError()(NUMBERS[:, None], guess[:, None]))}, rel=1e-5
-    )
+def _mean(labels: npt.NDArray[Any], weights: npt.NDArray[Any]) -> Any:
+    return np.average(labels, axis=0, weights=weights)
+
+
+def _median(labels: npt.NDArray[Any], weights: npt.NDArray[Any]) -> Any:
+    return np.median(np.repeat(labels, weights.astype(int), axis=0), axis=0)
+
+
+def _of(guess: Any, labels: npt.NDArray[Any], weights: npt.NDArray[Any]) -> Any:
+    return {"mean": _mean, "median": _median}[guess](labels, weights) if isinstance(guess, str) else guess
+
+
+@pytest.mark.parametrize("labels", [BITS, BOTH], ids=["one", "two"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_guesses_of_binary_metrics_score_what_keras_gives_them(labels: npt.NDArray[Any], weighted: bool) -> None:
+    metrics = [make() for make, _ in BINARY]
+    compiled = ([], tuple(metrics)) if weighted else (metrics, ())
+    scores = guessed(planned("binary_crossentropy", compiled[0], labels, labels.shape[1], compiled[1]), labels)
+    weights = WEIGHTS if weighted else np.ones(ROWS, np.float32)
+    for make, guess in BINARY:
+        metric = make()
+        constant = _of(guess, labels, weights)
+        if metric.name == "accuracy":
+            constant = (_mean(labels, weights) > 0.5).astype(np.float32)
+        if metric.name == "f1" and labels.shape[1] == 2:
+            by_class = scored(metric, labels, constant, weights)
+            assert [scores["f1[0]"], scores["f1[1]"]] == pytest.approx(by_class, rel=1e-5)
+            assert scores["f1"] == pytest.approx(by_class.mean(), rel=1e-5)
+        else:
+            assert scores[metric.name] == pytest.approx(
+                float(scored(metric, labels, constant, weights).mean()), rel=1e-4
+            )
+    rate = float(_mean(labels, weights).mean())
+    assert scores["precision"] == pytest.approx(rate, rel=1e-5)
+
+
+def test_recall_and_the_curve_of_precision_are_compared_with_guessing_at_random() -> None:
+    compiled = [km.Recall(name="recall"), km.AUC(curve="PR", name="pr"), km.SensitivityAtSpecificity(0.8, name="at")]
+    scores = guessed(planned("binary_crossentropy", compiled, BITS), BITS)
+    random = np.random.default_rng(1)
+    many = np.tile(BITS, (200, 1))
+    guesses = (random.random(many.shape) < RATE, *random.random((2, *many.shape)))
+    fresh = (km.Recall(), km.AUC(curve="PR"), km.SensitivityAtSpecificity(0.8))
+    for name, metric, guess in zip(("recall", "pr", "at"), fresh, guesses, strict=True):
+        assert scores[name] == pytest.approx(float(scored(metric, many, guess)), abs=0.01)
+
+
+ONE_OF_FOUR: list[Callable[[], Any]] = [
+    lambda: km.CategoricalAccuracy(name="accuracy"),
+    lambda: km.TopKCategoricalAccuracy(k=2, name="top_2"),
+    lambda: km.CategoricalCrossentropy(name="log_loss"),
+    lambda: km.CategoricalCrossentropy(label_smoothing=0.2, name="smoothed"),
+]
+
+
+def test_guesses_of_classes_score_what_keras_gives_them() -> None:
+    averages = [None, "micro", "macro", "weighted"]
+    f_scores = [km.F1Score(average=average, name=f"f1_{average}") for average in averages]
+    plan = planned("categorical_crossentropy", [*(make() for make in ONE_OF_FOUR), *f_scores], ONE_HOT, 4)
+    scores = guessed(plan, ONE_HOT)
+    shares = ONE_HOT.mean(axis=0)
+    for make in ONE_OF_FOUR:
+        metric = make()
+        guess = shares * 0.8 + 0.05 if metric.name == "smoothed" else shares
+        assert scores[metric.name] == pytest.approx(float(scored(metric, ONE_HOT, guess)), rel=1e-5)
+    each = [np.eye(4, dtype=np.float32)[index] for index in range(4)]
+    for average in averages[1:]:
+        best = max(float(scored(km.F1Score(average=average), ONE_HOT, one)) for one in each)
+        assert scores[f"f1_{average}"] == pytest.approx(best, rel=1e-5)
+    always = [float(scored(km.F1Score(), ONE_HOT, one)[index]) for index, one in enumerate(each)]
+    assert [scores[f"f1_None[{index}]"] for index in range(4)] == pytest.approx(always, rel=1e-5)
+    assert scores["f1_None"] == pytest.approx(max(always) / 4, rel=1e-5)
+
+
+def test_class_numbers_have_the_guesses_of_the_same_classes() -> None:
+    sparse = guessed(planned("sparse_categorical_crossentropy", ["accuracy"], CLASSES, 4), CLASSES)
+    one_hot = guessed(planned("categorical_crossentropy", ["accuracy"], ONE_HOT, 4), ONE_HOT)
+    assert sparse == pytest.approx(one_hot)
+    assert sparse["accuracy"] == pytest.approx(np.bincount(CLASSES).max() / ROWS)
+
+
+def _errors() -> dict[str, Any]:
+    return {
+        "mean_squared_error": km.MeanSquaredError(),
+        "mean_absolute_error": km.MeanAbsoluteError(),
+        "huber": km.MeanMetricWrapper(keras.losses.huber, name="huber", delta=2.0),
+        "logcosh": km.LogCoshError(),
+        "mean_absolute_percentage_error": km.MeanAbsolutePercentageError(),
+    }
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["plain", "weighted"])
+def test_guesses_of_numbers_are_the_best_constants_by_keras(weights: npt.NDArray[Any] | None) -> None:
+    compiled = ([], tuple(_errors().values())) if weights is not None else (list(_errors().values()), ())
+    scores = guessed(planned("mse", compiled[0], NUMBERS, 1, compiled[1]), NUMBERS)
+    means = [float(_mean(NUMBERS, np.ones(ROWS))[0]), float(_mean(NUMBERS, WEIGHTS)[0])]
+    constants = [*means, *np.quantile(NUMBERS, np.linspace(0, 0.97, 60))]
+    for name, metric in _errors().items():
+        best = min(float(scored(metric, NUMBERS, constant, weights)) for constant in constants)
+        assert scores[name] == pytest.approx(best, rel=0.02), name
+
+
+def test_the_guessed_loss_is_weighted_and_divided_by_rows_as_keras_does() -> None:
+    weights = np.full(ROWS, 10.0, np.float32)
+    for loss, labels, width, guess in (
+        ("binary_crossentropy", BITS, 1, np.full_like(BITS, RATE)),
+        ("categorical_crossentropy", ONE_HOT, 4, np.tile(ONE_HOT.mean(axis=0), (ROWS, 1))),
+        (keras.losses.MeanSquaredError(), NUMBERS, 1, np.full_like(NUMBERS, NUMBERS.mean())),
+    ):
+        plan = planned(loss, [], labels, width)
+        sums = LabelSums.over(plan.labels, labels, weights)
+        expected = keras.losses.get(loss) if not isinstance(loss, str) else getattr(keras.losses, loss)
+        own = float(np.mean(np.asarray(expected(labels, guess)) * 10.0))
+        assert plan.guessed(LabelSums(), sums)["loss"] == pytest.approx(own, rel=1e-4)
+
+
+def test_class_weights_move_the_guess_of_the_loss_and_not_that_of_an_unweighted_metric() -> None:
+    rare = (np.arange(ROWS) % 200 == 0).astype(np.float32)[:, None]
+    weights = np.where(rare[:, 0] == 1, 199.0, 1.0).astype(np.float32)
+    plan = planned("binary_crossentropy", ["accuracy", km.AUC(name="auc")], rare, 1, (km.BinaryAccuracy(name="fair"),))
+    plain, weighted = LabelSums.over(plan.labels, rare), LabelSums.over(plan.labels, rare, weights)
+    scores = plan.guessed(plain, weighted)
+    assert scores["accuracy"] == pytest.approx(0.995)
+    assert scores["fair"] == pytest.approx(0.5)
+    assert scores["auc"] == 0.5
+    assert scores["loss"] == pytest.approx(np.log(2) * weights.mean(), rel=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("kind", "labels"),
-    [(Baseline.BINARY, BITS), (Baseline.CLASSES, CLASSES), (Baseline.SQUARES, NUMBERS)],
+    ("kind", "labels"), [(Labels.BINARY, BOTH), (Labels.CLASSES, CLASSES), (Labels.NUMBERS, NUMBERS)]
 )
-def test_sums_of_pieces_are_the_sums_of_the_whole(kind: Baseline, labels: npt.NDArray[Any]) -> None:
-    pieces = LabelSums()
-    for piece in (labels[:1], labels[1:40], labels[40:40], labels[40:]):
-        pieces.add(LabelSums.over(kind, piece))
-    whole = LabelSums.over(kind, labels)
-    assert pieces.count == whole.count
-    assert guess_the_base_rate(kind, pieces) == pytest.approx(guess_the_base_rate(kind, whole))
+def test_sums_of_pieces_are_the_sums_of_the_whole_and_come_back_from_arrays(
+    kind: Labels, labels: npt.NDArray[Any]
+) -> None:
+    whole, pieces = LabelSums.over(kind, labels, WEIGHTS, quantiles=True), LabelSums()
+    for rows in np.array_split(np.arange(ROWS), 3):
+        pieces.add(LabelSums.over(kind, labels[rows], WEIGHTS[rows], quantiles=True))
+    assert pieces.rows == ROWS
+    assert pieces.weight == pytest.approx(WEIGHTS.sum())
+    for one, other in ((whole.total, pieces.total), (whole.squares, pieces.squares), (whole.classes, pieces.classes)):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    back = LabelSums.of(pieces.arrays("any"), "any")
+    assert back.arrays("any").keys() == pieces.arrays("any").keys()
+    assert all(np.array_equal(back.arrays("any")[key], array) for key, array in pieces.arrays("any").items())
 
 
-def test_a_class_that_appears_late_is_counted_with_earlier_ones() -> None:
-    sums = LabelSums.over(Baseline.CLASSES, np.array([0, 0, 1]))
-    sums.add(LabelSums.over(Baseline.CLASSES, np.array([7])))
-    assert guess_the_base_rate(Baseline.CLASSES, sums)["accuracy"] == 0.5
+def test_a_class_that_appears_later_joins_the_sums() -> None:
+    sums = LabelSums.over(Labels.CLASSES, np.array([0, 0, 1]))
+    sums.add(LabelSums.over(Labels.CLASSES, np.array([7])))
+    assert sums.shares.tolist() == [0.5, 0.25, 0, 0, 0, 0, 0, 0.25]
 
 
-def test_labels_that_are_always_the_same_leave_nothing_to_guess() -> None:
-    assert _guessed(Baseline.BINARY, np.ones(5)) == {"accuracy": 1.0, "loss": 0.0}
-    assert _guessed(Baseline.SQUARES, np.full(5, 2.0)) == {"loss": 0.0}
+def test_labels_of_one_value_are_guessed_without_loss() -> None:
+    for loss, labels in (("binary_crossentropy", np.ones((ROWS, 1))), ("mse", np.full((ROWS, 1), 2.0))):
+        plan = planned(loss, ["accuracy"], labels)
+        assert guessed(plan, labels)["loss"] == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize("kind", list(Baseline))
-def test_without_labels_there_is_no_base_rate(kind: Baseline) -> None:
-    assert _guessed(kind, np.zeros(0)) == {}
+def test_without_rows_nothing_is_guessed() -> None:
+    plan = planned("binary_crossentropy", ["accuracy"], BITS)
+    assert plan.guessed(LabelSums(), LabelSums()) == {}
 
 
-def test_sums_are_the_same_after_a_restore() -> None:
-    for kind, labels in ((Baseline.BINARY, BITS), (Baseline.CLASSES, CLASSES), (Baseline.SQUARES, NUMBERS)):
-        sums = LabelSums.over(kind, labels)
-        back = LabelSums.of(sums.count, sums.arrays())
-        assert guess_the_base_rate(kind, back) == guess_the_base_rate(kind, sums)
+def test_an_even_selection_of_very_many_labels_is_summed_up() -> None:
+    images = np.arange(6000 * 100, dtype=np.float32).reshape(6000, 100) % 7
+    sums = LabelSums.over(Labels.NUMBERS, images)
+    assert sums.rows == 2000
+    np.testing.assert_allclose(sums.variances, images.var(axis=0), rtol=0.01)
 
 
-@pytest.mark.parametrize(
-    ("loss", "kind"),
-    [
-        ("binary_crossentropy", Baseline.BINARY),
-        (keras.losses.BinaryCrossentropy(from_logits=True), Baseline.BINARY),
-        (keras.losses.binary_crossentropy, Baseline.BINARY),
-        ("sparse_categorical_crossentropy", Baseline.CLASSES),
-        (keras.losses.SparseCategoricalCrossentropy(), Baseline.CLASSES),
-        (keras.losses.CategoricalCrossentropy(), Baseline.ONE_HOT),
-        ("mse", Baseline.SQUARES),
-        (keras.losses.MeanSquaredError(), Baseline.SQUARES),
-        (keras.losses.Huber(), Baseline.NONE),
-        (lambda y, p: y - p, Baseline.NONE),
-        ({"a": "mse", "b": "mse"}, Baseline.NONE),
-        (None, Baseline.NONE),
-    ],
-)
-def test_the_loss_decides_the_task(loss: Any, kind: Baseline) -> None:
-    assert Baseline.of(loss) is kind
+def test_a_loss_or_metric_of_ones_own_has_no_baseline() -> None:
+    def own(y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
+
+    plan = planned(own, [own, "mae"], NUMBERS)
+    assert guessed(plan, NUMBERS).keys() == {"mae"}
+    assert plan.kinds == {"mae": "median"}
+    assert planned(own, [own], NUMBERS).labels is Labels.NONE
+    assert planned("binary_focal_crossentropy", ["accuracy"], BITS).kinds == {"accuracy": "base rate"}

@@ -10,7 +10,8 @@ from tests.training.conftest import BATCH, FEATURES, MakeLearner, block
 from tests.training.trainer_rig import Clock
 from training.checkpoints.parts import PartState
 from training.model.learner import Learner
-from training.telemetry.baseline import Baseline, LabelSums
+from training.telemetry.baseline import BaselinePlan, GuessedScore, GuessKind, binary_accuracy
+from training.telemetry.label_sums import Labels, LabelSums
 from training.telemetry.live_metrics import LiveMetrics, Results, Sums
 
 pytestmark = pytest.mark.tensorflow
@@ -20,12 +21,15 @@ def _share(states: Any) -> dict[str, float]:
     return {"accuracy": float(states[0] / states[1])}
 
 
-def _live(clock: Clock, results: Results = _share, kind: Baseline = Baseline.BINARY) -> LiveMetrics:
-    return LiveMetrics(window_s=60.0, scored="before_update", results=results, task=kind, clock=clock)
+PLAN = BaselinePlan(labels=Labels.BINARY, scores=(GuessedScore("accuracy", binary_accuracy, GuessKind.BASE_RATE),))
+
+
+def _live(clock: Clock, results: Results = _share) -> LiveMetrics:
+    return LiveMetrics(window_s=60.0, scored="before_update", results=results, plan=PLAN, clock=clock)
 
 
 def _sums(right: float, records: int, *, loss: float = 0.5, label: int = 0) -> Sums:
-    labels = LabelSums.over(Baseline.BINARY, np.full((min(records, 100),), label))
+    labels = LabelSums.over(Labels.BINARY, np.full((min(records, 100),), label))
     states = [np.array(float(right)), np.array(float(records))]
     return Sums(records, loss * records, records, states, labels)
 
@@ -194,7 +198,7 @@ def test_a_metric_replaced_by_another_of_the_same_shape_begins_at_zero() -> None
             window_s=60.0,
             scored="before_update",
             results=lambda states: {"value": float(states[0])} if states else {},
-            task=Baseline.NONE,
+            plan=BaselinePlan(),
             clock=lambda: 0.0,
             names=names,
         )
