@@ -4,9 +4,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -273,3 +275,22 @@ def test_a_kill_at_any_instant_on_a_full_volume_loses_nothing(volume: Folder, tr
         assert np.array_equal(loaded["model"].arrays["w"], state(newest.step)["model"].arrays["w"])
         durable = newest.number
     assert durable > 4 * len(WINDOWS)
+
+
+@pytest.mark.slow
+def test_kills_at_random_times_on_a_full_volume_lose_nothing(volume: Folder, trainer: Trainer) -> None:
+    random, durable = Random(29), -1
+    for _ in range(8):
+        child = trainer("")
+        assert child.stdout is not None
+        told = [int(child.stdout.readline()) for _ in range(random.randrange(1, 6))]
+        time.sleep(random.uniform(0, 0.2))
+        child.kill()
+        told += [int(line) for line in child.communicate(timeout=30)[0].split()]
+        durable = max([durable, *told])
+        store = CheckpointStore(volume)
+        newest = store.newest()
+        assert newest is not None
+        assert newest.number in {durable, durable + 1}
+        assert {look.condition for look in store.listing(deep=True)} <= {Condition.GOOD, Condition.TEMPORARY}
+        durable = newest.number
