@@ -1,12 +1,16 @@
-"""Authorization: who may send commands. Reads need none.
+"""Authorization: who may send commands, and who may read.
 
 With tokens: a client that sends one. Without tokens, on a loopback address: clients of this machine that name it by a
 loopback name and come from no other origin, so that neither another host, nor DNS rebinding, nor a page in a browser
 can command the trainer. A browser adds no bearer token by itself, so tokens make these checks needless. Without tokens,
 on an address that other machines reach: no client.
+
+Everybody may read, unless there is a folder of tokens for reading. Then only probes and the files of the page and of
+Swagger UI need no token: a browser has to load them before it can ask for one, and they are the same for all services.
 """
 
 import ipaddress
+import re
 from functools import partial
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -19,6 +23,13 @@ from app.api.problem_documents import ProblemError
 from app.api.tokens import Tokens
 
 _REALM = 'Bearer realm="millrace"'
+_OPEN = re.compile(r"/(livez|readyz|health|openapi\.json|docs(/[^/]+)?|page/(?!updates$)[^/]+)?")
+"""Paths that never need a token: probes, and what is the same for every service of this version."""
+
+
+def is_open(path: str) -> bool:
+    """Return whether everybody may read this path, also where reads need a token."""
+    return _OPEN.fullmatch(path) is not None
 
 
 class Authorizer(Protocol):
@@ -34,11 +45,11 @@ class Authorizer(Protocol):
         ...
 
 
-def authorizer_for(tokens: Tokens | None, host: str) -> Authorizer:
-    """Return the authorizer for a listener on this address."""
+def authorizer_for(tokens: Tokens | None, host: str, scheme: str, read_tokens: Tokens | None = None) -> Authorizer:
+    """Return the authorizer of commands for a listener on this address, with this scheme."""
     if tokens is not None:
-        return TokenAuthorizer(tokens)
-    return LoopbackAuthorizer() if is_loopback(host) else ReadOnlyAuthorizer()
+        return TokenAuthorizer(tokens, read_tokens)
+    return LoopbackAuthorizer(scheme) if is_loopback(host) else ReadOnlyAuthorizer()
 
 
 class TokenAuthorizer:
@@ -46,9 +57,9 @@ class TokenAuthorizer:
 
     asks_for_token = True
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-        self._one_at_a_time = anyio.CapacityLimiter(1)
+    def __init__(self, tokens: Tokens, read_tokens: Tokens | None = None) -> None:
+        self._tokens = _Holders(tokens)
+        self._readers = None if read_tokens is None else _Holders(read_tokens)
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """Return the name of the token's file."""
@@ -56,24 +67,63 @@ class TokenAuthorizer:
         token = _token_of(headers)
         if token is None:
             raise _unauthorized("This changes something, and the request brings no token.", _REALM)
+        owner = await self._tokens.owner(token, charge)
+        if owner is not None:
+            return f"{owner} over HTTP"
+        if self._readers is not None and await self._readers.owner(token, charge) is not None:
+            raise ProblemError(
+                403,
+                "Token Only Reads",
+                "This changes something, and the request brings a token that may only read.",
+                fix="Send a token of the folder that api.tokens_dir names.",
+            )
+        raise _unauthorized("The request brings a token that nobody has.", f'{_REALM}, error="invalid_token"')
+
+
+class ReadAuthorizer:
+    """Admits clients that send a token of any of the folders."""
+
+    def __init__(self, *folders: Tokens) -> None:
+        self._folders = [_Holders(tokens) for tokens in folders]
+
+    async def authorize(self, headers: Headers, charge: Charge) -> None:
+        """Raise ProblemError (401) if the request brings none of the tokens."""
+        token = _token_of(headers)
+        if token is None:
+            raise _unauthorized("Reading needs a token here, and the request brings none.", _REALM)
+        for folder in self._folders:
+            if await folder.owner(token, charge) is not None:
+                return
+        raise _unauthorized("The request brings a token that nobody has.", f'{_REALM}, error="invalid_token"')
+
+
+class _Holders:
+    """Who holds the tokens of one folder. Threads read it, one at a time."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._one_at_a_time = anyio.CapacityLimiter(1)
+
+    async def owner(self, token: str, charge: Charge) -> str | None:
+        """Return the name of the token's file, or None. Raises ProblemError (503) if the folder cannot be read."""
         try:
-            owner = await run_on_thread(partial(self._tokens.owner, token), self._one_at_a_time, charge)
+            return await run_on_thread(partial(self._tokens.owner, token), self._one_at_a_time, charge)
         except OSError as error:
             raise ProblemError(
                 503,
                 "Tokens Unreadable",
                 f"The folder of tokens cannot be read: {(error.strerror or 'it cannot be opened').lower()}.",
-                fix="Repair the folder that api.tokens_dir names; no restart is needed.",
+                fix=f"Repair the folder that {self._tokens.setting} names; no restart is needed.",
             ) from None
-        if owner is None:
-            raise _unauthorized("The request brings a token that nobody has.", f'{_REALM}, error="invalid_token"')
-        return f"{owner} over HTTP"
 
 
 class LoopbackAuthorizer:
     """Admits clients of this machine."""
 
     asks_for_token = False
+
+    def __init__(self, scheme: str = "http") -> None:
+        self._scheme = scheme
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """Return the client's address, since there is no name."""
@@ -84,10 +134,10 @@ class LoopbackAuthorizer:
                 403,
                 "Foreign Host",
                 "The Host header does not name a loopback address, so the request may come from elsewhere.",
-                fix="Ask for http://127.0.0.1 or http://localhost with the port of api.listen.",
+                fix=f"Ask for {self._scheme}://127.0.0.1 or {self._scheme}://localhost with the port of api.listen.",
             )
         origins = headers.getlist("origin")
-        if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
+        if any(origin.lower() != f"{self._scheme}://{hosts[0].lower()}" for origin in origins):
             raise ProblemError(
                 403,
                 "Foreign Origin",
@@ -151,6 +201,6 @@ def _unauthorized(detail: str, challenge: str) -> ProblemError:
         "Unauthorized",
         detail,
         fix="Send the header Authorization: Bearer TOKEN, with the content of a file in the folder that api.tokens_dir "
-        "names; millrace's own commands read such a file with --token-file.",
+        "names, or for reading api.read_tokens_dir; millrace's own commands read such a file with --token-file.",
         headers={"www-authenticate": challenge},
     )

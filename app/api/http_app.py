@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Security
-from fastapi.security import HTTPBearer
+from fastapi import FastAPI
 from starlette.middleware import Middleware
 
 from app.api import problem_documents
 from app.api.audit import Audit
-from app.api.authorization import Authorizer
+from app.api.authorization import Authorizer, ReadAuthorizer
 from app.api.checkpoint_reads import CheckpointReader
 from app.api.cpu_budget import CpuBudget
 from app.api.middleware import ApiMiddleware
-from app.api.openapi import TAGS, Application
+from app.api.openapi import TAGS, Application, operation_id
 from app.api.operations import Operations
 from app.api.routes.commands import CommandRoutes
 from app.api.routes.docs import DocsRoutes
@@ -38,13 +37,11 @@ if TYPE_CHECKING:
     from app.service.service import Service
 
 Look = Callable[[Observation], None]
-_BEARER = HTTPBearer(auto_error=False, scheme_name="token", description="A token of the folder api.tokens_dir.")
-"""For the OpenAPI document alone: the middleware has already refused requests without a token."""
 _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
 
 
-def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
-    """Return the application of one service, whose commands pass the authorizer."""
+def make_application(service: "Service", authorizer: Authorizer, readers: ReadAuthorizer | None = None) -> FastAPI:
+    """Return the application of one service, whose commands pass the authorizer, and its reads the readers' one."""
     observer = Observer(partial(take, service))
     budget = CpuBudget()
     reader = CheckpointReader(Folder(service.settings.checkpoints.path / service.settings.name), budget.charge)
@@ -59,15 +56,19 @@ def make_application(service: "Service", authorizer: Authorizer) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
         lifespan=partial(_watching, observer, (events.look, StatusLog(service.settings.logs.progress).look)),
-        middleware=[Middleware(ApiMiddleware, stamp=stamp, authorizer=authorizer, audit=audit, budget=budget)],
+        middleware=[
+            Middleware(ApiMiddleware, stamp=stamp, authorizer=authorizer, audit=audit, budget=budget, readers=readers)
+        ],
         responses={422: {"model": ProblemDocument}},
+        generate_unique_id_function=operation_id,
     )
+    app.commands_need_token, app.reads_need_token = authorizer.asks_for_token, readers is not None
     problem_documents.install(app, stamp)
     app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
     app.include_router(ReadRoutes(observer, reader, operations).router())
     app.include_router(metrics_router(observer, audit))
     commands = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
-    app.include_router(commands.router(), dependencies=[Security(_BEARER)] if authorizer.asks_for_token else [])
+    app.include_router(commands.router())
     app.include_router(events.router())
     app.include_router(PageRoutes().router())
     app.include_router(DocsRoutes(app.openapi).router())

@@ -9,13 +9,15 @@ refused the new one instead, silent clients could keep a liveness probe out, and
 import asyncio
 import resource
 from operator import attrgetter
-from typing import cast
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 20.0
 """How long an answer may wait for a client that does not read it."""
+_GOODBYE_S = 0.5
+"""How long the end of the service waits for a client's end of TLS."""
 MAX_CONNECTIONS = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
 """Per listener, and there may be two. The rest of the process's open files is for checkpoints and Kafka."""
 
@@ -32,8 +34,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         self.opened_at = self.loop.time()
         self._watch_head()
-        if len(self.connections) > MAX_CONNECTIONS:
-            cast("LimitedProtocol", min(self.connections, key=attrgetter("opened_at"))).close_now()
+        make_room(self.connections)
 
     def data_received(self, data: bytes) -> None:
         """Stop waiting for a head if this completes one."""
@@ -60,6 +61,12 @@ class LimitedProtocol(H11Protocol):
         _cancel(self._head_timer, self._write_timer)
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """End with the present answer; a client that does not end TLS from its side is not waited for."""
+        super().shutdown()
+        if self.scheme == "https" and self.transport.is_closing():
+            self._write_timer = self.loop.call_later(_GOODBYE_S, self.close_now)
+
     def close_now(self) -> None:
         """Abort the connection.
 
@@ -77,6 +84,12 @@ class LimitedProtocol(H11Protocol):
             return
         _cancel(self._head_timer)
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.close_now) if waiting else None
+
+
+def make_room(connections: set[Any]) -> None:
+    """Close the oldest connection of a listener if there are too many."""
+    if len(connections) > MAX_CONNECTIONS:
+        min(connections, key=attrgetter("opened_at")).close_now()
 
 
 def _cancel(*timers: asyncio.TimerHandle | None) -> None:

@@ -1,8 +1,9 @@
-"""A listener: one address, and uvicorn on it.
+"""A listener: one address, and uvicorn on it, with TLS if there is a certificate.
 
 Owns the listening socket. The constructor listens already, so that an address in use is an error at once; connections
 that come before `serve` wait. The process handles signals, not uvicorn. `stop` ends it: nothing more is accepted,
-requests in progress have 3 s, then the socket is closed.
+requests in progress have 3 s, then the socket is closed. A thread looks once a minute whether the certificate has
+changed.
 """
 
 import asyncio
@@ -10,12 +11,17 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Generator
-from typing import Literal
+from typing import Literal, cast
 
+import anyio
 import uvicorn
 from starlette.types import ASGIApp
 
+from app.api import server_certificate
 from app.api.http_protocol import LimitedProtocol
+from app.api.offload import run_on_thread
+from app.api.server_certificate import ServerCertificate
+from app.api.tls_handshake import behind_tls
 from app.settings.sections.api import host_and_port
 from consumers.errors import ConfigError
 
@@ -32,8 +38,9 @@ _SHUTDOWN_TIMEOUT_S = 3
 class Listener:
     """A listening address. The constructor raises ConfigError, which names the setting, if it cannot listen."""
 
-    def __init__(self, setting: str, address: str) -> None:
+    def __init__(self, setting: str, address: str, certificate: ServerCertificate | None = None) -> None:
         self._socket = _listening(setting, address)
+        self._certificate = certificate
         self._server: _Server | None = None
 
     @property
@@ -49,13 +56,14 @@ class Listener:
     @property
     def url(self) -> str:
         """The address as a URL."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        scheme = "http" if self._certificate is None else "https"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def serve_with(
         self, app: ASGIApp, *, lifespan: Literal["on", "off"], end_streams: Callable[[], None] = lambda: None
     ) -> None:
         """Set the application; at the end, `end_streams` ends its answers that would go on for ever."""
-        self._server = _Server(_config(app, lifespan), end_streams)
+        self._server = _Server(_config(app, lifespan, self._certificate), end_streams, self._certificate)
 
     def serve(self) -> None:
         """Answer until `stop`, on a loop of this thread."""
@@ -78,20 +86,30 @@ class Listener:
 class _Server(uvicorn.Server):
     """Uvicorn without its own signal handlers, that ends endless answers before it waits for the others."""
 
-    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, end_streams: Callable[[], None], certificate: ServerCertificate | None
+    ) -> None:
         super().__init__(config)
-        self._end_streams = end_streams
+        self._end_streams, self._certificate = end_streams, certificate
+        self._renewing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin, then lengthen the kernel's queue: asyncio has one number for it and for how many to accept at once."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_BACKLOG)
+        if self._certificate is not None:
+            self._renewing = asyncio.create_task(_renew(self._certificate), name="certificate")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the answers that would go on for ever, then all others."""
+        if self._renewing is not None:
+            self._renewing.cancel()
         self._end_streams()
         await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # whose clients have not ended TLS in time
+            cast("LimitedProtocol", connection).close_now()
+        await asyncio.sleep(0)  # they close in the loop's next iteration
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -99,11 +117,20 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(app: ASGIApp, lifespan: Literal["on", "off"]) -> uvicorn.Config:
+async def _renew(certificate: ServerCertificate) -> None:
+    """Have a thread look once a minute whether the certificate has changed."""
+    one_at_a_time = anyio.CapacityLimiter(1)
+    while True:
+        await asyncio.sleep(server_certificate.RENEW_EVERY_S)
+        await run_on_thread(certificate.renew, one_at_a_time)
+
+
+def _config(app: ASGIApp, lifespan: Literal["on", "off"], certificate: ServerCertificate | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=LimitedProtocol,
+        # Uvicorn calls it to make the protocol of a connection.
+        http=LimitedProtocol if certificate is None else behind_tls(certificate),  # type: ignore[arg-type]
         ws="none",
         lifespan=lifespan,
         log_config=None,

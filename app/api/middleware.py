@@ -1,22 +1,27 @@
 """The middleware: what every request must pass before a route sees it. An ASGI layer around the whole application.
 
 It bounds the size and the time of bodies, makes reads wait for the CPU budget, and authorizes commands and writes them
-to the audit log. Because it stands around all routes, a new route cannot forget any of this.
+to the audit log. It answers HEAD as GET without the body, and lets no cache keep an answer that does not say otherwise.
+Because it stands around all routes, a new route cannot forget any of this.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.audit import Audit, client_of
-from app.api.authorization import Authorizer
+from app.api.authorization import Authorizer, ReadAuthorizer, is_open
 from app.api.cpu_budget import CpuBudget
 from app.api.offload import ignore_charge
 from app.api.problem_documents import ProblemError, StampNow, document
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 10.0
+RECHECK_S = 60.0
+"""How often the token of an answer that goes on is checked again."""
 ORDERED_BY = "ordered_by"
 """The key in a request's state under which a route finds who sent the command."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -32,17 +37,24 @@ class ApiMiddleware:
         authorizer: Authorizer,
         audit: Audit,
         budget: CpuBudget | None = None,
+        readers: ReadAuthorizer | None = None,
     ) -> None:
         self._app, self._stamp, self._authorizer, self._audit, self._budget = app, stamp, authorizer, audit, budget
+        self._readers = readers
+        self._charge = ignore_charge if budget is None else budget.charge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with a problem document."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        send = _not_cached(send)
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, _without_body(send)
         try:
             if self._budget is not None:
                 await self._budget.wait_turn(scope["path"])
+            send = await self._authorize_read(scope, send)
             by = None if scope["method"] in _READS else await self._authorize(scope)
         except ProblemError as problem:
             await document(problem, self._stamp())(scope, receive, send)
@@ -54,11 +66,24 @@ class ApiMiddleware:
         with self._audit.recording(scope, send, by) as recorded:
             await self._pass_on(scope, receive, recorded)
 
+    async def _authorize_read(self, scope: Scope, send: Send) -> Send:
+        """Return the `send` to go on with; raise ProblemError if reads need a token and the client may not read.
+
+        What a command answers is read too. An answer that goes on is ended when its token has been taken away.
+        """
+        is_read = scope["method"] in _READS
+        if self._readers is None or (is_read and is_open(scope["path"])):
+            return send
+        if not is_read and self._authorizer.asks_for_token:
+            return send
+        check = partial(self._readers.authorize, Headers(scope=scope), self._charge)
+        await check()
+        return _while_authorized(send, check)
+
     async def _authorize(self, scope: Scope) -> str:
         """Return who sends the command; raise ProblemError, after an audit line, if they may not."""
         try:
-            charge = ignore_charge if self._budget is None else self._budget.charge
-            return await self._authorizer.authorize(Headers(scope=scope), client_of(scope), charge)
+            return await self._authorizer.authorize(Headers(scope=scope), client_of(scope), self._charge)
         except ProblemError as problem:
             self._audit.refused(scope, problem)
             raise
@@ -72,6 +97,48 @@ class ApiMiddleware:
             return
         if body is not None:
             await self._app(scope, _replayed(body, receive), send)
+
+
+def _not_cached(send: Send) -> Send:
+    """Return a `send` that adds Cache-Control: no-store to an answer without that header: answers are of the moment."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).setdefault("cache-control", "no-store")
+        await send(message)
+
+    return sending
+
+
+def _while_authorized(send: Send, check: Callable[[], Awaitable[None]]) -> Send:
+    """Return a `send` that checks again each minute while an answer goes on, and ends it if the check fails."""
+    clock = asyncio.get_running_loop().time
+    checked_at, ended = clock(), False
+
+    async def sending(message: Message) -> None:
+        nonlocal checked_at, ended
+        if ended:
+            return
+        if message["type"] == "http.response.body" and clock() - checked_at >= RECHECK_S:
+            checked_at = clock()
+            try:
+                await check()
+            except ProblemError:
+                ended, message = True, {"type": "http.response.body", "body": b"", "more_body": False}
+        await send(message)
+
+    return sending
+
+
+def _without_body(send: Send) -> Send:
+    """Return a `send` that ends the answer behind its head, so that an endless stream ends too."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return sending
 
 
 async def _body(headers: Headers, receive: Receive) -> bytes | None:

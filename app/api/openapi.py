@@ -1,15 +1,18 @@
 """The OpenAPI document, completed beyond what FastAPI derives by itself.
 
 The first line of a route's docstring is its summary; every possible status has a meaning; problem documents have their
-own media type.
+own media type; operations that need a token say so. Their ids are short, because generated clients have methods of
+these names.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
+from app.api.authorization import is_open
 from app.api.problem_documents import MEDIA_TYPE
 
 TAGS: Mapping[str, str] = {
@@ -25,7 +28,7 @@ _MEANINGS: Mapping[str, str] = {
     "202": "Under way; Location names the operation to ask for.",
     "400": "The body cannot be read.",
     "401": "There are tokens, and the request has none of them.",
-    "403": "There are no tokens, and the request does not come from this machine.",
+    "403": "There are no tokens, and the request does not come from this machine; or the token may only read.",
     "404": "No such checkpoint or operation.",
     "408": "The body did not come in time.",
     "409": "The trainer is ending, or the checkpoint or the range does not allow it.",
@@ -39,9 +42,25 @@ _OF_ANY = ("408", "413", "503")
 _PROBLEM = {"$ref": "#/components/schemas/ProblemDocument"}
 
 
+_TOKEN = "token"  # noqa: S105 - the name of the scheme
+_SCHEMES = {
+    _TOKEN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of api.tokens_dir, or for reads of api.read_tokens_dir.",
+    }
+}
+
+
+def operation_id(route: APIRoute) -> str:
+    """Return the id of a route's operation: `get_status`, `pause`."""
+    return f"get_{route.name}" if "GET" in (route.methods or ()) else route.name
+
+
 class Application(FastAPI):
     """FastAPI with a complete OpenAPI document."""
 
+    commands_need_token = reads_need_token = False
     _one_at_a_time = threading.Lock()
 
     def openapi(self) -> dict[str, Any]:
@@ -49,15 +68,20 @@ class Application(FastAPI):
         with self._one_at_a_time:
             if not self.openapi_schema:
                 described = super().openapi()
-                for operation in operations_of(described):
-                    _complete(operation)
+                described["components"]["securitySchemes"] = _SCHEMES
+                for path, operations in described["paths"].items():
+                    for method, operation in operations.items():
+                        self._secure(path, method, operation)
+                        _complete(operation)
             return self.openapi_schema or {}
 
-
-def operations_of(description: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every operation of every path."""
-    for path in description["paths"].values():
-        yield from path.values()
+    def _secure(self, path: str, method: str, operation: dict[str, Any]) -> None:
+        """Say whether the operation needs a token; a command that needs none takes one all the same."""
+        if method != "get":
+            operation["security"] = [{_TOKEN: []}] if self.commands_need_token else [{}, {_TOKEN: []}]
+        elif self.reads_need_token and not is_open(path):
+            operation["security"] = [{_TOKEN: []}]
+            operation["responses"].setdefault("401", {"content": {"application/json": {"schema": _PROBLEM}}})
 
 
 def _complete(operation: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ def install(app: FastAPI, stamp: StampNow) -> None:
         problem = as_problem(error)
         if problem.status == 405:
             methods = {method for _, route in routes_at(app.routes, request.scope) for method in route.methods or ()}
-            problem.headers = {"allow": ", ".join(sorted(methods))}
+            problem.headers = {"allow": ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))}
         return document(problem, stamp())
 
     for kind in (ProblemError, HTTPException, RequestValidationError, MillraceError, Exception):

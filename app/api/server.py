@@ -9,10 +9,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from app.api.authorization import authorizer_for
+from app.api.authorization import ReadAuthorizer, authorizer_for
 from app.api.http_app import make_application
 from app.api.listener import Listener
 from app.api.routes.probes import make_probes_application
+from app.api.server_certificate import ServerCertificate
 from app.api.tokens import Tokens
 from app.settings.sections.api import ApiSettings
 from consumers.log_limit import limit_loggers
@@ -34,16 +35,21 @@ class ApiServer:
         self._probes: Listener | None = None
 
     def bind(self) -> None:
-        """Listen on the addresses. Raises ConfigError if that fails, or if the folder of tokens is not valid."""
+        """Listen on the addresses. Raises ConfigError if that fails, or if tokens or the certificate are not valid."""
         settings = self._settings
-        tokens = None if settings.tokens_dir is None else Tokens.open(settings.tokens_dir)
-        self._main = Listener("api.listen", settings.listen)
+        tokens, readers = _tokens(settings), _read_tokens(settings)
+        certificate = None if settings.tls is None else ServerCertificate(settings.tls)
+        self._main = Listener("api.listen", settings.listen, certificate)
         try:
             self._probes = None if settings.probes is None else Listener("api.probes", settings.probes)
         except BaseException:
             self._main.close()
             raise
-        app = make_application(self._service, authorizer_for(tokens, self._main.host))
+        app = make_application(
+            self._service,
+            authorizer_for(tokens, self._main.host, settings.scheme, readers),
+            None if readers is None else ReadAuthorizer(*filter(None, (readers, tokens))),
+        )
         self._main.serve_with(app, lifespan="on", end_streams=app.state.end_streams)
         log.info("answering on %s", self._main.url)
         if self._probes is not None:
@@ -80,3 +86,12 @@ class ApiServer:
         """Ask for the end; returns at once. Any thread, also before `serve`."""
         if self._main is not None:
             self._main.stop()
+
+
+def _tokens(settings: ApiSettings) -> Tokens | None:
+    return None if settings.tokens_dir is None else Tokens.open(settings.tokens_dir)
+
+
+def _read_tokens(settings: ApiSettings) -> Tokens | None:
+    folder = settings.read_tokens_dir
+    return None if folder is None else Tokens.open(folder, "api.read_tokens_dir")

@@ -81,9 +81,7 @@ class EventStream(StreamingResponse):
     """One listener's answer."""
 
     def __init__(self, frames: AsyncIterator[str], on_end: Callable[[], None]) -> None:
-        super().__init__(
-            frames, headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=MEDIA_TYPE
-        )
+        super().__init__(frames, headers={"x-accel-buffering": "no"}, media_type=MEDIA_TYPE)
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

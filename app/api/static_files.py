@@ -13,6 +13,7 @@ from importlib.resources.abc import Traversable
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.content_coding import accepts_gzip
 from app.api.problem_documents import ProblemError
 
 POLICY = (
@@ -72,7 +73,7 @@ class StaticFiles:
         headers = {**_HEADERS, "etag": file.etag}
         if file.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        if file.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        if file.compressed is not None and accepts_gzip(request.headers.get("accept-encoding", "")):
             headers["content-encoding"] = "gzip"
             return Response(file.compressed, headers=headers, media_type=file.media_type)
         return Response(file.body, headers=headers, media_type=file.media_type)

@@ -38,20 +38,20 @@ class _Content:
 class Tokens:
     """The folder of tokens."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, setting: str = "api.tokens_dir") -> None:
+        self._folder, self.setting = folder, setting
         self._complaints: tuple[str, ...] = ()
 
     @classmethod
-    def open(cls, folder: Path) -> "Tokens":
+    def open(cls, folder: Path, setting: str = "api.tokens_dir") -> "Tokens":
         """Return the folder after a check. Raises ConfigError if the folder, or any file in it, is not valid.
 
         A token that every user of this machine can read is logged as a warning.
         """
-        tokens = cls(folder)
+        tokens = cls(folder, setting)
         for owner in tokens.owners():
             if (complaint := exposure(folder / owner)) is not None:
-                log.warning("api.tokens_dir: %s", complaint)
+                log.warning("%s: %s", setting, complaint)
         return tokens
 
     def owners(self) -> list[str]:
@@ -61,13 +61,13 @@ class Tokens:
             content = self._read()
         except OSError as error:
             raise ConfigError(
-                f"api.tokens_dir: {folder} cannot be read: {_why(error)}; make the folder, with one file per token"
+                f"{self.setting}: {folder} cannot be read: {_why(error)}; make the folder, with one file per token"
             ) from None
         if content.complaints:
-            raise ConfigError(f"api.tokens_dir: {content.complaints[0]}")
+            raise ConfigError(f"{self.setting}: {content.complaints[0]}")
         if not content.hashes:
             raise ConfigError(
-                f"api.tokens_dir: {folder} holds no token; write one file per token, named after its owner "
+                f"{self.setting}: {folder} holds no token; write one file per token, named after its owner "
                 f"({_MAKE_ONE})"
             )
         return list(content.hashes)
@@ -77,7 +77,7 @@ class Tokens:
         content = self._read()
         if content.complaints != self._complaints:
             for complaint in content.complaints:
-                log.error("api.tokens_dir: %s", complaint)
+                log.error("%s: %s", self.setting, complaint)
             self._complaints = content.complaints
         offered, owner = _hash(token), None
         for name, known in content.hashes.items():  # all of them, so that the time taken reveals nothing

@@ -9,7 +9,7 @@ from app.cli.config_file import config_file, default_config
 from app.cli.notes import note
 from app.settings import Loaded, load
 from app.settings.file_access import exposure
-from app.tools.service_client import Remote, token_in, url_of
+from app.tools.service_client import Remote, TlsFiles, local_service, token_in
 from consumers.errors import ConfigError
 
 Config = Annotated[
@@ -28,6 +28,26 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file", envvar="MILLRACE_TOKEN_FILE", help="The file with the token, if the service asks for one."
     ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        envvar="MILLRACE_CA_FILE",
+        help="The authorities (PEM) to trust for https, instead of the system's or the config file's certificate.",
+    ),
+]
+ClientCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--client-certificate",
+        envvar="MILLRACE_CLIENT_CERTIFICATE",
+        help="Your certificate (PEM), if the service asks for one.",
+    ),
+]
+ClientKey = Annotated[
+    Path | None,
+    typer.Option("--client-key", envvar="MILLRACE_CLIENT_KEY", help="The private key (PEM) of your certificate."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
@@ -48,16 +68,15 @@ def token_of(token_file: Path | None) -> str | None:
     return token
 
 
-def service(file: Path | None, url: str | None, token_file: Path | None = None) -> Remote:
+def service(file: Path | None, url: str | None, token_file: Path | None, files: TlsFiles) -> Remote:
     """Return the client of the service that the options name. ConfigError where they name none, or two."""
     token = token_of(token_file)
     if url is not None and file is None:
-        return Remote(url, token)
+        return Remote(url, token, context=files.context() if url.startswith("https:") else None)
     if url is not None or (file is None and default_config() is None):
         here = "" if url is not None else "; there is no millrace.yaml in this folder"
         raise ConfigError(f"which service? Name it either by --config FILE or by --url http://host:8080{here}")
-    settings = loaded(file).settings
-    return Remote(url_of(settings), token, name=settings.name)
+    return local_service(loaded(file).settings, token, files)
 
 
 def named_checkpoint(text: str, hint: str) -> int | Literal["latest", "best"]:

@@ -6,24 +6,43 @@ from typing import Any
 
 import typer
 
-from app.cli.options import Config, Json, TokenFile, Url, service
+from app.cli.options import CaFile, ClientCertificate, ClientKey, Config, Json, TokenFile, Url, service
+from app.tools.service_client import TlsFiles
 
 
-def pause(file: Config = None, url: Url = None, token_file: TokenFile = None, as_json: Json = False) -> None:
+def pause(
+    file: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    client_certificate: ClientCertificate = None,
+    client_key: ClientKey = None,
+    as_json: Json = False,
+) -> None:
     """Pause learning in a running service; the service stays up and keeps its position.
 
     Example: millrace pause -c clicks.yaml
     """
-    answer = service(file, url, token_file).command("/pause")
+    files = TlsFiles(ca=ca_file, certificate=client_certificate, key=client_key)
+    answer = service(file, url, token_file, files).command("/pause")
     _report(answer, as_json, "paused; `millrace resume` continues learning")
 
 
-def resume(file: Config = None, url: Url = None, token_file: TokenFile = None, as_json: Json = False) -> None:
+def resume(
+    file: Config = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    client_certificate: ClientCertificate = None,
+    client_key: ClientKey = None,
+    as_json: Json = False,
+) -> None:
     """Resume learning in a paused service.
 
     Example: millrace resume --url http://trainer:8080 --token-file token
     """
-    answer = service(file, url, token_file).command("/resume")
+    files = TlsFiles(ca=ca_file, certificate=client_certificate, key=client_key)
+    answer = service(file, url, token_file, files).command("/resume")
     _report(answer, as_json, f"learning resumes ({answer.get('state')})")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from app.settings.certificates import PemFile, present, trusting
 from app.settings.sections.kafka import KafkaSettings
 from consumers.errors import ConfigError
 from consumers.kafka.options import KafkaOptions
@@ -55,38 +56,18 @@ def _security(kafka: KafkaSettings) -> dict[str, Any]:
 
 
 def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:
-    context = ssl.create_default_context() if kafka.ssl_ca_file is None else _trusting(kafka.ssl_ca_file)
+    authorities = None if kafka.ssl_ca_file is None else PemFile("kafka.ssl_ca_file", kafka.ssl_ca_file)
+    context = trusting(authorities)
     context.check_hostname = kafka.ssl_check_hostname
     if kafka.ssl_certificate_file is not None and kafka.ssl_key_file is not None:
-        _load_certificate(context, kafka, kafka.ssl_certificate_file, kafka.ssl_key_file)
+        present(
+            context,
+            PemFile("kafka.ssl_certificate_file", kafka.ssl_certificate_file),
+            PemFile("kafka.ssl_key_file", kafka.ssl_key_file),
+            read_secret("kafka.ssl_key_password_file", kafka.ssl_key_password_file),
+            "check both, and kafka.ssl_key_password_file",
+        )
     return context
-
-
-def _trusting(path: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=str(path))
-    except ssl.SSLError:
-        raise ConfigError(f"kafka.ssl_ca_file: {path} holds no certificate in PEM form") from None
-    except OSError as error:
-        raise ConfigError(f"kafka.ssl_ca_file: {path} cannot be read: {_why(error)}") from None
-
-
-def _load_certificate(context: ssl.SSLContext, kafka: KafkaSettings, certificate: Path, key: Path) -> None:
-    for name, path in (("ssl_certificate_file", certificate), ("ssl_key_file", key)):
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"kafka.{name}: {path} cannot be read: {_why(error)}") from None
-    password = read_secret("kafka.ssl_key_password_file", kafka.ssl_key_password_file)
-    try:
-        # An empty password rather than None: OpenSSL would ask for one on the terminal, and wait.
-        context.load_cert_chain(certificate, key, password.get_secret_value() if password else "")
-    except ssl.SSLError as error:
-        what = (error.reason or "not in PEM form").lower().replace("_", " ")
-        raise ConfigError(
-            f"kafka.ssl_certificate_file {certificate} and kafka.ssl_key_file {key} do not go together: {what}; "
-            "check both, and kafka.ssl_key_password_file"
-        ) from None
 
 
 def _why(error: OSError) -> str:

@@ -17,7 +17,16 @@ from app.settings.all_settings import NAME, settings_of
 from app.settings.spelling import PREFIX, variable
 from app.settings.yaml_file import Key
 
-_READ_ELSEWHERE = frozenset({"MILLRACE_FAILPOINTS", "MILLRACE_TOKEN_FILE", "MILLRACE_MAVEN_REPOSITORY"})
+_READ_ELSEWHERE = frozenset(
+    {
+        "MILLRACE_CA_FILE",
+        "MILLRACE_CLIENT_CERTIFICATE",
+        "MILLRACE_CLIENT_KEY",
+        "MILLRACE_FAILPOINTS",
+        "MILLRACE_MAVEN_REPOSITORY",
+        "MILLRACE_TOKEN_FILE",
+    }
+)
 _OF_KUBERNETES = re.compile(
     r"MILLRACE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )

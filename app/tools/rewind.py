@@ -6,7 +6,7 @@ within some seconds, the rewind is done without knowing.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from app.monitoring.rewind_view import beginnings_of, plan_fields
 from app.service.checkpoint_policies import keep_policy, remove_some
 from app.settings import Settings
 from app.settings.connection import kafka_options
-from app.tools.service_client import Remote, url_of
+from app.tools.service_client import NO_FILES, Remote, TlsFiles, local_service
 from consumers.errors import ConfigError, MillraceError, UnreachableError
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
@@ -58,13 +58,15 @@ def send_rewind(remote: Remote, order: TypedRewind) -> Mapping[str, Any]:
     return _sent(remote, order.body(destination))
 
 
-def rewind_or_send(settings: Settings, order: TypedRewind, token: str | None = None) -> Mapping[str, Any]:
+def rewind_or_send(
+    settings: Settings, order: TypedRewind, token: str | None = None, files: TlsFiles = NO_FILES
+) -> Mapping[str, Any]:
     """Do the rewind, or send it to the trainer that runs; return an answer in the shape of `POST /rewind`."""
     folder = Folder(settings.checkpoints.path / settings.name)
     destination = parse_destination(order.to, now_s=time.time())
     skips = parse_skips(order.skip, order.reason)
     if (holder := holder_of(folder)) is not None:
-        return _by_its_trainer(settings, holder, token, order.body(destination))
+        return _by_its_trainer(partial(local_service, settings, token, files), holder, order.body(destination))
     request = RewindRequest(to=destination, skips=skips, unskip=order.unskip, by="command line", note=order.reason)
     store, numbers = CheckpointStore(folder), folder.numbers()
     present = present_on_disk(store)
@@ -103,10 +105,10 @@ def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
         source.stop(_STOP_S)
 
 
-def _by_its_trainer(settings: Settings, holder: str, token: str | None, body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _by_its_trainer(remote: Callable[[], Remote], holder: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Send the rewind to the trainer that holds the folder."""
     try:
-        return _sent(Remote(url_of(settings), token, name=settings.name), body)
+        return _sent(remote(), body)
     except (ConfigError, UnreachableError) as error:
         raise type(error)(
             f"{holder} runs here; set MILLRACE_API__LISTEN to where it answers, or stop it first: {error}"

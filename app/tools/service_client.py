@@ -1,12 +1,20 @@
 """A client of a running service's HTTP interface, for the command line. Runs on the caller's thread.
 
 One request per connection, bounded in time. Before a command, the client checks which service answers, and it sends the
-token with commands only. A refusal becomes an error of ours, with the exit code that the same refusal has locally.
+token with commands, and with a read only if the service asks for one. A refusal becomes an error of ours, with the exit
+code that the same refusal has locally.
+
+With TLS, the service's certificate is checked against the authorities that the options name, or the system's. A service
+of this machine that a config file names is recognised by the very certificate in the file of that config: it need not
+be made out to a loopback address.
 """
 
 import json
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -14,6 +22,7 @@ from urllib.parse import urlsplit
 
 from app.api.tokens import TOKEN
 from app.settings import Settings
+from app.settings.certificates import PemFile, first_certificate, present, trusting
 from app.settings.connection import read_secret
 from consumers.errors import ConfigError, MillraceError, UnreachableError
 
@@ -28,6 +37,7 @@ _EXIT_CODES_BY_STATUS: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 422: 2}
 _TYPE = "urn:millrace:"
 _STAMP = ("as_of", "name", "version")
 """The keys in every answer of ours."""
+_WANTS_A_CERTIFICATE = "if it asks clients for a certificate, name one by --client-certificate and --client-key"
 _FAILING = ("/livez", "/readyz")
 """Paths whose 503 is an answer, not a refusal."""
 
@@ -35,16 +45,58 @@ _FAILING = ("/livez", "/readyz")
 class RefusedError(MillraceError):
     """The service refused a request."""
 
-    def __init__(self, text: str, *, exit_code: int) -> None:
+    def __init__(self, text: str, *, exit_code: int, status: int) -> None:
         super().__init__(text)
-        self.exit_code = exit_code
+        self.exit_code, self.status = exit_code, status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """What the options name for TLS. Relative to where the command is typed."""
+
+    ca: Path | None = None
+    """The authorities to trust instead of the system's."""
+    certificate: Path | None = None
+    key: Path | None = None
+    """Whose, with the certificate, the client is; both or neither."""
+
+    def context(self, *, pinned: PemFile | None = None) -> ssl.SSLContext:
+        """Return the context of connections. Without authorities, only the pinned certificate is accepted."""
+        if self.ca is None and pinned is not None:
+            context = _accepting_only(pinned)
+        else:
+            context = trusting(None if self.ca is None else PemFile("--ca-file", self.ca))
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("--client-certificate and --client-key go together; name both")
+        if self.certificate is not None and self.key is not None:
+            certificate = PemFile("--client-certificate", self.certificate)
+            present(context, certificate, PemFile("--client-key", self.key), None, "the key may have no password")
+        return context
+
+
+NO_FILES = TlsFiles()
+
+
+def _accepting_only(certificate: PemFile) -> ssl.SSLContext:
+    """Return a context that accepts this certificate, whatever names it bears."""
+    text = first_certificate(certificate.read())
+    try:
+        context = ssl.create_default_context(cadata=text)
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(f"{certificate.setting}: {certificate.path} holds no certificate in PEM form") from None
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it is trusted without its authority
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # whose rules are for authorities
+    return context
 
 
 class Remote:
     """The service at an address. Raises UnreachableError where no service, or another one, answers."""
 
-    def __init__(self, url: str, token: str | None = None, *, name: str | None = None) -> None:
-        """Keep the address. With a name, only the service of that name is accepted."""
+    def __init__(
+        self, url: str, token: str | None = None, *, name: str | None = None, context: ssl.SSLContext | None = None
+    ) -> None:
+        """Keep the address. With a name, only the service of that name is accepted; `context` is for https."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = parts.port
@@ -52,15 +104,22 @@ class Remote:
             port = None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
             raise ConfigError(f"{url!r} is not an address of a service; write http://host:8080")
-        self._connection = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._connection: Callable[..., HTTPConnection] = HTTPConnection
+        if parts.scheme == "https":
+            self._connection = partial(HTTPSConnection, context=context or ssl.create_default_context())
         self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
         self._token = token
         self.url = f"{parts.scheme}://{parts.netloc}{self._path}"
         self._name = name
 
     def ask(self, path: str, within_s: float = ASK_S) -> dict[str, Any]:
-        """Read a path and return the answer."""
-        return self._answer("GET", path, None, within_s, {})
+        """Read a path and return the answer; with the token, if the service asks for one."""
+        try:
+            return self._answer("GET", path, None, within_s, {})
+        except RefusedError as error:
+            if error.status != 401 or self._token is None:
+                raise
+        return self._answer("GET", path, None, within_s, self._authorization())
 
     def ask_patiently(self, path: str, patience_s: float, up: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any]:
         """Read a path of a service that may still be starting: retry until it is `up`, or `patience_s` is over."""
@@ -79,8 +138,10 @@ class Remote:
     def command(self, path: str, body: Mapping[str, Any] | None = None, within_s: float = COMMAND_S) -> dict[str, Any]:
         """Send a command. First checks which service answers: no other one may see the token."""
         self.ask("/livez")
-        headers = {} if self._token is None else {"authorization": f"Bearer {self._token}"}
-        return self._answer("POST", path, body, within_s, headers)
+        return self._answer("POST", path, body, within_s, self._authorization())
+
+    def _authorization(self) -> dict[str, str]:
+        return {} if self._token is None else {"authorization": f"Bearer {self._token}"}
 
     def _answer(
         self, method: str, path: str, body: Mapping[str, Any] | None, within_s: float, headers: Mapping[str, str]
@@ -91,8 +152,12 @@ class Remote:
             connection.request(method, f"{self._path}{path}", content, {"content-type": "application/json", **headers})
             response = connection.getresponse()
             answer = dict(json.loads(response.read()))
+        except ssl.SSLError as error:
+            raise UnreachableError(f"{self.url} speaks no TLS that fits: {_tls_complaint(error)}") from error
         except (OSError, HTTPException, ValueError, TypeError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
+            if self.url.startswith("https:") and isinstance(error, ConnectionResetError | BrokenPipeError):
+                why = f"it closed the connection; {_WANTS_A_CERTIFICATE}"
             raise UnreachableError(f"no millrace answers at {self.url} ({why}); does it run there?") from error
         finally:
             connection.close()
@@ -115,7 +180,15 @@ def _refusal(status: int, answer: Mapping[str, Any]) -> RefusedError:
     kind = str(answer.get("type", "")).removeprefix(_TYPE)
     parts = [str(answer[key]).rstrip(".") for key in ("detail", "fix") if key in answer]
     code = _EXIT_CODES.get(kind, _EXIT_CODES_BY_STATUS.get(status, 1))
-    return RefusedError(". ".join(parts) or f"refused with status {status}", exit_code=code)
+    return RefusedError(". ".join(parts) or f"refused with status {status}", exit_code=code, status=status)
+
+
+def _tls_complaint(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted ({error.verify_message}); name its authority by --ca-file"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "CERTIFICATE" in (error.reason or ""):
+        return f"it closed the connection; {_WANTS_A_CERTIFICATE}"
+    return f"{(error.reason or 'unknown reason').lower().replace('_', ' ')}; is it http:// there?"
 
 
 def saved(remote: Remote, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,6 +216,13 @@ def token_in(path: Path | None) -> str | None:
     return token
 
 
+def local_service(settings: Settings, token: str | None, files: TlsFiles = NO_FILES) -> Remote:
+    """Return the client of the service with these settings on this machine."""
+    tls = settings.api.tls
+    context = None if tls is None else files.context(pinned=PemFile("api.tls.certificate", tls.certificate))
+    return Remote(url_of(settings), token, name=settings.name, context=context)
+
+
 def url_of(settings: Settings) -> str:
     """Return the address on this machine of a service with these settings. ConfigError where they have no port."""
     if settings.api.port == 0:
@@ -151,4 +231,4 @@ def url_of(settings: Settings) -> str:
             "log has it)"
         )
     host = _LOOPBACK_OF.get(settings.api.host, settings.api.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.api.port}"
+    return f"{settings.api.scheme}://{f'[{host}]' if ':' in host else host}:{settings.api.port}"

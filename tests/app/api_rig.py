@@ -16,7 +16,7 @@ from typing import Any, cast
 import httpx
 import numpy as np
 
-from app.api.authorization import Authorizer, LoopbackAuthorizer
+from app.api.authorization import Authorizer, LoopbackAuthorizer, ReadAuthorizer
 from app.api.http_app import make_application
 from app.api.server import ApiServer
 from app.service.kafka_stream import StreamStatistics
@@ -308,9 +308,16 @@ class Rig:
 class Client:
     """Asks the application, without a socket, on a loop of its own."""
 
-    def __init__(self, rig: Rig, *, authorizer: Authorizer | None = None, service: Service | None = None) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        *,
+        authorizer: Authorizer | None = None,
+        readers: ReadAuthorizer | None = None,
+        service: Service | None = None,
+    ) -> None:
         self.rig, self.service = rig, service or rig.service
-        self.app = make_application(self.service, authorizer or LoopbackAuthorizer())
+        self.app = make_application(self.service, authorizer or LoopbackAuthorizer(), readers)
         self._runner = asyncio.Runner()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, client=("127.0.0.1", 50000))
         self._client = httpx.AsyncClient(transport=transport, base_url=ORIGIN)

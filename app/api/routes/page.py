@@ -23,7 +23,7 @@ class PageRoutes:
     def router(self) -> APIRouter:
         """Return the routes."""
         router = APIRouter()
-        add = partial(router.add_api_route, methods=["GET", "HEAD"], include_in_schema=False)
+        add = partial(router.add_api_route, include_in_schema=False)
         add("/", self.index)
         add("/page/{name}", self.file)
         return router

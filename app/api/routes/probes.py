@@ -54,25 +54,16 @@ class ProbeRoutes:
 
 
 def add_probe(router: APIRouter, path: str, answer: Callable[..., Awaitable[Health]]) -> None:
-    """Add the route for GET, and for HEAD, which load balancers send that need only the status."""
-    add = partial(
-        router.add_api_route,
-        path,
-        answer,
-        tags=["Probes"],
-        response_model=Health,
-        responses=_FAILING,
-        response_model_exclude_none=True,
+    """Add the route of a probe."""
+    router.add_api_route(
+        path, answer, tags=["Probes"], response_model=Health, responses=_FAILING, response_model_exclude_none=True
     )
-    add()
-    add(methods=["HEAD"], include_in_schema=False)
 
 
 def probed(response: Response, snapshot: Snapshot, checks: list[Check], *, verbose: bool) -> Health:
     """Return the answer of a probe, and set its status: 200 if all checks pass, else 503."""
     health = health_of(snapshot, checks, verbose=verbose)
     response.status_code = 200 if health.status == "ok" else 503
-    response.headers["cache-control"] = "no-store"
     return health
 
 
@@ -86,7 +77,7 @@ def make_probes_application(service: "Service") -> FastAPI:
     )
     problem_documents.install(app, stamp)
     app.include_router(ProbeRoutes(look).router())
-    app.add_api_route("/{path:path}", _nothing_else, methods=["GET", "HEAD"])
+    app.add_api_route("/{path:path}", _nothing_else)
     return app
 
 

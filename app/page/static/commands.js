@@ -1,10 +1,9 @@
-// Commands: save, restore, pause, resume. If they need a token, only this module keeps it, in memory.
+// Commands: save, restore, pause, resume.
 
+import { request } from "./access.js";
 import { byId, element, say } from "./dom.js";
 import { measuredOn } from "./parts.js";
 import * as words from "./words.js";
-
-let token = null;
 
 class Refused extends Error {
   constructor(problem) {
@@ -15,49 +14,21 @@ class Refused extends Error {
 
 const sentence = (text) => (/[.!?]$/.test(text) ? text : `${text}.`);
 
-// Sends a command and returns its answer. If it needs a token, asks for one and sends it again; null if the person cancels.
+// Sends a command and returns its answer; null if it needs a token and the person cancels.
 export async function sendCommand(path, body) {
-  for (;;) {
-    const answer = await post(path, body);
-    if (answer.ok) return await answer.json();
-    const problem = await answer.json().catch(() => ({ status: answer.status, detail: `The service answered ${answer.status}.` }));
-    if (answer.status !== 401) throw new Refused(problem);
-    const wrong = token !== null;
-    token = null;
-    token = await askForToken(wrong ? problem.detail : null);
-    if (token === null) return null;
-  }
+  const answer = await post(path, body);
+  if (answer === null) return null;
+  if (answer.ok) return await answer.json();
+  throw new Refused(await answer.json().catch(() => ({ status: answer.status, detail: `The service answered ${answer.status}.` })));
 }
 
 async function post(path, body) {
-  const headers = { "content-type": "application/json", ...(token === null ? {} : { authorization: `Bearer ${token}` }) };
+  const headers = { "content-type": "application/json" };
   try {
-    return await fetch(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) });
+    return await request(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) }, true);
   } catch {
     throw new Refused({ detail: "The service does not answer.", fix: "Check that it runs, and try again." });
   }
-}
-
-function askForToken(complaint) {
-  const dialog = byId("token");
-  const field = byId("token-text");
-  const refusal = byId("token-refusal");
-  refusal.hidden = complaint === null;
-  say(refusal, complaint ?? "");
-  field.value = "";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    let given = null;
-    byId("token-form").onsubmit = (event) => {
-      event.preventDefault();
-      given = field.value.trim() || null;
-      if (given !== null) dialog.close();
-    };
-    dialog.onclose = () => {
-      field.value = "";
-      resolve(given);
-    };
-  });
 }
 
 // Sets up the dialog that shows what a restore would do, and does it once it is confirmed. Returns the function that opens it.

@@ -3,6 +3,7 @@
 // Only a visible page keeps a stream: a browser opens at most six connections to one service for all tabs together,
 // and the service limits its listeners. If the service refuses the stream, the page polls every few seconds instead.
 
+import { request } from "./access.js";
 import { parsed } from "./words.js";
 
 const RECONNECT_AFTER_MS = 2000;
@@ -16,8 +17,10 @@ export class Feed {
   #visibleSince = 0; // since when the page is visible
   refusal = null; // why the service refused the stream, and since when; null where it did not
 
-  constructor(onMessage) {
+  // `onMessage` gets what the stream sends; `onLocked` is called where reading needs a token and there is none.
+  constructor(onMessage, onLocked) {
     this.onMessage = onMessage;
+    this.onLocked = onLocked;
     document.addEventListener("visibilitychange", () => this.#onVisibilityChange());
     this.#onVisibilityChange();
     setInterval(() => this.#check(), 1000);
@@ -44,8 +47,9 @@ export class Feed {
     const connection = (this.#connection = new AbortController());
     this.#changedAt = performance.now();
     try {
-      const answer = await fetch(`/page/updates?since=${this.#newest}`, { signal: connection.signal });
-      if (answer.ok) await this.#read(answer.body);
+      const answer = await request(`/page/updates?since=${this.#newest}`, { signal: connection.signal });
+      if (answer === null || answer.status === 401) this.onLocked();
+      else if (answer.ok) await this.#read(answer.body);
       else await this.#poll(await answer.json(), connection.signal);
     } catch {
       this.refusal = null; // no answer, or the stream was closed: the page shows how long it has been silent
@@ -68,7 +72,7 @@ export class Feed {
   // Fetches what the stream would have sent.
   async #poll({ detail }, signal) {
     const paths = ["/status", `/events?since=${this.#newest}`];
-    const [status, { events }] = await Promise.all(paths.map(async (path) => (await fetch(path, { signal })).json()));
+    const [status, { events }] = await Promise.all(paths.map(async (path) => (await request(path, { signal })).json()));
     this.refusal = { detail, since: this.refusal?.since ?? status.as_of };
     this.#receive({ at: parsed(status.as_of), status, metric: null, sample: null, events });
   }

@@ -1,5 +1,6 @@
 // The page: it draws everything from the newest message of one stream, and sends commands.
 
+import { request } from "./access.js";
 import { balance } from "./balance.js";
 import { Charts } from "./charts.js";
 import { byId, say } from "./dom.js";
@@ -51,6 +52,10 @@ function onMessage(message) {
   }
   if (past?.span === "10m") append(message);
   show();
+}
+
+function onLocked() {
+  if (latest === null) parts.verdict(byId("verdict"), "Locked: this service shows its state only with a token. Reload the page to enter one.");
 }
 
 function show() {
@@ -177,8 +182,8 @@ function chooseSpan(wanted) {
 }
 
 async function read(path) {
-  const answer = await fetch(path);
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  const answer = await request(path);
+  if (!answer?.ok) throw new Error(`${path}: ${answer?.status ?? "no token"}`);
   return answer.json();
 }
 
@@ -242,7 +247,7 @@ async function runCommand(button, path, textOf) {
   }
 }
 
-const feed = new Feed(onMessage);
+const feed = new Feed(onMessage, onLocked);
 byId("save").addEventListener("click", () =>
   runCommand(byId("save"), "/checkpoints?wait=60s", ({ checkpoint }) => (checkpoint ? `Checkpoint ${checkpoint.number} is durable.` : "The save is still running.")),
 );

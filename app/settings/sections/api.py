@@ -1,7 +1,7 @@
-"""`api`: where the HTTP side listens, and who may send commands."""
+"""`api`: where the HTTP side listens, and who may read and send commands."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -26,6 +26,39 @@ def host_and_port(listen: str) -> tuple[str, int]:
 Listen = Annotated[str, BeforeValidator(_listen)]
 
 
+class TlsSettings(Section):
+    """TLS on the main listener."""
+
+    certificate: ConfigPath = Field(
+        description="The service's certificate (PEM), with the intermediate ones behind it. It is read again within a "
+        "minute after it, the key or client_ca has changed.",
+        examples=["/run/secrets/tls/tls.crt"],
+    )
+    key: ConfigPath = Field(
+        description="The private key (PEM) of the certificate.", examples=["/run/secrets/tls/tls.key"]
+    )
+    key_password_file: ConfigPath | None = Field(
+        None, description="File that holds the private key's password, where it has one."
+    )
+    client_ca: ConfigPath | None = Field(
+        None,
+        description="Certificates (PEM) of the authorities by which clients identify themselves (mutual TLS). Null: "
+        "clients are not asked for a certificate.",
+        examples=["/run/secrets/tls/ca.crt"],
+    )
+    client_certificate: Literal["required", "optional"] = Field(
+        "required",
+        description="With client_ca: whether a client without a certificate is refused, or let in while clients get "
+        "theirs. One with a wrong certificate is always refused.",
+    )
+
+    @model_validator(mode="after")
+    def _asks_clients(self) -> Self:
+        if self.client_ca is None and self.client_certificate == "optional":
+            raise SettingError("client_certificate", "this has no effect without api.tls.client_ca; write that too")
+        return self
+
+
 class ApiSettings(Section):
     """The HTTP side of the service."""
 
@@ -36,15 +69,27 @@ class ApiSettings(Section):
         "commands with it. Null: commands are accepted only from this machine.",
         examples=["/run/secrets/millrace"],
     )
+    read_tokens_dir: ConfigPath | None = Field(
+        None,
+        description="Folder of bearer tokens that may read and send no commands, as tokens_dir otherwise. With it, "
+        "reads need a token of either folder; probes and the page's own files need none. Null: everyone who reaches "
+        "the address may read.",
+        examples=["/run/secrets/millrace-readers"],
+    )
+    tls: TlsSettings | None = Field(
+        None,
+        description="TLS on `listen`; the probes' own listener stays without. Null: plain HTTP.",
+        examples=[{"certificate": "/run/secrets/tls/tls.crt", "key": "/run/secrets/tls/tls.key"}],
+    )
     probes: Listen | None = Field(
         None,
         description="Address and port of a separate listener for /livez and /readyz, so that a flood of requests to "
-        "the main one does not delay probes. The main one answers both too.",
+        "the main one does not delay probes. It speaks plain HTTP. The main one answers both too.",
         examples=["0.0.0.0:8081"],
     )
 
     @model_validator(mode="after")
-    def _apart(self) -> "ApiSettings":
+    def _apart(self) -> Self:
         if self.probes == self.listen and self.port != 0:
             raise SettingError("probes", f"{self.probes} is api.listen too; write another port, or leave it out")
         return self
@@ -58,3 +103,8 @@ class ApiSettings(Section):
     def port(self) -> int:
         """The port of `listen`."""
         return host_and_port(self.listen)[1]
+
+    @property
+    def scheme(self) -> Literal["http", "https"]:
+        """What the main listener speaks."""
+        return "http" if self.tls is None else "https"

@@ -6,11 +6,12 @@ from pathlib import Path
 from app.service.kept_sample import RecordSamples
 from app.settings import Settings, load
 from app.settings.errors import SettingsError
+from app.tools.validate.certificate_check import certificate_check
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
 from app.tools.validate.kafka_check import kafka_checks
 from app.tools.validate.model_check import build_checks, model_checks
-from app.tools.validate.token_check import tokens_check
+from app.tools.validate.token_check import read_tokens_check, tokens_check
 from consumers.errors import ConfigError
 from training.checkpoints.folder import Folder
 from training.model.probe_rows import ReadSample
@@ -22,6 +23,10 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
     if settings is None:
         return
     yield tokens_check(settings)
+    if settings.api.read_tokens_dir is not None:
+        yield read_tokens_check(settings.api.read_tokens_dir)
+    if settings.api.tls is not None:
+        yield certificate_check(settings.api.tls)
     bounds = yield from kafka_checks(settings)
     sample = None if bounds is None else bounds.sample
     learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))

@@ -1,4 +1,6 @@
-"""The check of the tokens: who may send commands, and whether a start can read the folder."""
+"""The checks of the tokens: who may send commands and read, and whether a start can read the folders."""
+
+from pathlib import Path
 
 from app.api.authorization import is_loopback
 from app.api.tokens import Tokens
@@ -22,6 +24,17 @@ def tokens_check(settings: Settings) -> CheckResult:
     if exposed := [complaint for owner in owners if (complaint := exposure(api.tokens_dir / owner)) is not None]:
         return warn(_NAME, f"api.tokens_dir: {'; '.join(exposed)}")
     return ok(_NAME, f"{len(owners)} in {api.tokens_dir}; may send commands: {', '.join(owners)}")
+
+
+def read_tokens_check(folder: Path) -> CheckResult:
+    """Read the folder of tokens for reading as a start does."""
+    try:
+        owners = Tokens(folder, "api.read_tokens_dir").owners()
+    except MillraceError as error:
+        return fail("read tokens", error)
+    if exposed := [complaint for owner in owners if (complaint := exposure(folder / owner)) is not None]:
+        return warn("read tokens", f"api.read_tokens_dir: {'; '.join(exposed)}")
+    return ok("read tokens", f"{len(owners)} in {folder}; may read: {', '.join(owners)}")
 
 
 def _without(listen: str, *, loopback: bool) -> CheckResult:

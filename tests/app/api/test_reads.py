@@ -453,9 +453,9 @@ def test_an_invalid_page_is_refused(api: Client, query: str) -> None:
 def test_the_answer_to_a_wrong_method_names_the_right_ones(api: Client) -> None:
     answer = api.ask("DELETE", "/checkpoints/0")
     is_problem(answer, 405)
-    assert answer.headers["allow"] == "GET"
+    assert answer.headers["allow"] == "GET, HEAD"
     is_problem(api.get("/pause"), 405)
-    assert api.ask("PUT", "/checkpoints").headers["allow"] == "GET, POST"
+    assert api.ask("PUT", "/checkpoints").headers["allow"] == "GET, HEAD, POST"
     is_problem(api.post("/status"), 405)
 
 

@@ -153,6 +153,9 @@ def test_a_variable_that_names_no_setting_is_ignored_with_a_warning(load_text: A
     [
         "MILLRACE_FAILPOINTS",
         "MILLRACE_TOKEN_FILE",
+        "MILLRACE_CA_FILE",
+        "MILLRACE_CLIENT_CERTIFICATE",
+        "MILLRACE_CLIENT_KEY",
         "MILLRACE_MAVEN_REPOSITORY",
         "MILLRACE_TEST_BOOTSTRAP",
         "MILLRACE_PORT",

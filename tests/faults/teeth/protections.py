@@ -478,8 +478,8 @@ TEETH = (
         row=27,
         missing="Nothing bounds how many connections a listener keeps.",
         file="app/api/http_protocol.py",
-        text='            cast("LimitedProtocol", min(self.connections, key=attrgetter("opened_at"))).close_now()',
-        instead="            pass",
+        text='        min(connections, key=attrgetter("opened_at")).close_now()',
+        instead="        pass",
         test=f"{_SERVER}::test_beyond_the_most_connections_the_oldest_is_closed_for_each_new_one",
     ),
     Tooth(
@@ -495,8 +495,8 @@ TEETH = (
         row=28,
         missing="A token that is refused stands in the answer.",
         file="app/api/authorization.py",
-        text='            raise _unauthorized("The request brings a token that nobody has.",',
-        instead='            raise _unauthorized(f"The request brings the token {token}, that nobody has.",',
+        text='            )\n        raise _unauthorized("The request brings a token that nobody has.",',
+        instead='            )\n        raise _unauthorized(f"The request brings the token {token}, that nobody has.",',
         test="tests/faults/test_secrets.py::test_no_secret_and_no_value_of_a_record_appears_anywhere_after_every"
         "_failure",
     ),
