@@ -63,6 +63,14 @@ def config(objects: Sequence[Object]) -> dict[str, str]:
     return files
 
 
+def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Return whether a selector of labels, which must not be empty, selects what bears these labels."""
+    assert set(selector) == {"matchLabels"}
+    wanted: Mapping[str, str] = selector["matchLabels"]
+    assert wanted
+    return wanted.items() <= labels.items()
+
+
 def size(text: str) -> int:
     """Return the bytes of a quantity such as 2Gi."""
     units = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}

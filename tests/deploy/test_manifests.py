@@ -22,8 +22,10 @@ from tests.deploy.manifests import (
     only,
     pod_of,
     rendered,
+    selects,
     size,
 )
+from tests.deploy.pages import blocks
 
 FOLDERS = {"base": K8S / "base", "gpu": K8S / "overlays" / "gpu", "monitoring": K8S / "overlays" / "monitoring"}
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule"}
@@ -173,7 +175,7 @@ def test_traffic_is_for_the_pod_alone_and_of_the_ports_that_it_has(objects: tupl
     policies = of_kind(objects, "NetworkPolicy")
     assert {kind for policy in policies for kind in policy["spec"]["policyTypes"]} == {"Ingress", "Egress"}
     for policy in policies:
-        assert policy["spec"]["podSelector"] == {"matchLabels": labels}
+        assert selects(policy["spec"]["podSelector"], labels)
         for rule in policy["spec"]["ingress"]:
             assert all(peer for peer in rule["from"]), "nobody is let in without a name"
             assert {port["port"] for port in rule["ports"]} <= ports
@@ -207,7 +209,7 @@ def test_selectors_find_the_pod_and_services_its_port(objects: tuple[Object, ...
     template, stateful_set = pod_of(objects), only(objects, "StatefulSet")["spec"]
     labels = template["metadata"]["labels"]
     ports = {port["name"]: port["containerPort"] for port in container(objects)["ports"]}
-    assert stateful_set["selector"]["matchLabels"] == labels
+    assert selects(stateful_set["selector"], labels)
     services = of_kind(objects, "Service")
     headless = only(objects, "Service", stateful_set["serviceName"])["spec"]
     assert headless["clusterIP"] == "None"
@@ -216,6 +218,16 @@ def test_selectors_find_the_pod_and_services_its_port(objects: tuple[Object, ...
         assert service["spec"]["selector"] == labels
         assert service["spec"]["publishNotReadyAddresses"] is True
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports.keys()
+
+
+def test_what_no_cluster_lets_change_of_a_stateful_set_is_as_ever(base: tuple[Object, ...]) -> None:
+    """`kubectl apply` over an older version would be refused."""
+    spec = only(base, "StatefulSet")["spec"]
+    assert spec["selector"] == {"matchLabels": {"app.kubernetes.io/name": "millrace"}}
+    assert spec["serviceName"] == "millrace-headless"
+    assert [claim["metadata"] for claim in spec["volumeClaimTemplates"]] == [
+        {"name": "checkpoints", "labels": {"app.kubernetes.io/name": "millrace"}}
+    ]
 
 
 def test_what_is_mounted_is_there_and_nothing_is_there_unmounted(objects: tuple[Object, ...]) -> None:
@@ -315,12 +327,11 @@ CHOICES: tuple[tuple[str, ...], ...] = ((), ("gpu",), ("monitoring",), ("gpu", "
 
 def _overlay_of_the_docs(*components: str) -> str:
     """With those of the components that its comment names."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
-    (found,) = re.findall(r"```yaml\n(# kustomization.yaml\n.*?)```", page, re.DOTALL)
+    found = blocks("Deploy", "yaml")[0]
     (line,) = re.findall(r"^components: \[\] .*$", found, re.MULTILINE)
     assert [path in line for path in COMPONENTS.values()] == [True] * len(COMPONENTS)
     chosen = ", ".join(COMPONENTS[one] for one in components)
-    return str(found).replace(line, f"components: [{chosen}]")
+    return found.replace(line, f"components: [{chosen}]")
 
 
 def test_what_the_docs_keep_of_the_settings_is_what_the_base_has(settings: Settings) -> None:

@@ -176,6 +176,8 @@ def problem(kind: str) -> dict[str, str]:
 GONE = dict.fromkeys(HEALTHY, "1x90")
 OTHER = ('up{namespace="other"}', 'millrace_alive{namespace="other",model="other"}')
 """Another model's, in a namespace of its own."""
+BESIDE = ('up{service="millrace-other"}', 'millrace_alive{service="millrace-other",model="other"}')
+"""Another model's, in the same namespace."""
 
 CASES: Mapping[str, Case] = {
     "all is well": Case(()),
@@ -186,6 +188,12 @@ CASES: Mapping[str, Case] = {
     ),
     "its pod has been gone for half a day, and others are there": Case(
         ("MillraceDown",), GONE | dict.fromkeys(OTHER, "1x810"), hours=13
+    ),
+    "it does not answer, and another of its namespace does": Case(
+        ("MillraceDown",), GONE | {"up": "1x90 0x30"} | dict.fromkeys(BESIDE, "1x120")
+    ),
+    "its pod has been gone for half a day, and another of its namespace is there": Case(
+        ("MillraceDown",), GONE | dict.fromkeys(BESIDE, "1x810"), hours=13
     ),
     "it is replaced within minutes": Case((), {"up": "1x110 0x4 1x6"}),
     "it never was there": Case(("MillraceDown",), dict.fromkeys(HEALTHY, "_x120")),
@@ -261,7 +269,8 @@ def test_every_alert_has_a_case_in_which_it_comes() -> None:
 def _labelled(series: str) -> str:
     """As the operator's Prometheus keeps it: with the target's labels, and the metrics with the model's name."""
     name, _, own = series.partition("{")
-    usual = {"job": "millrace", "instance": "a", "namespace": "clicks", **({} if name == "up" else {"model": "clicks"})}
+    target = {"job": "millrace", "instance": "a", "namespace": "clicks", "service": "millrace"}
+    usual = {**target, **({} if name == "up" else {"model": "clicks"})}
     labels = [f'{label}="{value}"' for label, value in usual.items() if f"{label}=" not in own]
     return f"{name}{{{','.join([*labels, own.rstrip('}')] if own else labels)}}}"
 
