@@ -119,6 +119,19 @@ lock: $(READY) ## Resolve the requirements anew, with hashes
 	$(COMPILE) -o requirements/run.lock
 	$(COMPILE) --extra gpu -c requirements/run.lock -o requirements/gpu.lock
 
+.PHONY: sbom licences
+sbom: $(READY) ## What runs, as a bill of materials: build/sbom.json (CycloneDX), from requirements/run.lock
+	@mkdir -p build
+	$(BIN)/uv tool run --quiet --python $(BIN)/python --from cyclonedx-bom==7.5.0 cyclonedx-py requirements \
+		--pyproject pyproject.toml --output-reproducible --output-file build/sbom.json requirements/run.lock
+	$(BIN)/python -m tests.house.supply_chain sbom build/sbom.json
+
+licences: $(READY) ## The licence of each package that runs: docs/licences.md; fails on one that is not allowed
+	@mkdir -p build
+	$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-licenses==5.5.5 pip-licenses --python $(BIN)/python \
+		--with-system --format json --output-file build/licences.json --packages $$(sed -n 's/==.*//p' requirements/run.lock)
+	$(BIN)/python -m tests.house.supply_chain licences build/licences.json docs/licences.md
+
 clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
