@@ -49,6 +49,7 @@ def make_learner(functions: LoadedModelFile, settings: Settings, samples: tuple[
         ),
         seed=training.seed,
         samples=samples,
+        passes=training.passes,
     )
     with _model_at_fault("it does not run on the schema's rows"):
         return Learner(functions.build, functions.preprocess, options)

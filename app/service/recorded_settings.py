@@ -13,7 +13,16 @@ from app.settings.masking import masked
 from app.settings.record_fields import OneLabelSettings
 from training.model.hyperparameters import HyperparameterOptions, OnChange
 
-_TRAINING = ("batch_size", "batches_per_call", "max_wait", "partial_batches", "shuffle", "deterministic", "seed")
+_TRAINING = (
+    "batch_size",
+    "passes",
+    "batches_per_call",
+    "max_wait",
+    "partial_batches",
+    "shuffle",
+    "deterministic",
+    "seed",
+)
 _MODEL = ("build", "preprocess")
 _RECORDS = ("label", "weight", "event_time")
 _EXAMPLE = "example"

@@ -237,7 +237,7 @@ class Service:
     def _live_metrics(self, learner: Learner) -> LiveMetrics:
         return LiveMetrics(
             window_s=self.settings.training.live_metrics.window,
-            scored="inference_pass" if learner.call.options.second_pass else "before_update",
+            scored="inference_pass" if learner.call.options.inference_pass else "before_update",
             results=learner.call.metrics.results,
             plan=plan_of(learner.model, learner.call.metrics),
             clock=time.monotonic,

@@ -53,9 +53,15 @@ def learner_of() -> MakeLearner:
     """Return a function that builds a learner."""
 
     def make(
-        build: Callable[[], Any] = mlp, *, replicas: int = 1, batch: int = BATCH, schema: Schema = SCHEMA
+        build: Callable[[], Any] = mlp,
+        *,
+        replicas: int = 1,
+        batch: int = BATCH,
+        schema: Schema = SCHEMA,
+        passes: int = 1,
     ) -> Learner:
-        options = LearnerOptions(schema=schema, batch_size=batch, devices=DeviceOptions(replicas=replicas), seed=7)
+        devices = DeviceOptions(replicas=replicas)
+        options = LearnerOptions(schema=schema, batch_size=batch, devices=devices, seed=7, passes=passes)
         return Learner(build, None, options)
 
     return make

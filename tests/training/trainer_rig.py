@@ -44,7 +44,7 @@ P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 SHARE = 2 * BATCH
 """The most offsets of each partition in a block."""
 _TICK_S = 0.02
-_SOON_S = 20.0
+_SOON_S = 60.0
 
 
 class Topic:
@@ -203,6 +203,7 @@ class RigOptions:
     """The options that differ from test to test."""
 
     build: Callable[[], Any] = mlp
+    passes: int = 1
     policy: SavePolicy = field(default_factory=Never)
     paused: bool = False
     clock: Callable[[], float] = time.monotonic
@@ -234,7 +235,9 @@ class Run:
         self.learner = Learner(
             options.build,
             None,
-            LearnerOptions(schema=SCHEMA, batch_size=BATCH, devices=DeviceOptions(replicas=1), seed=7),
+            LearnerOptions(
+                schema=SCHEMA, batch_size=BATCH, devices=DeviceOptions(replicas=1), seed=7, passes=options.passes
+            ),
         )
         self.live = LiveMetrics(
             window_s=3600.0,

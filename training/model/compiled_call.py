@@ -1,7 +1,9 @@
 """One block as one compiled call: a loop over k batches in the graph, `strategy.run` inside it, k a tensor.
 
 Each replica takes its rows of a batch by its own number and runs the model's `train_step`, Keras' own or the user's.
-The trainer settles a block by what its call returns, and never looks inside a call.
+With `passes` each batch is learnt so often in succession, by a loop in the graph: the first pass scores it, and all of
+its updates are applied or none. Batch by batch and not block by block, so that the weights do not depend on how many
+batches a call happens to have. The trainer settles a block by what its call returns, and never looks inside a call.
 
 Owns the traced function and everything it closes over (finite guard, metrics, witness); runs on the trainer's thread.
 """
@@ -21,6 +23,7 @@ from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.finite_guard import FiniteGuard
 from training.model.metrics import CompiledMetrics
+from training.model.variables import optimizer_variables
 from training.model.witness import Witness
 
 
@@ -29,9 +32,9 @@ class CallResult:
     """The outcome of a call that has returned."""
 
     finite: npt.NDArray[np.bool_]
-    """By batch: whether its update was applied."""
+    """By batch: whether its updates were applied, one a pass; all of them are, or none."""
     losses: npt.NDArray[np.float64]
-    """By batch: the loss of the global batch, before its update."""
+    """By batch: the loss of the global batch, before its first update."""
     states: tuple[npt.NDArray[np.float64], ...]
     """The metrics' states over the batches that were applied."""
 
@@ -41,8 +44,10 @@ class CallOptions:
     """How a call is built."""
 
     batch_size: int
-    second_pass: bool = False
-    """Score by an inference pass before the training pass, for a model that behaves differently in training."""
+    passes: int = 1
+    """How often each batch is learnt."""
+    inference_pass: bool = False
+    """Score by an inference pass before the first update, for a model that behaves differently in training."""
 
 
 class TrainingCall:
@@ -56,12 +61,16 @@ class TrainingCall:
         self.options = options
         self._finite_guard = FiniteGuard(model)
         self._added_losses = AddedLosses(model)
+        self._optimizer_variables = list(optimizer_variables(model).values())
         self._function = tf.function(self._call, reduce_retracing=True)
 
-    def __call__(self, rows: Rows) -> CallResult:
-        """Run the block; returns when all of it has been computed."""
+    def __call__(self, rows: Rows, *, passes: int | None = None) -> CallResult:
+        """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do."""
+        passes = self.options.passes if passes is None else passes
+        if not 1 <= passes <= self.options.passes:
+            raise ValueError(f"{passes} passes, where the call was built for 1 to {self.options.passes}")
         with self.strategy.scope():
-            finite, losses, states = self._function(*rows)
+            finite, losses, states = self._function(tf.constant(passes), *rows)
         return CallResult(
             finite=finite.numpy(),
             losses=losses.numpy().astype(np.float64),
@@ -71,9 +80,9 @@ class TrainingCall:
     def traced(self, rows: Rows) -> Any:
         """Return the concrete function for these rows, so that its graph can be inspected."""
         with self.strategy.scope():
-            return self._function.get_concrete_function(*rows)
+            return self._function.get_concrete_function(tf.TensorSpec([], tf.int32), *rows)
 
-    def _call(self, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
+    def _call(self, passes: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()
         batches = tf.shape(weights)[0]
         finite = tf.TensorArray(tf.bool, size=batches)
@@ -81,22 +90,26 @@ class TrainingCall:
         # `strategy.run` lies inside of the loop: a loop inside of the replica function fails at its first merge_call.
         for index in tf.range(batches):
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))  # noqa: B023
-            applied, loss = self._guarded_step(*batch)
+            applied, loss = self._learn_batch(passes, batch)
             finite = finite.write(index, applied)
             losses = losses.write(index, loss)
         applied = finite.stack()
         self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
         return applied, losses.stack(), self.metrics.read()
 
-    def _guarded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
-        """Run one batch on all replicas. Where its update is not finite, undo what the forward pass has changed."""
-        # Weights and optimizer are not among them: the finite guard keeps a bad update away from these.
+    def _learn_batch(self, passes: Any, batch: Any) -> Any:
+        """Learn one batch on all replicas, in all passes. Where an update is not finite, undo what has changed."""
+        # With one pass weights and optimizer are not among them: the finite guard keeps a bad update away from these.
         guarded = [*self.model.non_trainable_variables, *self.metrics.variables]
+        if self.options.passes > 1:
+            guarded += [*self.model.trainable_variables, *self._optimizer_variables]
         before = [tf.convert_to_tensor(variable.value) for variable in guarded]
-        verdicts, shares = self.strategy.run(self._replica_step, args=(features, labels, weights, offsets))
+        verdicts, shares = self.strategy.run(self._first_step, args=batch)
         # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them.
         applied = self.strategy.experimental_local_results(verdicts)[0]
         loss = self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+        if self.options.passes > 1:
+            applied = self._learn_again(applied, passes, batch)
 
         def undo() -> Any:
             for variable, value in zip(guarded, before, strict=True):
@@ -107,18 +120,40 @@ class TrainingCall:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
         return applied, loss
 
-    def _replica_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+    def _learn_again(self, applied: Any, passes: Any, batch: Any) -> Any:
+        """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
+        done = tf.constant(1)
+        # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
+        while tf.logical_and(applied, done < passes):
+            applied = self.strategy.experimental_local_results(self.strategy.run(self._later_step, args=batch))[0]
+            done += 1
+        return applied
+
+    def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+        """Score the replica's rows and learn them."""
+        x, y, w = self._open(features, labels, weights, offsets)
+        if self.options.inference_pass:
+            self._score(x, y, w)
+        logs = self.model.train_step((x, y, w))
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        return self._finite_guard.verdict(), self._loss(logs, replicas)
+
+    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+        """Learn the replica's rows once more; they were scored in the first pass."""
+        x, y, w = self._open(features, labels, weights, offsets)
+        self.metrics.mute()
+        self.model.train_step((x, y, w))
+        return self._finite_guard.verdict()
+
+    def _open(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any]:
+        """Begin the tracing of a step: return the replica's own rows as the model takes them."""
         context = tf.distribute.get_replica_context()
         mine = replica_rows(self.options.batch_size, context.num_replicas_in_sync, context.replica_id_in_sync_group)
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
-        x, y, w = as_the_model_takes_it(self.model, x, y, w)
         self._finite_guard.open()
         self._added_losses.open(w)
         self.metrics.open(tf.cast(o >= 0, tf.float32))
-        if self.options.second_pass:
-            self._score(x, y, w)
-        logs = self.model.train_step((x, y, w))
-        return self._finite_guard.verdict(), self._loss(logs, context.num_replicas_in_sync)
+        return as_the_model_takes_it(self.model, x, y, w)
 
     def _score(self, x: Any, y: Any, w: Any) -> None:
         """Score before learning, as the model will behave in use; the training pass is then not counted."""

@@ -43,6 +43,8 @@ class LearnerOptions:
     seed: int = 0
     samples: tuple[ReadSample, ...] = ()
     """Where real records for the probes come from, the best first."""
+    passes: int = 1
+    """How often each batch is learnt; it is scored before the first update and counts once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,11 @@ class Learner:
                 self.model,
                 self.strategy,
                 self.witness,
-                CallOptions(batch_size=options.batch_size, second_pass=self._behaves_differently(rows)),
+                CallOptions(
+                    batch_size=options.batch_size,
+                    passes=options.passes,
+                    inference_pass=self._behaves_differently(rows),
+                ),
             )
 
     def alone(self) -> "Learner":

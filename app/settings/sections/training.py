@@ -56,6 +56,13 @@ class TrainingSettings(Section):
     """How it learns."""
 
     batch_size: Count = Field(1024, ge=1, description="Rows of one training step, over all replicas.")
+    passes: Count = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="How often each batch is learnt, one update after another: more get more from each record and "
+        "take as many times the computing. A record is scored before the first of them and counts once.",
+    )
     batches_per_call: Count = Field(
         16,
         ge=1,

@@ -25,7 +25,7 @@ from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
 
 PARTITIONS = 4
-EXACT = {"deterministic": True, "max_wait": None, "replicas": 1, "shuffle": 512, "batch_size": 64}
+EXACT = {"deterministic": True, "max_wait": None, "replicas": 1, "shuffle": 512, "batch_size": 64, "passes": 3}
 _POISON = Mixture(share=0.002)
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""

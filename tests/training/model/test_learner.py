@@ -171,10 +171,10 @@ def test_a_resumed_model_with_dropout_goes_on_bit_for_bit(learner_of: MakeLearne
     assert largest_difference(state_of(undisturbed), state_of(second)) == 0
 
 
-def test_a_model_that_behaves_otherwise_in_training_is_scored_by_a_second_pass(learner_of: MakeLearner) -> None:
+def test_a_model_that_behaves_otherwise_in_training_is_scored_by_an_inference_pass(learner_of: MakeLearner) -> None:
     plain, dropout = learner_of(), learner_of(lambda: mlp(keras.layers.Dropout(0.5)))
-    assert not plain.call.options.second_pass
-    assert dropout.call.options.second_pass
+    assert not plain.call.options.inference_pass
+    assert dropout.call.options.inference_pass
     rows = block(1)
     expected = dropout.model(rows.features["x"][0], training=False).numpy().reshape(-1) > 0.5
     right = float((expected == (rows.labels.numpy()[0] > 0.5)).sum())
