@@ -100,6 +100,11 @@ def test_no_two_panels_lie_on_each_other_and_each_says_what_it_shows() -> None:
         taken |= cells
 
 
+def test_the_retention_of_days_has_an_axis_of_its_own() -> None:
+    (panel,) = [one for one in BOARD["panels"] if any("retention" in text for text in expressions(one))]
+    assert len(panel["targets"]) == 1
+
+
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_says_what_it_is_and_where_to_read_on(alert: str) -> None:
     rule = ALERTS[alert]

@@ -37,6 +37,7 @@ const ABOVE = 58;
 export class Charts {
   #history = null;
   #marks = [];
+  #pauses = []; // stretches in which nothing could be learnt
   #chosen = null; // the cursor's index in the history; null follows the newest
   #view = null;
 
@@ -56,13 +57,14 @@ export class Charts {
     this.cursor.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  show(history, marks) {
+  show(history, marks, pauses) {
     if (this.#chosen !== null && this.#history !== null) {
       const at = this.#history.at[this.#chosen];
       this.#chosen = history.span === this.#history.span ? nearest(history.at, at) : null;
     }
     this.#history = history;
     this.#marks = marks;
+    this.#pauses = pauses;
     this.draw();
   }
 
@@ -73,6 +75,7 @@ export class Charts {
     const marks = this.#shownMarks(view);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren(
+      ...this.#pauses.flatMap((pause) => this.#stretch(pause, view)),
       ...this.#axis(view),
       ...view.panels.flatMap((panel) => this.#grid(panel, view)),
       ...marks.map((mark) => this.#markLine(mark, view)),
@@ -96,13 +99,13 @@ export class Charts {
     const domain = [Math.max(now - SPANS[this.#history.span].seconds, first), now];
     const x = linear(domain, [left, width - RIGHT]);
     const panels = PANELS.map((panel, index) => {
-      const top = 6 + index * (each + GAP + above) + above;
-      return this.#scaled({ ...panel, top, low: top + each, label: top - above }, index);
+      const top = 6 + index * (each + GAP + above) + above; // the labels are at top - above by page.css
+      return this.#scaled({ ...panel, top, low: top + each });
     });
     return { width, left, right: width - RIGHT, bottom, domain, x, panels, narrow };
   }
 
-  #scaled(panel, index) {
+  #scaled(panel) {
     const { mean, greatest } = this.#history;
     const values = [...mean[panel.line], ...(panel.other ? mean[panel.other] : [])];
     const peaks = panel.zero ? (greatest?.[panel.line] ?? []) : [];
@@ -111,7 +114,6 @@ export class Charts {
     const per = unit?.seconds ?? 1;
     const scaled = unit ? shown.map((value) => (value == null ? null : value / per)) : shown;
     const { range, ticks } = rounded(scaled, { zero: panel.zero, about: panel.low - panel.top > 110 ? 3 : 2 });
-    this.labels[index].style.top = `${panel.label}px`;
     const tick = unit ? (n) => `${words.brief(n / per)} ${unit.name}` : panel.tick;
     const y = linear(range.map((end) => end * per), [panel.low, panel.top]);
     return { ...panel, tick, ticks: ticks.map((one) => one * per), y };
@@ -160,6 +162,13 @@ export class Charts {
     const here = this.#marks.filter((mark) => mark.at >= view.domain[0] && mark.at <= view.domain[1]);
     const checkpoints = here.filter((mark) => mark.sign === "checkpoint").length;
     return checkpoints > MANY_CHECKPOINTS ? here.filter((mark) => mark.sign !== "checkpoint") : here;
+  }
+
+  #stretch({ from, to, sign }, view) {
+    const [first, last] = [Math.max(from, view.domain[0]), Math.min(to ?? view.domain[1], view.domain[1])];
+    if (last <= first) return [];
+    const [x, width] = [view.x(first), Math.max(1, view.x(last) - view.x(first))];
+    return view.panels.map(({ top, low }) => drawn("rect", { class: `stretch ${sign}`, x, width, y: top, height: low - top }));
   }
 
   #markLine(mark, view) {

@@ -5,7 +5,7 @@ import { balance } from "./balance.js";
 import { Charts } from "./charts.js";
 import { byId, say } from "./dom.js";
 import { Feed } from "./feed.js";
-import { markOf } from "./marks.js";
+import { markOf, pausesOf } from "./marks.js";
 import { restoring, sendCommand } from "./commands.js";
 import * as parts from "./parts.js";
 import { SPANS } from "./scale.js";
@@ -106,7 +106,7 @@ function showAges() {
   const since = newest ? newest.age_s + Math.max(0, now() - latest.at) : 0;
   say(byId("checkpoint"), newest ? `checkpoint ${newest.number} · ${words.span(since)} ago` : "no checkpoint yet");
   fitRows();
-  if (byId("history-of-events").open) parts.events(byId("every-event"), [...events].reverse(), now());
+  if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());
 }
 
 function showSilence() {
@@ -133,7 +133,7 @@ function fitRows() {
 
 function showRows() {
   parts.checkpoints(byId("checkpoints"), checkpoints.slice(0, rows), best, now(), (number, note) => restore(number, note, best));
-  parts.events(byId("events"), events.slice(-rows).reverse(), now());
+  parts.events(byId("events"), parts.folded(events).slice(-rows).reverse(), now());
 }
 
 // Tells a screen reader only of changes of the state or the problems: each message would be too much.
@@ -164,7 +164,7 @@ function append({ at, sample, metric }) {
 
 function draw() {
   if (past === null) return;
-  charts.show({ ...past, now: now(), newest: latest?.sample ?? null }, events.map(markOf).filter(Boolean));
+  charts.show({ ...past, now: now(), newest: latest?.sample ?? null }, events.map(markOf).filter(Boolean), pausesOf(events));
 }
 
 // The address holds how far back the charts reach, so that a reload or a bookmark shows the same.
@@ -197,6 +197,15 @@ async function fetchPast() {
     charts.summaries();
   } catch {
     // The feed shows that the service does not answer; the next refresh fetches again.
+  }
+}
+
+async function fetchPartitions() {
+  if (!byId("lag-by-partition").open) return;
+  try {
+    parts.partitions(byId("partitions"), (await read("/lag")).partitions);
+  } catch {
+    // As in fetchPast.
   }
 }
 
@@ -261,6 +270,7 @@ for (const button of document.querySelectorAll("[data-opens]"))
   button.addEventListener("click", () => {
     byId(button.dataset.opens).showModal();
     showAges();
+    fetchPartitions();
   });
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
 document.addEventListener("visibilitychange", () => {
@@ -270,7 +280,10 @@ document.addEventListener("visibilitychange", () => {
 });
 refresh();
 setInterval(() => {
-  if (!document.hidden) showAges();
+  if (!document.hidden) {
+    showAges();
+    fetchPartitions();
+  }
   if (performance.now() - pastAskedAt >= refreshAfterMs()) refresh();
 }, 1000);
 setInterval(() => past !== null && charts.summaries(), SUMMARIES_EVERY_MS);

@@ -10,7 +10,12 @@ const KINDS = {
   brake: { sign: "brake", label: "crash loop" },
   new_code: { sign: "config", label: "new config" },
   hyperparameters: { sign: "config", label: "new config" },
+  paused: { sign: "pause", label: "pause" },
+  resumed: { sign: "resume", label: "resumed" },
+  kafka_away: { sign: "away", label: "Kafka away" },
+  kafka_back: { sign: "back", label: "Kafka back" },
 };
+const ENDS = { resumed: "pause", kafka_back: "away", started: "pause" };
 
 const SHAPES = {
   checkpoint: "M0-2.6A2.6 2.6 0 1 1 0 2.6 2.6 2.6 0 1 1 0-2.6Z",
@@ -18,12 +23,42 @@ const SHAPES = {
   rewind: "M-4.4 0 3.2-4.2V4.2Z",
   brake: "M-3.6-3.6H3.6V3.6H-3.6Z",
   config: "M0-4.6 4.6 0 0 4.6-4.6 0Z",
+  pause: "M-3.4-4H-1V4H-3.4ZM1-4H3.4V4H1Z",
+  resume: "M-3-4.2 4.2 0-3 4.2Z",
+  away: "M-4-2.6-2.6-4 0-1.4 2.6-4 4-2.6 1.4 0 4 2.6 2.6 4 0 1.4-2.6 4-4 2.6-1.4 0Z",
+  back: "M-4.2 0-2.6-1.6-1 0 2.6-3.6 4.2-2-1 3.2Z",
 };
 
+// The kind of mark that an event is; of the problems only Kafka's absence is one.
+function kindOf({ kind, facts }) {
+  if (facts?.problem !== "kafka_away") return kind;
+  return kind === "problem_over" ? "kafka_back" : "kafka_away";
+}
+
 export const markOf = (event) => {
-  const kind = KINDS[event.kind];
+  const kind = KINDS[kindOf(event)];
   return kind === undefined ? null : { at: Date.parse(event.at) / 1000, text: event.text, ...kind };
 };
+
+// Returns the stretches of pauses and of Kafka's absence; without an end where they last.
+export function pausesOf(events) {
+  const open = new Map();
+  const pauses = [];
+  for (const event of events) {
+    const kind = kindOf(event);
+    const at = Date.parse(event.at) / 1000;
+    const begun = KINDS[kind]?.sign;
+    if (begun === "pause" || begun === "away") {
+      if (open.has(begun)) continue;
+      open.set(begun, { from: at, to: null, sign: begun });
+      pauses.push(open.get(begun));
+    } else if (open.has(ENDS[kind])) {
+      open.get(ENDS[kind]).to = at;
+      open.delete(ENDS[kind]);
+    }
+  }
+  return pauses;
+}
 
 export const sign = (mark, x, y) =>
   drawn("path", { class: `sign ${mark.sign}`, d: SHAPES[mark.sign], transform: `translate(${x} ${y})` });

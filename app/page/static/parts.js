@@ -87,10 +87,41 @@ function why(one) {
   return one.note ? `${reason}: ${one.note}` : reason;
 }
 
+// Scheduled checkpoints in a row become one entry, which would otherwise hide everything else.
+export function folded(events) {
+  const rows = [];
+  for (const event of events) {
+    const { kind, facts } = event;
+    const scheduled = kind === "checkpoint" && (facts.reason === "interval" || facts.reason === "steps") && !facts.note;
+    const last = rows.at(-1);
+    if (!scheduled || last?.first === undefined) rows.push(scheduled ? { ...event, first: facts.number } : event);
+    else rows[rows.length - 1] = { ...event, id: last.id, first: last.first, text: `Checkpoints ${last.first} to ${facts.number} are durable.` };
+  }
+  return rows;
+}
+
 export function events(node, list, now) {
-  const make = (event) => {
-    const at = words.parsed(event.at);
-    return element("li", { class: event.severity }, element("time", { datetime: event.at }, words.moment(at, now)), element("span", { title: event.text }, event.text));
-  };
-  keyed(node, list, (event) => event.id, make, () => {});
+  const make = (event) => element("li", { class: event.severity }, element("time"), element("span"));
+  keyed(node, list, (event) => event.id, make, (item, event) => {
+    const [time, text] = item.children;
+    say(time, words.moment(words.parsed(event.at), now));
+    time.dateTime = event.at;
+    text.title = event.text;
+    say(text, event.text);
+  });
+}
+
+// How far behind each partition is, the furthest first.
+export function partitions(node, list) {
+  const rows = Object.entries(list).map(([name, one]) => ({ name, ...one }));
+  rows.sort((a, b) => (b.lag_records ?? -1) - (a.lag_records ?? -1) || a.name.localeCompare(b.name, "en", { numeric: true }));
+  const make = ({ name }) => element("tr", {}, element("th", { scope: "row" }, name), ...[1, 2, 3, 4].map(() => element("td")));
+  keyed(node, rows, (one) => one.name, make, (row, one) => {
+    const [, records, seconds, position, end] = row.children;
+    row.className = one.readable_end == null ? "" : "held";
+    say(records, words.count(one.lag_records));
+    say(seconds, words.behind(one.lag_s));
+    say(position, words.count(one.position));
+    say(end, one.readable_end == null ? words.count(one.end) : `${words.count(one.end)}, held at ${words.count(one.readable_end)}`);
+  });
 }

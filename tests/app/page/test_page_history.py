@@ -1,0 +1,116 @@
+"""What the page shows of the past, in a real browser from a real server: charts, marks, events, partitions."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.app.api_rig import P0, P1, Rig, serving
+from tests.browsing import SOON_MS, chromium
+from training.telemetry.events import EventKind
+
+Open = Callable[..., Page]
+DEAF = "**/{history,status,checkpoints,page/updates}*"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: Browser, rig: Rig) -> Iterator[Open]:
+    """Return how to open the page; with `answered=False` nothing but its files is answered."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+
+    def opened(*, answered: bool = True) -> Page:
+        page = context.new_page()
+        page.set_default_timeout(SOON_MS)
+        if not answered:
+            page.route(DEAF, lambda _route: None)
+        page.goto(url)
+        if answered:
+            expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+        return page
+
+    with serving(rig) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        yield opened
+        context.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_labels_of_the_charts_stand_in_their_places_before_the_first_answer(
+    open_page: Open, width: int, height: int
+) -> None:
+    page = open_page(answered=False)
+    page.set_viewport_size({"width": width, "height": height})
+    boxes = [page.locator(f"#panel-{name} figcaption").bounding_box() for name in ("metric", "lag", "rate")]
+    places = [(box["y"], box["y"] + box["height"]) for box in boxes if box is not None]
+    assert len(places) == 3
+    assert places[0][1] <= places[1][0] < places[1][1] <= places[2][0]
+
+
+def test_the_labels_do_not_move_when_the_charts_are_drawn(open_page: Open) -> None:
+    page = open_page()
+    page.locator("path.line").first.wait_for(state="attached")
+    low = page.evaluate(
+        """() => ["metric", "lag", "rate"].map((name, i) => {
+            const top = document.getElementById(`panel-${name}`).offsetTop;
+            const lines = [...document.querySelectorAll("#charts line.grid")].map((one) => one.y1.baseVal.value);
+            return lines.length ? Math.min(...lines.map((y) => Math.abs(y - top))) : null;
+        })"""
+    )
+    assert any(distance is not None and distance < 1 for distance in low), "a grid line is at the top of its chart"
+
+
+def test_pauses_and_kafkas_absence_are_stretches_with_their_own_marks(open_page: Open, rig: Rig) -> None:
+    report = rig.service.events.report
+    report(EventKind.PROBLEM, "Kafka does not answer at localhost:9092.", problem="kafka_away")
+    report(EventKind.PROBLEM_OVER, "Kafka answers again.", problem="kafka_away", lasted_s=1.0)
+    report(EventKind.PAUSED, "Paused: for a test.", reason="for a test")
+    page = open_page()
+    for sign in ("away", "back", "pause"):
+        expect(page.locator(f"#charts path.sign.{sign}")).to_have_count(1)
+    expect(page.locator("#legend")).to_contain_text("Kafka away")
+    expect(page.locator("#charts rect.stretch.pause")).to_have_count(3, timeout=SOON_MS)
+    report(EventKind.RESUMED, "Resumed.")
+    expect(page.locator("#charts path.sign.resume")).to_have_count(1, timeout=SOON_MS)
+
+
+def test_scheduled_checkpoints_in_a_row_are_one_entry_of_what_happened(open_page: Open, rig: Rig) -> None:
+    report = rig.service.events.report
+    for number in range(1, 30):
+        report(EventKind.CHECKPOINT, f"Checkpoint {number} is durable.", number=number, reason="interval")
+    report(EventKind.CHECKPOINT, "Checkpoint 30 is durable: mine.", number=30, reason="demand", note="mine")
+    report(EventKind.SET_ASIDE, "3 records were set aside as malformed.", reason="malformed", records=3)
+    page = open_page()
+    shown = page.locator("#events li span")
+    expect(shown).to_have_text(
+        [
+            "3 records were set aside as malformed.",
+            "Checkpoint 30 is durable: mine.",
+            "Checkpoints 1 to 29 are durable.",
+        ],
+        timeout=SOON_MS,
+    )
+    report(EventKind.CHECKPOINT, "Checkpoint 31 is durable.", number=31, reason="interval")
+    expect(shown.first).to_have_text("Checkpoint 31 is durable.", timeout=SOON_MS)
+    report(EventKind.CHECKPOINT, "Checkpoint 32 is durable.", number=32, reason="interval")
+    expect(shown.first).to_have_text("Checkpoints 31 to 32 are durable.", timeout=SOON_MS)
+
+
+def test_the_lag_of_each_partition_is_a_click_away_and_stays_current(open_page: Open, rig: Rig) -> None:
+    rig.produce(P0, 5)
+    rig.produce(P1, 40)
+    page = open_page()
+    page.get_by_role("button", name="By partition").click()
+    rows = page.locator("#partitions tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("clicks:1")
+    expect(rows.first.locator("td").first).to_have_text("40")
+    rig.source.meter.ends({P0: 500, P1: 40}, {P0: 100, P1: 40})
+    expect(rows.first).to_contain_text("500, held at 100", timeout=SOON_MS)
+    page.keyboard.press("Escape")
+    expect(page.locator("#lag-by-partition")).to_be_hidden()
