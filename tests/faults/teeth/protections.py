@@ -203,7 +203,8 @@ TEETH = (
         row=7,
         missing="The client library may log as much as it likes.",
         file="consumers/kafka/source.py",
-        text='        limit_loggers("aiokafka", self._options.log_lines_per_minute)\n',
+        text='        limit_repeats("aiokafka")\n'
+        '        limit_loggers("aiokafka", self._options.log_lines_per_minute)\n',
         test=f"{_AWAY}::test_while_a_killed_broker_is_away_the_queue_is_learnt_and_then_little_is_used",
     ),
     Tooth(
