@@ -264,7 +264,7 @@ def test_blocks_that_keep_raising_without_a_culprit_end_the_training() -> None:
     recovery.remember(_raised(0), _manifest(8))
     for time in range(3):
         recovery.remember(_raised(time), _manifest(8))
-    with pytest.raises(StepError, match=r"5 times since checkpoint 8 .* rewind -c CONFIG --to 8 --skip clicks:0:40-49$"):
+    with pytest.raises(StepError, match=r"5 times since checkpoint 8 .* -c CONFIG --to 8 --skip clicks:0:40-49$"):
         recovery.remember(_raised(4), _manifest(8))
 
 
