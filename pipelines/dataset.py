@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from consumers.errors import ConfigError, MillraceError
+from pipelines.assert_messages import note_assertion, stated_texts
 from pipelines.blocks import BlockFacts, Delivery, Rows
 from pipelines.feed import Feed, Tick
 from pipelines.preprocess_bypass import Bypass, Suspect
@@ -105,6 +106,9 @@ def flat_preprocess(
     try:
         result = preprocess(dict(features), label, weights)
     except Exception as error:
+        if isinstance(error, tf.errors.OpError) and hasattr(preprocess, "get_concrete_function"):
+            traced = preprocess.get_concrete_function(dict(features), label, weights)
+            note_assertion(error, stated_texts(traced.graph))
         raise ConfigError(f"preprocess: {type(error).__name__} on rows of the schema: {_last_line(error)}") from error
     if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[0], Mapping):
         kinds = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
@@ -305,12 +309,27 @@ class Deliveries:
 
     @cached_property
     def _prepare(self) -> Callable[[Rows], Rows]:
-        return _preparation(self._preprocess, self._spec, self._options.batch_size)
+        prepare = _preparation(self._preprocess, self._spec, self._options.batch_size)
+
+        def noting(rows: Rows) -> Rows:
+            try:
+                return prepare(rows)
+            except tf.errors.OpError as error:
+                note_assertion(error, self._stated)
+                raise
+
+        return noting
+
+    @cached_property
+    def _stated(self) -> frozenset[str]:
+        """What the assertions of `preprocess` state."""
+        return frozenset() if self._preprocess is None else stated_texts(_traced(self._preprocess, self._spec).graph)
 
     def _blamed(self, error: tf.errors.OpError) -> PreprocessError:
         """Return the error of the block after the last that came: elements come in order, so it is the culprit."""
         facts = self._feed.facts_of(self._following)
         self._following += 1
+        note_assertion(error, self._stated)
         why = _ROW_COUNT if _ROW_COUNT in str(error) else f"preprocess: {type(error).__name__}"
         spans = ", ".join(f"{span.partition} {span.start} to {span.end - 1}" for span in facts.spans)
         return PreprocessError(f"{why}; it failed on the offsets {spans}", facts)

@@ -24,11 +24,13 @@ import re
 from pathlib import Path
 
 from consumers.errors import ConfigError, DataLossError, MillraceError
+from pipelines.assert_messages import noted
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _FRAME = re.compile(r'  File "([^"\n]+)", line (\d+)')
 _FRAMES = re.compile(r'Detected at node [^\n]*\n(?:  File "[^"\n]+", line \d+[^\n]*\n|\n)+')
+_ROOT = Path(__file__).parents[1]
 _KERAS_WRAPPING = ("Exception encountered when calling", "Arguments received by")
 
 
@@ -44,16 +46,30 @@ def gist(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}"
 
 
-def op_gist(error: BaseException) -> str:
-    """Say in one line which operation of the user's code raised, and where, without the values that it raised on."""
+def op_gist(error: BaseException, place: str | None = None) -> str:
+    """Say in one line what raised and where, and what an assertion states, without the values of any record."""
     text = _COLOURS.sub("", str(error))
     node = _NODE.search(text)
+    where = [node[1]] if node else []
     # The frames come first. What follows them may quote a record, whatever it looks like.
     frames = _FRAMES.search(text)
-    places = [] if frames is None else _FRAME.findall(frames[0])
-    at = f" at {node[1]}" if node else ""
-    line = f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
-    return f"{type(error).__name__}{at}{line}"
+    users = [at for at in _FRAME.findall(frames[0]) if _is_users(at[0])] if frames else []
+    where += [f"{Path(users[-1][0]).name}, line {users[-1][1]}"] if users else []
+    stated = noted(error)
+    return "".join(
+        (
+            type(error).__name__,
+            f" in {place}" if place else "",
+            f" ({'; '.join(where)})" if where else "",
+            f": {stated}" if stated else "",
+        )
+    )
+
+
+def _is_users(path: str) -> bool:
+    """Return whether a file is the user's, and neither a library's nor one of ours."""
+    ours = any(Path(path).is_relative_to(_ROOT / package) for package in ("app", "training", "pipelines", "consumers"))
+    return not ours and not {"site-packages", "dist-packages"} & {*Path(path).parts}
 
 
 class ModelError(ConfigError):

@@ -116,6 +116,6 @@ def test_on_an_empty_topic_without_examples_one_line_asks_for_them(
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     line = done.stderr.splitlines()[-1]
-    assert line.startswith("millrace: error: preprocess: InvalidArgumentError at ")
-    assert "model.py, line 14) on made-up rows, and the topic holds no record to try it on" in line
+    assert line.startswith("millrace: error: preprocess: InvalidArgumentError (")
+    assert "model.py, line 14), on made-up rows, and the topic holds no record to try it on" in line
     assert "give records.features.image.example, records.features.at.example" in line

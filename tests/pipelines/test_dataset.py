@@ -18,6 +18,7 @@ from consumers.errors import ConfigError, HandoffBroken
 from consumers.handoff import Handoff
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.assert_messages import noted
 from pipelines.blocks import Delivery, Rows
 from pipelines.dataset import (
     TICK,
@@ -254,7 +255,7 @@ def test_a_preprocess_that_loses_rows_is_an_error_that_says_so() -> None:
 def test_a_preprocess_that_raises_names_the_offsets_and_not_the_values() -> None:
     def preprocess(features: Any, label: Any, weight: Any) -> Any:
         bad = tf.reduce_any(features["id"] == 8)
-        with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(bad), [features["word"]])]):
+        with tf.control_dependencies([tf.debugging.Assert(tf.logical_not(bad), ["not this", features["word"]])]):
             return features, tf.identity(label), weight
 
     with streaming(preprocess) as (handoff, stream):
@@ -263,6 +264,8 @@ def test_a_preprocess_that_raises_names_the_offsets_and_not_the_values() -> None
         with pytest.raises(PreprocessError, match=r"^preprocess: InvalidArgumentError.* clicks:0 8 to 15$") as caught:
             list(stream)
         assert caught.value.facts.number == 1
+        assert caught.value.__cause__ is not None
+        assert noted(caught.value.__cause__) == "not this"
         (after,) = stream
         assert after is not None
         assert after.facts.number == 2, "what comes after it is not lost"
@@ -270,7 +273,7 @@ def test_a_preprocess_that_raises_names_the_offsets_and_not_the_values() -> None
 
 
 def _refuses_nine(features: Any, label: Any, weight: Any) -> Any:
-    tf.debugging.assert_none_equal(features["id"], tf.constant(9, tf.int64))
+    tf.debugging.assert_none_equal(features["id"], tf.constant(9, tf.int64), message="no nines")
     return {"root": tf.sqrt(tf.cast(features["id"], tf.float32)), "word": features["word"]}, label, weight
 
 

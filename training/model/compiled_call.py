@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pipelines.assert_messages import note_assertion, stated_texts
 from pipelines.blocks import Rows
 from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
@@ -63,14 +64,19 @@ class TrainingCall:
         self._added_losses = AddedLosses(model)
         self._optimizer_variables = list(optimizer_variables(model).values())
         self._function = tf.function(self._call, reduce_retracing=True)
+        self._stated_texts: frozenset[str] | None = None
 
     def __call__(self, rows: Rows, *, passes: int | None = None) -> CallResult:
         """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do."""
         passes = self.options.passes if passes is None else passes
         if not 1 <= passes <= self.options.passes:
             raise ValueError(f"{passes} passes, where the call was built for 1 to {self.options.passes}")
-        with self.strategy.scope():
-            finite, losses, states = self._function(tf.constant(passes), *rows)
+        try:
+            with self.strategy.scope():
+                finite, losses, states = self._function(tf.constant(passes), *rows)
+        except tf.errors.OpError as error:
+            note_assertion(error, self._stated(rows))
+            raise
         return CallResult(
             finite=finite.numpy(),
             losses=losses.numpy().astype(np.float64),
@@ -81,6 +87,12 @@ class TrainingCall:
         """Return the concrete function for these rows, so that its graph can be inspected."""
         with self.strategy.scope():
             return self._function.get_concrete_function(tf.TensorSpec([], tf.int32), *rows)
+
+    def _stated(self, rows: Rows) -> frozenset[str]:
+        """Return what the assertions in the call state; it was traced before it raised."""
+        if self._stated_texts is None:
+            self._stated_texts = stated_texts(self.traced(rows).graph)
+        return self._stated_texts
 
     def _call(self, passes: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()

@@ -201,7 +201,7 @@ class Learner:
             # What raises for other reasons than the values of its rows is the code's fault on any rows.
             if not isinstance(error.__cause__, tf.errors.OpError):
                 raise
-            raise ConfigError(f"preprocess: {op_gist(error.__cause__)} {self._way_out()}") from None
+            raise ConfigError(f"preprocess: {op_gist(error.__cause__)}, {self._way_out()}") from None
 
     def _way_out(self) -> str:
         """Say on which rows `preprocess` raised, and how to give it others."""

@@ -14,7 +14,6 @@ tried, so that a hopeless block reaches the limit in fewer tries.
 Owns the copies while it learns; runs on the trainer's thread, before the block is settled.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,12 +24,12 @@ import tensorflow as tf
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from pipelines.blocks import Rows
+from training.errors import op_gist
 from training.model.compiled_call import batch_of
 from training.model.culprit_search import only
 from training.model.learner import Learner, Lesson
 from training.model.variables import copies
 
-_NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _MACHINE_ERRORS = (
     tf.errors.ResourceExhaustedError,
     tf.errors.UnavailableError,
@@ -51,9 +50,8 @@ def at_fault(error: Exception) -> bool:
 
 
 def blamed(error: BaseException, place: str) -> str:
-    """Describe what raised, and where: never by the error's message, which may quote a record's values."""
-    node = _NODE.search(str(error))
-    return f"{type(error).__name__} in {place}" + (f" ({node[1]})" if node else "")
+    """Describe what raised, and where: by what an assertion states, never by the values, which an error may quote."""
+    return op_gist(error, place)
 
 
 def most_culprits(rows: int) -> int:

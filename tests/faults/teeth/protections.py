@@ -487,8 +487,8 @@ TEETH = (
         row=28,
         missing="What raised is told in its own words, which hold the record's values.",
         file="training/recovery/isolation.py",
-        text='    return f"{type(error).__name__} in {place}" + (f" ({node[1]})" if node else "")',
-        instead='    return f"{error} in {place}" + (f" ({node[1]})" if node else "")',
+        text="    return op_gist(error, place)",
+        instead='    return f"{error} in {place}"',
         test="tests/faults/test_secrets.py::test_no_secret_and_no_value_of_a_record_appears_anywhere_after_every"
         "_failure",
     ),

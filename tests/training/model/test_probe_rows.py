@@ -137,6 +137,17 @@ def test_records_that_all_raise_are_counted_and_never_quoted() -> None:
     assert CANARY.decode() not in str(raised.value)
 
 
+def test_what_an_assertion_states_is_repeated_and_the_record_is_not() -> None:
+    def strict(texts: Any) -> Any:
+        tf.debugging.assert_equal(tf.strings.length(texts), 3, message="a text has three letters")
+        return tf.cast(tf.strings.length(texts), tf.float32)
+
+    with pytest.raises(ConfigError) as raised:
+        learner_on(strict, sample([CANARY] * 30), examples=("abcd",))
+    assert "): a text has three letters, on each of 30 records of the topic" in str(raised.value)
+    assert CANARY.decode() not in str(raised.value)
+
+
 def test_two_real_records_do_where_made_up_ones_cannot_be_read() -> None:
     learner = learner_on(from_iso_time, sample([iso_time(1), CANARY, iso_time(2)]))
     assert {*learner.probe().features["text"].tolist()} == {iso_time(1), iso_time(2)}

@@ -197,6 +197,8 @@ def test_the_description_of_an_error_holds_no_value_of_a_record(learner: Learner
     isolating = _isolated(learner, _raising(block(1), {2}))
     (culprit,) = isolating.culprits
     assert culprit.gist.startswith("InvalidArgumentError in the training step (")
+    assert culprit.gist.endswith("): a feature is too large"), "what an assertion states is no value"
+    assert "conftest.py, line " in culprit.gist
     assert "1000" not in culprit.gist
     assert blamed(ValueError("4711"), isolation.STEP) == "ValueError in the training step"
 
