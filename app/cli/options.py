@@ -81,10 +81,11 @@ def service(file: Path | None, url: str | None, token_file: Path | None, files: 
 
 def named_checkpoint(text: str, hint: str) -> int | Literal["latest", "best"]:
     """Parse a checkpoint's number, `latest` or `best`. Other text is a usage error of the option `hint`."""
-    if text == "best":
-        return "best"
-    number = checkpoint_number(text, hint)
-    return "latest" if number is None else number
+    if text in {"latest", "best"}:
+        return "best" if text == "best" else "latest"
+    if not (text.isascii() and text.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is neither latest nor best nor a checkpoint's number", param_hint=hint)
+    return int(text)
 
 
 def checkpoint_number(text: str, hint: str) -> int | None:

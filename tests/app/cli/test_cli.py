@@ -130,7 +130,7 @@ def test_under_json_all_problems_of_the_settings_are_one_object(typed: Typed, tm
     [
         (["statsu"], "No such command 'statsu'"),
         (["checkpoints", "show"], "Missing argument 'latest"),
-        (["checkpoints", "show", "newest"], "neither latest nor a checkpoint's number"),
+        (["checkpoints", "show", "newest"], "neither latest nor best nor a checkpoint's number"),
         (["bench", "--seconds", "0"], "Invalid value for '--seconds'"),
     ],
 )
