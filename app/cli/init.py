@@ -51,12 +51,18 @@ def init(
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log becomes our one line
     refuse_to_overwrite(out, force=force)
     kafka = load_kafka(out, topic, _split(bootstrap_servers))
-    values, held = first_values(kafka)
+    values, held, rate = first_values(kafka)
     look = look_at(values, _split(columns) or ())
     seen = columns_of(look.rows)
     wanted = ChosenRoles(label=label, weight=weight, event_time=event_time, features=_split(features))
     roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
-    place = DraftTarget(name=name or name_of(topic), bootstrap_servers=kafka.bootstrap_servers, topic=topic, held=held)
+    place = DraftTarget(
+        name=name or name_of(topic),
+        bootstrap_servers=kafka.bootstrap_servers,
+        topic=topic,
+        held=held,
+        records_per_s=rate,
+    )
     write(out, Draft(config=config_text(place, look, roles), model=model_text(topic, roles)))
     report = {
         "config": str(out / CONFIG),

@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from app.settings.spelling import flow
 from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
+from app.tools.init.pace import pace_for
 from app.tools.init.topic_sample import Look
 
 DTYPES = {
@@ -21,7 +23,6 @@ DTYPES = {
     ColumnKind.TEXT: "string",
     ColumnKind.FREE_TEXT: "string",
 }
-_MOST_BATCH, _LEAST_BATCH, _STEPS = 1024, 32, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class DraftTarget:
     topic: str
     held: int
     """Records in the topic just now."""
+    records_per_s: float | None = None
+    """How many come of late; None where that is not known."""
 
 
 def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
@@ -79,6 +82,7 @@ def rounded_centre(column: ColumnLook) -> float:
 def config_text(place: DraftTarget, look: Look, roles: Roles) -> str:
     """Return the whole file."""
     records = "\n".join(_records(look, roles))
+    pace = pace_for(place.held, place.records_per_s)
     return f"""\
 # Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:
 # Check it with `millrace validate -c`; docs/configuration.md describes every setting.
@@ -94,9 +98,12 @@ kafka:
 
 model:
   build: ./model.py:build_model
+  args: {flow({"learning_rate": pace.learning_rate}):<27} # Adam's; it goes with the two numbers below
 
+{textwrap.fill(pace.why, 98, initial_indent="# ", subsequent_indent="# ")}
 training:
-  batch_size: {_batch_size(place.held):<21} # records a step; more are faster, fewer learn more of each
+  batch_size: {pace.batch_size:<21} # records a step; larger ones are faster
+  passes: {pace.passes:<25} # steps with each batch; only the first scores its records
 
 checkpoints:
   path: ./checkpoints               # one folder per name below it
@@ -170,11 +177,3 @@ def _label(roles: Roles) -> Any:
     elif task is Task.NAMED_CLASSES:
         settings |= {"dtype": "string", "one_of": list(label.distinct)}
     return settings
-
-
-def _batch_size(held: int) -> int:
-    """Return a batch size with which the records in the topic make some hundred steps."""
-    size = _MOST_BATCH
-    while size > _LEAST_BATCH and held < size * _STEPS:
-        size //= 2
-    return size

@@ -14,6 +14,7 @@ from typing import Any
 from app.service.sampling import read_between
 from app.settings.connection import kafka_options
 from app.settings.sections.kafka import KafkaSettings
+from app.tools.init.arrival_rate import records_per_s
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
@@ -45,8 +46,11 @@ class Look:
     """Whether the columns' names are the records' own."""
 
 
-def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int]:
-    """Return some hundred values from the start of each partition, without tombstones, and the number of offsets."""
+def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int, float | None]:
+    """Return some hundred values from the start of each partition, the number of offsets, and the records a second.
+
+    Tombstones are left out. The rate is None where it is not known.
+    """
     source = KafkaSource(kafka_options(kafka))
     source.start(_CONNECT_S)
     try:
@@ -54,6 +58,8 @@ def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int]:
         share = max(1, min(_EACH, _MOST // max(1, len(first))))
         until = {partition: min(offset + share, end[partition]) for partition, offset in first.items()}
         chunks = [*read_between(source, 1, first, until)]
+        oldest_ms = min((int(min(chunk.timestamps)) for chunk in chunks if len(chunk)), default=0)
+        rate = records_per_s(source.resolve_start, oldest_ms)
     finally:
         source.stop(_STOP_S)
     chunks.sort(key=lambda chunk: chunk.partition)
@@ -62,7 +68,7 @@ def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int]:
         raise ConfigError(
             f"{', '.join(kafka.topics)} holds no record yet; write some hundred, so that there is something to look at"
         )
-    return values, sum(end[partition] - first[partition] for partition in first)
+    return values, sum(end[partition] - first[partition] for partition in first), rate
 
 
 def look_at(values: Sequence[bytes], columns: Sequence[str] = ()) -> Look:

@@ -1,0 +1,101 @@
+"""What `init` proposes for topics of different speed, and how it measures the speed."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.settings import load
+from app.tools.init.arrival_rate import records_per_s
+from app.tools.init.column_roles import ChosenRoles, cast
+from app.tools.init.columns import columns_of
+from app.tools.init.drafted_config import DraftTarget, config_text
+from app.tools.init.pace import pace_for
+from app.tools.init.topic_sample import look_at
+from consumers.kafka.positions import Ago, Latest, Start
+from consumers.records import Partition
+
+P, Q = Partition("t", 0), Partition("t", 1)
+HOUR_S, DAY_S = 3600, 86_400
+
+
+@pytest.mark.parametrize(
+    ("held", "rate", "batch_size", "passes"),
+    [
+        (1_000, None, 32, 4),
+        (1_000, 0.5, 32, 4),
+        (1_000, 800.0, 32, 4),
+        (1_000, 1_000.0, 32, 2),
+        (1_000, 3_000.0, 32, 1),
+        (1_000, 20_000.0, 256, 1),
+        (1_000, 1e6, 1024, 1),
+        (30_000_000, 0.5, 64, 1),
+        (30_000_000, None, 64, 1),
+    ],
+)
+def test_the_slower_a_topic_the_more_updates_a_record(
+    held: int, rate: float | None, batch_size: int, passes: int
+) -> None:
+    pace = pace_for(held, rate)
+    assert (pace.batch_size, pace.passes) == (batch_size, passes)
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (None, "it is not known how fast more come: slow enough to learn small batches, each 4 times"),
+        (0.5, "about 1,800 an hour more come: slow enough to learn small batches, each 4 times"),
+        (3_141.0, "about 3,100 a second more come: slow enough for small batches"),
+        (50_000.0, "about 50,000 a second more come: too fast for smaller batches"),
+    ],
+)
+def test_the_draft_says_why_and_loads(rate: float | None, said: str, tmp_path: Path) -> None:
+    look = look_at([f'{{"x":{number % 7}.5,"y":{number % 2}}}'.encode() for number in range(50)])
+    roles = cast(columns_of(look.rows), ChosenRoles(label="y"))
+    place = DraftTarget(name="t", bootstrap_servers=("k:9092",), topic="t", held=5_000, records_per_s=rate)
+    text, pace = config_text(place, look, roles), pace_for(5_000, rate)
+    comment = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+    assert said in comment
+    (tmp_path / "model.py").touch()
+    (tmp_path / "t.yaml").write_text(text)
+    settings = load(tmp_path / "t.yaml", {}).settings
+    assert (settings.training.batch_size, settings.training.passes) == (pace.batch_size, pace.passes)
+    assert settings.model.args == {"learning_rate": pace.learning_rate}
+
+
+class _Lookup:
+    """Answers as Kafka does: for an age, the first offset of each partition that is not older."""
+
+    def __init__(self, by_age: Mapping[float, tuple[int, int]], end: tuple[int, int]) -> None:
+        self._by_age, self._end = by_age, end
+
+    def __call__(self, start: Start) -> dict[Partition, int]:
+        offsets = self._by_age[start.seconds] if isinstance(start, Ago) else self._end
+        assert isinstance(start, Ago | Latest)
+        return dict(zip((P, Q), offsets, strict=True))
+
+
+def _ago(seconds: float) -> int:
+    return round((time.time() - seconds) * 1000)
+
+
+def test_the_busier_of_last_hour_and_last_day_is_the_rate() -> None:
+    quiet_now = _Lookup({HOUR_S: (10_000, 10_000), DAY_S: (1_360, 10_000)}, end=(10_000, 10_000))
+    assert records_per_s(quiet_now, _ago(10 * DAY_S)) == pytest.approx(0.1, rel=0.01)
+    busy_now = _Lookup({HOUR_S: (2_800, 10_000), DAY_S: (1_360, 10_000)}, end=(10_000, 10_000))
+    assert records_per_s(busy_now, _ago(10 * DAY_S)) == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_topic_younger_than_the_span_is_measured_over_its_age() -> None:
+    whole = _Lookup({HOUR_S: (0, 0), DAY_S: (0, 0)}, end=(600, 600))
+    assert records_per_s(whole, _ago(600)) == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize("age_s", [1, 60, -30])
+def test_a_topic_that_was_filled_just_now_has_no_rate(age_s: float) -> None:
+    assert records_per_s(_Lookup({HOUR_S: (0, 0), DAY_S: (0, 0)}, end=(600, 600)), _ago(age_s)) is None
+
+
+def test_a_topic_without_a_record_of_late_has_no_rate() -> None:
+    assert records_per_s(_Lookup({HOUR_S: (9, 9), DAY_S: (9, 9)}, end=(9, 9)), _ago(30 * DAY_S)) is None

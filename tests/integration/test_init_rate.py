@@ -1,0 +1,34 @@
+"""How fast a topic's records come, as `millrace init` asks Kafka."""
+
+import time
+
+import pytest
+
+from app.settings.sections.kafka import KafkaSettings
+from app.tools.init.topic_sample import first_values
+from tests.conftest import MakeTopic, Produce
+
+pytestmark = pytest.mark.broker
+MINUTE_MS = 60_000
+
+
+def _looked_at(broker: str, name: str) -> tuple[int, float | None]:
+    _values, held, rate = first_values(KafkaSettings(bootstrap_servers=(broker,), topics=(name,)))
+    return held, rate
+
+
+def test_a_topic_that_has_been_written_to_for_half_an_hour_has_a_rate(
+    broker: str, topic: MakeTopic, produce: Produce
+) -> None:
+    name, now = topic(partitions=2), round(time.time() * 1000)
+    times = [now - 30 * MINUTE_MS + second * 1000 for second in range(0, 1800, 2)]
+    produce(name, [(number % 2, b'{"x":1}') for number in range(len(times))], timestamps=times)
+    held, rate = _looked_at(broker, name)
+    assert held == 900
+    assert rate == pytest.approx(0.5, rel=0.05)
+
+
+def test_a_topic_that_was_filled_just_now_has_none(broker: str, topic: MakeTopic, produce: Produce) -> None:
+    name = topic()
+    produce(name, [b'{"x":1}'] * 50)
+    assert _looked_at(broker, name) == (50, None)
