@@ -3,7 +3,7 @@
 import keras
 
 
-def build_model(learning_rate: float = 0.002) -> keras.Model:
+def build_model(learning_rate: float = 0.004) -> keras.Model:
     """Build and compile the model; its inputs bear the names of the features."""
     item = keras.Input((), name="item", dtype="string")
     price = keras.Input((), name="price", dtype="float32")
