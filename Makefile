@@ -136,13 +136,14 @@ clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: bench bench-quick bench-soak bench-page bench-peers bench-report lock-peers
+.PHONY: bench bench-quick bench-soak bench-page bench-peers bench-streams bench-report lock-peers
 bench: $(READY) ## Speed against the frozen references, as ratios in build/bench.json (within 20 minutes)
 	$(BIN)/python bench/run.py
 	$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py)
 
-bench-quick: $(READY) ## The same in one short round: does it run, and roughly how fast
+bench-quick: $(READY) build/peers/river/.ready ## The same in one short round: does it run, and roughly how fast
 	$(BIN)/python bench/run.py --quick
+	$(BIN)/python bench/streams.py --quick
 
 bench-soak: $(READY) ## Whether memory grows, over ten minutes
 	$(BIN)/python bench/run.py --soak --cases memory --out build/bench-soak.json
@@ -154,6 +155,9 @@ PEERS := $(patsubst bench/peers/%/requirements.lock,%,$(wildcard bench/peers/*/r
 
 bench-peers: $(READY) $(PEERS:%=build/peers/%/.ready) ## Speed against other ways to do it (about 10 minutes; 4 GB of disk)
 	$(BIN)/python bench/compare.py
+
+bench-streams: $(READY) build/peers/river/.ready ## Accuracy on drifting streams against River's forest (about 10 minutes)
+	$(BIN)/python bench/streams.py
 
 # Each in an environment of its own: they want other versions of TensorFlow, numpy and Kafka's clients.
 build/peers/%/.ready: bench/peers/%/requirements.lock | $(READY)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bars import bars
+from lines import lines
 
 ROOT = Path(__file__).parents[1]
 BEGIN = "<!-- begin of what `make bench-report` writes -->"
@@ -45,6 +46,12 @@ MEANINGS: Mapping[str, Meaning] = {
     "checkpoint_stall_p99_ms": Meaning("10 million parameters: training waits for a checkpoint, p99, ms", "≤ 60"),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
+    "passes_4_over_1_points": Meaning(
+        "drifting streams: 4 passes over 1, both at rate 0.001, points of accuracy", "≥ 8"
+    ),
+    "ahead_of_forest_points": Meaning(
+        "drifting streams: 4 passes at rate 0.003 over River's adaptive random forest, points of accuracy", "> 0"
+    ),
 }
 
 
@@ -148,6 +155,37 @@ def peers(report: Report) -> list[str]:
     return table(["", "what it trains", "records/s", "CPU µs a record", "accuracy", "millrace is faster by"], rows())
 
 
+STREAM_TITLES = {"agrawal": "Agrawal", "random_rbf": "RandomRBF", "led": "LED", "forest": "River's forest"}
+
+
+def streams(report: Report) -> list[str]:
+    """The drifting streams: how often each learner was right, by stream, and what a record cost it."""
+    learnt, means = report["learnt"], report["mean_percent"]
+
+    def rows() -> Iterator[list[str]]:
+        for name, mean in means.items():
+            accuracies = [f"{100 * results[name]['accuracy']:.1f}" for results in learnt.values()]
+            costs = [results[name]["cpu_us_per_record"] for results in learnt.values()]
+            spread = f"{number(min(costs))} to {number(max(costs))}"
+            yield [STREAM_TITLES.get(name, f"millrace, {name}"), *accuracies, f"**{mean:.1f}**", spread]
+
+    titles = [STREAM_TITLES[stream] for stream in learnt]
+    return table(["accuracy, percent", *titles, "mean", "CPU µs a record"], rows())
+
+
+def stream_curves(report: Report, shown: Sequence[str]) -> str:
+    """The accuracy along each stream, of these learners."""
+    plan = report["plan"]
+    charts = {
+        STREAM_TITLES[stream]: {
+            STREAM_TITLES.get(name, f"millrace, {name}"): results[name]["curve"] for name in shown if name in results
+        }
+        for stream, results in report["learnt"].items()
+    }
+    marks = [first / plan["records"] for first in range(plan["concept"], plan["records"], plan["concept"])]
+    return lines(f"Accuracy on records before they are learnt, by {plan['window']} records", charts, marks)
+
+
 def number(value: float) -> str:
     """Three figures or so."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -155,18 +193,22 @@ def number(value: float) -> str:
 
 def text(report: Report) -> str:
     """Everything between the marks."""
-    lines = ["", "### Figures", "", *figures(report), ""]
+    written = ["", "### Figures", "", *figures(report), ""]
     if report.get("details"):
-        lines += ["### Beside them", "", *beside(report), ""]
+        written += ["### Beside them", "", *beside(report), ""]
     if "cases" in report:
-        lines += ["### Rates of the cases", "", place(report), "", *cases(report), ""]
+        written += ["### Rates of the cases", "", place(report), "", *cases(report), ""]
     if "peers" in report:
         plan = report["peers"]["plan"]
         judged = f"records {plan['warm_up'] - plan['judged'] + 1:,} to {plan['warm_up']:,}"
-        lines += ["### Peers", "", f"{place(report['peers'])} Kafka {report['peers']['kafka']}.", "", *peers(report)]
-        lines += ["", f"Accuracy: of {judged}, each judged before it was learnt."]
-        lines += ["", "![Records a second of millrace and its peers](benchmarks-peers.svg)", ""]
-    return "\n".join(lines)
+        written += ["### Peers", "", f"{place(report['peers'])} Kafka {report['peers']['kafka']}.", "", *peers(report)]
+        written += ["", f"Accuracy: of {judged}, each judged before it was learnt."]
+        written += ["", "![Records a second of millrace and its peers](benchmarks-peers.svg)", ""]
+    if "streams" in report:
+        place_of = f"{place(report['streams'])} River {report['streams']['river']}."
+        written += ["### Drifting streams", "", place_of, "", *streams(report["streams"]), ""]
+        written += ["![Accuracy along the drifting streams](benchmarks-streams.svg)", ""]
+    return "\n".join(written)
 
 
 def plot(report: Report) -> str:
@@ -196,6 +238,9 @@ def main() -> None:
     given.into.write_text(fill(given.into.read_text(), text(report)))
     if "peers" in report:
         (given.into.parent / "benchmarks-peers.svg").write_text(plot(report))
+    if "streams" in report:
+        curves = stream_curves(report["streams"], ("passes 4, rate 0.003", "forest", "passes 1, rate 0.001"))
+        (given.into.parent / "benchmarks-streams.svg").write_text(curves)
 
 
 if __name__ == "__main__":

@@ -188,14 +188,16 @@ class Memory:
 
 
 @contextlib.contextmanager
-def hosted(config: str, settings: Mapping[str, Any]) -> Iterator[Hosted]:
+def hosted(
+    config: str, settings: Mapping[str, Any], options: RunOptions | None = None, notes: Notes | None = None
+) -> Iterator[Hosted]:
     """A service with these settings over the config's, and checkpoints of its own, for as long as this lasts."""
     STATE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="case-", dir=STATE) as checkpoints:
         loaded = settings_of(config, {"checkpoints.path": checkpoints, "api.listen": "127.0.0.1:0", **settings})
         configure(name=loaded.settings.name, form="text", level="warning")
-        notes, ended = Notes(), threading.Event()
-        service = Service(loaded, RunOptions(), on_end=ended.set)
+        notes, ended = notes or Notes(), threading.Event()
+        service = Service(loaded, options or RunOptions(), on_end=ended.set)
         service.meter = notes
         server = ApiServer(service, loaded.settings.api)
         server.bind()

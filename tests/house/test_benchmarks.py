@@ -30,6 +30,23 @@ REPORT = {
             "river": {**CASE, "package": "river 1", "note": "a linear model"},
         },
     },
+    "streams": {
+        "as_of": "2026-02-04T04:05:06+00:00",
+        "machine": MACHINE,
+        "river": "0.26.1",
+        "plan": {"records": 4, "concept": 2, "window": 1},
+        "mean_percent": {"forest": 60.0, "passes 4, rate 0.003": 70.0},
+        "learnt": {
+            "agrawal": {
+                "forest": {"accuracy": 0.5, "curve": [0.25, 0.75], "cpu_us_per_record": 1500.0},
+                "passes 4, rate 0.003": {"accuracy": 0.625, "curve": [0.5, 0.75], "cpu_us_per_record": 100.0},
+            },
+            "led": {
+                "forest": {"accuracy": 0.7, "curve": [0.7, 0.7], "cpu_us_per_record": 2500.0},
+                "passes 4, rate 0.003": {"accuracy": 0.775, "curve": [0.7, 0.85], "cpu_us_per_record": 90.0},
+            },
+        },
+    },
 }
 
 
@@ -53,6 +70,9 @@ def test_the_report_fills_the_page_and_leaves_the_rest_as_it_was(tmp_path: Path)
     assert "records 49,153 to 65,536" in written
     assert written.startswith(PAGE.partition("<!--")[0])
     assert "<svg" in (tmp_path / "benchmarks-peers.svg").read_text()
+    assert "| River's forest | 50.0 | 70.0 | **60.0** | 1,500 to 2,500 |" in written
+    assert "| millrace, passes 4, rate 0.003 | 62.5 | 77.5 | **70.0** | 90 to 100 |" in written
+    assert (tmp_path / "benchmarks-streams.svg").read_text().count("<polyline") == 4
 
 
 def test_a_second_report_takes_the_place_of_the_first(tmp_path: Path) -> None:
