@@ -26,6 +26,10 @@ is. Depth costs the parser memory, not stack. A `null` between two objects makes
 of its stack, so the frame sorts it out. A record may repeat fields that the schema does not name, and not those that
 it does.
 
+A number beyond float64 in a field that nobody reads is the one thing that the parser refuses and that is valid JSON.
+Such a record is parsed again with 0 in its place: a field that nobody reads keeps no record from being learnt, whether
+it holds that or NaN.
+
 Refused records are found without halving where that is cheaper: the parser names the row at which it stops, or, where
 they are many, `json_faults` diagnoses each. Both are only hints. A record is refused on the word of the parser about
 its bytes alone, or where the parser is certain to say the same: text that is not JSON, or a value of another type than
@@ -43,7 +47,7 @@ import pyarrow.json as pj
 
 from consumers.records import Int64s
 from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, read_column, read_lists
-from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason
+from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason, without_large_numbers
 from pipelines.decoders.json_framing import framed
 from pipelines.decoders.pieces import only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
@@ -129,12 +133,22 @@ class JsonDecoder:
         if isinstance(parsed, pa.Table):
             yield _JsonRows(group.indices, group.records, parsed)
         elif len(group.records) == 1:
-            fault = diagnose(group.records[0], self._fields)
-            yield Refusal(int(group.indices[0]), fault.reason, fault.field)
+            yield from self._read_or_refuse(group)
         elif looked:
             yield from self._halves(group, looked=True)
         else:
             yield from self._sift(group, parsed)
+
+    def _read_or_refuse(self, group: _JsonGroup) -> Iterator[_JsonRows | Refusal]:
+        """Yield the verdict on one record that the parser refuses, or its row without the numbers that nobody reads."""
+        (record,) = group.records
+        fault = diagnose(record, self._fields)
+        tame = [without_large_numbers(record)] if fault.unread else []
+        parsed = self._parse(tame, joined(tame)) if tame and tame != [record] else None
+        if isinstance(parsed, pa.Table):
+            yield _JsonRows(group.indices, tame, parsed)
+        else:
+            yield Refusal(int(group.indices[0]), fault.reason, fault.field)
 
     def _halves(self, group: _JsonGroup, *, looked: bool) -> Iterator[_JsonRows | Refusal]:
         middle = len(group.records) // 2
@@ -147,17 +161,21 @@ class JsonDecoder:
         stops = self._stops(group.records, stop)
         everyone = stops is None
         rest = np.ones(len(group.records), dtype=bool)
-        for at in range(len(group.records)) if stops is None else stops:
-            record = group.records[at]
+        records = [*group.records]
+        for at in range(len(records)) if stops is None else stops:
+            record = records[at]
             fault = diagnose(record, self._fields)
+            if fault.unread:
+                records[at] = without_large_numbers(record)
+                continue
             asked = fault.sure is Sure.LIKELY or (fault.sure is Sure.UNKNOWN and not everyone)
             if fault.sure is Sure.CERTAIN or (
                 asked and isinstance(self._parse([record], joined([record])), _ParserStop)
             ):
                 yield Refusal(int(group.indices[at]), fault.reason, fault.field)
                 rest[at] = False
-        left = [group.records[at] for at in np.flatnonzero(rest).tolist()]
-        looked = everyone or len(left) == len(group.records)
+        left = [records[at] for at in np.flatnonzero(rest).tolist()]
+        looked = everyone or left == [*group.records]
         yield from self._read_or_split(_JsonGroup(left, group.indices[rest]), joined(left), looked=looked)
 
     def _stops(self, records: Sequence[bytes], stop: _ParserStop) -> list[int] | None:

@@ -24,6 +24,9 @@ DEEPEST = 200
 _INT64 = np.iinfo(np.int64)
 _INT64_DIGITS = 20
 """An integer with more digits is too large without being read: to read it takes time by the square of the digits."""
+_FLOAT64_DIGITS = 308
+"""An integer with more digits may be beyond float64."""
+_STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?\d[\d.eE+-]*+', re.DOTALL)
 _KINDS = {"bool": "bool", "string": "string"}
 """The kind of JSON value for a dtype; every other dtype is read from a number."""
 _FLOATS = ("float16", "float32", "float64")
@@ -47,6 +50,8 @@ class JsonFault(NamedTuple):
     reason: Reason
     field: str | None
     sure: Sure
+    unread: bool = False
+    """Whether its only fault is a number beyond float64 in a field that nobody reads; see `without_large_numbers`."""
 
 
 class _Literal(str):
@@ -67,8 +72,16 @@ class _Object:
 _Json: TypeAlias = "str | float | bool | list[_Json] | _Object | None"
 
 
+class _Enormous(int):
+    """An integer that may be beyond float64."""
+
+    __slots__ = ()
+
+
 def _integer(text: str) -> int:
-    return int(text) if len(text) <= _INT64_DIGITS else _INT64.max + 1
+    if len(text) <= _INT64_DIGITS:
+        return int(text)
+    return (_Enormous if len(text) > _FLOAT64_DIGITS else int)(_INT64.max + 1)
 
 
 _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_Literal, object_pairs_hook=_Object)
@@ -89,6 +102,19 @@ def diagnose(record: bytes, fields: Mapping[str, Field]) -> JsonFault:
     return (
         _first_fault(members, fields) or _overflow(members, fields) or JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
     )
+
+
+def without_large_numbers(record: bytes) -> bytes:
+    """Return the record with 0 for each number beyond float64, which is valid JSON and which the parser refuses.
+
+    For a record in which all such numbers are in fields that nobody reads: the parser then skips them.
+    """
+    return _STRING_OR_NUMBER.sub(_tame, record)
+
+
+def _tame(found: re.Match[bytes]) -> bytes:
+    text = found[0]
+    return text if text.startswith(b'"') or not math.isinf(float(text)) else b"0"
 
 
 def infinity_reason(record: bytes) -> Reason:
@@ -142,11 +168,11 @@ def _kind(value: str | float | bool) -> str:
 
 def _overflow(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> JsonFault | None:
     """Find a number too large for any float; the parser refuses some of these, in any field."""
-    for key, value in members:
-        if _infinite(value):
-            known = key in fields
-            return JsonFault(Reason.OUT_OF_RANGE if known else Reason.MALFORMED, key if known else None, Sure.LIKELY)
-    return None
+    large = [key for key, value in members if _infinite(value)]
+    read = next((key for key in large if key in fields), None)
+    if read is not None:
+        return JsonFault(Reason.OUT_OF_RANGE, read, Sure.LIKELY)
+    return JsonFault(Reason.MALFORMED, None, Sure.LIKELY, unread=True) if large else None
 
 
 def _infinite(value: _Json) -> bool:
@@ -154,4 +180,4 @@ def _infinite(value: _Json) -> bool:
         return any(_infinite(member) for _, member in value.members)
     if isinstance(value, list):
         return any(map(_infinite, value))
-    return isinstance(value, float) and math.isinf(value)
+    return isinstance(value, _Enormous) or (isinstance(value, float) and math.isinf(value))
