@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from app.monitoring.lag import CaughtUp, LearntLag, caught_up, learnt_lag
 from app.monitoring.models import Trouble
-from app.monitoring.problems import problems_of
+from app.monitoring.problems import CommitFailure, problems_of, refusals_of
 from app.monitoring.snapshot import Snapshot
 from consumers.loop_lag import LoopLag
 
@@ -22,6 +22,8 @@ _KEPT_S = 60.0
 _LATELY_S = 10.0
 _CAUGHT_UP_BELOW_S, _BEHIND_FROM_S = 1.0, 5.0
 """With less lag than the first, learning keeps up; from the second on it does not. In between it is as it was."""
+_UNANSWERED_LASTS_S = 30.0
+"""How long a commit without an answer stays a problem: it is tried again every few seconds."""
 _REFUSALS_LAST_S = 600.0
 """How long a refused commit stays a problem: every save commits, so one that recurs is seen again before."""
 
@@ -55,6 +57,21 @@ class _LastLook:
     waiting_records_s: float | None
 
 
+@dataclass(slots=True)
+class _LastRise:
+    """When a counter grew last."""
+
+    count: int = 0
+    at: float = float("-inf")
+
+    def look(self, count: int, clock: float) -> None:
+        if count > self.count:
+            self.count, self.at = count, clock
+
+    def within(self, seconds: float, clock: float) -> bool:
+        return clock - self.at < seconds
+
+
 class Observer:
     """Compares snapshots over a minute."""
 
@@ -64,7 +81,7 @@ class Observer:
         self._since: dict[str, float] = {}
         self._caught_up = CaughtUp()
         self._keeps_up = False
-        self._refused, self._refused_at = 0, float("-inf")
+        self._refusals = {CommitFailure.REFUSED: _LastRise(), CommitFailure.UNANSWERED: _LastRise()}
         self._loop_lag = LoopLag()
 
     async def watch(self, on_look: Callable[[Observation], None] = lambda _observation: None) -> None:
@@ -105,10 +122,16 @@ class Observer:
             self._samples.popleft()
 
     def _problems(self, snapshot: Snapshot) -> tuple[Trouble, ...]:
-        refused = sum(snapshot.source.commits_refused.values())
-        if refused > self._refused:
-            self._refused, self._refused_at = refused, snapshot.clock
-        lately = snapshot.clock - self._refused_at < _REFUSALS_LAST_S
+        for kind, rise in self._refusals.items():
+            rise.look(sum(refusals_of(snapshot, kind).values()), snapshot.clock)
+        lately = None
+        # While Kafka is away no commit is answered, which is a problem of its own.
+        if snapshot.source.connected and self._refusals[CommitFailure.UNANSWERED].within(
+            _UNANSWERED_LASTS_S, snapshot.clock
+        ):
+            lately = CommitFailure.UNANSWERED
+        if self._refusals[CommitFailure.REFUSED].within(_REFUSALS_LAST_S, snapshot.clock):
+            lately = CommitFailure.REFUSED
         found = list(problems_of(snapshot, refused_lately=lately))
         self._since = {problem.kind: self._since.get(problem.kind, snapshot.at) for problem in found}
         return tuple(Trouble(problem=p.kind, what=p.what, since=self._since[p.kind], fix=p.fix) for p in found)

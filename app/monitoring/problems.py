@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from app.monitoring.models import moment
 from app.monitoring.snapshot import OVER, Snapshot
@@ -15,6 +16,28 @@ from training.trainer.board import Posting
 
 _OTHER_MEMBERS = "CommitFailedError"
 """Kafka's answer to our commits while other consumers are members of the group."""
+
+_UNANSWERED = frozenset(
+    {
+        "TimeoutError",
+        "KafkaTimeoutError",
+        "KafkaConnectionError",
+        "NodeNotReadyError",
+        "RequestTimedOutError",
+        "GroupCoordinatorNotAvailableError",
+        "NotCoordinatorForGroupError",
+        "GroupLoadInProgressError",
+    }
+)
+"""Errors of commits that say nothing of permission: the broker or the group's coordinator is away, or moves."""
+
+
+class CommitFailure(StrEnum):
+    """Why a commit was not accepted."""
+
+    REFUSED = "refused"
+    UNANSWERED = "unanswered"
+
 
 LONG_OPEN_S = 60.0
 """Kafka aborts a producer's transaction after this time by default; some producers ask for more."""
@@ -48,13 +71,13 @@ class Problem:
     fix: str
 
 
-def problems_of(snapshot: Snapshot, *, refused_lately: bool) -> Iterator[Problem]:
+def problems_of(snapshot: Snapshot, *, refused_lately: CommitFailure | None) -> Iterator[Problem]:
     """Yield all problems, the gravest first."""
     yield from _trainer(snapshot)
     yield from _balance(snapshot)
     yield from _kafka(snapshot)
-    if refused_lately:
-        yield _refused(snapshot)
+    if refused_lately is not None:
+        yield _refused(snapshot, refused_lately)
     yield from _saving(snapshot)
     yield from _letters(snapshot)
 
@@ -177,10 +200,27 @@ def _open_transactions(snapshot: Snapshot) -> Iterator[Problem]:
     )
 
 
-def _refused(snapshot: Snapshot) -> Problem:
-    refused = snapshot.source.commits_refused
+def refusals_of(snapshot: Snapshot, kind: CommitFailure) -> dict[str, int]:
+    """Return the commits that were not accepted for this reason, by the name of the error."""
+    unanswered = kind is CommitFailure.UNANSWERED
+    return {
+        error: count for error, count in snapshot.source.commits_refused.items() if (error in _UNANSWERED) == unanswered
+    }
+
+
+def _refused(snapshot: Snapshot, kind: CommitFailure) -> Problem:
+    refused = refusals_of(snapshot, kind)
     group = snapshot.settings.kafka.group
     counts = ", ".join(f"{count} × {error}" for error, count in sorted(refused.items()))
+    if kind is CommitFailure.UNANSWERED:
+        return Problem(
+            kind="commits_refused",
+            what=f"Kafka does not answer our commits ({counts}). The training is not affected; lag tools see old "
+            "offsets.",
+            fix="They are tried again every few seconds. If it lasts, look at the group's coordinator: "
+            f"`kafka-consumer-groups.sh --bootstrap-server {snapshot.settings.kafka.bootstrap_servers[0]} --describe "
+            f"--state --group {group}`.",
+        )
     if _OTHER_MEMBERS in refused:
         return Problem(
             kind="commits_refused",

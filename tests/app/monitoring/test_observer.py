@@ -161,6 +161,26 @@ def test_a_refused_commit_is_a_problem_for_a_while_not_for_ever(scene: Scene) ->
     assert scene.observer.look().problems == ()
 
 
+def test_a_commit_that_an_absent_kafka_did_not_answer_is_no_matter_of_permission(scene: Scene) -> None:
+    source = replace(scene.snapshot.source, commits_refused={"TimeoutError": 1})
+    scene.at(0, source=replace(source, connected=False))
+    assert [problem.problem for problem in scene.observer.look().problems] == ["kafka_away"]
+    scene.at(5, source=source)
+    (problem,) = scene.observer.look().problems
+    assert problem.what.startswith("Kafka does not answer our commits (1 × TimeoutError).")
+    assert "Allow this user" not in problem.fix
+    scene.at(31)
+    assert scene.observer.look().problems == ()
+
+
+def test_a_refusal_is_named_without_the_commits_that_were_not_answered(scene: Scene) -> None:
+    refused = {"TimeoutError": 7, "GroupAuthorizationFailedError": 2}
+    scene.at(0, source=replace(scene.snapshot.source, commits_refused=refused))
+    (problem,) = scene.observer.look().problems
+    assert problem.what.startswith("Kafka refuses our commits (2 × GroupAuthorizationFailedError).")
+    assert problem.fix == "Allow this user to commit for group millrace-clicks."
+
+
 def test_a_minute_of_samples_is_kept_however_often_somebody_looks(scene: Scene) -> None:
     for tenth in range(3000):
         scene.at(tenth / 10)
