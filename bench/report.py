@@ -44,6 +44,9 @@ MEANINGS: Mapping[str, Meaning] = {
         "1,000 half-open connections and 50 flooding ones: `/livez` on `api.probes` within, p99, ms", "< 100"
     ),
     "checkpoint_stall_p99_ms": Meaning("10 million parameters: training waits for a checkpoint, p99, ms", "≤ 60"),
+    "nan_look_cost": Meaning(
+        "10 million parameters, a save every 10 s: share of the time that the look for NaN before it takes", "≤ 0.005"
+    ),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
     "passes_4_over_1_points": Meaning(
@@ -64,6 +67,7 @@ DETAILS: Mapping[str, str] = {
     "flood_freshness_rise_ms": "by how much a flooded API delays learning, p99, ms (aim: < 200)",
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
+    "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
     "checkpoint_cost_share": "what one save every 10 s costs of the learning (aim: ≤ 0.02)",
     "checkpoint_next_call_p50_ms": "by how much the call after a save takes longer than quiet ones, the median, ms",
     "checkpoint_noise_p99_ms": "by how much calls differ without a save, p99, ms",

@@ -27,6 +27,6 @@ class Reason(StrEnum):
     NOT_FINITE = "not_finite"
     """A field holds NaN or an infinity."""
     UPDATE_NOT_FINITE = "update_not_finite"
-    """The record decodes, yet a training step with it gives a loss or gradient that is not finite."""
+    """The record decodes, yet a training step with it gives a loss, gradient or weight that is not finite."""
     STEP_RAISED = "step_raised"
     """The record decodes, yet `preprocess` or a training step raises an error with it."""

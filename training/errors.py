@@ -11,6 +11,7 @@ MillraceError
 │   └── ProfileBusyError         another profile is being taken
 ├── DataLossError (exit 4)
 │   └── LossyRewindError     a rewind would read again what Kafka no longer has
+├── StateNotFiniteError (exit 1) the model's state holds NaN or infinity, so it is not saved
 ├── CorruptError (exit 4)        the files on disk are not what was written
 │   └── AllCorruptError          no checkpoint that may be loaded verifies; only --start-over starts afresh
 ├── NewerFormatError (exit 4)    a later version wrote the file; this one neither reads nor deletes it
@@ -21,6 +22,7 @@ MillraceError
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from consumers.errors import ConfigError, DataLossError, MillraceError
@@ -92,6 +94,18 @@ class NoRoomError(CheckpointError):
 
 class StepError(MillraceError, RuntimeError):
     """A training step or `preprocess` raised, and setting records aside is not allowed or would not help."""
+
+
+class StateNotFiniteError(MillraceError, ArithmeticError):
+    """The state of the model holds NaN or infinity; it is neither saved nor used any more."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        self.gist = f"NaN or infinity in {names[0]}{more}"
+        super().__init__(
+            f"{names[0]}{more} hold NaN or infinity, so this state is not saved, and the newest checkpoint is the last "
+            "good one; a start learns again from there, and sets the records aside that are the cause"
+        )
 
 
 class ProfileError(MillraceError, RuntimeError):

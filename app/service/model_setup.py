@@ -67,13 +67,16 @@ def watched_of(learner: Learner, settings: Settings) -> Watched:
     return choose_watched(metrics.directions, live.watch, live.better, first=preferred(metrics.metrics))
 
 
-def examine(learner: Learner) -> list[Finding]:
-    """Return every claim that a start proves on the model, and whether it holds."""
+def examine(learner: Learner, *, whole_batches: bool = False) -> list[Finding]:
+    """Return every claim that a start proves on the model, and whether it holds; some need no proof on whole batches.
+
+    A batch is whole where `training.partial_batches` is `wait`.
+    """
     with _model_at_fault("it fails on the rows of the proof"):
         if not repeats_itself(learner):
             detail = "preprocess gives something else each time, as random numbers do"
             return [Finding(claim="a record weighs the same everywhere", holds=None, detail=detail)]
-        findings = ModelProof(learner).findings()
+        findings = ModelProof(learner, whole_batches=whole_batches).findings()
         failed = any(finding.holds is False for finding in findings)
         if failed and learner.probes.sample is not None:
             findings = _looked_at_twice(learner, findings)
@@ -100,7 +103,7 @@ def _looked_at_twice(learner: Learner, findings: Sequence[Finding]) -> list[Find
 
 def prove(learner: Learner, settings: Settings) -> list[Finding]:
     """Examine the model; where a claim does not hold, raise ModelError or only warn, as training.proof says."""
-    findings = examine(learner)
+    findings = examine(learner, whole_batches=settings.training.partial_batches == "wait")
     for finding in findings:
         if finding.holds is None:
             log.warning("not shown: %s: %s", finding.claim, finding.detail)

@@ -29,6 +29,7 @@ class Lengths:
     siege_s: int = 30
     saves: int = 15
     save_every_s: int = 3
+    looks: int = 60
     memory_s: int = 90
     starts: int = 3
     at_once: int = 1
@@ -49,6 +50,7 @@ QUICK = Lengths(
     siege_s=3,
     saves=2,
     save_every_s=2,
+    looks=10,
     memory_s=6,
     starts=1,
     at_once=4,
@@ -127,6 +129,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "checkpoint_next_call_p50_ms": "next_call_p50_ms",
                 "checkpoint_noise_p99_ms": "noise_p99_ms",
             },
+        ),
+        ServiceCase(
+            "nan-look",
+            "nan_look.py",
+            {"looks": lengths.looks},
+            {"nan_look_cost": "nan_look_cost"},
+            {"nan_look_p50_ms": "look_p50_ms"},
         ),
         ServiceCase(
             "off-cpu-step",

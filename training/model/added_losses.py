@@ -7,7 +7,7 @@ Owns the wrapping of the model's method; its methods with tensors run while a st
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +25,9 @@ class AddedLosses:
 
     def __init__(self, model: Any) -> None:
         self._step = _WeighedStep()
+        self._model = model
+        self.of_batches = False
+        """Whether a layer added one number for all rows; Keras collects losses of weights by itself."""
         # Private, because Keras has no public place where the sum of an added loss is taken.
         model._aggregate_additional_loss = self._weighed(model._aggregate_additional_loss)  # noqa: SLF001 - as above
 
@@ -37,6 +40,11 @@ class AddedLosses:
             weights = self._step.weights
             if weights is not None and loss.shape.rank == 1 and loss.shape == weights.shape:
                 loss = tf.reduce_mean(loss * tf.cast(weights, loss.dtype))
+            else:
+                self.of_batches |= any(loss is own for layer in self._layers() for own in layer._losses)  # noqa: SLF001 - as above
             return aggregate(loss)
 
         return weighed
+
+    def _layers(self) -> Iterator[Any]:
+        yield from self._model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk

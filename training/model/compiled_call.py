@@ -10,6 +10,7 @@ Owns the traced function and everything it closes over (finite guard, metrics, w
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.finite_guard import FiniteGuard
 from training.model.metrics import CompiledMetrics
-from training.model.variables import optimizer_variables
+from training.model.variables import model_variables, optimizer_variables, optimizers_of
 from training.model.witness import Witness
 
 
@@ -38,6 +39,18 @@ class CallResult:
     """By batch: the loss of the global batch, before its first update."""
     states: tuple[npt.NDArray[np.float64], ...]
     """The metrics' states over the batches that were applied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """What one batch would have done to the weights by way of the optimizers."""
+
+    gradients: Mapping[tuple[int, str, str], npt.NDArray[np.float64]]
+    """By the number of the update, its optimizer and the variable: the gradient, summed over the replicas."""
+    loss: float
+    """As the live metrics count it; NaN where the step reports none."""
+    graph: Any
+    """The graph in which it was computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +78,7 @@ class TrainingCall:
         self._optimizer_variables = list(optimizer_variables(model).values())
         self._function = tf.function(self._call, reduce_retracing=True)
         self._stated_texts: frozenset[str] | None = None
+        self._recorder = tf.function(self._record)
 
     def __call__(self, rows: Rows, *, passes: int | None = None) -> CallResult:
         """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do."""
@@ -88,6 +102,28 @@ class TrainingCall:
         with self.strategy.scope():
             return self._function.get_concrete_function(tf.TensorSpec([], tf.int32), *rows)
 
+    @property
+    def adds_loss_of_batches(self) -> bool:
+        """Whether a layer added a loss of one number for all rows when the step was traced."""
+        return self._added_losses.of_batches
+
+    def record(self, rows: Rows) -> RecordedStep:
+        """Run a block's first batch, of any size, without an update; return what would reach the optimizers.
+
+        What the step changes otherwise (seeds, statistics, weights that it assigns by itself) is changed.
+        """
+        batch = tf.nest.map_structure(
+            lambda column: column[0], (rows.features, rows.labels, rows.weights, rows.offsets)
+        )
+        with self.strategy.scope(), self._finite_guard.recording():
+            graph = self._recorder.get_concrete_function(*batch).graph
+            gradients, loss = self._recorder(*batch)
+        return RecordedStep(
+            gradients={place: np.asarray(gradient, np.float64) for place, gradient in gradients.items()},
+            loss=float(loss),
+            graph=graph,
+        )
+
     def _stated(self, rows: Rows) -> frozenset[str]:
         """Return what the assertions in the call state; it was traced before it raised."""
         if self._stated_texts is None:
@@ -109,11 +145,18 @@ class TrainingCall:
         self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
         return applied, losses.stack(), self.metrics.read()
 
+    def _record(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+        self.metrics.reset()
+        gradients, shares = self.strategy.run(self._recorded_step, args=(features, labels, weights, offsets))
+        total = partial(self.strategy.reduce, tf.distribute.ReduceOp.SUM, axis=None)
+        return {place: total(gradient) for place, gradient in gradients.items()}, total(shares)
+
     def _learn_batch(self, passes: Any, batch: Any) -> Any:
         """Learn one batch on all replicas, in all passes. Where an update is not finite, undo what has changed."""
         # With one pass weights and optimizer are not among them: the finite guard keeps a bad update away from these.
+        # Of several passes or optimizers some may have made their updates before another's was found to be bad.
         guarded = [*self.model.non_trainable_variables, *self.metrics.variables]
-        if self.options.passes > 1:
+        if self.options.passes > 1 or len(optimizers_of(self.model)) > 1:
             guarded += [*self.model.trainable_variables, *self._optimizer_variables]
         before = [tf.convert_to_tensor(variable.value) for variable in guarded]
         verdicts, shares = self.strategy.run(self._first_step, args=batch)
@@ -147,8 +190,7 @@ class TrainingCall:
         if self.options.inference_pass:
             self._score(x, y, w)
         logs = self.model.train_step((x, y, w))
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        return self._finite_guard.verdict(), self._loss(logs, replicas)
+        return self._finite_guard.verdict(), self._loss(logs)
 
     def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         """Learn the replica's rows once more; they were scored in the first pass."""
@@ -157,10 +199,21 @@ class TrainingCall:
         self.model.train_step((x, y, w))
         return self._finite_guard.verdict()
 
+    def _recorded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+        logs = self.model.train_step(self._open(features, labels, weights, offsets))
+        names = {id(variable): key for key, variable in model_variables(self.model).items()}
+        gradients = {
+            (at, update.optimizer, names.get(id(variable), variable.name)): tf.convert_to_tensor(gradient)
+            for at, update in enumerate(self._finite_guard.updates())
+            for variable, gradient in zip(update.variables, update.gradients, strict=True)
+            if gradient is not None
+        }
+        return gradients, self._loss(logs)
+
     def _open(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any]:
         """Begin the tracing of a step: return the replica's own rows as the model takes them."""
         context = tf.distribute.get_replica_context()
-        mine = replica_rows(self.options.batch_size, context.num_replicas_in_sync, context.replica_id_in_sync_group)
+        mine = replica_rows(weights.shape[0], context.num_replicas_in_sync, context.replica_id_in_sync_group)
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         self._finite_guard.open()
         self._added_losses.open(w)
@@ -173,11 +226,12 @@ class TrainingCall:
         self.model.compute_metrics(x, y, y_pred, sample_weight=w)
         self.metrics.mute()
 
-    def _loss(self, logs: Any, replicas: int) -> Any:
+    def _loss(self, logs: Any) -> Any:
         """Return the replica's portion of the batch's loss: the portions add up to the loss of the global batch."""
         share = self._finite_guard.loss()
         if share is None:
-            share = tf.cast(logs.get("loss", float("nan")), tf.float32) / replicas
+            # Keras' own steps report the mean over the replica's rows, and so does one of the user's.
+            share = tf.cast(logs.get("loss", float("nan")), tf.float32) / self.strategy.num_replicas_in_sync
         return tf.cast(share, tf.float32)
 
 

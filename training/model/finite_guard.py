@@ -1,12 +1,16 @@
 """The finite guard: no update that is not finite is ever applied.
 
 Wraps the `apply` of each optimizer, so that the model's own `train_step` runs as it is: in the graph, the gradients of
-all replicas (and the loss, where the model computes it by `compute_loss`) are checked together; where anything is NaN
-or infinite the whole update is left out, the iteration counter included, on every replica alike.
+all replicas (and every loss that the step has computed by `compute_loss` so far) are checked together; where anything
+is NaN or infinite the whole update is left out, the iteration counter included, on every replica alike.
+
+For the proof the same wrapping can record what reaches the optimizers instead of applying it.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -14,12 +18,23 @@ import tensorflow as tf
 from training.model.variables import optimizers_of
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedUpdate:
+    """What one call of an optimizer's `apply` was given, on one replica."""
+
+    optimizer: str
+    variables: Sequence[Any]
+    gradients: Sequence[Any]
+    """One for each variable; None where the loss does not depend on it."""
+
+
 class _GuardedStep(threading.local):
-    """The losses and verdicts of the step being traced. Each replica is traced in a thread of its own, in turns."""
+    """The losses, verdicts and updates of the step being traced. Each replica is traced in a thread of its own."""
 
     def __init__(self) -> None:
         self.losses: list[Any] = []
         self.verdicts: list[Any] = []
+        self.updates: list[RecordedUpdate] = []
 
 
 class FiniteGuard:
@@ -27,14 +42,15 @@ class FiniteGuard:
 
     def __init__(self, model: Any) -> None:
         self._step = _GuardedStep()
+        self._recording = False
         # Replaced on the objects, so that a train_step of the user's own passes through the guard as well.
-        for optimizer in optimizers_of(model).values():
-            optimizer.apply = self._guarded(optimizer.apply)
+        for name, optimizer in optimizers_of(model).items():
+            optimizer.apply = self._guarded(name, optimizer, optimizer.apply)
         model.compute_loss = self._noted(model.compute_loss)
 
     def open(self) -> None:
         """Begin the tracing of a step."""
-        self._step.losses, self._step.verdicts = [], []
+        self._step.losses, self._step.verdicts, self._step.updates = [], [], []
 
     def verdict(self) -> Any:
         """Return whether every update of the step was finite, as a tensor; true where the step made none."""
@@ -42,8 +58,24 @@ class FiniteGuard:
         return tf.reduce_all(tf.stack(verdicts))
 
     def loss(self) -> Any | None:
-        """Return the replica's portion of the global batch's loss; None where the model does not use `compute_loss`."""
+        """Return the replica's portion of the global batch's loss; None where the model does not use `compute_loss`.
+
+        Of several losses in one step, as of two optimizers that each have their own, it is the last one.
+        """
         return self._step.losses[-1] if self._step.losses else None
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Trace steps whose updates are recorded and not applied."""
+        self._recording = True
+        try:
+            yield
+        finally:
+            self._recording = False
+
+    def updates(self) -> Sequence[RecordedUpdate]:
+        """Return the updates of the step that was traced while recording, in their order."""
+        return self._step.updates
 
     def _noted(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -53,12 +85,16 @@ class FiniteGuard:
 
         return noted
 
-    def _guarded(self, apply: Callable[..., Any]) -> Callable[..., None]:
+    def _guarded(self, name: str, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., None]:
         def guarded(grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
             gradients = list(grads)
             variables = None if trainable_variables is None else list(trainable_variables)
+            if self._recording:
+                known = variables or optimizer._trainable_variables  # noqa: SLF001 - as Keras' apply finds them
+                self._step.updates.append(RecordedUpdate(optimizer=name, variables=known, gradients=gradients))
+                return
             present = [gradient for gradient in gradients if gradient is not None]
-            bad = _not_finite([*present, *self._step.losses[-1:]])
+            bad = _not_finite([*present, *self._step.losses])
 
             def merged(strategy: Any, bad: Any, *present: Any) -> Any:
                 # Decided outside of the replicas, so that all take the same branch; `apply` works only in

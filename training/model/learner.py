@@ -4,6 +4,7 @@ Owns the model from its building on; everything that touches TensorFlow variable
 thread while it is built and on the trainer's thread from then on.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch
+from training.model.finite_look import FiniteLook
 from training.model.metrics import metric_at_fault, metric_refusal
 from training.model.probe_batches import Probe
 from training.model.probe_rows import ProbeRows, ReadSample
@@ -29,6 +31,7 @@ from training.model.strategy import DeviceOptions, make_strategy
 from training.model.variables import VariablesPart, model_variables, optimizer_variables, rates_of, refuse_uncaptured
 from training.model.witness import Witness
 
+log = logging.getLogger(__name__)
 Preprocess = Callable[..., Any]
 Mask = npt.NDArray[np.bool_]
 
@@ -92,6 +95,7 @@ class Learner:
                     inference_pass=self._behaves_differently(rows),
                 ),
             )
+        self._look = self._finite_look()
 
     def alone(self) -> "Learner":
         """Build the same model again, by the same code, on one replica."""
@@ -175,6 +179,10 @@ class Learner:
         self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
         refuse_uncaptured(function, [*self.state, *self.metric_variables()], deterministic=deterministic)
 
+    def not_finite(self) -> list[str]:
+        """Return the variables of model and optimizers that hold NaN or infinity; none where all are finite."""
+        return self._look.not_finite()
+
     def metric_variables(self) -> list[Any]:
         """Return the states that each call resets, and the trackers of losses, which nothing reads."""
         return list(self.model.metrics_variables) + self.call.metrics.variables
@@ -228,6 +236,18 @@ class Learner:
         # Before the first call, because its traced loop cannot create variables.
         if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
+
+    def _finite_look(self) -> FiniteLook:
+        """Return the look at this model's state; refuse one that can learn nothing from its first weights."""
+        optimizers = {f"optimizer/{key}": variable for key, variable in optimizer_variables(self.model).items()}
+        look = FiniteLook({**model_variables(self.model), **optimizers})
+        weights = {id(variable) for variable in self.model.trainable_variables}
+        known = model_variables(self.model)
+        if bad := sorted(key for key in look.by_design if key not in known or id(known[key]) in weights):
+            raise ModelError(f"model.build: {bad[0]} begins with NaN or infinity; look at its initializer")
+        for key in sorted(look.by_design):
+            log.warning("%s begins with NaN or infinity, so no checkpoint looks at whether it is finite", key)
+        return look
 
     def _infer(self, probe: Probe) -> None:
         """Run the model on a probe as it will be used; what the pass moves (seeds) is put back."""

@@ -45,6 +45,8 @@ class CompiledMetrics:
         """Metrics whose values would be wrong, as their states cannot be added up; their values are not shown."""
         self.weighted: set[str] = set()
         """Metrics that the step gives the records' weights; known once it is traced."""
+        self.of_batches: set[str] = set()
+        """Metrics that the step gives one value a batch, as a mean of losses is; known once it is traced."""
         self._results = tf.function(self._stateless_results)
         self._computing = ""
         losses = [metric for metric in _flat(model.metrics) if metric not in self.metrics.values()]
@@ -122,6 +124,8 @@ class CompiledMetrics:
                 return None
             # What a Mean is given need not be one value a row. A third argument is the weight.
             compares = len(args) + len(kwargs.keys() & {"y_true", "y_pred"}) >= 2
+            if not compares and _is_one_value(args[0] if args else kwargs.get("values")):
+                self.of_batches.add(name)
             unweighted = kwargs.get("sample_weight") is None and len(args) < 3
             if compares and not unweighted:
                 self.weighted.add(name)
@@ -130,6 +134,10 @@ class CompiledMetrics:
             return update_state(*args, **kwargs)
 
         return weighted
+
+
+def _is_one_value(value: Any) -> bool:
+    return value is not None and not isinstance(value, Mapping) and tf.convert_to_tensor(value).shape.rank == 0
 
 
 def preferred(metrics: Mapping[str, Any]) -> list[str]:

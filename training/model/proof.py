@@ -1,30 +1,39 @@
 """The proof at every start, on the user's own model: a record has the same weight everywhere.
 
-It runs the real compiled call on made-up rows and compares what the state is afterwards, then puts the state back:
+It runs the real compiled call on made-up rows and compares what the state is afterwards, then puts the state back. It
+also records what reaches the optimizers (`training/model/row_pull.py`), because an optimizer may hide a wrong pull:
 
-1. what absent rows hold changes nothing: neither a weight nor a metric;
-2. a present row pulls with 1/B of the global batch, in a full batch and in a partial one;
+1. what absent rows hold changes nothing: neither a weight nor a metric, and a batch of them counts in no metric;
+2. a present row pulls with 1/B of the global batch, in a full batch and in a partial one, and something is learnt;
 3. one replica and several come to the same weights (where there are several, and the model draws no random numbers).
 
 A model that fails is refused with the layer or metric at fault and what to do, or only warned of (`training.proof`).
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
+import tensorflow as tf
 
+from pipelines.blocks import Rows
 from training.model.compiled_call import CallResult
 from training.model.learner import Learner, Mask
 from training.model.probe_batches import Probe
+from training.model.row_pull import RecordedBatch, differing, divides_by, ratio, together
 from training.model.variables import assign, model_variables, optimizer_variables, read
 
 Values = dict[str, npt.NDArray[Any]]
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
+_ROUNDING, _COARSE_ROUNDING = 1e-3, 0.1
+"""By how much pulls that should be equal may differ: in float32, and where a layer computes in 16 bits."""
+_FAINT = 1e-3
+"""Weights so small that no gradient reaches the bound at which a step clips it."""
+_EVERYWHERE = "a record weighs the same everywhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +61,12 @@ class _NotFiniteError(Exception):
 class ModelProof:
     """Examines one learner, and leaves its state as it was."""
 
-    def __init__(self, learner: Learner) -> None:
-        self._learner = learner
+    def __init__(self, learner: Learner, *, whole_batches: bool = False) -> None:
+        self._learner, self._whole_batches = learner, whole_batches
         self._variables = {**model_variables(learner.model), **optimizer_variables(learner.model)}
+        weights = {id(variable) for variable in learner.model.trainable_variables}
+        self._weights = [key for key, variable in self._variables.items() if id(variable) in weights]
+        self._rounding = _COARSE_ROUNDING if _is_coarse(learner.model) else _ROUNDING
         self._probe = self._finite_probe()
 
     def findings(self) -> list[Finding]:
@@ -62,25 +74,61 @@ class ModelProof:
         if self._probe is None:
             detail = "the model gives NaN or infinity on made-up rows; its own records will show"
             return [Finding(claim="absent rows change nothing", holds=None, detail=detail)]
-        findings = [self._absent_rows(self._probe), self._weight_of_a_row(self._probe)]
+        once, again = self.recorded(self._probe), self.recorded(self._probe)
+        if differing(once.pulls, again.pulls, self._rounding):
+            detail = (
+                "the step gives something else each time: it draws random numbers outside of Keras' seed generators"
+            )
+            return [Finding(claim=_EVERYWHERE, holds=None, detail=detail)]
+        absent = self._absent_rows(self._probe)
+        if absent.holds is False and self._whole_batches:
+            detail = (
+                f"training.partial_batches: wait leaves absent rows to a search for culprits alone ({absent.detail})"
+            )
+            absent = Finding(claim=absent.claim, holds=None, detail=detail)
+        findings = [absent, self._pull_of_a_row(self._probe, once)]
         if self._learner.replicas > 1:
             findings.append(self._replicas(self._probe))
         return findings
 
     def outcome(self, probe: Probe, present: Mask | None = None) -> StateAfterCall:
         """Run one batch from the present state, copy the resulting state, and restore the present one."""
+        with self._undone():
+            # One pass: after more of them the sum of two halves' updates is no longer the update of the whole.
+            result = self._learner.call(self._learner.rows_of(probe, present), passes=1)
+            after = {key: np.array(read(variable)) for key, variable in self._variables.items()}
+        return StateAfterCall(after, result)
+
+    def recorded(
+        self, probe: Probe, present: Mask | None = None, *, weight: float = 1.0, times: int = 1
+    ) -> RecordedBatch:
+        """Record one batch from the present state, with its weights multiplied or its rows repeated; undo it."""
+        rows = self._learner.rows_of(probe, present)
+        rows = rows._replace(weights=rows.weights * weight)
+        with self._undone() as before:
+            step = self._learner.call.record(_repeated(rows, times))
+            moved = {key: np.array(read(v)) - before[key] for key, v in self._variables.items() if _is_float(v)}
+        direct = {f"{key}, assigned by the step,": moved[key] for key in self._weights if moved[key].any()}
+        gradients = {_place(*place): gradient for place, gradient in step.gradients.items()}
+        return RecordedBatch(
+            pulls={**gradients, **{key: value.astype(np.float64) for key, value in direct.items()}},
+            loss=step.loss,
+            graph=step.graph,
+            assigned=frozenset(key for key, value in moved.items() if value.any()),
+        )
+
+    @contextmanager
+    def _undone(self) -> Iterator[Values]:
+        """Give a copy of the present state, and restore it at the end."""
         before = {key: np.array(read(variable)) for key, variable in self._variables.items()}
         # The made-up offsets are counted by the call as well, and the ledger knows nothing of them.
         witness = np.array(read(self._learner.witness.variable))
         try:
-            # One pass: after more of them the sum of two halves' updates is no longer the update of the whole.
-            result = self._learner.call(self._learner.rows_of(probe, present), passes=1)
-            after = {key: np.array(read(variable)) for key, variable in self._variables.items()}
+            yield before
         finally:
             for key, variable in self._variables.items():
                 assign(variable, before[key])
             assign(self._learner.witness.variable, witness)
-        return StateAfterCall(after, result)
 
     def _absent_rows(self, probe: Probe) -> Finding:
         claim = "absent rows change nothing"
@@ -89,31 +137,82 @@ class ModelProof:
             return Finding(claim=claim, holds=None, detail=f"a batch of {size} is too small to show it")
         half = size // 2
         present = np.arange(size) < half
-        one = self.outcome(probe.arranged(_order(size, half, fill=0)), present)
-        other = self.outcome(probe.arranged(_order(size, half, fill=half - 1)), present)
-        moved = _differences(one.values, other.values)
+        arranged = [probe.arranged(_order(size, half, fill=fill)) for fill in (0, half - 1)]
+        one, other = (self.outcome(rows, present) for rows in arranged)
+        pulls, others = (self.recorded(rows, present).pulls for rows in arranged)
+        moved = _differences(one.values, other.values) or differing(pulls, others, _ROUNDING)
         if moved:
             return Finding(claim=claim, holds=False, detail=self._blame(moved))
-        wrong = self._metrics_that_differ(one, other)
-        if wrong:
+        if wrong := self._metrics_that_differ(one, other):
             text = f"metric {wrong[0]} counts absent rows: compile it in metrics=[…], or update it with sample_weight"
+            return Finding(claim=claim, holds=False, detail=text)
+        if wrong := self._metrics_that_count_nothing(probe):
+            text = (
+                f"metric {wrong[0]} counts a batch without any records: have its update_state multiply by "
+                "sample_weight whatever it adds up, counts included"
+            )
             return Finding(claim=claim, holds=False, detail=text)
         return Finding(claim=claim, holds=True)
 
-    def _weight_of_a_row(self, probe: Probe) -> Finding:
-        """Check that the losses of two halves, each alone in the batch, add up to the loss of the whole."""
+    def _pull_of_a_row(self, probe: Probe, whole: RecordedBatch) -> Finding:
+        """Check that two halves, each alone in the batch, pull together as the whole does, and that B divides it."""
         claim = "a present row pulls with 1/B of the global batch"
-        first = np.arange(self._learner.options.batch_size) % 2 == 0  # on every replica half of its rows
-        none = np.zeros_like(first)
-        # A loss of regularization is in every batch, with or without rows, so the loss of no rows is subtracted.
-        apart, left, right, whole = (
-            float(self.outcome(probe, present).result.losses[0]) for present in (none, first, ~first, ~none)
-        )
+        if not whole.pulls and not whole.assigned:
+            name = type(self._learner.model).__name__
+            text = (
+                f"{name}.train_step updates nothing: it hands no gradient to an optimizer and assigns no weight; "
+                "call self.optimizer.apply(gradients, self.trainable_variables), and see that something is trainable"
+            )
+            return Finding(claim=claim, holds=False, detail=text)
+        wrong = self._not_additive(probe, 1.0)
+        # Where a step clips gradients by itself they do not add up; below the bound they do.
+        if wrong and self._not_additive(probe, _FAINT):
+            return Finding(claim=claim, holds=False, detail=_of_present_rows(wrong[0]))
+        if self._ignores_size(probe, whole):
+            text = (
+                "the loss is a sum over rows, so that a batch twice as large pulls twice as far: use the default "
+                "reduction, sum_over_batch_size, or divide by training.batch_size"
+            )
+            return Finding(claim=claim, holds=False, detail=text)
+        return self._reported_loss(claim, probe)
+
+    def _not_additive(self, probe: Probe, weight: float) -> list[str]:
+        """Return where two halves of a batch do not pull together as the whole does."""
+        # What is in every batch, with or without rows (a loss of regularization), is subtracted.
+        apart, left, right, whole = (self.recorded(probe, present, weight=weight) for present in self._halves())
+        halves, both = [left.beyond(apart), right.beyond(apart)], whole.beyond(apart)
+        return differing(together(*halves), both, self._rounding, beside=halves)
+
+    def _halves(self) -> tuple[Mask, Mask, Mask, Mask]:
+        """Return masks of no rows, of two halves, and of all; of each half every replica has half of its rows."""
+        first = np.arange(self._learner.options.batch_size) % 2 == 0
+        return np.zeros_like(first), first, ~first, np.ones_like(first)
+
+    def _ignores_size(self, probe: Probe, whole: RecordedBatch) -> bool:
+        """Return whether the same rows several times over pull several times as far; False where that cannot be run."""
+        size, replicas = self._learner.options.batch_size, self._learner.replicas
+        times = replicas + 1  # so that a replica's share of the rows is not the size that is looked for below
+        none = np.zeros(size, np.bool_)
+        try:
+            larger, apart = self.recorded(probe, times=times), self.recorded(probe, none, times=times)
+        except Exception:  # noqa: BLE001 - the user's own code may need the batch to have the size that it has
+            return False
+        pulled = ratio(larger.beyond(apart), whole.beyond(self.recorded(probe, none)))
+        # A step that divides by a batch size of its own pulls with 1/B as well, and has that number in its graph.
+        share = size / replicas
+        return pulled > (1 + times) / 2 and not divides_by(larger.graph, [size, share, 1 / size, 1 / share])
+
+    def _reported_loss(self, claim: str, probe: Probe) -> Finding:
+        """Check the same of the loss that the live metrics show."""
+        apart, left, right, whole = (self.recorded(probe, present).loss for present in self._halves())
         if np.isnan([apart, left, right, whole]).any():
-            return Finding(claim=claim, holds=None, detail="the model's train_step reports no finite loss")
-        if np.isclose((left - apart) + (right - apart), whole - apart, rtol=1e-3, atol=1e-6):
+            return Finding(claim=claim, holds=True, detail="the model's train_step reports no finite loss")
+        if np.isclose((left - apart) + (right - apart), whole - apart, rtol=self._rounding, atol=1e-6):
             return Finding(claim=claim, holds=True)
-        text = "the loss is a mean over present rows: use the default reduction, sum_over_batch_size"
+        text = (
+            "the loss that train_step reports is a mean over present rows, and the live loss would be wrong: use "
+            "self.compute_loss, or report the mean over all rows of the batch"
+        )
         return Finding(claim=claim, holds=False, detail=text)
 
     def _replicas(self, probe: Probe) -> Finding:
@@ -127,8 +226,18 @@ class ModelProof:
         size = self._learner.options.batch_size
         for rows in (size, max(1, size // (2 * replicas))):
             present = np.arange(size) < rows
-            several, alone = self.outcome(probe, present), single.outcome(probe, present)
-            moved = _differences(several.values, alone.values)
+            several, alone = self.recorded(probe, present), single.recorded(probe, present)
+            if moved := differing(several.pulls, alone.pulls, self._rounding):
+                return Finding(claim=claim, holds=False, detail=self._blame_replicas(moved[0], several, alone))
+            if not np.isclose(several.loss, alone.loss, rtol=self._rounding, atol=1e-6, equal_nan=True):
+                text = (
+                    f"train_step reports a loss of {alone.loss:.4g} on 1 and of {several.loss:.4g} on {replicas}: use "
+                    "self.compute_loss, or report the mean over the replica's own rows"
+                )
+                return Finding(claim=claim, holds=False, detail=text)
+            if self._rounding == _COARSE_ROUNDING:
+                continue  # an optimizer such as Adam turns the rounding of a small gradient into a whole step
+            moved = _differences(self.outcome(probe, present).values, single.outcome(probe, present).values)
             if moved:
                 return Finding(claim=claim, holds=False, detail=self._blame(moved))
         return Finding(claim=claim, holds=True)
@@ -153,12 +262,46 @@ class ModelProof:
         if norms:
             return (
                 f"layer {norms[0]} (BatchNormalization) takes its statistics over absent rows and by replica: use "
-                "LayerNormalization or GroupNormalization, or accept it with training.proof: warn"
+                "LayerNormalization or GroupNormalization, or on one replica training.partial_batches: wait, or accept "
+                "it with training.proof: warn"
+            )
+        regularized = [layer.name for layer in layers if getattr(layer, "activity_regularizer", None) is not None]
+        if regularized:
+            return (
+                f"layer {regularized[0]} has an activity_regularizer, which counts the activations of absent rows: "
+                "regularize the kernel instead, have the layer call add_loss with one value a row, or accept it with "
+                "training.proof: warn"
+            )
+        if self._learner.call.adds_loss_of_batches:
+            return (
+                "a layer calls add_loss with one number that is taken over all rows, absent ones among them: give it "
+                "one value a row, which is then weighed and averaged, or accept it with training.proof: warn"
             )
         return (
             f"{moved[0]} comes out otherwise: whatever computes it mixes the rows of a batch or ignores sample_weight; "
             "honour the weights there, or accept it with training.proof: warn"
         )
+
+    def _blame_replicas(self, place: str, several: RecordedBatch, alone: RecordedBatch) -> str:
+        times = ratio(several.pulls, alone.pulls)
+        return (
+            f"{place} is {times:.3g} times as large on {self._learner.replicas} replicas as on one: what the replicas "
+            "hand to the optimizer is added up, so divide by the global batch; self.compute_loss does"
+        )
+
+    def _metrics_that_count_nothing(self, probe: Probe) -> list[str]:
+        """Return the metrics whose values a batch without records changes, beside a batch with some."""
+        none = np.zeros(self._learner.options.batch_size, np.bool_)
+        empty, whole = self.outcome(probe, none).result.states, self.outcome(probe).result.states
+        metrics, wrong, at = self._learner.call.metrics, [], 0
+        for name, metric in metrics.metrics.items():
+            own = slice(at, at + len(metric.variables))
+            alone, beside = whole[own], [a + b for a, b in zip(whole[own], empty[own], strict=True)]
+            # What is given one value a batch, as a mean of losses is, has no rows to weigh.
+            if name not in metrics.of_batches and not _same_values(_value(metric, alone), _value(metric, beside)):
+                wrong.append(name)
+            at = own.stop
+        return wrong
 
     def _metrics_that_differ(self, one: StateAfterCall, other: StateAfterCall) -> list[str]:
         wrong, at = [], 0
@@ -186,3 +329,42 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
         if not np.allclose(one[key], other[key], rtol=_RELATIVE, atol=_ABSOLUTE)
     }
     return sorted(gaps, key=lambda key: -gaps[key])
+
+
+def _value(metric: Any, states: Sequence[npt.NDArray[Any]]) -> Any:
+    """Return a metric's value for these states."""
+    pairs = zip(states, metric.variables, strict=True)
+    return metric.stateless_result([tf.constant(state, tf.as_dtype(variable.dtype)) for state, variable in pairs])
+
+
+def _same_values(one: Any, other: Any) -> bool:
+    pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
+    return all(np.allclose(a, b, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True) for a, b in pairs)
+
+
+def _repeated(rows: Rows, times: int) -> Rows:
+    """Return a block whose batch holds the same rows several times over."""
+    repeated: Rows = tf.nest.map_structure(lambda column: tf.concat([column] * times, axis=1), rows)
+    return repeated
+
+
+def _place(update: int, optimizer: str, variable: str) -> str:
+    by = "" if optimizer == "optimizer" else f" for {optimizer}"
+    return f"the gradient of {variable}{by}" + (f" in update {update + 1}" if update else "")
+
+
+def _of_present_rows(place: str) -> str:
+    return (
+        f"{place} is not the sum of what the rows pull by themselves, as if the loss were a mean over present rows: "
+        "use the default reduction, sum_over_batch_size, or divide by the number of all rows of the batch"
+    )
+
+
+def _is_coarse(model: Any) -> bool:
+    """Return whether some layer computes in 16 bits."""
+    layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
+    return any(getattr(layer, "compute_dtype", None) in {"bfloat16", "float16"} for layer in layers)
+
+
+def _is_float(variable: Any) -> bool:
+    return bool(tf.as_dtype(variable.dtype).is_floating)

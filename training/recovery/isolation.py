@@ -1,5 +1,7 @@
 """Isolation of culprits: learns a block that makes a call raise, all of it once but for the records that raise.
 
+A try whose call returns and leaves NaN or infinity in the state counts as one that raised.
+
 The whole block is tried, then its batches one by one, then halves, down to single records, each as a call of its own.
 Before each try every variable is copied, and copied back if the try raises, so that a culprit leaves no trace on any
 replica: no weight, no statistic, no count of the witness. A record that raises alone is a culprit. What is learnt, and
@@ -23,8 +25,9 @@ import tensorflow as tf
 
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
+from consumers.reasons import Reason
 from pipelines.blocks import Rows
-from training.errors import op_gist
+from training.errors import StateNotFiniteError, op_gist
 from training.model.compiled_call import batch_of
 from training.model.culprit_search import only
 from training.model.learner import Learner, Lesson
@@ -69,21 +72,29 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a try failed."""
+
+    gist: str
+    reason: Reason = Reason.STEP_RAISED
+
+
+@dataclass(frozen=True, slots=True)
 class Culprit:
-    """A record that makes a training step or `preprocess` raise."""
+    """A record that makes a training step or `preprocess` raise, or leaves a state that is not finite."""
 
     partition: int
     """The partition's index in the table of the incarnation."""
     offset: int
-    gist: str
+    fault: Fault
 
 
 class TooManyCulpritsError(Exception):
     """The search has found more culprits than single bad records explain."""
 
-    def __init__(self, count: int, gist: str) -> None:
-        super().__init__(f"{count} records: {gist}")
-        self.count, self.gist = count, gist
+    def __init__(self, count: int, fault: Fault) -> None:
+        super().__init__(f"{count} records: {fault.gist}")
+        self.count, self.fault = count, fault
 
 
 class VariableCopies:
@@ -130,20 +141,20 @@ class IsolatingLearner:
         untried = [np.flatnonzero(offsets >= 0)]
         while untried:
             rows = untried.pop()
-            gist = self._try(only(batch, rows), variables)
-            if gist is None:
+            fault = self._try(only(batch, rows), variables)
+            if fault is None:
                 continue
             if len(rows) > 1:
                 # Reversed, so that the first half is popped next and searched to its end before the second is tried.
                 untried.extend(reversed(np.array_split(rows, 2)))
                 continue
-            self.culprits.append(Culprit(int(partitions[rows[0]]), int(offsets[rows[0]]), gist))
+            self.culprits.append(Culprit(int(partitions[rows[0]]), int(offsets[rows[0]]), fault))
             failpoint("careful.culprit")
             if len(self.culprits) > self.most:
-                raise TooManyCulpritsError(len(self.culprits), gist)
+                raise TooManyCulpritsError(len(self.culprits), fault)
 
-    def _try(self, rows: Rows, variables: VariableCopies) -> str | None:
-        """Learn these rows and return None; if they raise, undo it all and return what raised, and where."""
+    def _try(self, rows: Rows, variables: VariableCopies) -> Fault | None:
+        """Learn these rows and return None; if they raise or leave NaN, undo it all and return what did, and where."""
         self.progress()
         variables.copy()
         place = PREPROCESS
@@ -155,6 +166,9 @@ class IsolatingLearner:
             if not at_fault(error):
                 raise
             variables.restore()
-            return blamed(error, place)
+            return Fault(blamed(error, place))
+        if names := self.learner.not_finite():
+            variables.restore()
+            return Fault(StateNotFiniteError(names).gist, Reason.UPDATE_NOT_FINITE)
         self.pieces.append(Piece(prepared, lesson))
         return None

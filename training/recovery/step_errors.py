@@ -1,5 +1,8 @@
 """Recovery from a call, or the user's `preprocess`, that raises: restore what is durable, then isolate the culprits.
 
+A state that a save finds to hold NaN is recovered from in the same way; all that was learnt since the newest checkpoint
+is suspect then.
+
 A call that raised may have changed some of the variables, so the state in memory must not be used. The trainer restores
 the newest durable checkpoint, as a restart after a crash does. From then on the offsets of the block are suspect, and a
 block with any of them is learnt by `training/recovery/isolation.py`: culprits are set aside, all others are learnt.
@@ -10,8 +13,8 @@ alone does. Runs on the trainer's thread. The suspects end with the process; a r
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from consumers.reasons import Reason
@@ -21,7 +24,7 @@ from pipelines.blocks import BlockFacts, Delivery, Span
 from pipelines.dataset import PreprocessError
 from pipelines.preprocess_bypass import Suspect
 from training.checkpoints.manifest import Manifest
-from training.errors import StepError
+from training.errors import StateNotFiniteError, StepError
 from training.model.culprit_search import Culprits
 from training.model.learner import Learner
 from training.recovery.isolation import (
@@ -47,6 +50,8 @@ _MOST_IN_VAIN = 4
 """How often the trainer goes back to one checkpoint without finding a culprit."""
 _SHOWN = 4
 """The partitions that a message names."""
+_DO = {Reason.STEP_RAISED: "raise", Reason.UPDATE_NOT_FINITE: "leave weights that are not finite"}
+"""What culprits do, by the reason for which they are set aside."""
 
 
 class OnStepError(StrEnum):
@@ -67,11 +72,13 @@ class StepErrorOptions:
 
 
 class BlockRaised(Exception):  # noqa: N818 - the trainer acts upon it
-    """A block made something raise: the state in memory must not be used any more."""
+    """A block made something raise, or a range of them left NaN: the state in memory must not be used any more."""
 
-    def __init__(self, facts: BlockFacts, gist: str, *, in_preprocess: bool) -> None:
+    def __init__(
+        self, spans: Sequence[Span], gist: str, *, in_preprocess: bool = False, in_state: bool = False
+    ) -> None:
         super().__init__(gist)
-        self.facts, self.gist, self.in_preprocess = facts, gist, in_preprocess
+        self.spans, self.gist, self.in_preprocess, self.in_state = spans, gist, in_preprocess, in_state
 
 
 @dataclass(slots=True)
@@ -93,12 +100,16 @@ class LearntBlock:
     """The outcome of a block's rows."""
 
     pieces: Sequence[Piece] = ()
-    raised: Culprits = field(default_factory=Culprits)
+    isolated: Sequence[Culprit] = ()
 
     def culprits(self) -> dict[Reason, Culprits]:
         """Return the records to set aside, by reason."""
-        not_finite = [offset for piece in self.pieces for offset in piece.lesson.culprits.offsets]
-        return {Reason.UPDATE_NOT_FINITE: Culprits(tuple(not_finite)), Reason.STEP_RAISED: self.raised}
+        found = {Reason.UPDATE_NOT_FINITE: list[tuple[int, int]](), Reason.STEP_RAISED: list[tuple[int, int]]()}
+        for piece in self.pieces:
+            found[Reason.UPDATE_NOT_FINITE] += piece.lesson.culprits.offsets
+        for culprit in self.isolated:
+            found[culprit.fault.reason].append((culprit.partition, culprit.offset))
+        return {reason: Culprits(tuple(sorted(offsets))) for reason, offsets in found.items()}
 
 
 class StepRecovery:
@@ -128,7 +139,7 @@ class StepRecovery:
         return tuple(
             suspect
             for failure in failures
-            for suspect in (_suspects(failure.raised.facts) if exact else failure.suspects)
+            for suspect in (_suspects(failure.raised.spans) if exact else failure.suspects)
         )
 
     def take(self, stream: BlockStream) -> Delivery | None:
@@ -139,7 +150,7 @@ class StepRecovery:
             cause = error.__cause__
             if isinstance(cause, Exception) and not at_fault(cause):
                 raise
-            raise self._raised(error.facts, blamed(cause or error, PREPROCESS), in_preprocess=True) from error
+            raise self._raised(error.facts.spans, blamed(cause or error, PREPROCESS), in_preprocess=True) from error
 
     def learn(self, delivery: Delivery) -> LearntBlock:
         """Learn a block. A suspect one is isolated; for any other, a call that raises ends in BlockRaised."""
@@ -151,9 +162,25 @@ class StepRecovery:
         except Exception as error:
             if not at_fault(error):
                 raise
-            raise self._raised(delivery.facts, blamed(error, STEP), in_preprocess=False) from error
+            raise self._raised(delivery.facts.spans, blamed(error, STEP)) from error
         self._in_a_row = 0
         return LearntBlock([Piece(delivery.rows, lesson)])
+
+    def since(self, newest: Manifest, positions: Mapping[Partition, int], error: StateNotFiniteError) -> "BlockRaised":
+        """Return that whatever was learnt since a checkpoint may have made the state not finite.
+
+        StepError if the policy is to halt.
+        """
+        began = {Partition.parse(name): offset for name, offset in newest.positions.items()}
+        spans = [
+            Span(partition=partition, index=0, start=began.get(partition, 0), end=position, learnt=1)
+            for partition, position in sorted(positions.items())
+            if position > began.get(partition, 0)
+        ]
+        raised = self._raised(spans, error.gist, in_state=True)
+        if isinstance(raised, StepError):
+            raise raised from error
+        return raised
 
     def remember(self, raised: BlockRaised, back_to: Manifest) -> None:
         """Make the block suspect before the trainer goes back to a checkpoint.
@@ -161,22 +188,24 @@ class StepRecovery:
         StepError if it went back to the same checkpoint too often without finding a culprit.
         """
         self._forget(back_to)
-        suspects = _suspects(raised.facts, beyond=_BEYOND)
+        suspects = _suspects(raised.spans, beyond=0 if raised.in_state else _BEYOND)
         self._failures.append(_Failure(suspects, raised, back_to.number))
         in_vain = sum(not failure.explained for failure in self._failures if failure.back_to == back_to.number)
         if in_vain > _MOST_IN_VAIN:
             why = f"{in_vain} times since checkpoint {back_to.number} something raised though no record alone raises"
-            raise self._ended(raised.facts, raised.gist, f"{why}: look for what else it depends on")
+            raise self._ended(raised.spans, raised.gist, f"{why}: look for what else it depends on")
         text = "%s, on %s; going back to checkpoint %d to find the culprits"
-        what = (raised.gist, _listed(raised.facts), back_to.number)
+        what = (raised.gist, _listed(raised.spans), back_to.number)
         log.warning(text, *what)
         self._report(EventKind.FELL_BACK, f"{text % what}.", Severity.WARNING, number=back_to.number)
 
-    def _raised(self, facts: BlockFacts, gist: str, *, in_preprocess: bool) -> BlockRaised | StepError:
+    def _raised(
+        self, spans: Sequence[Span], gist: str, *, in_preprocess: bool = False, in_state: bool = False
+    ) -> BlockRaised | StepError:
         if self._options.policy is OnStepError.HALT:
             why = "training.on_step_error is halt; set_aside would find the culprits"
-            return self._ended(facts, gist, why)
-        return BlockRaised(facts, gist, in_preprocess=in_preprocess)
+            return self._ended(spans, gist, why)
+        return BlockRaised(spans, gist, in_preprocess=in_preprocess, in_state=in_state)
 
     def _isolate(self, delivery: Delivery, failures: Sequence[_Failure]) -> LearntBlock:
         facts = delivery.facts
@@ -189,40 +218,42 @@ class StepRecovery:
         try:
             isolating.learn(delivery.rows)
         except TooManyCulpritsError as error:
-            raise self._too_many(facts, error.gist, f"at least {error.count} of {facts.rows} records raise") from error
+            how_many = f"at least {error.count} of {facts.rows} records {_DO[error.fault.reason]}"
+            raise self._too_many(facts, error.fault.gist, how_many) from error
         # Across blocks, because blocks of a few rows never reach the limit of a single block.
         self._in_a_row = 0 if isolating.pieces else self._in_a_row + len(isolating.culprits)
         if self._in_a_row > FEW:
-            raise self._too_many(facts, isolating.culprits[-1].gist, f"{self._in_a_row} records in a row raise")
+            fault = isolating.culprits[-1].fault
+            raise self._too_many(facts, fault.gist, f"{self._in_a_row} records in a row {_DO[fault.reason]}")
         self._report_culprits(isolating.culprits, failures, facts)
-        offsets = tuple(sorted((culprit.partition, culprit.offset) for culprit in isolating.culprits))
-        return LearntBlock(isolating.pieces, Culprits(offsets))
+        return LearntBlock(isolating.pieces, isolating.culprits)
 
     def _too_many(self, facts: BlockFacts, gist: str, how_many: str) -> StepError:
         why = f"{how_many}, which single bad records do not explain: correct the model or the producer"
-        return self._ended(facts, gist, why)
+        return self._ended(facts.spans, gist, why)
 
-    def _ended(self, facts: BlockFacts, gist: str, why: str) -> StepError:
+    def _ended(self, spans: Sequence[Span], gist: str, why: str) -> StepError:
         """Return the error that ends the training; its text gives the command that skips the block."""
-        spans = [span for span in facts.spans if span.learnt]
-        skips = [word for span in spans for word in ("--skip", f"{span.partition}:{span.start}-{span.end - 1}")]
+        found = [span for span in spans if span.learnt]
+        skips = [word for span in found for word in ("--skip", f"{span.partition}:{span.start}-{span.end - 1}")]
         rewind = suggested_command("rewind", "--to", str(self._newest()), *skips)
-        return StepError(f"{gist}, on {_listed(facts)}; {why}; or skip the block: {rewind}")
+        return StepError(f"{gist}, on {_listed(spans)}; {why}; or skip the block: {rewind}")
 
     def _report_culprits(self, culprits: Sequence[Culprit], failures: Sequence[_Failure], facts: BlockFacts) -> None:
         partitions = {span.index: span.partition for span in facts.spans}
         for culprit in culprits:
             partition = partitions[culprit.partition]
             text = "%s offset %d is set aside: %s"
-            log.warning(text, partition, culprit.offset, culprit.gist)
-            sentence = f"{text % (partition, culprit.offset, culprit.gist)}."
+            log.warning(text, partition, culprit.offset, culprit.fault.gist)
+            sentence = f"{text % (partition, culprit.offset, culprit.fault.gist)}."
             self._report(
                 EventKind.SET_ASIDE, sentence, Severity.WARNING, partition=str(partition), offset=culprit.offset
             )
         for failure in failures:
             failure.explained |= bool(culprits)
-        if not culprits and any(_overlap(failure.raised.facts, facts) for failure in failures):
-            log.warning("%s raised before and did not raise now; nothing is set aside", _listed(facts))
+        # A state that is not finite makes all that was learnt since a checkpoint suspect, most of it without cause.
+        if not culprits and any(_overlap(failure.raised, facts) for failure in failures if not failure.raised.in_state):
+            log.warning("%s raised before and did not raise now; nothing is set aside", _listed(facts.spans))
 
     def _forget(self, back_to: Manifest) -> None:
         """Forget what lies before a durable checkpoint: only a rewind would read it again, and then it raises again."""
@@ -234,18 +265,18 @@ class StepRecovery:
         ]
 
 
-def _suspects(facts: BlockFacts, *, beyond: int = 0) -> tuple[Suspect, ...]:
+def _suspects(spans: Sequence[Span], *, beyond: int = 0) -> tuple[Suspect, ...]:
     return tuple(
         Suspect(partition=span.partition, start=span.start, end=span.end + beyond * (span.end - span.start))
-        for span in facts.spans
+        for span in spans
         if span.learnt
     )
 
 
-def _overlap(a: BlockFacts, b: BlockFacts) -> bool:
-    return any(suspect.touches(b.spans) for suspect in _suspects(a))
+def _overlap(raised: BlockRaised, facts: BlockFacts) -> bool:
+    return any(suspect.touches(facts.spans) for suspect in _suspects(raised.spans))
 
 
-def _listed(facts: BlockFacts) -> str:
-    spans = [f"{span.partition} {span.start} to {span.end - 1}" for span in facts.spans if span.learnt]
-    return ", ".join(spans[:_SHOWN]) + (f" and {len(spans) - _SHOWN} more partitions" if len(spans) > _SHOWN else "")
+def _listed(spans: Sequence[Span]) -> str:
+    found = [f"{span.partition} {span.start} to {span.end - 1}" for span in spans if span.learnt]
+    return ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more partitions" if len(found) > _SHOWN else "")

@@ -23,7 +23,7 @@ from training.checkpoints.policies import SaveContext, SavePolicy
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Rewind, Save
-from training.errors import CheckpointError
+from training.errors import CheckpointError, StateNotFiniteError
 from training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
 from training.history.rewind_target import verified_target
 from training.ledger.ledger import Ledger
@@ -170,7 +170,10 @@ class Saving:
         )
 
     def begin(self, reason: SaveReason, command: Save | None = None) -> None:
-        """Copy the state and hand it to the writer; while another save is being written, only queue the command."""
+        """Copy the state and hand it to the writer; while another save is being written, only queue the command.
+
+        Raise StateNotFiniteError if the state holds NaN or infinity; the commands wait for the next save.
+        """
         self._collect()
         if command is not None:
             self._waiting.append(command)
@@ -186,6 +189,11 @@ class Saving:
         future.add_done_callback(lambda _done: release(state))
         self._settled_since, self._saved_step = False, self.step
         self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
+
+    def check_finite(self) -> None:
+        """Raise StateNotFiniteError if something was learnt since the last save, and the state is not finite."""
+        if self._settled_since:
+            self._state.check_finite()
 
     def prepare_rewind(self, command: Rewind) -> PreparedRewind:
         """Read and hash the target, once; raise if the rewind cannot be carried out, before anything is stopped.
@@ -252,7 +260,12 @@ class Saving:
     def _answer_waiting_saves(self) -> None:
         """Save once more for the commands that wait: they asked for the present history, not for the rewound one."""
         if self._waiting and self._under_way is None:
-            self.begin(SaveReason.DEMAND)
+            try:
+                self.begin(SaveReason.DEMAND)
+            except StateNotFiniteError as error:
+                for command in self._waiting:
+                    command.answer.set_exception(error)
+                self._waiting = []
             self.end_running_save()
         waiting, self._waiting = self._waiting, []
         for command in waiting:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from consumers.records import Partition
 from pipelines.blocks import Turn
 from training.checkpoints.parts import Part, PartState
-from training.errors import CorruptError
+from training.errors import CorruptError, StateNotFiniteError
 from training.ledger.ledger import Ledger
 from training.model.hyperparameters import UNKNOWN, HyperparameterOptions, Hyperparameters
 from training.model.learner import Learner
@@ -51,9 +51,18 @@ class TrainerState:
         self._parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
 
     def snapshot(self) -> dict[str, PartState]:
-        """Copy all parts for a checkpoint; CorruptError if witness and ledger differ. `release` the copies later."""
+        """Copy all parts for a checkpoint. `release` the copies later.
+
+        Raise CorruptError if witness and ledger differ, and StateNotFiniteError if the model holds NaN or infinity.
+        """
         self._check_witness()
+        self.check_finite()
         return {part.name: part.snapshot() for part in self._parts}
+
+    def check_finite(self) -> None:
+        """Raise StateNotFiniteError if the model or an optimizer holds NaN or infinity."""
+        if names := self._learner.not_finite():
+            raise StateNotFiniteError(names)
 
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""

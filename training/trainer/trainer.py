@@ -13,7 +13,8 @@ Owns the learner, the ledger and the parts of a checkpoint while it runs, on the
 
 The trainer ends with a last checkpoint when the stream ends or it is asked to stop, and without one by an error. If
 (5) or (6) raises because of a block, the state in memory is not used again: the trainer restores the newest durable
-checkpoint and isolates the culprits (`training/recovery/step_errors.py`).
+checkpoint and isolates the culprits (`training/recovery/step_errors.py`). It does the same where a save, or the end of
+the stream, finds NaN in the state.
 """
 
 import logging
@@ -27,6 +28,7 @@ from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Delivery
 from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
+from training.errors import StateNotFiniteError
 from training.model.culprit_search import Culprits
 from training.model.profiling import Profiling
 from training.recovery.step_errors import BlockRaised, StepRecovery
@@ -102,9 +104,11 @@ class Trainer:
         try:
             self._learn_next_block()  # (5) to (8)
         except StreamEnded:
-            return False
+            return self._goes_back_first()
         except TopicsRecreated as recreated:
-            self._restart_recreated(recreated.beginnings)
+            # Going back opens another stream, which comes to the same partitions again.
+            if not self._goes_back_first():
+                self._restart_recreated(recreated.beginnings)
             return True
         except BlockRaised as error:
             raised = error
@@ -223,10 +227,31 @@ class Trainer:
                 assert_never(command)
 
     def _save(self, reason: SaveReason, command: Save | None = None) -> None:
+        """Begin a save; where the state is not finite, go back and find the cause instead. Commands wait until then."""
         self._phases.enter(Phase.SAVING)
         began = self._clock()
-        self._saving.begin(reason, command)
-        self._reports.meter.saved(self._clock() - began)
+        try:
+            self._saving.begin(reason, command)
+        except StateNotFiniteError as error:
+            self._go_back(error)
+        else:
+            self._reports.meter.saved(self._clock() - began)
+
+    def _goes_back_first(self) -> bool:
+        """Go back and find the cause if the state is not finite; return whether it is not."""
+        try:
+            self._saving.check_finite()
+        except StateNotFiniteError as error:
+            self._go_back(error)
+            return True
+        return False
+
+    def _go_back(self, error: StateNotFiniteError) -> None:
+        """Restore the newest checkpoint; whatever was learnt since is suspect of having made the state not finite."""
+        self._phases.enter(Phase.RESTORING)
+        self._close_stream()
+        newest = self._saving.newest()
+        self._recover(self._steps.since(newest, self._ledger.positions(), error))
 
     def _rewind(self, command: Rewind) -> None:
         """Close the stream, publish the rewind as a checkpoint, restore its state, and open a new stream.

@@ -112,7 +112,7 @@ def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[CheckResu
         return
     yield ok("state", f"all of it can be captured; model and optimizer weigh {learner.state_bytes:,} bytes")
     try:
-        findings = examine(learner)
+        findings = examine(learner, whole_batches=settings.training.partial_batches == "wait")
     except MillraceError as error:
         yield fail("proof", error)
         return

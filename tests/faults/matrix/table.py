@@ -29,4 +29,5 @@ ROWS: Mapping[int, str] = {
     27: "API flood; half-open connections; malformed bodies; traversal in names; orders without a token",
     28: "secrets and records' values, through failures",
     29: "a full volume that restarts",
+    30: "NaN in the weights, past the optimizer",
 }

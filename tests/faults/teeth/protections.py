@@ -45,6 +45,7 @@ _DAMAGE = "tests/training/checkpoints/test_mutations.py"
 _TOPICS = "tests/faults/test_topics.py"
 _OTHER = "tests/faults/test_other_model.py"
 _CAREFUL = "tests/training/recovery/test_isolation.py"
+_NAN = "tests/training/recovery/test_state_not_finite.py"
 _HUNG = "tests/faults/test_liveness.py"
 _SERVER = "tests/app/api/test_server.py"
 
@@ -531,5 +532,21 @@ TEETH = (
         file="training/checkpoints/pruning.py",
         text=" | ({parent} if parent is not None else set())",
         test=f"{_FULL_VOLUME}::test_the_target_of_a_rewind_stays_though_the_rewind_needs_room",
+    ),
+    Tooth(
+        row=30,
+        missing="A save does not look whether the state is finite.",
+        file="training/trainer/state.py",
+        text="        if names := self._learner.not_finite():",
+        instead="        if names := list[str]():",
+        test=f"{_NAN}::test_two_records_of_two_thousand_are_set_aside_and_all_others_learnt",
+    ),
+    Tooth(
+        row=30,
+        missing="A try that leaves NaN behind counts as one that has learnt its records.",
+        file="training/recovery/isolation.py",
+        text="        if names := self.learner.not_finite():",
+        instead="        if names := list[str]():",
+        test=f"{_NAN}::test_two_records_of_two_thousand_are_set_aside_and_all_others_learnt",
     ),
 )

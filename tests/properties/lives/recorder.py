@@ -79,6 +79,10 @@ class Recorder:
         self.parts = (optimizer, self.seen, self.witness)
         self.state = [self.seen, self.witness.variable]
 
+    def not_finite(self) -> list[str]:
+        """Return nothing: it holds only whole numbers."""
+        return []
+
     def learn(self, rows: Rows) -> Lesson:
         return Learner.learn(self, rows)  # type: ignore[arg-type]  # all that it asks of a learner is its call
 

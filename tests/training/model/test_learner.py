@@ -39,6 +39,25 @@ class Own(keras.Model):
         return {"loss": loss}
 
 
+class Late(keras.Model):
+    """Two optimizers; the gradients of the second are not finite where a feature is above 100."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.second = keras.optimizers.SGD(0.1)
+        self.second.build(self.layers[-1].trainable_variables)
+
+    def train_step(self, data: Any) -> Any:
+        x, y, weight = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True), weight)
+        first, last = self.layers[1].trainable_variables, self.layers[-1].trainable_variables
+        self.optimizer.apply(tape.gradient(loss, first), first)
+        late = tf.where(tf.reduce_max(x) > 100.0, float("nan"), 1.0)
+        self.second.apply([gradient * late for gradient in tape.gradient(loss, last)], last)
+        return {"loss": loss}
+
+
 @pytest.mark.parametrize("model", [keras.Model, Own], ids=["keras", "own"])
 @pytest.mark.parametrize(
     "rows",
@@ -218,3 +237,11 @@ def test_the_witness_follows_partitions_to_other_rows(learner_of: MakeLearner) -
 
 def test_features_are_what_the_schema_says() -> None:
     assert block(1).features["x"].shape == (1, BATCH, FEATURES)
+
+
+def test_a_second_optimizers_bad_update_takes_the_first_ones_back(learner_of: MakeLearner) -> None:
+    learner = learner_of(lambda: mlp(model=Late))
+    before = state_of(learner)
+    result = learner.call(with_feature(block(1), 3, 1000.0))
+    assert not result.finite[0]
+    assert largest_difference(before, state_of(learner)) == 0

@@ -6,7 +6,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.training.conftest import MakeLearner, largest_difference, mlp, state_of
+from pipelines.schema import Field, Schema
+from tests.training.conftest import BATCH, FEATURES, MakeLearner, largest_difference, mlp, state_of
 from training.model.proof import Finding, ModelProof
 
 pytestmark = pytest.mark.tensorflow
@@ -38,6 +39,148 @@ class Sum(keras.metrics.Metric):
         return self.total.value
 
 
+class Stepping(keras.Model):
+    """A custom train_step whose loss is made by `reduce`, and whose update by `update`."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y, weight = data
+        with tf.GradientTape() as tape:
+            rows = tf.square(y - self(x, training=True)[:, 0]) * weight
+            loss = self.reduced(rows, weight)
+        self.update(tape.gradient(loss, self.trainable_variables))
+        return self.reported(loss)
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_sum(rows) / BATCH
+
+    def update(self, gradients: Any) -> None:
+        self.optimizer.apply(gradients, self.trainable_variables)
+
+    def reported(self, loss: Any) -> Any:
+        return {"loss": loss}
+
+
+class OverPresent(Stepping):
+    """Takes the mean over present rows, and reports a loss of 0, as a tracker that nobody updates does."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_sum(rows) / tf.reduce_sum(weight)
+
+    def reported(self, loss: Any) -> Any:
+        return {"loss": tf.zeros(())}
+
+
+class Summing(Stepping):
+    """Takes the sum over rows."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_sum(rows)
+
+
+class ByHand(Stepping):
+    """Assigns its weights itself."""
+
+    def update(self, gradients: Any) -> None:
+        for variable, gradient in zip(self.trainable_variables, gradients, strict=True):
+            variable.assign(variable - 0.01 * gradient)
+
+
+class ByHandOverPresent(ByHand, OverPresent):
+    """Assigns its weights itself, by a mean over present rows."""
+
+
+class Idle(Stepping):
+    """Updates nothing."""
+
+    def update(self, gradients: Any) -> None:
+        pass
+
+
+class Clipping(Stepping):
+    """Clips its gradients itself, far below what they are."""
+
+    def update(self, gradients: Any) -> None:
+        clipped, _ = tf.clip_by_global_norm(gradients, 1e-3)
+        super().update(clipped)
+
+
+class Randomly(Stepping):
+    """Draws random numbers outside of Keras' seed generators."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_mean(rows) * tf.random.uniform([])
+
+
+class Reporting(Stepping):
+    """Learns as it should, and reports a mean over present rows."""
+
+    def train_step(self, data: Any) -> Any:
+        logs = super().train_step(data)
+        return {"loss": logs["loss"] * BATCH / tf.maximum(tf.reduce_sum(data[2]), 1.0)}
+
+
+class Adversaries(keras.Model):
+    """Two optimizers in one step, each with its own gradients, and a mean of losses that is shown."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.second = keras.optimizers.Adam(1e-3, clipnorm=0.1)
+        self.mean_loss = keras.metrics.Mean(name="mean_loss")
+
+    def build_second(self) -> "Adversaries":
+        self.second.build(self.layers[1].trainable_variables)
+        return self
+
+    def train_step(self, data: Any) -> Any:
+        x, y, weight = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True), weight)
+            other = self.compute_loss(x, 1.0 - y, self(x, training=True), weight)
+        first, last = self.layers[1].trainable_variables, self.layers[-1].trainable_variables
+        self.second.apply(tape.gradient(other, first), first)
+        self.optimizer.apply(tape.gradient(loss, last), last)
+        self.mean_loss.update_state(loss)
+        return {"loss": loss}
+
+
+class Adding(keras.layers.Layer):
+    """Adds the mean over the batch to the loss."""
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(keras.ops.mean(keras.ops.square(x)))
+        return x
+
+
+class Rows(keras.metrics.Metric):
+    """Counts rows, absent ones among them."""
+
+    def __init__(self) -> None:
+        super().__init__(name="rows")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.count.assign_add(tf.cast(tf.shape(y_pred)[0], tf.float32))
+
+    def result(self) -> Any:
+        return self.count.value
+
+
+def embedding() -> Any:
+    inputs = keras.Input((), name="x", dtype="int32")
+    hidden = keras.layers.Embedding(50, 4, embeddings_regularizer="l2")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(0.3)(hidden)))
+    model.compile(optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.01), loss="mse")
+    return model
+
+
+def coarse() -> Any:
+    inputs = keras.Input((FEATURES,), name="x")
+    hidden = keras.layers.Dense(32, activation="gelu", dtype="mixed_bfloat16")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid", dtype="float32")(hidden))
+    model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="binary_crossentropy", metrics=["auc"])
+    return model
+
+
 def _findings(learner_of: MakeLearner, build: Any, **kwargs: Any) -> list[Finding]:
     return ModelProof(learner_of(build, **kwargs)).findings()
 
@@ -65,12 +208,92 @@ def test_batch_normalization_is_named_with_a_way_out(learner_of: MakeLearner) ->
     assert "LayerNormalization" in found[0].detail
 
 
+def test_batch_normalization_passes_where_batches_are_whole(learner_of: MakeLearner) -> None:
+    learner = learner_of(lambda: mlp(keras.layers.BatchNormalization()))
+    found = ModelProof(learner, whole_batches=True).findings()
+    assert [finding.holds for finding in found] == [None, True]
+    assert "partial_batches: wait" in found[0].detail
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_loss_that_is_a_mean_over_present_rows_is_refused(learner_of: MakeLearner, replicas: int) -> None:
     loss = keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
     found = _findings(learner_of, lambda: mlp(loss=loss), replicas=replicas)
     assert found[1].holds is False
     assert "sum_over_batch_size" in found[1].detail
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (OverPresent, "as if the loss were a mean over present rows"),
+        (Summing, "the loss is a sum over rows"),
+        (ByHandOverPresent, "kernel, assigned by the step, is not the sum"),
+        (Idle, "Idle.train_step updates nothing"),
+        (Reporting, "the loss that train_step reports is a mean over present rows"),
+    ],
+)
+def test_a_train_step_that_pulls_otherwise_is_refused(learner_of: MakeLearner, model: Any, words: str) -> None:
+    found = _findings(learner_of, lambda: mlp(model=model))
+    assert [finding.holds for finding in found] == [True, False]
+    assert words in found[1].detail
+
+
+def test_a_compiled_loss_that_is_a_sum_is_refused(learner_of: MakeLearner) -> None:
+    found = _findings(learner_of, lambda: mlp(loss=keras.losses.BinaryCrossentropy(reduction="sum")))
+    assert found[1].holds is False
+    assert "the loss is a sum over rows" in found[1].detail
+
+
+@pytest.mark.parametrize("model", [Stepping, ByHand, Clipping, lambda *layers: Adversaries(*layers).build_second()])
+def test_an_honest_train_step_passes(learner_of: MakeLearner, model: Any) -> None:
+    assert [finding.holds for finding in _findings(learner_of, lambda: mlp(model=model))] == [True, True]
+
+
+def test_an_embedding_that_is_clipped_decayed_and_regularised_passes(learner_of: MakeLearner) -> None:
+    schema = Schema(
+        features=(Field(name="x", source="x", dtype="int32"),), labels=(Field(name="y", source="y", dtype="float32"),)
+    )
+    assert [finding.holds for finding in _findings(learner_of, embedding, schema=schema)] == [True, True]
+
+
+def test_a_model_in_bfloat16_passes_on_two_replicas(learner_of: MakeLearner) -> None:
+    assert [finding.holds for finding in _findings(learner_of, coarse, replicas=2)] == [True] * 3
+
+
+def test_a_step_that_is_random_by_itself_cannot_be_examined(learner_of: MakeLearner) -> None:
+    (found,) = _findings(learner_of, lambda: mlp(model=Randomly))
+    assert found.holds is None
+    assert "seed generators" in found.detail
+
+
+def test_a_gradient_that_grows_with_the_replicas_is_refused_though_adam_hides_it(learner_of: MakeLearner) -> None:
+    class Local(Stepping):
+        def reduced(self, rows: Any, weight: Any) -> Any:
+            return tf.reduce_mean(rows)
+
+    found = _findings(learner_of, lambda: mlp(model=Local), replicas=2)
+    assert [finding.holds for finding in found] == [True, True, False]
+    assert "is 2 times as large on 2 replicas" in found[2].detail
+
+
+def test_a_metric_that_counts_rows_without_their_weights_is_named(learner_of: MakeLearner) -> None:
+    found = _findings(learner_of, lambda: mlp(metrics=["accuracy", "r2_score", Rows()]))
+    assert found[0].holds is False
+    assert found[0].detail.startswith("metric rows counts a batch without any records")
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (lambda: keras.layers.Dense(4, name="active", activity_regularizer="l2"), "layer active has an activity_reg"),
+        (Adding, "a layer calls add_loss with one number"),
+    ],
+)
+def test_a_loss_of_activations_is_named_with_a_way_out(learner_of: MakeLearner, layer: Any, words: str) -> None:
+    found = _findings(learner_of, lambda: mlp(layer()))
+    assert found[0].holds is False
+    assert found[0].detail.startswith(words)
 
 
 def test_a_train_step_that_ignores_the_weights_is_refused(learner_of: MakeLearner) -> None:

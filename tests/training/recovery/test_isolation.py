@@ -166,7 +166,7 @@ def test_rows_without_preprocess_are_preprocessed_in_each_try(learner: Learner) 
 
     isolating = _isolated(learner, _raising(block(2), {5, BATCH}), prepare)
     assert _offsets(isolating) == [5, BATCH]
-    assert {culprit.gist for culprit in isolating.culprits} == {"InvalidArgumentError in preprocess"}
+    assert {culprit.fault.gist for culprit in isolating.culprits} == {"InvalidArgumentError in preprocess"}
     assert learner.witness.testimonies()[PARTITION].count == 2 * BATCH - 2
 
 
@@ -196,10 +196,10 @@ def test_errors_that_no_record_causes_are_raised_again(learner: Learner, monkeyp
 def test_the_description_of_an_error_holds_no_value_of_a_record(learner: Learner) -> None:
     isolating = _isolated(learner, _raising(block(1), {2}))
     (culprit,) = isolating.culprits
-    assert culprit.gist.startswith("InvalidArgumentError in the training step (")
-    assert culprit.gist.endswith("): a feature is too large"), "what an assertion states is no value"
-    assert "conftest.py, line " in culprit.gist
-    assert "1000" not in culprit.gist
+    assert culprit.fault.gist.startswith("InvalidArgumentError in the training step (")
+    assert culprit.fault.gist.endswith("): a feature is too large"), "what an assertion states is no value"
+    assert "conftest.py, line " in culprit.fault.gist
+    assert "1000" not in culprit.fault.gist
     assert blamed(ValueError("4711"), isolation.STEP) == "ValueError in the training step"
 
 

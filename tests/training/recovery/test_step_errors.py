@@ -136,11 +136,11 @@ def test_records_that_raise_one_by_one_with_none_learnt_between_end_the_training
     learner = learner_of(fragile)
     recovery = StepRecovery(learner, StepErrorOptions(), progress=lambda: None, newest=lambda: 3)
     for offset in range(isolation.FEW):
-        assert recovery.learn(_single(topic, offset)).raised.offsets == ((0, offset),)
+        assert recovery.learn(_single(topic, offset)).culprits()[Reason.STEP_RAISED].offsets == ((0, offset),)
     with pytest.raises(StepError, match=r"33 records in a row raise.* --to 3 --skip clicks:0:32-32$"):
         recovery.learn(_single(topic, isolation.FEW))
     recovery.learn(_single(topic, isolation.FEW + 1))
-    assert recovery.learn(_single(topic, 0)).raised.offsets, "a record that is learnt restarts the count"
+    assert recovery.learn(_single(topic, 0)).isolated, "a record that is learnt restarts the count"
 
 
 def test_a_block_that_raises_only_once_is_learnt_and_nothing_is_set_aside(
@@ -316,7 +316,7 @@ def _recovery(*, exact: bool = False) -> StepRecovery:
 
 
 def _raised(tens: int) -> BlockRaised:
-    return BlockRaised(_facts(tens), "InternalError in preprocess", in_preprocess=True)
+    return BlockRaised(_facts(tens).spans, "InternalError in preprocess", in_preprocess=True)
 
 
 def _manifest(number: int, positions: dict[str, int] | None = None) -> Manifest:
