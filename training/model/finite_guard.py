@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from training.model.optimizer_steps import OptimizerSteps
 from training.model.variables import optimizers_of
 
 
@@ -86,6 +87,8 @@ class FiniteGuard:
         return noted
 
     def _guarded(self, name: str, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., None]:
+        steps = OptimizerSteps(optimizer)
+
         def guarded(grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
             gradients = list(grads)
             variables = None if trainable_variables is None else list(trainable_variables)
@@ -93,7 +96,10 @@ class FiniteGuard:
                 known = variables or optimizer._trainable_variables  # noqa: SLF001 - as Keras' apply finds them
                 self._step.updates.append(RecordedUpdate(optimizer=name, variables=known, gradients=gradients))
                 return
+            context = tf.distribute.get_replica_context()
             present = [gradient for gradient in gradients if gradient is not None]
+            if present:
+                present = context.all_reduce(tf.distribute.ReduceOp.SUM, present)
             bad = _not_finite([*present, *self._step.losses])
 
             def merged(strategy: Any, bad: Any, *present: Any) -> Any:
@@ -102,7 +108,7 @@ class FiniteGuard:
                 total = strategy.reduce(tf.distribute.ReduceOp.SUM, bad, axis=None)
 
                 def update() -> Any:
-                    strategy.run(applied, args=present)
+                    steps.run(lambda: strategy.run(applied, args=present))
                     return tf.constant(True)  # noqa: FBT003 - a tensor's value
 
                 return tf.cond(tf.equal(total, 0.0), update, lambda: tf.constant(False))  # noqa: FBT003
@@ -112,7 +118,6 @@ class FiniteGuard:
                 left = iter(present)
                 apply([None if gradient is None else next(left) for gradient in gradients], variables)
 
-            context = tf.distribute.get_replica_context()
             self._step.verdicts.append(context.merge_call(merged, args=(bad, *present)))
 
         return guarded

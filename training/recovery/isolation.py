@@ -157,18 +157,19 @@ class IsolatingLearner:
         """Learn these rows and return None; if they raise or leave NaN, undo it all and return what did, and where."""
         self.progress()
         variables.copy()
-        place = PREPROCESS
+        place, fault = PREPROCESS, None
         try:
             prepared = rows if self.prepare is None else self.prepare(rows)
             place = STEP
             lesson = self.learner.learn(prepared)
+            if names := self.learner.not_finite():
+                fault = Fault(StateNotFiniteError(names).gist, Reason.UPDATE_NOT_FINITE)
         except Exception as error:
             if not at_fault(error):
                 raise
+            fault = Fault(blamed(error, place))
+        if fault is not None:
             variables.restore()
-            return Fault(blamed(error, place))
-        if names := self.learner.not_finite():
-            variables.restore()
-            return Fault(StateNotFiniteError(names).gist, Reason.UPDATE_NOT_FINITE)
+            return fault
         self.pieces.append(Piece(prepared, lesson))
         return None

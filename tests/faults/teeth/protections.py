@@ -545,8 +545,8 @@ TEETH = (
         row=30,
         missing="A try that leaves NaN behind counts as one that has learnt its records.",
         file="training/recovery/isolation.py",
-        text="        if names := self.learner.not_finite():",
-        instead="        if names := list[str]():",
+        text="            if names := self.learner.not_finite():",
+        instead="            if names := list[str]():",
         test=f"{_NAN}::test_two_records_of_two_thousand_are_set_aside_and_all_others_learnt",
     ),
 )
