@@ -226,3 +226,29 @@ def test_features_of_millions_do_not_keep_a_sound_model_from_starting() -> None:
     )
     findings = examine(Learner(lambda: mlp(loss="mse", metrics=()), None, options))
     assert not [finding for finding in findings if finding.holds is False]
+
+
+def test_what_fails_on_real_records_alone_is_doubted() -> None:
+    class Mixing(keras.layers.Layer):
+        """Mixes rows, but only large ones, as made-up rows never are."""
+
+        def call(self, x: Any) -> Any:
+            return x + keras.ops.where(keras.ops.max(x) > 100.0, keras.ops.mean(x, axis=0), 0.0)
+
+    def mixing() -> Any:
+        x = keras.Input((6,), name="x")
+        model = keras.Model(x, keras.layers.Dense(1)(Mixing()(x)))
+        model.compile(optimizer="sgd", loss="mse")
+        return model
+
+    schema = Schema(
+        features=(Field(name="x", source="x", dtype="float32", shape=(6,)),),
+        labels=(Field(name="y", source="y", dtype="float32"),),
+    )
+    x = np.random.default_rng(0).uniform(100, 200, (32, 6)).astype(np.float32)
+    rows = RecordSample(features={"x": x}, labels={"y": np.ones(32, np.float32)}, rows=32)
+    options = LearnerOptions(schema=schema, batch_size=16, devices=DeviceOptions(replicas=1), samples=(lambda: rows,))
+    findings = {finding.claim: finding for finding in examine(Learner(mixing, None, options))}
+    found = findings["absent rows change nothing"]
+    assert found.holds is None
+    assert "it holds on made-up rows and not on sampled records" in found.detail
