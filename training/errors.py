@@ -33,6 +33,8 @@ _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 _FRAME = re.compile(r'  File "([^"\n]+)", line (\d+)')
 _FRAMES = re.compile(r'Detected at node [^\n]*\n(?:  File "[^"\n]+", line \d+[^\n]*\n|\n)+')
 _ROOT = Path(__file__).parents[1]
+_TRACED = "in user code:"
+"""How TensorFlow begins an error in a traced function; the lines of the code follow, and last what was raised."""
 _KERAS_WRAPPING = ("Exception encountered when calling", "Arguments received by")
 
 
@@ -45,6 +47,8 @@ def gist(error: BaseException) -> str:
         return f"SystemExit: it calls sys.exit({error.code!r}), which would end the service; raise an error instead"
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines()]
     message = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
+    if message == _TRACED:
+        message = next(line for line in reversed(lines) if line).removeprefix(f"{type(error).__name__}: ")
     return f"{type(error).__name__}: {message}"
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from app.settings import Settings, to_schema
 from consumers.errors import MillraceError
 from training.errors import ModelError, gist
+from training.model.keras_options import without_effect
 from training.model.learner import Learner, LearnerOptions
 from training.model.metric_proof import states_add_up
 from training.model.metrics import preferred
@@ -32,6 +33,8 @@ def model_file(settings: Settings) -> ModelFile:
 def build_learner(settings: Settings, samples: tuple[ReadSample, ...] = ()) -> Learner:
     """Load and build the model, and trace its call, on real records where there is a sample of them."""
     learner = make_learner(load(model_file(settings)), settings, samples)
+    for sentence in without_effect(learner.model):
+        log.warning("model.build: %s", sentence)
     trace(learner, settings)
     return learner
 

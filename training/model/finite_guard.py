@@ -99,7 +99,7 @@ class FiniteGuard:
             context = tf.distribute.get_replica_context()
             present = [gradient for gradient in gradients if gradient is not None]
             if present:
-                present = context.all_reduce(tf.distribute.ReduceOp.SUM, present)
+                present = _summed(context, present)
             bad = _not_finite([*present, *self._step.losses])
 
             def merged(strategy: Any, bad: Any, *present: Any) -> Any:
@@ -121,6 +121,20 @@ class FiniteGuard:
             self._step.verdicts.append(context.merge_call(merged, args=(bad, *present)))
 
         return guarded
+
+
+def _summed(context: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Return the gradients' sums over the replicas."""
+    try:
+        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
+    except RuntimeError as error:
+        if "merge_call" not in str(error):
+            raise
+        # TensorFlow's own text speaks of its internals only.
+        raise RuntimeError(
+            "train_step calls an optimizer's apply inside of tf.cond, a loop or a tf.function of its own: call it in "
+            "every step, outside of these, with gradients times 0 where nothing is to be learnt"
+        ) from error
 
 
 def _not_finite(tensors: Sequence[Any]) -> Any:

@@ -20,6 +20,7 @@ from pipelines.dataset import flat_preprocess
 from pipelines.schema import Schema
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
+from training.model.build_errors import explained
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch
 from training.model.finite_look import FiniteLook
@@ -232,7 +233,8 @@ class Learner:
         except (Exception, SystemExit) as error:
             if (metric := metric_at_fault(error)) is not None:
                 raise ModelError(f"model.build: {metric_refusal(metric, error)}") from error
-            raise ModelError(f"model.build: the model does not build on the schema's rows: {gist(error)}") from error
+            why = explained(self.model, error) or gist(error)
+            raise ModelError(f"model.build: the model does not build on the schema's rows: {why}") from error
         # Before the first call, because its traced loop cannot create variables.
         if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)

@@ -1,0 +1,81 @@
+"""What Keras offers and a stream does not take: each is answered by name, with what to write instead."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+from pipelines.schema import Field, Schema
+from tests.training.conftest import MakeLearner, mlp
+from training.errors import ModelError, gist
+from training.model.keras_options import without_effect
+
+pytestmark = pytest.mark.tensorflow
+Y = (Field(name="y", source="y", dtype="float32"),)
+TEXT = Schema(features=(Field(name="x", source="x", dtype="string"),), labels=Y)
+RAGGED = Schema(
+    features=(Field(name="x", source="x", dtype="int64", shape=(4,), pad=0, ragged=True),),
+    labels=Y,
+)
+
+
+def _compiled(inputs: Any, hidden: Any) -> Any:
+    model = keras.Model({"x": inputs}, keras.layers.Dense(1)(hidden))
+    model.compile(optimizer="sgd", loss="mse")
+    return model
+
+
+def unadapted() -> Any:
+    inputs = keras.Input((), name="x", dtype="string")
+    numbers = keras.layers.TextVectorization(100, output_sequence_length=3, name="words")(inputs)
+    return _compiled(inputs, keras.layers.Flatten()(keras.layers.Embedding(100, 2)(numbers)))
+
+
+def recurrent() -> Any:
+    inputs = keras.Input((None,), name="x", dtype="int64", ragged=True)
+    return _compiled(inputs, keras.layers.LSTM(3, name="memory")(keras.layers.Embedding(10, 2)(inputs)))
+
+
+@pytest.mark.parametrize(
+    ("build", "schema", "words"),
+    [
+        (unadapted, TEXT, r"layer words \(TextVectorization\) has no vocabulary.*give it vocabulary="),
+        (recurrent, RAGGED, r"layer memory \(LSTM\) takes no ragged input: give the feature pad"),
+    ],
+)
+def test_a_layer_that_cannot_take_the_stream_is_named(
+    learner_of: MakeLearner, build: Callable[[], Any], schema: Schema, words: str
+) -> None:
+    with pytest.raises(ModelError, match=words):
+        learner_of(build, schema=schema)
+
+
+class Sometimes(keras.Model):
+    """Updates in every second step, inside of a conditional."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y, weight = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True), weight)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        if self.optimizer.iterations % 2 == 0:
+            self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_an_update_inside_a_conditional_is_explained(learner_of: MakeLearner) -> None:
+    learner = learner_of(lambda: mlp(model=Sometimes))
+    with pytest.raises(RuntimeError) as raised:
+        learner.trace(learner.rows_of(learner.probe()), deterministic=False)
+    assert gist(raised.value).startswith("RuntimeError: train_step calls an optimizer's apply inside of tf.cond")
+
+
+def test_options_without_effect_are_named() -> None:
+    model = mlp()
+    assert [*without_effect(model)] == []
+    model.compile(optimizer="sgd", loss="mse", steps_per_execution=8, jit_compile=True)
+    assert [sentence.split()[0] for sentence in without_effect(model)] == ["steps_per_execution=8", "jit_compile"]
+    model.compile(optimizer="sgd", loss="mse", run_eagerly=True)
+    assert [sentence.split()[0] for sentence in without_effect(model)] == ["run_eagerly"]
