@@ -6,7 +6,7 @@ import { SPANS, linear, rounded, timeTicks } from "./scale.js";
 import * as words from "./words.js";
 
 const PANELS = [
-  { id: "metric", line: "metric", other: "baseline", tick: (n) => String(Number(n.toPrecision(4))) },
+  { id: "metric", line: "metric", other: "baseline", least: 0.1, tick: (n) => String(Number(n.toPrecision(4))) },
   { id: "lag", line: "lag_s", zero: true, fill: true, time: true },
   { id: "rate", line: "learnt_per_s", other: "arriving_per_s", zero: true, tick: words.brief },
 ];
@@ -33,6 +33,7 @@ const MAX_TIME_LABELS = 8;
 const NARROW = 720;
 const LABELS = { wide: 196, narrow: 0 };
 const ABOVE = 58;
+const ROOMY = 100; // a label of five lines
 
 export class Charts {
   #history = null;
@@ -113,7 +114,8 @@ export class Charts {
     const unit = panel.time ? unitOf(shown) : null;
     const per = unit?.seconds ?? 1;
     const scaled = unit ? shown.map((value) => (value == null ? null : value / per)) : shown;
-    const { range, ticks } = rounded(scaled, { zero: panel.zero, about: panel.low - panel.top > 110 ? 3 : 2 });
+    const { range, ticks } = rounded(scaled, { zero: panel.zero, least: panel.least, about: panel.low - panel.top > 110 ? 3 : 2 });
+    this.root.querySelector(`#panel-${panel.id}`).classList.toggle("tight", panel.low - panel.top < ROOMY);
     const tick = unit ? (n) => `${words.brief(n / per)} ${unit.name}` : panel.tick;
     const y = linear(range.map((end) => end * per), [panel.low, panel.top]);
     return { ...panel, tick, ticks: ticks.map((one) => one * per), y };
@@ -223,10 +225,10 @@ export class Charts {
   }
 
   #momentText(place, marks) {
-    const { at, mean, metric } = this.#history;
+    const { at, mean, metric, guess } = this.#history;
     const facts = [
       `${words.plain(metric ?? "live metric")} ${words.metric(mean.metric[place])}`,
-      `base rate ${words.metric(mean.baseline[place])}`,
+      `${guess} ${words.metric(mean.baseline[place])}`,
       `${words.behind(mean.lag_s[place])} behind`,
       `${words.rate(mean.learnt_per_s[place])} learnt a second`,
       `${words.rate(mean.arriving_per_s[place])} arriving a second`,

@@ -3,7 +3,7 @@
 import { request } from "./access.js";
 import { balance } from "./balance.js";
 import { Charts } from "./charts.js";
-import { byId, say } from "./dom.js";
+import { byId, keyed, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import { markOf, pausesOf } from "./marks.js";
 import { restoring, sendCommand } from "./commands.js";
@@ -29,6 +29,7 @@ let latest = null;
 let past = null;
 let pastAskedAt = 0;
 let span = spanOfAddress();
+let metric = new URLSearchParams(location.search).get("metric"); // the one that a person chose; null follows the service
 let events = [];
 let checkpoints = [];
 let best = null; // the number of the best checkpoint by the watched metric
@@ -89,12 +90,32 @@ function problems() {
   return [...latest.status.problems, { problem: "refused", what, since: refusal.since, fix }];
 }
 
+// The metric that the chart shows.
+const shown = () => metric ?? latest?.metric ?? past?.metric ?? null;
+const guess = () => latest?.status.live?.guesses[shown()] ?? "guessing";
+
+// The newest sample, with the values of the metric that the chart shows.
+function sampleOf({ sample, status }) {
+  if (sample === null || metric === null || !status.live) return sample;
+  return { ...sample, metric: scoreOf(status.live, metric), baseline: status.live.baseline[metric] ?? null };
+}
+
+const scoreOf = (live, name) => (typeof live[name] === "number" ? live[name] : null);
+
 function nameSeries(status) {
-  const live = latest.metric ?? past?.metric ?? "live metric";
   const window = status.live ? ` over ${status.live.window}` : "";
-  say(document.querySelector('[data-name="metric"]'), `${words.plain(live)}${window}`);
+  say(document.querySelector('[data-name="metric"]'), `${words.plain(shown() ?? "live metric")}${window}`);
+  say(document.querySelector('[data-name="baseline"]'), guess());
+  const loss = shown() === "loss" || !status.live ? null : scoreOf(status.live, "loss");
+  say(document.querySelector('[data-name="loss"]'), loss === null ? "" : `loss ${words.metric(loss)}`);
   const records = status.stream.lag_records;
   say(document.querySelector('[data-name="lag"]'), records == null ? "behind the topic" : `${words.count(records)} records`);
+}
+
+function offerMetrics(names) {
+  byId("metric-choice").hidden = names.length < 2;
+  keyed(byId("metric"), names, (name) => name, (name) => new Option(words.plain(name), name), () => {});
+  byId("metric").value = shown();
 }
 
 // Updates the ages, which grow even when no message comes.
@@ -150,9 +171,12 @@ function notify(text) {
   noticeUntil = performance.now() + NOTICE_MS;
 }
 
-function append({ at, sample, metric }) {
+function append(message) {
+  const { at } = message;
+  const sample = sampleOf(message);
   if (sample === null) return;
-  past.metric = metric ?? past.metric;
+  if (metric === null) past.metric = message.metric ?? past.metric;
+  else if (past.metric !== metric) return; // the history of what was just chosen is being fetched
   if (at - (past.at.at(-1) ?? 0) < 0.5) return;
   past.at.push(at);
   for (const [column, values] of Object.entries(past.mean)) values.push(sample[column] ?? null);
@@ -164,7 +188,8 @@ function append({ at, sample, metric }) {
 
 function draw() {
   if (past === null) return;
-  charts.show({ ...past, now: now(), newest: latest?.sample ?? null }, events.map(markOf).filter(Boolean), pausesOf(events));
+  const newest = latest === null ? null : sampleOf(latest);
+  charts.show({ ...past, now: now(), newest, guess: guess() }, events.map(markOf).filter(Boolean), pausesOf(events));
 }
 
 // The address holds how far back the charts reach, so that a reload or a bookmark shows the same.
@@ -175,10 +200,22 @@ function spanOfAddress() {
 
 function chooseSpan(wanted) {
   span = wanted;
-  const address = new URL(location.href);
-  address.searchParams.set("span", span);
-  history.replaceState(null, "", address);
+  keepInAddress("span", span);
   fetchPast();
+}
+
+function chooseMetric(wanted) {
+  metric = wanted;
+  keepInAddress("metric", metric);
+  fetchPast();
+  if (latest !== null) show();
+}
+
+function keepInAddress(name, value) {
+  const address = new URL(location.href);
+  if (value === null) address.searchParams.delete(name);
+  else address.searchParams.set(name, value);
+  history.replaceState(null, "", address);
 }
 
 async function read(path) {
@@ -188,14 +225,17 @@ async function read(path) {
 }
 
 async function fetchPast() {
-  const wanted = span;
+  const wanted = [span, metric];
+  const named = metric === null ? "" : `&metric=${encodeURIComponent(metric)}`;
   try {
-    const answer = await read(`/history?span=${wanted}`);
-    if (wanted !== span) return;
+    const answer = await read(`/history?span=${span}${named}`);
+    if (wanted[0] !== span || wanted[1] !== metric) return;
     past = answer;
+    offerMetrics(past.metrics);
     draw();
     charts.summaries();
-  } catch {
+  } catch (error) {
+    if (metric !== null && error.message.endsWith(": 404")) return chooseMetric(null); // of another model, or not known yet
     // The feed shows that the service does not answer; the next refresh fetches again.
   }
 }
@@ -266,6 +306,7 @@ byId("pause").addEventListener("click", () =>
 );
 byId("spans").querySelector(`[value="${span}"]`).checked = true;
 byId("spans").addEventListener("change", (event) => chooseSpan(event.target.value));
+byId("metric").addEventListener("change", (event) => chooseMetric(event.target.value));
 for (const button of document.querySelectorAll("[data-opens]"))
   button.addEventListener("click", () => {
     byId(button.dataset.opens).showModal();

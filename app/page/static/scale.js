@@ -12,8 +12,9 @@ export function linear([from, to], [low, high]) {
   return (value) => low + (value - from) * factor;
 }
 
-// Returns a range that holds the values, between two round numbers, and the round numbers in it as ticks.
-export function rounded(values, { zero = false, about = 3 } = {}) {
+// Returns a range that holds the values, between two round numbers, and the round numbers in it as ticks. The range is
+// at least `least` times as wide as the greatest value, so that noise does not look like a decline.
+export function rounded(values, { zero = false, about = 3, least = 0 } = {}) {
   let low = Infinity;
   let high = -Infinity;
   for (const value of values) {
@@ -27,12 +28,21 @@ export function rounded(values, { zero = false, about = 3 } = {}) {
     const room = Math.max(Math.abs(low) * 0.01, 0.005);
     [low, high] = zero ? [low, low + 1] : [low - room, high + room];
   }
+  [low, high] = widened(low, high, least);
   const step = roundStep((high - low) / about);
   const from = Math.floor(low / step + 1e-9) * step;
   const to = Math.ceil(high / step - 1e-9) * step;
   const ticks = [];
   for (let i = 0; from + i * step <= to + step * 1e-6; i += 1) ticks.push(from + i * step);
   return { range: [from, to], ticks };
+}
+
+function widened(low, high, least) {
+  const lacking = least * Math.max(Math.abs(low), Math.abs(high)) - (high - low);
+  if (lacking <= 0) return [low, high];
+  // What is at most 1 is mostly a share: above 1 there is nothing to show.
+  const above = high <= 1 ? Math.min(lacking / 2, 1 - high) : lacking / 2;
+  return [low - (lacking - above), high + above];
 }
 
 function roundStep(rough) {
