@@ -231,7 +231,7 @@ def test_a_loss_that_is_a_mean_over_present_rows_is_refused(learner_of: MakeLear
     [
         (OverPresent, "as if the loss were a mean over present rows"),
         (Summing, "the loss is a sum over rows"),
-        (ByHandOverPresent, "kernel, assigned by the step, is not the sum"),
+        (ByHandOverPresent, ", assigned by the step, is not the sum"),
         (Idle, "Idle.train_step updates nothing"),
         (Reporting, "the loss that train_step reports is a mean over present rows"),
     ],
