@@ -411,4 +411,6 @@ def test_a_local_broker_that_is_killed_ends_the_command(tmp_path: Path) -> None:
         os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
         assert process.wait(timeout=30) == 1
         assert process.stderr is not None
-        assert b"millrace: error: the broker ended by itself" in process.stderr.read()
+        failure = json.loads(process.stderr.read().splitlines()[-1])
+        assert "the broker ended by itself" in failure["error"]
+        assert failure["exit_code"] == 1
