@@ -66,6 +66,9 @@ class ModelProof:
         self._variables = {**model_variables(learner.model), **optimizer_variables(learner.model)}
         weights = {id(variable) for variable in learner.model.trainable_variables}
         self._weights = [key for key, variable in self._variables.items() if id(variable) in weights]
+        self._kept = self._copied()
+        self._records: dict[tuple[int, bytes, float, int], tuple[Probe, RecordedBatch]] = {}
+        """What was recorded already, as the same batch from the same state gives the same."""
         self._rounding = _COARSE_ROUNDING if _is_coarse(learner.model) else _ROUNDING
         self._probe = self._finite_probe()
 
@@ -74,7 +77,9 @@ class ModelProof:
         if self._probe is None:
             detail = "the model gives NaN or infinity on made-up rows; its own records will show"
             return [Finding(claim="absent rows change nothing", holds=None, detail=detail)]
-        once, again = self.recorded(self._probe), self.recorded(self._probe)
+        once = self.recorded(self._probe)
+        self._records.clear()
+        again = self.recorded(self._probe)
         if differing(once.pulls, again.pulls, self._rounding):
             detail = (
                 "the step gives something else each time: it draws random numbers outside of Keras' seed generators"
@@ -103,32 +108,45 @@ class ModelProof:
         self, probe: Probe, present: Mask | None = None, *, weight: float = 1.0, times: int = 1
     ) -> RecordedBatch:
         """Record one batch from the present state, with its weights multiplied or its rows repeated; undo it."""
+        key = (id(probe), b"" if present is None or present.all() else present.tobytes(), weight, times)
+        if key not in self._records:
+            self._records[key] = probe, self._record(probe, present, weight, times)  # with it, as its id is the key
+        return self._records[key][1]
+
+    def _record(self, probe: Probe, present: Mask | None, weight: float, times: int) -> RecordedBatch:
         rows = self._learner.rows_of(probe, present)
         rows = rows._replace(weights=rows.weights * weight)
-        with self._undone() as before:
+        with self._undone():
             step = self._learner.call.record(_repeated(rows, times))
-            moved = {key: np.array(read(v)) - before[key] for key, v in self._variables.items() if _is_float(v)}
-        direct = {f"{key}, assigned by the step,": moved[key] for key in self._weights if moved[key].any()}
+            moved = {key: np.array(read(v)) - self._kept[key] for key, v in self._changed() if _is_float(v)}
+        direct = {f"{key}, assigned by the step,": moved[key] for key in self._weights if key in moved}
         gradients = {_place(*place): gradient for place, gradient in step.gradients.items()}
         return RecordedBatch(
             pulls={**gradients, **{key: value.astype(np.float64) for key, value in direct.items()}},
             loss=step.loss,
             graph=step.graph,
-            assigned=frozenset(key for key, value in moved.items() if value.any()),
+            assigned=frozenset(moved),
         )
 
     @contextmanager
-    def _undone(self) -> Iterator[Values]:
-        """Give a copy of the present state, and restore it at the end."""
-        before = {key: np.array(read(variable)) for key, variable in self._variables.items()}
+    def _undone(self) -> Iterator[None]:
+        """Restore the present state at the end."""
         # The made-up offsets are counted by the call as well, and the ledger knows nothing of them.
         witness = np.array(read(self._learner.witness.variable))
         try:
-            yield before
+            yield
         finally:
-            for key, variable in self._variables.items():
-                assign(variable, before[key])
+            for key, variable in self._changed():
+                assign(variable, self._kept[key])
             assign(self._learner.witness.variable, witness)
+
+    def _copied(self) -> Values:
+        return {key: np.array(read(variable)) for key, variable in self._variables.items()}
+
+    def _changed(self) -> list[tuple[str, Any]]:
+        """Return the variables that differ from the present state, by name."""
+        pairs = self._variables.items()
+        return [(key, variable) for key, variable in pairs if not np.array_equal(read(variable), self._kept[key])]
 
     def _absent_rows(self, probe: Probe) -> Finding:
         claim = "absent rows change nothing"
@@ -223,6 +241,7 @@ class ModelProof:
         single = ModelProof(self._learner.alone())
         for key, variable in single._variables.items():
             assign(variable, np.array(read(self._variables[key])))
+        single._kept, single._records = single._copied(), {}
         size = self._learner.options.batch_size
         for rows in (size, max(1, size // (2 * replicas))):
             present = np.arange(size) < rows
