@@ -56,6 +56,8 @@ UNASKED = {
     "local broker": "it has no secret",
     "local produce": "it makes records of its own",
     "config schema": "it reads no config",
+    "completion": "it reads no config",
+    "version": "it reads no config",
     "checkpoints weights": "weights are what was learnt from records, for whoever asked for them",
     "dead-letters redrive": "it says how many letters there are by reason, and has tests of its own",
 }
