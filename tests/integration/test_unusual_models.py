@@ -97,7 +97,7 @@ def test_an_autoencoder_is_checked_learns_from_kafka_and_resumes(
     assert any((seen[0].arrays[key] != seen[1].arrays[key]).any() for key in seen[0].arrays)
 
 
-def test_batch_normalization_learns_whole_batches_and_leaves_the_rest_to_the_next_run(
+def test_batch_normalization_learns_whole_batches_and_leaves_the_rest(
     tmp_path: Path, broker: str, topic: MakeTopic, produce: Produce
 ) -> None:
     name = topic()

@@ -99,7 +99,7 @@ class ModelProof:
     def outcome(self, probe: Probe, present: Mask | None = None) -> StateAfterCall:
         """Run one batch from the present state, copy the resulting state, and restore the present one."""
         with self._undone():
-            # One pass: after more of them the sum of two halves' updates is no longer the update of the whole.
+            # One pass: in a second one two halves would start from other weights than the whole, and not add up to it.
             result = self._learner.call(self._learner.rows_of(probe, present), passes=1)
             after = {key: np.array(read(variable)) for key, variable in self._variables.items()}
         return StateAfterCall(after, result)

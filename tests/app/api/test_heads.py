@@ -52,7 +52,7 @@ def test_head_of_a_command_is_no_command(api: Client) -> None:
     assert api.seen("/status")["state"] == "idle"
 
 
-def test_no_cache_keeps_an_answer_and_the_files_of_the_page_are_checked_by_their_tags(api: Client) -> None:
+def test_no_cache_keeps_an_answer_and_page_files_are_checked_by_their_tags(api: Client) -> None:
     for path in readable(api):
         if path in ENDLESS:
             continue

@@ -189,7 +189,7 @@ def test_the_guessed_loss_is_weighted_and_divided_by_rows_as_keras_does() -> Non
         assert plan.guessed(LabelSums(), sums)["loss"] == pytest.approx(own, rel=1e-4)
 
 
-def test_class_weights_move_the_guess_of_the_loss_and_not_that_of_an_unweighted_metric() -> None:
+def test_class_weights_move_the_guess_of_the_loss_not_of_an_unweighted_metric() -> None:
     rare = (np.arange(ROWS) % 200 == 0).astype(np.float32)[:, None]
     weights = np.where(rare[:, 0] == 1, 199.0, 1.0).astype(np.float32)
     plan = planned("binary_crossentropy", ["accuracy", km.AUC(name="auc")], rare, 1, (km.BinaryAccuracy(name="fair"),))
