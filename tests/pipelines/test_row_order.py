@@ -203,3 +203,10 @@ def test_a_rotation_that_stands_at_an_unknown_partition_is_refused() -> None:
 def test_a_share_of_no_rows_is_refused() -> None:
     with pytest.raises(ConfigError, match="share"):
         make(share=0)
+
+
+def test_a_flush_leaves_the_turn_at_the_first_row_that_waits_for_a_whole_batch() -> None:
+    log = {partition: [True] for partition in PARTITIONS}
+    (block,) = run(make(share=1, whole=True), chunks_of(log, dict.fromkeys(PARTITIONS, ()), {}), [])
+    assert block.facts.rows == 2
+    assert block.facts.turn == Turn(PARTITIONS[2], 0)
