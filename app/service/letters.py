@@ -2,7 +2,7 @@
 
 import logging
 
-from consumers.dead_letters.letter import DeadLetter, DeadLetters
+from consumers.dead_letters.letter import Absence, DeadLetter, DeadLetters
 from consumers.reasons import Reason
 from consumers.records import Partition
 
@@ -11,7 +11,10 @@ _STOP_S = 5.0
 
 
 def post_refused(dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason) -> None:
-    """Post a record that decodes but cannot be learnt, by its origin alone: the trainer no longer has its bytes."""
+    """Post a record that decodes but cannot be learnt.
+
+    The trainer no longer has its bytes, so it posts the origin, and the dead letters read the record there again.
+    """
     letter = DeadLetter(
         partition=partition,
         offset=offset,
@@ -22,6 +25,7 @@ def post_refused(dead_letters: DeadLetters, name: str, partition: Partition, off
         reason=reason,
         field=None,
         model=name,
+        absent=Absence.UNREAD,
     )
     # It never waits: while too many letters wait for room, `blocked` keeps the trainer from the next block instead.
     dead_letters.put_at_once(letter)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from consumers.reasons import Reason
@@ -18,6 +19,19 @@ HEADER_PREFIX = "millrace."
 """The prefix of the headers that millrace adds."""
 _LETTER_BYTES = 512
 """The size of a letter besides the key, value and headers of its record."""
+
+
+class Absence(StrEnum):
+    """Why a letter says only where its record is. The header `millrace.without_record` holds the value."""
+
+    UNREAD = "unread"
+    """Not read again yet: the sender reads it before it sends the letter."""
+    REMOVED = "removed"
+    """Kafka has no record at its offset any more: retention or compaction has removed it."""
+    LATE = "late"
+    """Kafka did not give the record in time."""
+    TOO_MANY = "too_many"
+    """So many letters waited that reading the record would have held them up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +49,8 @@ class DeadLetter:
     """The field that the reason is about; None where it is not about one field."""
     model: str
     """The `name` of the config that set it aside."""
+    absent: Absence | None = None
+    """Why it has no timestamp, key, value and headers; None where it has those of the record."""
 
     @property
     def nbytes(self) -> int:
@@ -52,6 +68,7 @@ class DeadLetter:
             "millrace.reason": str(self.reason),
             "millrace.field": self.field,
             "millrace.name": self.model,
+            "millrace.without_record": self.absent,
         }
         theirs = [(name, value) for name, value in self.headers if not name.startswith(HEADER_PREFIX)]
         return [(name, text.encode()) for name, text in ours.items() if text is not None] + theirs
@@ -97,7 +114,8 @@ class DeadLetters(Protocol):
     def put_at_once(self, letter: DeadLetter) -> None:
         """Accept the letter even when full.
 
-        It is for a thread that may not wait, puts only small letters, and puts none while `full` is true.
+        It is for a thread that may not wait, puts only small letters, and puts none while `full` is true. The sink
+        reads the records of those that are `Absence.UNREAD` before it sends them.
         """
 
     @property

@@ -1,7 +1,8 @@
 """Sends dead letters to a topic: each record that was set aside, unchanged, with its origin and reason in headers.
 
 Owns the thread `dead-letters` with its event loop, a producer that waits for all replicas, and the backlog. Letters
-are sent in windows of the oldest, which leave the backlog when the whole window is acknowledged. A window that failed
+are sent in windows of the oldest, which leave the backlog when the whole window is acknowledged. Records that the
+trainer refused, and no longer has, are read again first (`consumers.dead_letters.origins`). A window that failed
 is sent again by a new producer, for as long as it takes, so a letter may arrive twice; topic, partition and offset
 identify it. When the backlog is full, `put` waits. It ends by `stop`, which sends what it can within its deadline and
 returns how many letters were abandoned.
@@ -17,15 +18,18 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.protocol.metadata import MetadataRequest
 
+from consumers.dead_letters import origins
 from consumers.dead_letters.backlog import Backlog, BacklogOptions
 from consumers.dead_letters.letter import (
     HEADER_PREFIX,
+    Absence,
     CountedOnly,
     DeadLetter,
     DeadLetters,
     DeadLetterStatistics,
     never_stopped,
 )
+from consumers.dead_letters.origins import OriginReader
 from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
 from consumers.kafka.options import KafkaOptions
@@ -40,6 +44,8 @@ _WINDOW = 500
 _WINDOW_BYTES = 1024 * 1024
 _RETRY_S = 0.5
 _SPARE_S = 2.0
+_IDLE_S = 30.0
+"""After this long without a letter, the connection that reads records again is closed."""
 _SHORTENED_BYTES = 16 * 1024
 """How much is sent of the value, and of the key, of a letter that is too large."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -72,6 +78,7 @@ class KafkaDeadLetters:
     def start(self, deadline_s: float) -> None:
         """Connect. Raises UnreachableError, or TopicMissingError when the topic does not exist."""
         limit_repeats("aiokafka")
+        limit_repeats(origins.__name__)
         limit_loggers("aiokafka", self._kafka.log_lines_per_minute)
         self._loop.start()
         try:
@@ -147,6 +154,7 @@ class _LetterSender:
         self._options = options
         self._backlog = backlog
         self._producer: AIOKafkaProducer | None = None
+        self._origins = OriginReader(kafka)
         self._task: asyncio.Task[None] | None = None
         self.work = asyncio.Event()
 
@@ -173,6 +181,7 @@ class _LetterSender:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        await self._origins.close()
         await self._drop_producer()
 
     async def _run(self) -> None:
@@ -181,10 +190,17 @@ class _LetterSender:
             self.work.clear()
             window = self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
             if not window:
-                await self.work.wait()
+                await self._wait_for_work()
                 continue
             await self._deliver(_Window(left=dict(enumerate(window))))
             self._backlog.acknowledge(len(window))
+
+    async def _wait_for_work(self) -> None:
+        try:
+            async with asyncio.timeout(_IDLE_S if self._origins.connected else None):
+                await self.work.wait()
+        except TimeoutError:
+            await self._origins.close()
 
     async def _deliver(self, window: _Window) -> None:
         """Send the window until all of it is acknowledged."""
@@ -194,14 +210,20 @@ class _LetterSender:
                 # The next attempt has a new producer: the sequence numbers of one that failed may be out of order.
                 self._backlog.failed(failure)
                 await self._drop_producer()
+                await self._origins.close()
                 await asyncio.sleep(_RETRY_S)
 
     async def _try_to_send(self, window: _Window) -> str | None:
         """Send what is left of the window. Return the error, or None when all of it is acknowledged."""
+        within_s = self._kafka.request_timeout_ms / 1000
         try:
-            async with asyncio.timeout(self._kafka.request_timeout_ms / 1000):
+            # The producer comes first, so that while Kafka is away no letter goes without its record.
+            async with asyncio.timeout(within_s):
                 producer = await self._ready_producer()
-                sent = {index: await self._send(producer, window, index) for index in window.left}
+            window.left = await self._origins.complete(window.left, self._backlog.statistics().waiting)
+            ready = [index for index, letter in window.left.items() if letter.absent is not Absence.UNREAD]
+            async with asyncio.timeout(within_s):
+                sent = {index: await self._send(producer, window, index) for index in ready}
                 results = await asyncio.gather(*sent.values(), return_exceptions=True)
         except TimeoutError:
             return f"topic {self._options.topic} has acknowledged nothing for {self._kafka.request_timeout_ms} ms"

@@ -35,7 +35,7 @@ _WINDOW_WITHIN_S = 45.0
 """Less than the minute after which Kafka aborts a transaction by itself."""
 _LARGEST_BYTES = 1024 * 1024
 _WITHOUT_RECORD = (Reason.UPDATE_NOT_FINITE, Reason.STEP_RAISED)
-"""Their letters hold the origin of the record, not the record."""
+"""Letters with these reasons may say only where their record is."""
 _STANDS = "what was sent before stands, and is not sent again"
 
 
@@ -216,13 +216,20 @@ def _why_it_stays(letter: ReceivedLetter, wanted: Redrive, sent: Collection[str]
         return "of another model"
     if wanted.reasons and reason not in wanted.reasons:
         return "for another reason"
-    if reason in _WITHOUT_RECORD:
+    if _lacks_record(letter):
         return "without their record"
     if "value_bytes" in letter.ours:
         return "shortened"
     if _origin(letter) in sent:
         return "sent before"
     return "beyond the limit" if wanted.limit is not None and count >= wanted.limit else None
+
+
+def _lacks_record(letter: ReceivedLetter) -> bool:
+    """Return whether the letter says only where its record is."""
+    # Letters of versions that did not read the record again have no header for that, and the timestamp 0.
+    earlier = letter.ours.get("reason") in _WITHOUT_RECORD and letter.value is None and letter.ours["timestamp"] == "0"
+    return "without_record" in letter.ours or earlier
 
 
 def _origin(letter: ReceivedLetter) -> str:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from app.cli.command_list import application
 from consumers.dead_letters import reader, redrive
+from consumers.dead_letters.letter import Absence
 from consumers.dead_letters.producer import DeadLetter, DeadLetterOptions, KafkaDeadLetters
 from consumers.dead_letters.reader import each_letter, newest_letters
 from consumers.dead_letters.redrive import Redrive
@@ -43,14 +44,16 @@ GO = (
     letter(100, Reason.MALFORMED, b"{", headers=FORGED),
     letter(101, Reason.MISSING, b'{"price": null}', key=None),
     letter(102, Reason.EMPTY, None),
+    letter(106, Reason.UPDATE_NOT_FINITE, b'{"price": 1e38}'),
 )
 STAY = (
     GO[1],  # sent twice, as letters may be, and without a key to whichever partition
-    letter(103, Reason.STEP_RAISED, None),
+    letter(103, Reason.STEP_RAISED, None, key=None, absent=Absence.REMOVED),
+    letter(107, Reason.STEP_RAISED, None, key=None, timestamp_ms=0),  # of a version that never read the record again
     letter(104, Reason.MISSING, b"{}", model="views"),
     letter(105, Reason.MALFORMED, b"x" * 2 * LARGEST),
 )
-WHY = {"sent before": 1, "without their record": 1, "of another model": 1, "shortened": 1}
+WHY = {"sent before": 1, "without their record": 2, "of another model": 1, "shortened": 1}
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def test_each_record_goes_back_as_it_was_and_once(scene: Scene) -> None:
     would = scene.run("--dry-run")
     assert scene.arrived() == Counter()
     done = scene.run()
-    assert done["sent"] == would["sent"] == {"malformed": 1, "missing": 1, "empty": 1}
+    assert done["sent"] == would["sent"] == {"malformed": 1, "missing": 1, "empty": 1, "update_not_finite": 1}
     assert done["stayed"] == would["stayed"] == WHY
     assert scene.arrived() == records_of(*GO)
     assert scene.run()["sent"] == {}
@@ -130,8 +133,8 @@ def test_what_was_chosen_goes_first_and_the_rest_later(scene: Scene) -> None:
     assert first["stayed"]["beyond the limit"] >= 1
     assert scene.arrived().total() == 1
     assert set(scene.run("--reason", "missing", "--reason", "empty")["stayed"]) >= {"for another reason", "sent before"}
-    assert scene.arrived() == records_of(*GO[1:])
-    assert scene.run()["sent"] == {"malformed": 1}
+    assert scene.arrived() == records_of(*GO[1:3])
+    assert scene.run()["sent"] == {"malformed": 1, "update_not_finite": 1}
     assert scene.arrived() == records_of(*GO)
 
 
@@ -150,7 +153,7 @@ def test_one_that_ends_before_its_transaction_does_is_gone_on_with(
     with monkeypatch.context() as dying:
         dying.setattr(AIOKafkaProducer, "commit_transaction", second_is_lost)
         assert "what was sent before stands, and is not sent again" in str(scene.refused())
-    assert sum(scene.run()["sent"].values()) == 2
+    assert sum(scene.run()["sent"].values()) == 3
     assert scene.arrived() == records_of(*GO)
 
 
@@ -201,7 +204,7 @@ def test_a_kafka_that_takes_nothing_more_is_not_waited_for_without_end(
             away.setattr(AIOKafkaProducer, method, never)
         error = scene.refused()
     assert (error.exit_code, "did not take the records in time" in str(error)) == (3, True)
-    assert scene.run()["sent"] == {"malformed": 1, "missing": 1, "empty": 1}
+    assert scene.run()["sent"] == {"malformed": 1, "missing": 1, "empty": 1, "update_not_finite": 1}
 
 
 def test_markers_in_place_of_letters_hide_none_of_the_newest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

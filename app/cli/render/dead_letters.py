@@ -75,6 +75,7 @@ def facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
         "field": headers.get("field"),
         "record": ":".join(headers.get(key, "?") for key in ("topic", "partition", "offset")),
         "written": _moment(headers.get("timestamp", "0")),
+        "without_record": headers.get("without_record"),
         "set_aside": event_moment(letter.sent_ms),
         "set_aside_by": headers.get("name"),
         "value_bytes": _size(letter),
