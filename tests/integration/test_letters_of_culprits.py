@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -49,7 +50,7 @@ CURSED = {17: RAISES, 29: OVERFLOWS}
 
 
 @contextmanager
-def sink(broker: str, source: str, letters: str, **settings: int) -> Iterator[KafkaDeadLetters]:
+def sink(broker: str, source: str, letters: str, **settings: Any) -> Iterator[KafkaDeadLetters]:
     kafka = KafkaOptions(bootstrap_servers=(broker,), topics=(source,), group_id="g", **settings)
     made = KafkaDeadLetters(kafka, DeadLetterOptions(topic=letters))
     made.start(30)
