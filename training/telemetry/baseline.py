@@ -149,20 +149,20 @@ def least_of(loss: ElementLoss) -> Guess:
 def huber(delta: float) -> ElementLoss:
     """Return Keras' Huber loss."""
 
-    def loss(values: Floats, constant: float) -> Floats:
+    def loss(values: Floats, constant: Floats) -> Floats:
         gap = np.abs(values - constant)
         return np.where(gap <= delta, gap**2 / 2, delta * gap - delta**2 / 2)
 
     return loss
 
 
-def log_cosh(values: Floats, constant: float) -> Floats:
+def log_cosh(values: Floats, constant: Floats) -> Floats:
     """Return Keras' log-cosh loss."""
     gap = constant - values
     return np.asarray(np.logaddexp(gap, -gap) - np.log(2.0))
 
 
-def absolute_percentage(values: Floats, constant: float) -> Floats:
+def absolute_percentage(values: Floats, constant: Floats) -> Floats:
     """Return Keras' mean absolute percentage error."""
     return np.asarray(100 * np.abs(values - constant) / np.maximum(np.abs(values), 1e-7))
 

@@ -101,8 +101,13 @@ class LabelSums:
         sketch = {"sketch.values": self.sketch.values, "sketch.weights": self.sketch.weights}
         return {f"{prefix}.{name}": array for name, array in {**named, **sketch}.items()}
 
+    def equals(self, other: "LabelSums") -> bool:
+        """Return whether all sums are the same."""
+        mine, theirs = self.arrays(""), other.arrays("")
+        return all(np.array_equal(array, theirs[name]) for name, array in mine.items())
+
     def add(self, *others: "LabelSums") -> None:
-        """Add the sums of other rows."""
+        """Add the sums of other rows. The arrays of before are not changed."""
         for other in others:
             self.rows += other.rows
             self.weight += other.weight

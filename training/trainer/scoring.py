@@ -33,8 +33,9 @@ def sums_of(piece: Piece, plan: BaselinePlan, batch_size: int) -> Sums:
     target = _target(rows)
     if plan.labels is not Labels.NONE and target is not None:
         labels, weights = target.numpy()[present], rows.weights.numpy()[present]
-        sums.labels = LabelSums.over(plan.labels, labels, quantiles=plan.quantiles)
-        sums.weighted_labels = LabelSums.over(plan.labels, labels, weights, quantiles=plan.quantiles)
+        sums.labels = sums.weighted_labels = LabelSums.over(plan.labels, labels, quantiles=plan.quantiles)
+        if not (weights == 1.0).all():
+            sums.weighted_labels = LabelSums.over(plan.labels, labels, weights, quantiles=plan.quantiles)
     return sums
 
 

@@ -76,6 +76,14 @@ def learnt(
     return live.look()
 
 
+def test_the_weights_of_records_reach_the_sums_unless_all_are_one() -> None:
+    build = model_of(1, "sigmoid", loss="binary_crossentropy", metrics=["accuracy"])
+    plain = learnt(build, rare)
+    heavy = learnt(build, rare, lambda y: np.where(y == 1, 100.0, 1.0).astype(np.float32))
+    assert plain.baseline["accuracy"] == heavy.baseline["accuracy"]
+    assert heavy.baseline["loss"] > 3 * plain.baseline["loss"]
+
+
 def rare(x: Array) -> Array:
     """Return 1 for one record in 200."""
     return np.asarray(x.sum(axis=-1) > 2.576 * np.sqrt(FEATURES), np.float32)

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from training.model.metrics import CompiledMetrics
-from training.telemetry.baseline import BaselinePlan
+from training.telemetry.baseline import BaselinePlan, absolute_percentage, huber, log_cosh
 from training.telemetry.label_sums import Labels, LabelSums
+from training.telemetry.quantile_sketch import QuantileSketch
 from training.trainer.metric_guesses import plan_of
 
 pytestmark = pytest.mark.tensorflow
@@ -173,6 +174,24 @@ def test_guesses_of_numbers_are_the_best_constants_by_keras(weights: npt.NDArray
     for name, metric in _errors().items():
         best = min(float(scored(metric, NUMBERS, constant, weights)) for constant in constants)
         assert scores[name] == pytest.approx(best, rel=0.02), name
+
+
+def test_the_best_constants_of_many_columns_are_those_of_each_alone() -> None:
+    """The columns are searched at once, and hold different numbers of values."""
+    columns = np.stack([np.round(-NUMBERS[:, 0], digits) for digits in (-3, -1, 0, 3)] + [np.full(ROWS, 7.0)], axis=1)
+    whole = QuantileSketch.over(columns, WEIGHTS.astype(np.float64))
+    each = [QuantileSketch.over(columns[:, [i]], WEIGHTS.astype(np.float64)) for i in range(columns.shape[1])]
+    assert len({sketch.values.size for sketch in each}) == len(each)
+    for loss in (huber(2.0), log_cosh, absolute_percentage):
+        alone = [sketch.least(loss) for sketch in each]
+        assert whole.least(loss) == pytest.approx(np.mean([least for least in alone if least is not None]), rel=1e-9)
+
+
+def test_a_column_without_numbers_takes_no_part_in_the_guess() -> None:
+    numbers = np.stack([NUMBERS[:, 0], np.full(ROWS, np.nan)], axis=1)
+    both, one = (QuantileSketch.over(rows, np.ones(ROWS)) for rows in (numbers, NUMBERS))
+    assert both.least(log_cosh) == pytest.approx(one.least(log_cosh))
+    assert QuantileSketch.over(numbers[:, 1:], np.ones(ROWS)).least(log_cosh) is None
 
 
 def test_the_guessed_loss_is_weighted_and_divided_by_rows_as_keras_does() -> None:

@@ -10,7 +10,14 @@ from tests.training.conftest import BATCH, FEATURES, MakeLearner, block
 from tests.training.trainer_rig import Clock
 from training.checkpoints.parts import PartState
 from training.model.learner import Learner
-from training.telemetry.baseline import BaselinePlan, GuessedScore, GuessKind, binary_accuracy
+from training.telemetry.baseline import (
+    BaselinePlan,
+    GuessedScore,
+    GuessKind,
+    absolute_deviation,
+    binary_accuracy,
+    variance,
+)
 from training.telemetry.label_sums import Labels, LabelSums
 from training.telemetry.live_metrics import LiveMetrics, Results, Sums
 
@@ -22,6 +29,11 @@ def _share(states: Any) -> dict[str, float]:
 
 
 PLAN = BaselinePlan(labels=Labels.BINARY, scores=(GuessedScore("accuracy", binary_accuracy, GuessKind.BASE_RATE),))
+
+NUMBER_SCORES = (
+    GuessedScore("mse", variance, GuessKind.MEAN),
+    GuessedScore("mae", absolute_deviation, GuessKind.MEDIAN, weighted=True),
+)
 
 
 def _live(clock: Clock, results: Results = _share) -> LiveMetrics:
@@ -146,6 +158,57 @@ def test_a_window_without_records_has_no_values() -> None:
     look = live.look()
     assert (look.records, look.values, look.baseline) == (0, {}, {})
     assert look.cumulative["accuracy"] == 0.5
+
+
+def _numbers(rows: int, seed: int, *, weighted: bool = False) -> Sums:
+    random = np.random.default_rng(seed)
+    numbers = random.normal(size=rows)
+    plain = LabelSums.over(Labels.NUMBERS, numbers, quantiles=True)
+    heavier = LabelSums.over(Labels.NUMBERS, numbers, random.random(rows), quantiles=True) if weighted else plain
+    return Sums(rows, 0.5 * rows, rows, [np.array(1.0), np.array(2.0)], plain, heavier)
+
+
+def test_looks_at_the_window_on_the_way_change_no_later_one() -> None:
+    clock, plan = Clock(), BaselinePlan(labels=Labels.NUMBERS, scores=NUMBER_SCORES, quantiles=True)
+    looked, other = (
+        LiveMetrics(window_s=60.0, scored="before_update", results=_share, plan=plan, clock=clock) for _ in range(2)
+    )
+    for second in range(150):
+        clock.now = second * 0.7
+        for live in (looked, other):
+            live.add(_numbers(20, second))
+        looked.look()
+        if second == 100:
+            for live in (looked, other):
+                live.restore(live.snapshot())
+    before, after = looked.look(), other.look()
+    assert (before.records, before.values) == (after.records, after.values)
+    assert before.baseline == pytest.approx(after.baseline, rel=1e-9)
+    assert before.records < 51 * 20
+
+
+def test_labels_whose_weights_are_all_one_are_summed_up_once_until_one_is_not() -> None:
+    clock, plan = Clock(), BaselinePlan(labels=Labels.NUMBERS, scores=NUMBER_SCORES, quantiles=True)
+    live = LiveMetrics(window_s=60.0, scored="before_update", results=_share, plan=plan, clock=clock)
+    both = Sums()
+    for seed in range(3):
+        live.add(_numbers(50, seed))
+        both.add(_numbers(50, seed))
+    assert both.weighted_labels is both.labels
+    taken = live.snapshot()
+    live.restore(taken)
+    for seed in range(3, 5):
+        live.add(_numbers(50, seed, weighted=True))
+    pieces = [_numbers(50, seed, weighted=seed > 2) for seed in range(5)]
+    plain, weighted = LabelSums(), LabelSums()
+    for piece in pieces:
+        plain.add(piece.labels)
+        weighted.add(piece.weighted_labels)
+    arrays = live.snapshot().arrays
+    expected = {**plain.arrays("labels"), **weighted.arrays("weighted_labels")}
+    assert all(np.array_equal(arrays[name], array) for name, array in expected.items())
+    assert weighted.weight != plain.weight
+    assert float(taken.arrays["labels.rows_and_weight"][0]) == 150, "what was taken before does not change"
 
 
 def test_the_sums_of_a_call_are_not_changed_by_later_calls() -> None:
