@@ -8,25 +8,15 @@ from typing import Annotated
 import typer
 
 from app.cli.config_file import ConfigFile
-from app.cli.options import (
-    CaFile,
-    ClientCertificate,
-    ClientKey,
-    Config,
-    Json,
-    TokenFile,
-    Url,
-    loaded,
-    named_checkpoint,
-    service,
-)
+from app.cli.options import Json, loaded, named_checkpoint
 from app.cli.render import differences
 from app.cli.render.lineage import as_row, described, headings, in_words, listed, watched_in
 from app.cli.render.tables import print_table
+from app.cli.service_options import ServiceOptions, takes_service
 from app.service.native_log import load_tensorflow
 from app.settings import Settings, to_schema
 from app.settings.environment import require_tensorflow_backend
-from app.tools.service_client import TlsFiles, saved
+from app.tools.service_client import saved
 from consumers.suggested_command import suggested_command
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
@@ -50,14 +40,11 @@ Which = Annotated[
 
 
 @checkpoints.command()
+@takes_service
 def save(
-    file: Config = None,
-    url: Url = None,
     note: Annotated[str | None, typer.Option(help="A note that is kept with the checkpoint.")] = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    client_certificate: ClientCertificate = None,
-    client_key: ClientKey = None,
+    *,
+    service: ServiceOptions,
     as_json: Json = False,
 ) -> None:
     """Have a running service save a checkpoint now, and wait until it is durable.
@@ -65,8 +52,7 @@ def save(
     Example: millrace checkpoints save -c clicks.yaml --note "before the new schema"
     """
     body = {} if note is None else {"note": " ".join(note.split())}
-    files = TlsFiles(ca=ca_file, certificate=client_certificate, key=client_key)
-    answer = saved(service(file, url, token_file, files), body)
+    answer = saved(service.client(), body)
     made = answer["checkpoint"]
     if as_json:
         typer.echo(json.dumps(answer, indent=2))

@@ -6,43 +6,35 @@ from typing import Any
 
 import typer
 
-from app.cli.options import CaFile, ClientCertificate, ClientKey, Config, Json, TokenFile, Url, service
-from app.tools.service_client import TlsFiles
+from app.cli.options import Json
+from app.cli.service_options import ServiceOptions, takes_service
 
 
+@takes_service
 def pause(
-    file: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    client_certificate: ClientCertificate = None,
-    client_key: ClientKey = None,
+    *,
+    service: ServiceOptions,
     as_json: Json = False,
 ) -> None:
     """Pause learning in a running service; the service stays up and keeps its position.
 
     Example: millrace pause -c clicks.yaml
     """
-    files = TlsFiles(ca=ca_file, certificate=client_certificate, key=client_key)
-    answer = service(file, url, token_file, files).command("/pause")
+    answer = service.client().command("/pause")
     _report(answer, as_json, "paused; `millrace resume` continues learning")
 
 
+@takes_service
 def resume(
-    file: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    client_certificate: ClientCertificate = None,
-    client_key: ClientKey = None,
+    *,
+    service: ServiceOptions,
     as_json: Json = False,
 ) -> None:
     """Resume learning in a paused service.
 
     Example: millrace resume --url http://trainer:8080 --token-file token
     """
-    files = TlsFiles(ca=ca_file, certificate=client_certificate, key=client_key)
-    answer = service(file, url, token_file, files).command("/resume")
+    answer = service.client().command("/resume")
     _report(answer, as_json, f"learning resumes ({answer.get('state')})")
 
 

@@ -6,23 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import (
-    CaFile,
-    ClientCertificate,
-    ClientKey,
-    Config,
-    Json,
-    TokenFile,
-    Url,
-    loaded,
-    service,
-    token_of,
-)
+from app.cli.options import Json
+from app.cli.service_options import ServiceOptions, takes_service
 from app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
-from app.tools.service_client import TlsFiles
 from consumers.errors import DataLossError
 
 
+@takes_service
 def rewind(
     to: Annotated[
         str,
@@ -40,12 +30,8 @@ def rewind(
         typer.Option(help="An earlier skip that no longer applies, as in rewind-17. May be repeated."),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="Why; kept with the checkpoint.")] = None,
-    file: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    client_certificate: ClientCertificate = None,
-    client_key: ClientKey = None,
+    *,
+    service: ServiceOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -55,13 +41,12 @@ def rewind(
     Kafka no longer has the records that would have to be read again. Example:
     millrace rewind -c clicks.yaml --to 37 --skip clicks:0:100-200 --reason "a broken producer"
     """
-    files = TlsFiles(ca=ca_file, certificate=client_certificate, key=client_key)
     note = None if reason is None else " ".join(reason.split())
     typed = TypedRewind(to=to, skip=skip or (), unskip=unskip or (), reason=note, dry_run=dry_run)
-    if url is not None:
-        answer = send_rewind(service(file, url, token_file, files), typed)
+    if service.url is not None:
+        answer = send_rewind(service.client(), typed)
     else:
-        answer = rewind_or_send(loaded(file).settings, typed, token_of(token_file), files)
+        answer = rewind_or_send(service.settings(), typed, service.token(), service.tls)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
     elif dry_run:

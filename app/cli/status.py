@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import CaFile, ClientCertificate, ClientKey, Config, TokenFile, Url, service
 from app.cli.render.tables import console
+from app.cli.service_options import ServiceOptions, takes_service
 from app.settings.units import parse_duration
-from app.tools.service_client import TlsFiles
 from app.tools.status.first_figures import has_figures
 from app.tools.status.status_readings import StatusReadings
 from app.tools.status.status_view import drawn
@@ -16,13 +15,10 @@ from app.tools.status.watch_loop import watch
 from consumers.errors import ConfigError
 
 
+@takes_service
 def status(
-    file: Config = None,
-    url: Url = None,
-    token_file: TokenFile = None,
-    ca_file: CaFile = None,
-    client_certificate: ClientCertificate = None,
-    client_key: ClientKey = None,
+    *,
+    service: ServiceOptions,
     once: Annotated[bool, typer.Option("--once", help="Show it once; the default without a terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer of /status once.")] = False,
     wait: Annotated[
@@ -38,7 +34,7 @@ def status(
         patience_s = 0.0 if wait is None else parse_duration(wait)
     except ValueError as error:
         raise ConfigError(f"--wait: {error}") from None
-    remote = service(file, url, token_file, TlsFiles(ca=ca_file, certificate=client_certificate, key=client_key))
+    remote = service.client()
     answer = remote.ask_patiently("/status", patience_s, has_figures)
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
