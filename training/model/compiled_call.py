@@ -24,8 +24,8 @@ from pipelines.schema import RAGGED
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.finite_guard import FiniteGuard
+from training.model.gradient_projection import projected
 from training.model.metrics import CompiledMetrics
-from training.model.sketch import sketched
 from training.model.variables import model_variables, optimizer_variables, optimizers_of
 from training.model.witness import Witness
 
@@ -47,7 +47,7 @@ class RecordedStep:
     """What one batch would have done to the weights by way of the optimizers."""
 
     gradients: Mapping[tuple[int, str, str], npt.NDArray[np.float64]]
-    """By the number of the update, its optimizer and the variable: the gradient, summed over the replicas, sketched."""
+    """By the number of the update, its optimizer and the variable: the gradient summed over the replicas, projected."""
     loss: float
     """As the live metrics count it; NaN where the step reports none."""
     graph: Any
@@ -204,7 +204,7 @@ class TrainingCall:
         logs = self.model.train_step(self._open(features, labels, weights, offsets))
         names = {id(variable): key for key, variable in model_variables(self.model).items()}
         gradients = {
-            (at, update.optimizer, names.get(id(variable), variable.name)): sketched(gradient)
+            (at, update.optimizer, names.get(id(variable), variable.name)): projected(gradient)
             for at, update in enumerate(self._finite_guard.updates())
             for variable, gradient in zip(update.variables, update.gradients, strict=True)
             if gradient is not None

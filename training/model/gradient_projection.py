@@ -1,7 +1,7 @@
-"""Sketches: a few hundred numbers in the place of a gradient, made on the device.
+"""Random projections of gradients: a few hundred numbers in the place of each, made on the device.
 
-A sketch is linear, so sums and multiples of gradients show in it as they are, and about as long as its gradient. The
-proof compares many gradients of a model, and would otherwise hold as many copies of its weights in memory.
+A projection is linear, so sums and multiples of gradients show in it as they are, and it is about as long as its
+gradient. The proof compares many gradients of a model, and would otherwise hold as many copies of its weights.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ _MIX = 0x9E3779B1
 """Knuth's multiplier: bits of its multiples are as good as random."""
 
 
-def sketched(tensor: Any) -> Any:
+def projected(tensor: Any) -> Any:
     """Return the tensor as it is, flat, where it is small; else sums of its numbers under signs that never change."""
     flat = tf.reshape(tf.cast(tf.convert_to_tensor(tensor), tf.float32), [-1])
     count = flat.shape[0]
