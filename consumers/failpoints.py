@@ -23,6 +23,8 @@ from consumers.errors import ConfigError
 VARIABLE = "MILLRACE_FAILPOINTS"
 
 NAMES: Mapping[str, str] = {
+    "term.before_record": "the folder is taken, the record of the term is not written",
+    "term.after_record": "the record of the term is durable, those that it holds are not removed",
     "start.before_zero": "positions are resolved, number 0 is not published",
     "start.after_zero": "number 0 is durable, nothing was fetched",
     "restore.before": "a checkpoint is chosen, its state is not loaded",

@@ -5,12 +5,17 @@ stopped in the middle of a write can never overwrite what a later one wrote. Run
 
 The fence: a checkpoint is never loaded when a greater term had begun before it was published, that is, when a record of
 a greater term says that its writer began after a smaller number.
+
+A record also holds what the earlier ones say, so that these can be removed and restarts do not fill the volume. The one
+before it stays, as a second copy. Nothing is removed before the record that holds it is durable, and only what its
+writer has read, so a kill in between leaves the same facts twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consumers.failpoints import failpoint
 from consumers.suggested_command import suggested_command
 from training.checkpoints.files import replace_durably, sync_folder
 from training.checkpoints.folder import Folder
@@ -32,22 +37,37 @@ class TermRecord:
     """Process, host, since when: for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """All records of a folder."""
+    """What all records of a folder say."""
 
     records: Sequence[TermRecord]
+    """The terms whose fence no other has, ascending; those that only a later record holds have no holder."""
+    published: int = NOTHING
+    """A number that had been published for certain; -1 where none is known."""
+    files: Sequence[int] = ()
+    """The terms that have a record of their own on disk, ascending."""
 
     @classmethod
     def read(cls, folder: Folder) -> "Terms":
         """Read every record; CorruptError for one that is damaged, because what it fences is then unknown."""
-        records = (_read(folder, term) for term in folder.recorded_terms())
-        return cls([record for record in records if record is not None])
+        listed = list[int]()
+        while True:
+            before, listed = listed, folder.recorded_terms()
+            read = {term: _read(folder, term) for term in listed}
+            # A record that was removed meanwhile is held by a newer one, which the list may not have had yet.
+            if all(read.values()) or listed == before:
+                return cls.of({term: held for term, held in read.items() if held is not None})
 
-    @property
-    def published(self) -> int:
-        """A number that had been published for certain; -1 where none is known."""
-        return max([NOTHING, *(record.began_after for record in self.records)])
+    @classmethod
+    def of(cls, files: Mapping[int, Sequence[TermRecord]]) -> "Terms":
+        """Return what these files say together."""
+        records = [record for held in files.values() for record in held]
+        return cls(
+            records=_fencing(records),
+            published=max([NOTHING, *(record.began_after for record in records)]),
+            files=sorted(files),
+        )
 
     def fences(self, term: int, number: int) -> bool:
         """Return whether this term published this number after a greater term had begun."""
@@ -63,28 +83,48 @@ def begin(folder: Folder, term: int, holder: Mapping[str, Any]) -> TermRecord:
     terms = Terms.read(folder)
     began_after = max([terms.published, *folder.numbers()])
     record = TermRecord(term=term, began_after=began_after, holder=holder)
+    earlier = [one for one in _fencing([*terms.records, record]) if one.term < term]
     body = {"format": 1, "term": term, "began_after": began_after, "holder": dict(holder)}
+    if earlier:
+        body["earlier"] = {str(one.term): one.began_after for one in earlier}
+    failpoint("term.before_record")
     replace_durably(folder.term(term), seal(body))
-    # After the new record is durable, because it has to fence what the removed ones fence.
-    _forget_barren(folder, terms, record)
+    failpoint("term.after_record")
+    _remove_held(folder, [older for older in terms.files if older < term])
     return record
 
 
-def _forget_barren(folder: Folder, terms: Terms, begun: TermRecord) -> None:
-    """Remove records of smaller terms that published nothing: the term that has begun fences what they fence."""
-    older = (record for record in terms.records if record.term < begun.term)
-    barren = [record.term for record in older if record.began_after == begun.began_after]
-    for term in barren:
+def _fencing(records: Iterable[TermRecord]) -> list[TermRecord]:
+    """Return the records whose fence no other has, in the order of their terms.
+
+    A greater term that began after the same number, or a smaller one, fences whatever the record fences.
+    """
+    kept = list[TermRecord]()
+    # Of two with the same term and number, one is the writer's own record, which names its holder.
+    for record in sorted(records, key=lambda one: (-one.term, one.began_after, not one.holder)):
+        if not kept or record.began_after < kept[-1].began_after:
+            kept.append(record)
+    return kept[::-1]
+
+
+def _remove_held(folder: Folder, older: Sequence[int]) -> None:
+    """Remove records that the newest one holds, all but the last of them."""
+    for term in older[:-1]:
         folder.term(term).unlink(missing_ok=True)
-    if barren:
+    if older[:-1]:
         sync_folder(folder.terms)
 
 
-def _read(folder: Folder, term: int) -> TermRecord | None:
+def _read(folder: Folder, term: int) -> Sequence[TermRecord] | None:
+    """Return what the record of a term says of it and of earlier ones; None where there is none."""
     path = folder.term(term)
     try:
         body = unseal(path.read_bytes())
         record = TermRecord(term=body["term"], began_after=body["began_after"], holder=body["holder"])
+        earlier = [
+            TermRecord(term=int(number), began_after=began_after, holder={})
+            for number, began_after in body.get("earlier", {}).items()
+        ]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:
@@ -95,4 +135,4 @@ def _read(folder: Folder, term: int) -> TermRecord | None:
         ) from error
     if record.term != term:
         raise CorruptError(f"{path} is the record of term {record.term}: bring the right one back from a copy")
-    return record
+    return [*earlier, record]

@@ -148,7 +148,7 @@ RANDOM_KINDS: Sequence[Callable[[Random], KillMethod]] = (
 """How a kill is drawn: a good third of them inside a save, the others at any time."""
 
 
-_PASSED_ONCE = ("start.", "restore.", "rewind.", "fallback.", "careful.")
+_PASSED_ONCE = ("term.", "start.", "restore.", "rewind.", "fallback.", "careful.")
 """Points that a process passes once, or once for what leads there."""
 
 

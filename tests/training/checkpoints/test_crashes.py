@@ -1,6 +1,7 @@
 """Processes that die or freeze: killed in every window of a save, stopped while somebody else takes over."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import pytest
 
 from consumers.failpoints import NAMES, VARIABLE
 from training.checkpoints import CheckpointStore, Condition, Folder, FolderLease, LeaseOptions
+from training.checkpoints.fencing import Terms
 from training.errors import CorruptError, FolderBusyError
 
 ROOT = Path(__file__).parents[3]
 WINDOWS = sorted(name for name in NAMES if name.startswith("save."))
+TERMS = sorted(name for name in NAMES if name.startswith("term."))
 
 TRAINER = """
 import os, sys, threading, numpy as np
@@ -99,6 +102,51 @@ def test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one(
         store = CheckpointStore(folder, writer)
         assert {found.condition for found in store.listing(deep=True)} <= {Condition.GOOD}, "leftovers, or a part"
         writer.release()
+
+
+@pytest.mark.row(10)
+@pytest.mark.parametrize("window", TERMS)
+def test_a_kill_while_records_of_terms_are_folded_moves_no_fence(folder: Folder, start: Start, window: str) -> None:
+    for _ in range(3):
+        assert start(2).wait(60) == 0
+    before = Terms.read(folder)
+    child = start(1, f"{window}=kill")
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == -signal.SIGKILL
+    assert f"failpoint {window}: kill" in err
+    fences = [(term, number) for term in range(4) for number in range(8) if before.fences(term, number)]
+    assert fences
+    for _ in range(2):  # as the kill has left it, and as the next start folds it
+        after = Terms.read(folder)
+        assert [(term, number) for term in range(4) for number in range(8) if after.fences(term, number)] == [
+            *fences,
+            *((3, number) for number in range(6, 8) if folder.recorded_terms()[-1] > 3),
+        ]
+        assert start(1).wait(60) == 0
+
+
+@pytest.mark.row(10)
+def test_a_stopped_trainer_is_fenced_by_a_record_that_was_folded_since(
+    folder: Folder, start: Start, quick: LeaseOptions, order: Any, parts: Any
+) -> None:
+    zombie = start(5, "save.after_manifest=stop:after=2", renew_every=60.0)  # its lease does not end it first
+    os.waitid(os.P_PID, zombie.pid, os.WSTOPPED | os.WNOWAIT)
+    temporary, kept = folder.saving(2, 1), folder.root / "aside"
+    temporary.rename(kept)  # the stores would remove it: here the zombie is to get as far as it can
+    for _ in range(3):
+        writer = FolderLease.acquire(folder, "heir", options=quick)
+        store = CheckpointStore(folder, writer)
+        newest = store.newest()
+        assert newest is not None
+        store.publish(order(newest.number, step=newest.step + 1), parts(newest.step + 1))
+        writer.release()
+    assert folder.recorded_terms() == [3, 4]
+    shutil.rmtree(folder.checkpoint(2))  # as pruning does, so that its number is free
+    kept.rename(temporary)
+    zombie.send_signal(signal.SIGCONT)
+    _, err = zombie.communicate(timeout=30)
+    assert "PassedError: heir" in err
+    assert CheckpointStore(folder).verify(2).condition is Condition.FENCED
 
 
 @pytest.mark.row(11)

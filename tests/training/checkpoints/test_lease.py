@@ -4,13 +4,14 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from consumers.errors import ConfigError
 from training.checkpoints import Folder, FolderLease, LeaseOptions
-from training.checkpoints.fencing import NOTHING, Terms, begin
+from training.checkpoints.fencing import NOTHING, TermRecord, Terms, begin
 from training.errors import CorruptError, FolderBusyError, PassedError
 
 
@@ -105,6 +106,64 @@ def test_a_record_written_late_by_a_passed_writer_moves_no_fence(folder: Folder)
     terms = Terms.read(folder)
     assert terms.fences(2, 1)
     assert not terms.fences(3, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_folded_records_fence_what_all_of_them_did_whatever_is_removed(folder: Folder, seed: int) -> None:
+    """A kill between two removals leaves any of the files that the newest one holds."""
+    random, all_records, copies = Random(seed), list[TermRecord](), dict[Path, bytes]()
+    folder.create()
+    terms = random.sample(range(1, 30), 15)
+    for term in sorted(terms, key=lambda one: one + random.choice([0, 0, 0, 6])):  # some write theirs late
+        for _ in range(random.choice([0, 0, 1, 3])):
+            folder.checkpoint(max([NOTHING, *folder.numbers()]) + 1).mkdir()
+        all_records.append(begin(folder, term, {"holder": "a test"}))
+        copies |= {folder.term(left): folder.term(left).read_bytes() for left in folder.recorded_terms()}
+        for path in random.sample(sorted(copies), len(copies) // 2):
+            path.write_bytes(copies[path])
+    everything = Terms.of({0: all_records})
+    for _ in range(3):
+        found = Terms.read(folder)
+        assert found.published == everything.published
+        assert [found.fences(t, n) for t in range(31) for n in range(40)] == [
+            any(record.term > t and n > record.began_after for record in all_records)
+            for t in range(31)
+            for n in range(40)
+        ]
+        begin(folder, folder.highest_term() + 1, {})  # as a restart that publishes nothing
+        all_records.append(TermRecord(term=folder.highest_term(), began_after=everything.published, holder={}))
+        folder.term(folder.recorded_terms()[0]).unlink()  # the second copy
+
+
+def test_restarts_that_publish_do_not_fill_the_volume_with_their_terms(folder: Folder) -> None:
+    folder.create()
+    for term in range(1, 201):
+        folder.checkpoint(term).mkdir()
+        begin(folder, term, {"holder": "a trainer"})
+    assert folder.recorded_terms() == [199, 200]
+    assert sum(path.stat().st_size for path in folder.terms.iterdir()) < 200 * 2 * 20
+    assert Terms.read(folder).fences(7, 9)
+    assert not Terms.read(folder).fences(8, 9)
+
+
+def test_terms_are_read_again_when_a_record_was_folded_meanwhile(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.create()
+    for number in range(3):
+        folder.checkpoint(number).mkdir()
+        begin(folder, number + 1, {})
+    listed = Folder.recorded_terms
+
+    def and_a_writer_begins(asked: Folder) -> list[int]:
+        before = listed(asked)
+        monkeypatch.setattr(Folder, "recorded_terms", listed)
+        begin(folder, 4, {})
+        begin(folder, 5, {})
+        return before
+
+    monkeypatch.setattr(Folder, "recorded_terms", and_a_writer_begins)
+    assert Terms.read(folder).fences(1, 2)
 
 
 @pytest.mark.parametrize("harm", ["flipped", "swapped"])
