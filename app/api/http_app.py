@@ -24,6 +24,7 @@ from app.api.routes.metrics import metrics_router
 from app.api.routes.page import PageRoutes
 from app.api.routes.probes import ProbeRoutes
 from app.api.routes.reads import ReadRoutes
+from app.api.server_certificate import ServerCertificate
 from app.monitoring.envelope import stamp_now
 from app.monitoring.models import ProblemDocument
 from app.monitoring.observer import Observation, Observer
@@ -40,7 +41,12 @@ Look = Callable[[Observation], None]
 _DESCRIPTION = "A Kafka topic goes in; a Keras model that never stops learning comes out."
 
 
-def make_application(service: "Service", authorizer: Authorizer, readers: ReadAuthorizer | None = None) -> FastAPI:
+def make_application(
+    service: "Service",
+    authorizer: Authorizer,
+    readers: ReadAuthorizer | None = None,
+    certificate: ServerCertificate | None = None,
+) -> FastAPI:
     """Return the application of one service, whose commands pass the authorizer, and its reads the readers' one."""
     observer = Observer(partial(take, service))
     budget = CpuBudget()
@@ -66,7 +72,7 @@ def make_application(service: "Service", authorizer: Authorizer, readers: ReadAu
     problem_documents.install(app, stamp)
     app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
     app.include_router(ReadRoutes(observer, reader, operations).router())
-    app.include_router(metrics_router(observer, audit))
+    app.include_router(metrics_router(observer, audit, certificate))
     commands = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
     app.include_router(commands.router())
     app.include_router(events.router())

@@ -49,6 +49,7 @@ class ApiServer:
             self._service,
             authorizer_for(tokens, self._main.host, settings.scheme, readers),
             None if readers is None else ReadAuthorizer(*filter(None, (readers, tokens))),
+            certificate,
         )
         self._main.serve_with(app, lifespan="on", end_streams=app.state.end_streams)
         log.info("answering on %s", self._main.url)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import ssl
 
+from app.settings.certificate_end import first_end
 from app.settings.certificates import PemFile, present, trusting
 from app.settings.connection import read_secret
 from app.settings.file_access import exposure
@@ -26,6 +27,8 @@ class ServerCertificate:
         self._tls = tls
         self._loaded = _digest(tls)
         self.context = _context(tls)
+        self.ends_at = _ends_at(tls)
+        """When the first of the certificates in its file ends, in seconds since 1970; None where that is unreadable."""
         self._complaint: str | None = None
         if (exposed := exposure(tls.key)) is not None:
             log.warning("api.tls.key: %s", exposed)
@@ -36,7 +39,7 @@ class ServerCertificate:
             digest = _digest(self._tls)
             if digest == self._loaded:
                 return
-            self.context, self._loaded = _context(self._tls), digest
+            self.context, self._loaded, self.ends_at = _context(self._tls), digest, _ends_at(self._tls)
         except ConfigError as error:
             if str(error) != self._complaint:
                 log.error("%s; the certificate that was read before stays in use", error)  # noqa: TRY400 - says it all
@@ -59,6 +62,10 @@ def _files(tls: TlsSettings) -> list[PemFile]:
 def _digest(tls: TlsSettings) -> bytes:
     """Return a hash of what all files hold. Kubernetes exchanges links, so times and sizes may stay the same."""
     return hashlib.sha256(b"".join(hashlib.sha256(file.read()).digest() for file in _files(tls))).digest()
+
+
+def _ends_at(tls: TlsSettings) -> float | None:
+    return first_end(PemFile("api.tls.certificate", tls.certificate).read())
 
 
 def _context(tls: TlsSettings) -> ssl.SSLContext:

@@ -1,6 +1,7 @@
 """Certificates of an authority of the tests' own."""
 
 import ssl
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -14,12 +15,12 @@ class Authority:
     def __init__(self) -> None:
         self.ca = trustme.CA()
 
-    def issue(self, folder: Path, name: str = "tls", *hosts: str) -> TlsSettings:
+    def issue(self, folder: Path, name: str = "tls", *hosts: str, end: datetime | None = None) -> TlsSettings:
         """Write a certificate, its key and the authority; return the settings that name them.
 
         It is made out to the hosts, or to this machine where none is given.
         """
-        issued = self.ca.issue_cert(*(hosts or ("localhost", "127.0.0.1")), common_name=name)
+        issued = self.ca.issue_cert(*(hosts or ("localhost", "127.0.0.1")), common_name=name, not_after=end)
         paths = folder / f"{name}.crt", folder / f"{name}.key", folder / f"{name}-ca.crt"
         paths[0].write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         paths[1].write_bytes(issued.private_key_pem.bytes())

@@ -144,6 +144,8 @@ class Case:
 
 AHEAD = 'millrace_live_watched_ahead{metric="accuracy"}'
 WORSE = {AHEAD: "-0.05x120", 'millrace_live_value{metric="loss"}': "0.8x120"}
+CERTIFICATE = "millrace_api_certificate_end_time_seconds"
+"""The end of a case is two hours after 1970."""
 HEALTHY: Mapping[str, str] = {
     "up": "1x120",
     "millrace_alive": "1x120",
@@ -171,6 +173,7 @@ HEALTHY: Mapping[str, str] = {
     'millrace_commits_total{outcome="refused"}': "0x120",
     'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x120",
     'millrace_orders_total{order="save",outcome="accepted"}': "0+1x120",
+    CERTIFICATE: f"{15 * 86400 + 7200}x120",
 }
 
 
@@ -263,6 +266,12 @@ CASES: Mapping[str, Case] = {
     "somebody has mistyped a token": Case(
         (), {'millrace_orders_total{order="pause",outcome="unauthorized"}': "0x110 3x10"}
     ),
+    "its certificate ends in 14 days": Case(
+        ("MillraceCertificateEnds",), {CERTIFICATE: f"{14 * 86400 + 7200 - 600}x120"}
+    ),
+    "its certificate ends in 14 days and an hour": Case((), {CERTIFICATE: f"{14 * 86400 + 7200 + 3600}x120"}),
+    "its certificate was renewed": Case((), {CERTIFICATE: "9000x100 9000000x20"}),
+    "it has no certificate": Case((), {CERTIFICATE: "_x120"}),
     "letters wait": Case(("MillraceDeadLettersWaiting",), problem("dead_letters_waiting")),
 }
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from app.api.audit import Audit
 from app.api.content_coding import accepts_gzip
+from app.api.server_certificate import ServerCertificate
 from app.monitoring.metrics.collector import ServiceCollector
 from app.monitoring.observer import Observer
 
@@ -16,9 +17,10 @@ _FASTEST = 1
 Level 6 takes five times as long and saves 1 kB more. To write the text takes 4 ms."""
 
 
-def metrics_router(observer: Observer, audit: Audit) -> APIRouter:
+def metrics_router(observer: Observer, audit: Audit, certificate: ServerCertificate | None) -> APIRouter:
     """Return the route."""
-    collector = ServiceCollector(observer.look, audit.counts)
+    ends_at = None if certificate is None else lambda: certificate.ends_at
+    collector = ServiceCollector(observer.look, audit.counts, ends_at)
     router = APIRouter()
 
     async def metrics(request: Request) -> Response:

@@ -333,6 +333,11 @@ _HTTP = (
         "order",
         "outcome",
     ),
+    _gauge(
+        "api_certificate_end_time_seconds",
+        "When the first certificate in the file of api.tls.certificate ends, since 1970, as it was read last. Absent "
+        "without api.tls. Bad: within days, as clients refuse it from then on.",
+    ),
 )
 
 _PROCESS = (

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from app.monitoring.metrics.catalogue import CATALOGUE, MODEL
 from app.monitoring.metrics.process_readings import OfTheProcess
-from app.monitoring.metrics.reading import Distribution, Reading
+from app.monitoring.metrics.reading import Distribution, Reading, known
 from app.monitoring.metrics.stream_readings import of_the_stream
 from app.monitoring.metrics.trainer_readings import of_the_trainer
 from app.monitoring.observer import Observation
@@ -22,8 +22,13 @@ from app.monitoring.observer import Observation
 class ServiceCollector(Collector):
     """Collects from one service."""
 
-    def __init__(self, look: Callable[[], Observation], orders: Callable[[], Mapping[tuple[str, str], int]]) -> None:
-        self._look, self._orders = look, orders
+    def __init__(
+        self,
+        look: Callable[[], Observation],
+        orders: Callable[[], Mapping[tuple[str, str], int]],
+        certificate_ends_at: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._look, self._orders, self._certificate_ends_at = look, orders, certificate_ends_at
         self._of_the_process = OfTheProcess()
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -46,6 +51,8 @@ class ServiceCollector(Collector):
         yield from of_the_trainer(observation)
         yield from of_the_stream(observation)
         yield from (Reading("orders_total", count, labels) for labels, count in self._orders().items())
+        if self._certificate_ends_at is not None:
+            yield from known("api_certificate_end_time_seconds", self._certificate_ends_at())
         yield from self._of_the_process(observation)
 
 

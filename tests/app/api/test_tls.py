@@ -1,16 +1,19 @@
 """TLS on a real socket: certificates of the service and of clients, their renewal, and clients that stop halfway."""
 
 import logging
+import re
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cryptography import x509
 from pydantic import ValidationError
 
 from app.api import http_protocol, server_certificate, tls_handshake
@@ -296,6 +299,30 @@ def test_a_renewed_certificate_is_shown_without_a_restart_and_cuts_nobody_off(
         wait_for(lambda: shown(server, authority) != first)
         client.get(url(server, "/livez"))
         assert before <= connections(server)
+
+
+def certificate_end(server: ApiServer, authority: Authority) -> list[float]:
+    """Return what the metric says."""
+    with httpx.Client(verify=authority.client()) as client:
+        text = client.get(url(server, "/metrics")).text
+    return [float(end) for end in re.findall(r"^millrace_api_certificate_end_time_seconds\{.*\} (.*)$", text, re.M)]
+
+
+def test_the_certificates_end_is_a_metric_that_follows_the_file(
+    often: None, server: ApiServer, authority: Authority, tls: TlsSettings, tmp_path: Path, wait_for: WaitFor
+) -> None:
+    certificate = x509.load_pem_x509_certificate(tls.certificate.read_bytes())
+    assert certificate_end(server, authority) == [certificate.not_valid_after_utc.timestamp()]
+    renewed = datetime(2051, 3, 4, 5, 6, 7, tzinfo=UTC)
+    authority.issue(tmp_path, end=renewed)
+    wait_for(lambda: certificate_end(server, authority) == [renewed.timestamp()])
+
+
+def test_without_a_certificate_there_is_no_metric_of_its_end(rig: Rig) -> None:
+    with serving(rig, ApiSettings(listen="127.0.0.1:0")) as server:
+        text = httpx.get(f"http://127.0.0.1:{server.port}/metrics").text
+    assert "millrace_alive" in text
+    assert "certificate_end" not in text
 
 
 def test_a_secret_that_is_replaced_through_a_link_is_followed(
