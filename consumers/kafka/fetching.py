@@ -12,9 +12,10 @@ on the consumer's loop. One iteration handles one poll, some milliseconds of wor
 5. The chosen partitions are polled. A failure moves no position except past offsets that are counted as lost.
 6. What was polled is dropped if a doubt was raised meanwhile, as it may come from another topic of the same name. The
    positions have not moved, so step 1 seeks back to them.
-7. Each partition's records become one chunk that begins exactly at the position. The position moves to the chunk's end
-   before the chunk is offered. A chunk that is refused is held, and nothing more of its partition is polled.
-8. Offsets at the end of a partition that hold no record are passed by empty chunks.
+7. Each partition's records become one chunk that begins exactly at the position, and covers the offsets without a
+   record that were polled behind them. The position moves to the chunk's end before the chunk is offered. A chunk that
+   is refused is held, and nothing more of its partition is polled.
+8. Offsets without a record that came alone, such as an aborted transaction at the end, are passed by empty chunks.
 
 The task ends at `until` (`SendEnd.end`), at an error that does not pass (`SendEnd.fail`), when the receiver has closed
 the hand-off, or when it is cancelled.

@@ -186,6 +186,20 @@ def test_fetching_stops_before_until_though_more_is_there() -> None:
     assert {max(chunk.end for chunk in fetched.chunks if chunk.partition == partition) for partition in (A, B)} == {7}
 
 
+def test_offsets_without_records_belong_to_the_chunk_of_the_records_before_them() -> None:
+    fetched = fetch(FakeClient(end=21), until=21)  # the last poll returns 18 and 19, and passes 20 too
+    for partition in (A, B):
+        *_, last = [chunk for chunk in fetched.chunks if chunk.partition == partition]
+        assert (last.start, last.end, list(last.offsets)) == (18, 21, [18, 19])
+
+
+def test_offsets_without_records_that_come_alone_are_passed_by_an_empty_chunk() -> None:
+    fetched = fetch(FakeClient(end=16), until=16)  # the last poll returns nothing, and passes 15
+    for partition in (A, B):
+        *_, last = [chunk for chunk in fetched.chunks if chunk.partition == partition]
+        assert (last.start, last.end, list(last.offsets)) == (15, 16, [])
+
+
 def test_offsets_that_retention_removed_are_passed_as_lost() -> None:
     fetched = fetch(FakeClient(first=11))
     assert fetched.offsets(A) == [11, 12, 13, 14, 16, 17, 18, 19]
