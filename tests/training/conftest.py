@@ -1,6 +1,6 @@
 """Learners on one, two or three logical CPU devices, and small models and blocks for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
+from tests.training.learner_pool import POOL
 from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 
@@ -49,23 +50,37 @@ class Fragile(keras.Model):
 MakeLearner = Callable[..., Learner]
 
 
+@pytest.fixture(autouse=True)
+def lending() -> Iterator[None]:
+    """Take back what the test has lent from the pool of learners, when all else of the test has ended."""
+    yield
+    POOL.take_back()
+
+
 @pytest.fixture
 def learner_of() -> MakeLearner:
+    """Return a function that gives a learner as it is when it has just been built; it may come from the pool."""
+
+    def lend(build: Callable[[], Any] = mlp, **given: Any) -> Learner:
+        return POOL.lend(build, options_of(**given))
+
+    return lend
+
+
+@pytest.fixture
+def fresh_learner_of() -> MakeLearner:
     """Return a function that builds a learner."""
 
-    def make(
-        build: Callable[[], Any] = mlp,
-        *,
-        replicas: int = 1,
-        batch: int = BATCH,
-        schema: Schema = SCHEMA,
-        passes: int = 1,
-    ) -> Learner:
-        devices = DeviceOptions(replicas=replicas)
-        options = LearnerOptions(schema=schema, batch_size=batch, devices=devices, seed=7, passes=passes)
-        return Learner(build, None, options)
+    def make(build: Callable[[], Any] = mlp, **given: Any) -> Learner:
+        return Learner(build, None, options_of(**given))
 
     return make
+
+
+def options_of(*, replicas: int = 1, batch: int = BATCH, schema: Schema = SCHEMA, passes: int = 1) -> LearnerOptions:
+    """Return the options of a learner with these."""
+    devices = DeviceOptions(replicas=replicas)
+    return LearnerOptions(schema=schema, batch_size=batch, devices=devices, seed=7, passes=passes)
 
 
 def block(batches: int, *, rows: int | None = None, batch: int = BATCH, seed: int = 0, first: int = 0) -> Rows:

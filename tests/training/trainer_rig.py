@@ -18,14 +18,13 @@ import tensorflow as tf
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Delivery, Rows, Span
-from tests.training.conftest import BATCH, FEATURES, SCHEMA, mlp
+from tests.training.conftest import BATCH, FEATURES, mlp, options_of
+from tests.training.learner_pool import POOL
 from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, Manifest, StoreOptions
 from training.checkpoints.policies import Never, SavePolicy
 from training.commands import Command, Commands, Stop
 from training.ledger.ledger import Ledger
 from training.model.hyperparameters import HyperparameterOptions
-from training.model.learner import Learner, LearnerOptions
-from training.model.strategy import DeviceOptions
 from training.recovery.crash_guard import InFlight, leave_no_record
 from training.recovery.step_errors import StepErrorOptions
 from training.stream import StreamEnded, StreamStart
@@ -232,13 +231,7 @@ class Run:
         self._lease = FolderLease.acquire(Folder(root / "clicks"), "a test")
         store_options = StoreOptions(before_manifest=options.before_manifest, on_durable=self.durable.append)
         self.store = CheckpointStore(Folder(root / "clicks"), self._lease, store_options)
-        self.learner = Learner(
-            options.build,
-            None,
-            LearnerOptions(
-                schema=SCHEMA, batch_size=BATCH, devices=DeviceOptions(replicas=1), seed=7, passes=options.passes
-            ),
-        )
+        self.learner = POOL.lend(options.build, options_of(passes=options.passes))
         self.live = LiveMetrics(
             window_s=3600.0,
             scored="before_update",

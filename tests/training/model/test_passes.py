@@ -133,9 +133,9 @@ def test_a_record_that_diverges_in_a_later_pass_is_a_culprit(learner_of: MakeLea
     assert _updates(learner) % 2 == 0, "a batch's updates are applied all or not at all"
 
 
-def test_the_graph_does_not_grow_with_the_number_of_passes(learner_of: MakeLearner) -> None:
+def test_the_graph_does_not_grow_with_the_number_of_passes(fresh_learner_of: MakeLearner) -> None:
     def nodes(passes: int) -> int:
-        learner = learner_of(passes=passes)
+        learner = fresh_learner_of(passes=passes)
         graph = learner.call.traced(_any_number(block(1))).graph.as_graph_def()
         return len(graph.node) + sum(len(function.node_def) for function in graph.library.function)
 

@@ -184,6 +184,12 @@ def coarse() -> Any:
     return model
 
 
+@pytest.fixture
+def learner_of(fresh_learner_of: MakeLearner) -> MakeLearner:
+    """Build every learner: what the proof traces and runs is its own."""
+    return fresh_learner_of
+
+
 def _findings(learner_of: MakeLearner, build: Any, **kwargs: Any) -> list[Finding]:
     return ModelProof(learner_of(build, **kwargs)).findings()
 
