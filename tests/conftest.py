@@ -3,12 +3,15 @@
 import asyncio
 import logging
 import os
+import shutil
 import sys
+import tempfile
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +23,7 @@ from app.tools.local_broker.properties import HOST, SINGLE_NODE
 from app.tools.local_broker.readiness import ready_cluster
 from consumers.suggested_command import name_config
 from tests.faults.matrix.skips import judged
+from tests.shared_broker import SharedBroker, address_of
 
 T = TypeVar("T")
 Value = bytes | None | tuple[int, bytes | None]
@@ -34,6 +38,7 @@ EAGER = {
 }
 
 
+_SHARED = pytest.StashKey[SharedBroker]()
 _LONG = ("faults", "integration", "deploy", "app", "training", "properties", "pipelines")
 """Folders of tests that take long, the longest first."""
 
@@ -121,15 +126,39 @@ def config_name() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The session's Kafka: an address from outside, else a container, else a local broker without either."""
-    given = os.environ.get(BOOTSTRAP)
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The session's Kafka, one for all lanes: an address from outside, else a container, else a local broker."""
+    given, shared = os.environ.get(BOOTSTRAP), getattr(request.config, "workerinput", {}).get("broker")
     if given:
         yield given
-    elif _docker_answers():
+    elif shared is not None:
+        yield address_of(Path(shared))
+    else:
+        with _broker_of_ours(tmp_path_factory.mktemp("broker")) as address:
+            yield address
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each lane where to ask for the one broker; the controller of xdist runs this before it starts the lane."""
+    if _SHARED not in node.config.stash:
+        node.config.stash[_SHARED] = SharedBroker(Path(tempfile.mkdtemp(prefix="millrace-broker-")), _broker_of_ours)
+    node.workerinput["broker"] = str(node.config.stash[_SHARED].folder)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the lanes' broker."""
+    if (shared := config.stash.get(_SHARED, None)) is not None:
+        shared.end()
+        shutil.rmtree(shared.folder, ignore_errors=True)
+
+
+@contextmanager
+def _broker_of_ours(folder: Path) -> Iterator[str]:
+    if _docker_answers():
         yield from _container()
     else:
-        with LocalBroker(tmp_path_factory.mktemp("broker"), settings=EAGER) as local:
+        with LocalBroker(folder, settings=EAGER) as local:
             yield local.bootstrap_servers
 
 
