@@ -59,11 +59,12 @@ house: $(READY)
 	$(BIN)/python -m tests.house.structure --out build/house.json
 	$(BIN)/python -m pytest -q tests/house
 
-# In two processes beside each other: most of the time goes into starts of real processes, and a start keeps one core
-# busy. LANES=0 is one process. `make test-all` runs `make test` first, then the rest: together they are everything,
-# and build/rows.json holds the outcomes of both. `make test test-all` runs nothing twice.
+# In three processes beside each other, also on two cores: while one waits, as for Kafka or for a process that it has
+# told to end, the two others keep the cores busy. LANES=0 is one process. `make test-all` runs `make test` first, then
+# the rest: together they are everything, and build/rows.json holds the outcomes of both. `make test test-all` runs
+# nothing twice.
 .PHONY: test-all test-rest
-LANES ?= 2
+LANES ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 \
 	-p tests.faults.matrix.rows --rows build/rows.json
 test: $(READY) ## Before each push: all in process, and each row of the matrix of faults by its fastest real process
