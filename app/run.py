@@ -12,6 +12,7 @@ import threading
 from app.api.server import ApiServer
 from app.monitoring.ending import ending_of
 from app.monitoring.snapshot import take
+from app.service.beginning_again import begin_again
 from app.service.service import RunOptions, Service
 from app.service.signals import FORCED, Signals
 from app.settings import Loaded
@@ -25,7 +26,7 @@ _HURRIED_S = 1.0
 def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
     """Run until the service ends; return the exit code."""
     signals.begin()
-    service = Service(loaded, options)
+    service = service_of(loaded, options)
     server = ApiServer(service, loaded.settings.api)
     server.bind()
     watcher = threading.Thread(target=_watch, args=(signals, service, server), name="signals", daemon=True)
@@ -36,6 +37,15 @@ def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
     finally:
         service.stop()
     return _ending(service)
+
+
+def service_of(loaded: Loaded, options: RunOptions) -> Service:
+    """Return the service: of this process alone, or of one worker of a group."""
+    if loaded.settings.scale.workers == 1:
+        return Service(loaded, options)
+    from app.service.group_service import GroupService  # noqa: PLC0415 - nothing of it is loaded for one process alone
+
+    return GroupService(loaded, options)
 
 
 def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
@@ -64,6 +74,8 @@ def _ending(service: Service) -> int:
         sys.stderr.flush()
         os._exit(FORCED)
     error = service.error
+    if service.begins_again:
+        begin_again(saved=service.saved_something)
     if error is None:
         if (summary := ending_of(take(service))) is not None:
             log.info("ended: %s", summary)

@@ -297,6 +297,11 @@ class Deliveries:
         recorded = tf.nest.map_structure(lambda at, column: tf.constant(column, at.dtype), self._spec, suspect.rows)
         return Delivery(recorded, facts, self._prepare)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next element is drawn, so that it is given at once."""
+        return self._ahead.ready
+
     def draw_ahead(self) -> None:
         """Begin to draw the next element while the caller is busy with this one."""
         self._ahead.begin()

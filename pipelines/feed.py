@@ -120,6 +120,11 @@ class Feed:
         """Whether it was asked to stop."""
         return self._stopped.is_set()
 
+    @property
+    def expects(self) -> bool:
+        """Whether it holds records that will be in a block: decoding, decoded, or in a block that nobody has taken."""
+        return bool(self._pool.in_flight or self._assembler.held_rows or self._under_way)
+
     def stop(self) -> None:
         """End the feed soon, whatever it waits for; it discards what it holds."""
         self._stopped.set()

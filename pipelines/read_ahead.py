@@ -36,6 +36,11 @@ class Ahead(Generic[T]):
             self._drawn = Future()
             self._requests.put(self._drawn)
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next element is drawn, so that `take` returns at once."""
+        return self._drawn is not None and self._drawn.done()
+
     def take(self) -> T:
         """Return the next element, drawn ahead or now. Raise the error that drawing it has raised."""
         if self._drawn is None:

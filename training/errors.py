@@ -18,6 +18,10 @@ MillraceError
 ├── MissingCheckpointError (exit 2)  no checkpoint has that number
 ├── OtherModelError (exit 2)     the checkpoint is of another model
 ├── FolderBusyError (exit 4)     another trainer holds the folder
+├── GroupError                   the members of a group cannot go on together; each begins again in place
+│   ├── PeerLostError            one has ended, or does not answer
+│   ├── NotOneGroupError         they have other settings, models or versions: exit 2
+│   └── NotOneStateError         their weights or positions differ: exit 4
 └── PassedError (exit 4)         another trainer took over; this one must end
 """
 
@@ -158,5 +162,27 @@ class FolderBusyError(MillraceError, RuntimeError):
 
 class PassedError(MillraceError, RuntimeError):
     """Another trainer has taken over with a greater term; this one must end and publish nothing more."""
+
+    exit_code = 4
+
+
+class GroupError(MillraceError, RuntimeError):
+    """The members of a group cannot go on together as they are."""
+
+
+class PeerLostError(GroupError):
+    """Another member has ended, or does not answer; nothing in memory may be used any more."""
+
+    retriable = True
+
+
+class NotOneGroupError(GroupError):
+    """The members differ in what must be the same before anything is learnt."""
+
+    exit_code = 2
+
+
+class NotOneStateError(GroupError):
+    """The members' weights or positions differ, so nothing is saved."""
 
     exit_code = 4

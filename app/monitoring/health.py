@@ -33,14 +33,21 @@ def alive(snapshot: Snapshot) -> list[Check]:
 
 def ready(snapshot: Snapshot) -> list[Check]:
     """Return the checks of a readiness probe."""
-    at_work = snapshot.phase.phase in AT_WORK and snapshot.posting is not None
+    # A rollout replaces one pod after another and waits for each to be ready: a worker that waits for those that are
+    # not replaced yet has to count as ready, or neither would ever come.
+    waits = snapshot.phase.phase is Phase.WAITING
+    at_work = waits or (snapshot.phase.phase in AT_WORK and snapshot.posting is not None)
     connected = snapshot.source.connected
     return [
         *alive(snapshot),
         Check(
             check="restored",
             ok=at_work,
-            detail="its state is restored" if at_work else f"it is {snapshot.phase.phase}, not at work",
+            detail="it waits for its group"
+            if waits
+            else "its state is restored"
+            if at_work
+            else f"it is {snapshot.phase.phase}, not at work",
         ),
         Check(check="kafka", ok=connected, detail="Kafka answers" if connected else "Kafka does not answer"),
         Check(

@@ -151,7 +151,7 @@ def _balance(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
     source = snapshot.source
-    if snapshot.phase.phase is Phase.STARTING or snapshot.phase.phase in OVER:
+    if snapshot.phase.phase in {Phase.STARTING, Phase.WAITING} or snapshot.phase.phase in OVER:
         return  # not connected yet, or not any more
     if not source.connected:
         why = f" ({source.last_error})" if source.last_error else ""

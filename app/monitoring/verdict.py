@@ -15,6 +15,7 @@ from training.telemetry.watched import LOSS
 _UNDER_WAY = {
     Phase.STARTING: "Starting: taking the folder, connecting to Kafka.",
     Phase.RESTORING: "Restoring a checkpoint.",
+    Phase.WAITING: "Waiting for the other workers of the group.",
     Phase.TRACING: "Building and proving the model.",
     Phase.STOPPING: "Stopping: finishing the call, then the last checkpoint.",
     Phase.ENDED: "Ended: all is learnt that was to be, and saved.",

@@ -14,7 +14,7 @@ from app.settings import Settings, to_decoder, to_schema
 from consumers.dead_letters.letter import DeadLetter, DeadLetters
 from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
 from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, ReceiveEnd
-from consumers.kafka.positions import Earliest
+from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
@@ -40,6 +40,8 @@ class StreamOptions:
     """What every stream of a process has in common."""
 
     settings: Settings
+    batch_size: int
+    """Rows of a batch that this process takes."""
     threads: int
     """The number of threads that decode, and of those that run `preprocess`."""
     until: Mapping[Partition, int] | None
@@ -120,6 +122,16 @@ class KafkaStream:
                 raise TopicsRecreated(broken.why.beginnings) from broken
             raise
 
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would return at once."""
+        return self._deliveries.ready
+
+    @property
+    def expects(self) -> bool:
+        """Whether records are on their way to a block."""
+        return self._feed.expects or self._handoff.statistics().queued.records > 0
+
     def draw_ahead(self) -> None:
         """Begin to draw the next block, while a call runs."""
         self._deliveries.draw_ahead()
@@ -173,7 +185,7 @@ class StreamFactory:
             stopped=stopped,
         )
         how = DatasetOptions(
-            batch_size=settings.training.batch_size,
+            batch_size=options.batch_size,
             deterministic=settings.training.deterministic,
             threads=options.threads,
         )
@@ -195,7 +207,7 @@ class StreamFactory:
             ends = self._options.until or {}
             rotation = RotationOptions(share=_ROTATION_ROWS, start=order.turn, positions=order.positions, ends=ends)
         return AssembleOptions(
-            batch_size=training.batch_size,
+            batch_size=self._options.batch_size,
             batches_per_call=training.batches_per_call,
             max_wait_s=training.max_wait,
             shuffle=training.shuffle,
@@ -220,9 +232,18 @@ class StreamFactory:
         beginnings = self._source.resolve_start(Earliest())
         return {partition: beginnings[partition] for partition in new}
 
-    def _behind(self) -> list[Partition]:
+    def lags(self) -> Mapping[Partition, int]:
+        """Return how many records of each partition that is read here are not read yet."""
         lags = self._source.statistics().lag.partitions
-        return [partition for partition, lag in lags.items() if lag.records > 0]
+        return {partition: lag.records for partition, lag in lags.items()}
+
+    def backlog(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
+        """Return how many records each partition holds after these positions."""
+        ends = self._source.resolve_start(Latest())
+        return {partition: max(0, ends.get(partition, at) - at) for partition, at in positions.items()}
+
+    def _behind(self) -> list[Partition]:
+        return [partition for partition, lag in self.lags().items() if lag > 0]
 
 
 def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from app.settings import Settings, to_schema
 from consumers.errors import MillraceError
@@ -30,26 +31,37 @@ def model_file(settings: Settings) -> ModelFile:
     )
 
 
-def build_learner(settings: Settings, samples: tuple[ReadSample, ...] = ()) -> Learner:
-    """Load and build the model, and trace its call, on real records where there is a sample of them."""
-    learner = make_learner(load(model_file(settings)), settings, samples)
+def build_learner(settings: Settings, samples: tuple[ReadSample, ...] = (), group: Any = None) -> Learner:
+    """Load and build the model, and trace its call, on real records where there is a sample of them.
+
+    `group` is the strategy of a group of workers, where this process is one of it.
+    """
+    learner = make_learner(load(model_file(settings)), settings, samples, group)
     for sentence in without_effect(learner.model):
         log.warning("model.build: %s", sentence)
     trace(learner, settings)
     return learner
 
 
-def make_learner(functions: LoadedModelFile, settings: Settings, samples: tuple[ReadSample, ...] = ()) -> Learner:
+def device_options(settings: Settings) -> DeviceOptions:
+    """Return on which devices the settings have the model learn."""
+    training = settings.training
+    return DeviceOptions(
+        replicas=None if training.replicas == "auto" else training.replicas,
+        deterministic=training.deterministic,
+        threads=None if training.threads == "auto" else training.threads,
+    )
+
+
+def make_learner(
+    functions: LoadedModelFile, settings: Settings, samples: tuple[ReadSample, ...] = (), group: Any = None
+) -> Learner:
     """Build the model on the devices; raise ModelError where the schema's rows do not fit it."""
     training = settings.training
     options = LearnerOptions(
         schema=to_schema(settings.records),
-        batch_size=training.batch_size,
-        devices=DeviceOptions(
-            replicas=None if training.replicas == "auto" else training.replicas,
-            deterministic=training.deterministic,
-            threads=None if training.threads == "auto" else training.threads,
-        ),
+        batch_size=training.batch_size if group is None else training.batch_size // settings.scale.workers,
+        devices=replace(device_options(settings), group=group),
         seed=training.seed,
         samples=samples,
         passes=training.passes,

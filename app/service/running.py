@@ -7,13 +7,23 @@ reader has to ask whether they are there.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from app.service.kafka_stream import NO_STREAM, StreamFactory, StreamStatistics
 from consumers.dead_letters.letter import CountedOnly, DeadLetters
 from training.recovery.crash_guard import CrashGuard
 from training.telemetry.live_metrics import LiveMetrics
-from training.trainer.trainer import Trainer
+
+
+class AnyTrainer(Protocol):
+    """The trainer of this process, alone or one of a group."""
+
+    error: BaseException | None
+    """The error that ended it."""
+
+    def run(self) -> None:
+        """Learn until the end."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +49,7 @@ class Running:
     """What this process writes into the manifest of each checkpoint."""
     live: LiveMetrics
     streams: StreamFactory
-    trainer: Trainer
+    trainer: AnyTrainer
 
     def stream_statistics(self) -> StreamStatistics:
         """Return the statistics of the present stream; empty ones before the first."""

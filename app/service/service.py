@@ -121,7 +121,17 @@ class Service:
     @property
     def nothing_to_save(self) -> bool:
         """Whether no state is restored yet, so that an end now loses nothing."""
-        return self.phases.snapshot().phase in {Phase.STARTING, Phase.TRACING}
+        return self.phases.snapshot().phase in {Phase.STARTING, Phase.WAITING, Phase.TRACING}
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether the process has to be replaced by a new one of the same command, instead of ending."""
+        return False
+
+    @property
+    def saved_something(self) -> bool:
+        """Whether a checkpoint of this process is durable."""
+        return self.board.latest is not None and self.board.latest.saves > 0
 
     def start(self) -> None:
         """Start the trainer's thread; return at once."""
@@ -213,6 +223,8 @@ class Service:
         options = kafka_options(self.settings.kafka)
         if self.settings.training.deterministic:
             options = replace(options, freeze_partitions=True)
+        if self.settings.scale.workers > 1:
+            options = replace(options, only_given=True)
         source = KafkaSource(options)
         source.start(_CONNECT_S)
         opened.callback(source.stop, _COMMIT_S)
@@ -297,15 +309,7 @@ class Service:
         saving: Saving,
         guard: CrashGuard,
     ) -> Running:
-        settings = self.settings
-        options = StreamOptions(
-            settings=settings,
-            threads=max(1, min(4, usable_cores() - 1)),
-            until=None if self.options.until is None else source.resolve_until(self.options.until),
-            max_records=self.options.max_records,
-            preprocess=learner.preprocess,
-        )
-        streams = StreamFactory(source, dead_letters, options)
+        streams = self._streams(source, dead_letters, learner)
         trainer = Trainer(
             TrainerParts(
                 learner=learner,
@@ -317,23 +321,8 @@ class Service:
                 release_guard=guard.release,
                 blocked=lambda: dead_letters.full,
             ),
-            TrainerReports(
-                phases=self.phases,
-                meter=self.meter,
-                live=live,
-                on_refused=partial(post_refused, dead_letters, settings.name),
-                board=self.board,
-                report_event=self.events.report,
-            ),
-            TrainerOptions(
-                clock=time.monotonic,
-                wall=time.time,
-                paused=self._paused_because(guard),
-                batches_per_call=settings.training.batches_per_call,
-                step_errors=StepErrorOptions(
-                    policy=OnStepError(settings.training.on_step_error), exact=settings.training.deterministic
-                ),
-            ),
+            self._reports(dead_letters, live),
+            self._trainer_options(guard),
         )
         return Running(
             dead_letters=dead_letters,
@@ -342,6 +331,37 @@ class Service:
             live=live,
             streams=streams,
             trainer=trainer,
+        )
+
+    def _streams(self, source: KafkaSource, dead_letters: DeadLetters, learner: Learner) -> StreamFactory:
+        options = StreamOptions(
+            settings=self.settings,
+            batch_size=learner.options.batch_size,
+            threads=max(1, min(4, usable_cores() - 1)),
+            until=None if self.options.until is None else source.resolve_until(self.options.until),
+            max_records=self.options.max_records,
+            preprocess=learner.preprocess,
+        )
+        return StreamFactory(source, dead_letters, options)
+
+    def _reports(self, dead_letters: DeadLetters, live: LiveMetrics) -> TrainerReports:
+        return TrainerReports(
+            phases=self.phases,
+            meter=self.meter,
+            live=live,
+            on_refused=partial(post_refused, dead_letters, self.settings.name),
+            board=self.board,
+            report_event=self.events.report,
+        )
+
+    def _trainer_options(self, guard: CrashGuard) -> TrainerOptions:
+        training = self.settings.training
+        return TrainerOptions(
+            clock=time.monotonic,
+            wall=time.time,
+            paused=self._paused_because(guard),
+            batches_per_call=training.batches_per_call,
+            step_errors=StepErrorOptions(policy=OnStepError(training.on_step_error), exact=training.deterministic),
         )
 
     def _paused_because(self, guard: CrashGuard) -> str | None:

@@ -25,6 +25,7 @@ from app.settings.yaml_file import Key
 from consumers.errors import ConfigError
 
 _NULL = "null"
+_TIMES = "MILLRACE_TIMES_BEGUN_AGAIN"
 _NATIVE_LEVEL, _ERRORS = "TF_CPP_MIN_LOG_LEVEL", "2"
 _BACKEND = "tensorflow"
 
@@ -65,6 +66,16 @@ def read_environment(settings: type[BaseModel], environ: Mapping[str, str] | Non
 def of_others() -> dict[str, str]:
     """Return the process's environment without our variables, for a child with settings of its own."""
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
+
+
+def times_begun_again() -> int:
+    """Return how often in a row this process has replaced itself to meet its group."""
+    return int(os.environ.get(_TIMES, "0"))
+
+
+def begun_again(times: int) -> dict[str, str]:
+    """Return the environment of the process that takes this one's place."""
+    return {**os.environ, _TIMES: str(times)}
 
 
 def quiet_tensorflow() -> None:

@@ -1,7 +1,7 @@
 """The settings as a whole."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -14,6 +14,7 @@ from app.settings.sections.logs import LogSettings
 from app.settings.sections.memory import MemorySettings
 from app.settings.sections.model import ModelSettings
 from app.settings.sections.records import RecordsSettings
+from app.settings.sections.scale import ScaleSettings
 from app.settings.sections.stop import StopSettings
 from app.settings.sections.training import TrainingSettings
 
@@ -41,6 +42,7 @@ class Settings(Section):
     records: RecordsSettings = Field(description="What a record holds.")
     model: ModelSettings = Field(description="What learns.")
     training: TrainingSettings = Field(TrainingSettings(), description="How it learns.")
+    scale: ScaleSettings = Field(ScaleSettings(), description="How many processes learn it together.")
     memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
     checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")
     api: ApiSettings = Field(ApiSettings(), description="The HTTP side of the service.")
@@ -55,3 +57,21 @@ class Settings(Section):
     @classmethod
     def _derive(cls, values: Any) -> Any:
         return derived_group(values) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _fits_a_group(self) -> Self:
+        workers, training = self.scale.workers, self.training
+        if workers == 1:
+            return self
+        if training.batch_size % workers:
+            raise ValueError(
+                f"training.batch_size: {training.batch_size} rows cannot be shared evenly by {workers} workers; "
+                f"write a multiple of {workers}"
+            )
+        if training.deterministic:
+            raise ValueError("training.deterministic: this needs scale.workers: 1")
+        if training.replicas not in {"auto", 1}:
+            raise ValueError(f"training.replicas: {training.replicas} needs scale.workers: 1; write auto")
+        if training.partial_batches == "wait":
+            raise ValueError("training.partial_batches: wait needs scale.workers: 1")
+        return self

@@ -255,7 +255,7 @@ class Fetching:
 
     async def _look_for_new_partitions(self) -> None:
         now = time.monotonic()
-        if now < self._look_due:
+        if self._options.only_given or now < self._look_due:
             return
         self._look_due = now + _LOOK_EVERY_S
         known = set(self._client.partitions())

@@ -31,6 +31,8 @@ class KafkaOptions:
     """Whether records of aborted or open transactions are read."""
     freeze_partitions: bool = False
     """Whether new partitions are only reported instead of joining."""
+    only_given: bool = False
+    """Whether other processes read all partitions but those of the positions given."""
     chunk_records: int = 4096
     """Most records of one poll; each takes about 2 µs on the loop."""
     fetch_bytes: int = 1024 * 1024

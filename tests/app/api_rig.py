@@ -44,7 +44,7 @@ from training.telemetry.live_metrics import LiveMetrics, Sums
 from training.telemetry.phases import Phase, PhaseLimits, Phases
 from training.telemetry.watched import Watched
 from training.trainer.board import ModelFacts, Posting
-from training.trainer.saving import LastSave
+from training.trainer.save_figures import LastSave
 
 P0, P1 = Partition("clicks", 0), Partition("clicks", 1)
 ORIGIN = "http://127.0.0.1:8080"

@@ -301,3 +301,9 @@ class Ledger:
             if skip.partition == span.partition:
                 cut[skip.order] = cut.get(skip.order, 0) + skip.overlap(span.start, span.end)
         return cut
+
+
+def positions_of(state: PartState) -> dict[Partition, int]:
+    """Return the next offset of each partition of a copy of the ledger."""
+    accounts = {Partition.parse(text): facts for text, facts in state.facts["partitions"].items()}
+    return {partition: int(facts["position"]) for partition, facts in sorted(accounts.items())}

@@ -23,7 +23,7 @@ from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
-from training.model.finite_guard import FiniteGuard
+from training.model.finite_guard import FiniteGuard, summed
 from training.model.gradient_projection import projected
 from training.model.metrics import CompiledMetrics
 from training.model.variables import model_variables, optimizer_variables, optimizers_of
@@ -160,10 +160,11 @@ class TrainingCall:
         if self.options.passes > 1 or len(optimizers_of(self.model)) > 1:
             guarded += [*self.model.trainable_variables, *self._optimizer_variables]
         before = [tf.convert_to_tensor(variable.value) for variable in guarded]
-        verdicts, shares = self.strategy.run(self._first_step, args=batch)
-        # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them.
+        verdicts, losses = self.strategy.run(self._first_step, args=batch)
+        # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them, and each
+        # loss is the global batch's.
         applied = self.strategy.experimental_local_results(verdicts)[0]
-        loss = self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
+        loss = self.strategy.experimental_local_results(losses)[0]
         if self.options.passes > 1:
             applied = self._learn_again(applied, passes, batch)
 
@@ -209,12 +210,15 @@ class TrainingCall:
             for variable, gradient in zip(update.variables, update.gradients, strict=True)
             if gradient is not None
         }
-        return gradients, self._loss(logs)
+        return gradients, self._share_of_loss(logs)
 
     def _open(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any]:
         """Begin the tracing of a step: return the replica's own rows as the model takes them."""
         context = tf.distribute.get_replica_context()
-        mine = replica_rows(weights.shape[0], context.num_replicas_in_sync, context.replica_id_in_sync_group)
+        here = len(self.strategy.extended.worker_devices)
+        replica = context.replica_id_in_sync_group
+        # The replicas of several processes are numbered through; the rows at hand are those of this process.
+        mine = replica_rows(weights.shape[0], here, replica if here == context.num_replicas_in_sync else replica % here)
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         self._finite_guard.open()
         self._added_losses.open(w)
@@ -228,6 +232,13 @@ class TrainingCall:
         self.metrics.mute()
 
     def _loss(self, logs: Any) -> Any:
+        """Return the loss of the global batch, on every replica."""
+        total = self._finite_guard.total_loss()
+        if total is None:
+            [total] = summed(tf.distribute.get_replica_context(), [self._share_of_loss(logs)])
+        return total
+
+    def _share_of_loss(self, logs: Any) -> Any:
         """Return the replica's portion of the batch's loss: the portions add up to the loss of the global batch."""
         share = self._finite_guard.loss()
         if share is None:

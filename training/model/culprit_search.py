@@ -7,7 +7,7 @@ thread, before the block is settled, so no state in between is ever visible.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,11 +34,24 @@ class Culprits:
         return Counter(partition for partition, _ in self.offsets)
 
 
+Places = Callable[[int], tuple[int, int]]
+"""Given how many rows this process has, returns the number of its first one among those of all processes, and how many
+all have. All that learn one model search together: each numbers the rows through, so that all try the same halves."""
+
+
+def alone(present: int) -> tuple[int, int]:
+    """Return the places of rows where no other process has any."""
+    return 0, present
+
+
 @dataclass(slots=True)
 class CulpritSearch:
     """Searches the batches of one block."""
 
     call: TrainingCall
+    spare: Callable[[], Rows]
+    """Gives a batch whose rows stand in for absent ones, where this process has none of the rows to try."""
+    places: Places = alone
     found: list[tuple[int, int]] = field(default_factory=list)
     results: list[CallResult] = field(default_factory=list)
 
@@ -51,16 +64,22 @@ class CulpritSearch:
         """Learn what can be learnt of a batch of shape [1, B, …], and record the other rows as culprits."""
         offsets = batch.offsets.numpy()[0]
         partitions = batch.partitions.numpy()[0]
-        bad, calls = [np.flatnonzero(offsets >= 0)], 0
+        present = np.flatnonzero(offsets >= 0)
+        first, count = self.places(len(present))
+
+        def mine(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return present[rows[(first <= rows) & (rows < first + len(present))] - first]
+
+        bad, calls = [np.arange(count)], 0
         # The call of the whole batch has failed already, so the first tries are its halves.
         while bad:
             rows = bad.pop()
             if len(rows) == 1 or calls >= MOST_CALLS:
-                self.found.extend((int(partitions[row]), int(offsets[row])) for row in rows)
+                self.found.extend((int(partitions[row]), int(offsets[row])) for row in mine(rows))
                 continue
             for half in np.array_split(rows, 2):
                 calls += 1
-                if not self._learns(batch, half):
+                if not self._learns(batch, mine(half)):
                     bad.append(half)
 
     def merged(self, first: CallResult) -> CallResult:
@@ -73,10 +92,19 @@ class CulpritSearch:
         )
 
     def _learns(self, batch: Rows, rows: npt.NDArray[np.int64]) -> bool:
-        result = self.call(only(batch, rows))
+        result = self.call(only(batch, rows) if len(rows) else absent(self.spare()))
         if result.finite[0]:
             self.results.append(result)
         return bool(result.finite[0])
+
+
+def absent(batch: Rows) -> Rows:
+    """Return the batch with all its rows absent."""
+    return batch._replace(
+        weights=tf.zeros_like(batch.weights),
+        offsets=-tf.ones_like(batch.offsets),
+        partitions=-tf.ones_like(batch.partitions),
+    )
 
 
 def only(batch: Rows, rows: npt.NDArray[np.int64]) -> Rows:

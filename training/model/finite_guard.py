@@ -34,6 +34,8 @@ class _GuardedStep(threading.local):
 
     def __init__(self) -> None:
         self.losses: list[Any] = []
+        self.totals: list[Any] = []
+        """The losses that were known at the last update, summed over all replicas."""
         self.verdicts: list[Any] = []
         self.updates: list[RecordedUpdate] = []
 
@@ -51,7 +53,7 @@ class FiniteGuard:
 
     def open(self) -> None:
         """Begin the tracing of a step."""
-        self._step.losses, self._step.verdicts, self._step.updates = [], [], []
+        self._step.losses, self._step.totals, self._step.verdicts, self._step.updates = [], [], [], []
 
     def verdict(self) -> Any:
         """Return whether every update of the step was finite, as a tensor; true where the step made none."""
@@ -64,6 +66,12 @@ class FiniteGuard:
         Of several losses in one step, as of two optimizers that each have their own, it is the last one.
         """
         return self._step.losses[-1] if self._step.losses else None
+
+    def total_loss(self) -> Any | None:
+        """Return the global batch's loss, where it has been summed with the gradients; else None."""
+        # A loss that was computed after the last update is in no sum.
+        known = self._step.totals and len(self._step.totals) == len(self._step.losses)
+        return self._step.totals[-1] if known else None
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -98,35 +106,54 @@ class FiniteGuard:
                 return
             context = tf.distribute.get_replica_context()
             present = [gradient for gradient in gradients if gradient is not None]
-            if present:
-                present = _summed(context, present)
-            bad = _not_finite([*present, *self._step.losses])
+            losses = [tf.cast(loss, tf.float32) for loss in self._step.losses]
+            # One collective for all that the replicas must agree on. A sum is finite only where all its terms are.
+            sums = _guarded_sums(context, [*present, *losses])
+            present, self._step.totals = sums[: len(present)], sums[len(present) :]
+            finite = _all_finite(sums)
 
-            def merged(strategy: Any, bad: Any, *present: Any) -> Any:
+            def merged(strategy: Any, finite: Any, *present: Any) -> Any:
                 # Decided outside of the replicas, so that all take the same branch; `apply` works only in
-                # `strategy.run`.
-                total = strategy.reduce(tf.distribute.ReduceOp.SUM, bad, axis=None)
+                # `strategy.run`. Any replica's answer is that of all, as they judge the same sums.
+                every = strategy.experimental_local_results(finite)[0]
 
                 def update() -> Any:
                     steps.run(lambda: strategy.run(applied, args=present))
                     return tf.constant(True)  # noqa: FBT003 - a tensor's value
 
-                return tf.cond(tf.equal(total, 0.0), update, lambda: tf.constant(False))  # noqa: FBT003
+                return tf.cond(every, update, lambda: tf.constant(False))  # noqa: FBT003
 
             def applied(*present: Any) -> None:
                 # Gradients that are None are no tensors, so they stay behind and are put back into their places here.
                 left = iter(present)
                 apply([None if gradient is None else next(left) for gradient in gradients], variables)
 
-            self._step.verdicts.append(context.merge_call(merged, args=(bad, *present)))
+            self._step.verdicts.append(context.merge_call(merged, args=(finite, *present)))
 
         return guarded
 
 
-def _summed(context: Any, gradients: Sequence[Any]) -> list[Any]:
-    """Return the gradients' sums over the replicas."""
+def summed(context: Any, tensors: Sequence[Any]) -> list[Any]:
+    """Return the tensors' sums over all replicas; those of one type travel together."""
+    sums: list[Any] = [None] * len(tensors)
+    for places in _alike(tensors):
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, [tensors[place] for place in places])
+        for place, tensor in zip(places, total, strict=True):
+            sums[place] = tensor
+    return sums
+
+
+def _alike(tensors: Sequence[Any]) -> Iterable[Sequence[int]]:
+    """Group the places of tensors that one collective can carry: dense ones by their type; sparse ones stay sparse."""
+    places: dict[Any, list[int]] = {}
+    for place, tensor in enumerate(tensors):
+        places.setdefault((isinstance(tensor, tf.IndexedSlices), tensor.dtype), []).append(place)
+    return places.values()
+
+
+def _guarded_sums(context: Any, tensors: Sequence[Any]) -> list[Any]:
     try:
-        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, gradients))
+        return summed(context, tensors)
     except RuntimeError as error:
         if "merge_call" not in str(error):
             raise
@@ -137,10 +164,10 @@ def _summed(context: Any, gradients: Sequence[Any]) -> list[Any]:
         ) from error
 
 
-def _not_finite(tensors: Sequence[Any]) -> Any:
-    """Count the tensors that hold a value that is not finite, as a float32 that replicas can sum."""
-    flags = [1.0 - tf.cast(tf.reduce_all(tf.math.is_finite(_values(tensor))), tf.float32) for tensor in tensors]
-    return tf.add_n(flags) if flags else tf.constant(0.0)
+def _all_finite(tensors: Sequence[Any]) -> Any:
+    """Return whether every value of the tensors is finite."""
+    flags = [tf.reduce_all(tf.math.is_finite(_values(tensor))) for tensor in tensors]
+    return tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)  # noqa: FBT003 - a tensor's value
 
 
 def _values(tensor: Any) -> Any:

@@ -22,7 +22,7 @@ from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
 from training.model.build_errors import explained
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
-from training.model.culprit_search import Culprits, CulpritSearch
+from training.model.culprit_search import Culprits, CulpritSearch, Places, alone
 from training.model.finite_look import FiniteLook
 from training.model.metrics import metric_at_fault, metric_refusal
 from training.model.probe_batches import Probe
@@ -43,6 +43,7 @@ class LearnerOptions:
 
     schema: Schema
     batch_size: int
+    """Rows of a batch that this process takes: all of them, or its portion where it is a member of a group."""
     devices: DeviceOptions
     seed: int = 0
     samples: tuple[ReadSample, ...] = ()
@@ -70,10 +71,11 @@ class Learner:
         # Traced as the dataset traces it: what runs only eagerly must fail at the start and not in the stream.
         self._traced_preprocess = None if preprocess is None else tf.function(preprocess)
         self.strategy = make_strategy(options.devices)
-        if options.batch_size % self.replicas:
+        here = len(self.strategy.extended.worker_devices)
+        if options.batch_size % here:
             raise ModelError(
-                f"training.batch_size: {options.batch_size} does not divide into {self.replicas} replicas; "
-                f"take a multiple of {self.replicas}"
+                f"training.batch_size: {options.batch_size} does not divide into {here} replicas; "
+                f"take a multiple of {here}"
             )
         self.probes = ProbeRows(options.schema, options.batch_size, options.samples)
         if preprocess is not None:
@@ -96,11 +98,13 @@ class Learner:
                     inference_pass=self._behaves_differently(rows),
                 ),
             )
+        self.places: Places = alone
+        """How the rows of a batch are numbered in a search for culprits; replaced in a group."""
         self._look = self._finite_look()
 
     def alone(self) -> "Learner":
         """Build the same model again, by the same code, on one replica."""
-        one = replace(self.options.devices, replicas=1)
+        one = replace(self.options.devices, replicas=1, group=None)
         return Learner(
             self._build_model,
             self.preprocess,
@@ -111,6 +115,11 @@ class Learner:
     def replicas(self) -> int:
         """The number of devices that share a batch."""
         return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def batch_size(self) -> int:
+        """The rows of one update, those of all members of a group together."""
+        return self.options.batch_size * self.replicas // len(self.strategy.extended.worker_devices)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -193,7 +202,7 @@ class Learner:
         result = self.call(rows)
         if result.finite.all():
             return Lesson(result=result, culprits=Culprits())
-        search = CulpritSearch(self.call)
+        search = CulpritSearch(self.call, lambda: self.rows_of(self.probe()), self.places)
         for index in np.flatnonzero(~result.finite):
             search.search(batch_of(rows, int(index)))
         return Lesson(result=search.merged(result), culprits=search.culprits)

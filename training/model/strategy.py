@@ -26,19 +26,28 @@ class DeviceOptions:
     """The same bits on every run: TensorFlow's deterministic kernels and a fixed number of threads."""
     threads: int | None = None
     """Threads that share one operation on CPUs; None takes all usable cores but the one that ingest needs."""
+    group: Any = None
+    """The strategy of a group of processes, where this one is a member of one."""
 
 
 def make_strategy(options: DeviceOptions) -> Any:
     """Set TensorFlow up and return the MirroredStrategy that training runs under."""
-    if options.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    _set_threads(1 if options.deterministic else options.threads or max(1, usable_cores() - 1))
+    if options.group is not None:
+        return options.group
+    prepare(options)
     devices = _devices(options.replicas)
     if devices[0].startswith("GPU"):
         return tf.distribute.MirroredStrategy(devices)
     # Collectives between logical CPUs identify their group by a number that every strategy counts from the same start,
     # so two strategies in one process (the proof has two) would mix theirs up; summing on one device has no such state.
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
+
+
+def prepare(options: DeviceOptions) -> None:
+    """Set what must be set before TensorFlow's runtime starts."""
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    _set_threads(1 if options.deterministic else options.threads or max(1, usable_cores() - 1))
 
 
 def _set_threads(within: int) -> None:

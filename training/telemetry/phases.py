@@ -15,6 +15,8 @@ class Phase(StrEnum):
     """What the trainer is doing."""
 
     STARTING = "starting"
+    WAITING = "waiting"
+    """Waiting for the other processes of its group, however long that takes."""
     RESTORING = "restoring"
     TRACING = "tracing"
     TRAINING = "training"
@@ -31,7 +33,8 @@ class Phase(StrEnum):
 
 _AT_WORK = {Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED, Phase.RESTORING}
 _MAY_FOLLOW: Mapping[Phase, frozenset[Phase]] = {
-    Phase.STARTING: frozenset({Phase.TRACING, Phase.RESTORING, Phase.STOPPING}),
+    Phase.STARTING: frozenset({Phase.WAITING, Phase.TRACING, Phase.RESTORING, Phase.STOPPING}),
+    Phase.WAITING: frozenset({Phase.TRACING, Phase.STOPPING}),
     Phase.TRACING: frozenset({Phase.RESTORING, Phase.STOPPING, *_AT_WORK}),
     Phase.RESTORING: frozenset({Phase.TRACING, Phase.STOPPING, *_AT_WORK}),
     Phase.TRAINING: frozenset({*_AT_WORK, Phase.STOPPING}),

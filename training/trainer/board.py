@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from training.model.hyperparameters import Change
 from training.telemetry.live_metrics import LiveSnapshot
-from training.trainer.saving import LastSave
+from training.trainer.save_figures import LastSave
 
 POST_EVERY_S = 1.0
 

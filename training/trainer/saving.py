@@ -15,7 +15,6 @@ from typing import Any
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Turn
 from training.checkpoints.manifest import Manifest, Measured, SaveReason, SaveRequest
 from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.parts import PartState
@@ -26,12 +25,13 @@ from training.commands import Rewind, Save
 from training.errors import CheckpointError, StateNotFiniteError
 from training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
 from training.history.rewind_target import verified_target
-from training.ledger.ledger import Ledger
-from training.model.hyperparameters import Change, HyperparameterOptions
+from training.ledger.ledger import Ledger, positions_of
+from training.model.hyperparameters import HyperparameterOptions
 from training.model.learner import Learner
 from training.telemetry.events import ReportEvent, ignore_event
 from training.telemetry.live_metrics import LiveMetrics
 from training.trainer import announcements
+from training.trainer.save_figures import LastSave, SaveFigures
 from training.trainer.state import TrainerState, release
 
 log = logging.getLogger(__name__)
@@ -51,16 +51,6 @@ class SavingOptions:
     report_event: ReportEvent = ignore_event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastSave:
-    """The newest durable checkpoint of this process, or the one that it resumed from."""
-
-    manifest: Manifest
-    at: float
-    took_s: float = 0.0
-    stall_s: float = 0.0
-
-
 @dataclass(slots=True)
 class _UnderWay:
     """The save that is being written, and the commands that it answers."""
@@ -71,7 +61,7 @@ class _UnderWay:
     commands: list[Save] = field(default_factory=list)
 
 
-class Saving:
+class Saving(SaveFigures):
     """Checkpoints of one trainer."""
 
     def __init__(
@@ -85,47 +75,17 @@ class Saving:
     ) -> None:
         self._store, self._writer, self._options = store, writer, options
         self._ledger, self._live = ledger, live
-        self._state = TrainerState(learner, ledger, live, options.hyperparameters)
+        super().__init__(TrainerState(learner, ledger, live, options.hyperparameters))
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []
         self._parent: int | None = None
         self._saved_step = 0
         self._tried_at = options.clock()
-        self._settled_since = False
-        self.last: LastSave | None = None
-        self.saved = 0
-        self.failed = 0
-        self.last_error: str | None = None
-
-    @property
-    def step(self) -> int:
-        """Batches trained since checkpoint 0."""
-        return self._state.progress.step
 
     @property
     def provenance(self) -> Mapping[str, Any]:
         """The provenance that this process writes into each checkpoint."""
         return self._options.provenance
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """The hyperparameters that differed from the checkpoint at the last restore."""
-        return self._state.hyperparameters.changes
-
-    @property
-    def turn(self) -> Turn | None:
-        """The turn of the strict rotation; None outside of deterministic mode."""
-        return self._state.progress.turn
-
-    def note_settled(self, facts: BlockFacts) -> None:
-        """Note that a call has returned and its block is settled."""
-        self._state.progress.step += facts.batches
-        self._state.progress.turn = facts.turn
-        self._settled_since = True
-
-    def joined(self) -> None:
-        """Note that a partition has joined: its first offset is worth a save, though none of its records is settled."""
-        self._settled_since = True
 
     def begin_or_restore(self, start: Callable[[], Mapping[Partition, int]], *, start_over: bool) -> Manifest:
         """Restore the newest checkpoint, or if there is none, resolve the start positions and publish number 0.
@@ -144,7 +104,7 @@ class Saving:
             self._ledger.join(partition, offset)
         failpoint("start.before_zero")
         state = self._state.snapshot()
-        manifest = self._store.publish(self._request(SaveReason.START), state, start_over=start_over)
+        manifest = self._store.publish(self._request(SaveReason.START, state), state, start_over=start_over)
         release(state)
         failpoint("start.after_zero")
         self._remember(manifest, self._options.clock())
@@ -169,9 +129,12 @@ class Saving:
             )
         )
 
-    def begin(self, reason: SaveReason, command: Save | None = None) -> None:
+    def begin(
+        self, reason: SaveReason, command: Save | None = None, whole: Mapping[str, PartState] | None = None
+    ) -> None:
         """Copy the state and hand it to the writer; while another save is being written, only queue the command.
 
+        `whole` has the parts of which this process holds a portion only, where several processes learn one model.
         Raise StateNotFiniteError if the state holds NaN or infinity; the commands wait for the next save.
         """
         self._collect()
@@ -182,13 +145,18 @@ class Saving:
         # One save answers all commands that wait; the manifest names the first.
         first = self._waiting[0] if self._waiting else Save()
         self._tried_at = began = self._options.clock()
-        request, state = self._request(reason, by=first.by, note=first.note), self._state.snapshot()
+        state = self._state.snapshot(whole)
+        request = self._request(reason, state, by=first.by, note=first.note)
         stall_s = self._options.clock() - began
         future = self._writer.submit(request, state)
         # Called when the files are written, or the save has failed: the next snapshot reuses the memory.
         future.add_done_callback(lambda _done: release(state))
         self._settled_since, self._saved_step = False, self.step
         self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
+
+    def wait_for_next(self, command: Save) -> None:
+        """Have a command answered by the next save."""
+        self._waiting.append(command)
 
     def check_finite(self) -> None:
         """Raise StateNotFiniteError if something was learnt since the last save, and the state is not finite."""
@@ -271,11 +239,11 @@ class Saving:
         for command in waiting:
             command.answer.set_exception(CheckpointError("a later rewind has cancelled the save; nothing was saved"))
 
-    def finish(self) -> None:
+    def finish(self, whole: Mapping[str, PartState] | None = None) -> None:
         """Write the last checkpoint and wait until it is durable; CheckpointError if it is not durable in time."""
         self.end_running_save()
         if self._settled_since or self._waiting:
-            self.begin(SaveReason.STOP)
+            self.begin(SaveReason.STOP, whole=whole)
             under_way = self._under_way
             assert under_way is not None
             wait([under_way.future], self._options.stop_timeout_s)
@@ -303,14 +271,16 @@ class Saving:
         self._state.restore(self._state.fitting(manifest.number, parts))
         self._remember(manifest, self._options.clock())
 
-    def _request(self, reason: SaveReason, by: str | None = None, note: str | None = None) -> SaveRequest:
+    def _request(
+        self, reason: SaveReason, state: Mapping[str, PartState], by: str | None = None, note: str | None = None
+    ) -> SaveRequest:
         live = self._live.look()
         return SaveRequest(
             reason=reason,
             parent=self._parent,
             step=self.step,
             incarnation=self._ledger.incarnation,
-            positions=self._ledger.positions(),
+            positions=positions_of(state[self._ledger.name]),
             ordered_by=by,
             note=note,
             provenance=self._options.provenance,

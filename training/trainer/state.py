@@ -50,14 +50,15 @@ class TrainerState:
         # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
         self._parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
 
-    def snapshot(self) -> dict[str, PartState]:
-        """Copy all parts for a checkpoint. `release` the copies later.
+    def snapshot(self, whole: Mapping[str, PartState] | None = None) -> dict[str, PartState]:
+        """Copy all parts for a checkpoint, those of `whole` as they are there. `release` the copies later.
 
         Raise CorruptError if witness and ledger differ, and StateNotFiniteError if the model holds NaN or infinity.
         """
         self._check_witness()
         self.check_finite()
-        return {part.name: part.snapshot() for part in self._parts}
+        given = whole or {}
+        return {part.name: given[part.name] if part.name in given else part.snapshot() for part in self._parts}
 
     def check_finite(self) -> None:
         """Raise StateNotFiniteError if the model or an optimizer holds NaN or infinity."""

@@ -22,23 +22,16 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from consumers.errors import MillraceError
-from consumers.failpoints import failpoint
-from consumers.reasons import Reason
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Delivery
 from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
 from training.errors import StateNotFiniteError
-from training.model.culprit_search import Culprits
-from training.model.profiling import Profiling
-from training.recovery.step_errors import BlockRaised, StepRecovery
+from training.recovery.step_errors import BlockRaised
 from training.stream import BlockStream, StreamEnded, StreamStart, TopicsRecreated
 from training.telemetry.phases import Phase
 from training.trainer import announcements
-from training.trainer.board import ModelFacts, Posting
-from training.trainer.call_size import CallSize
 from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
-from training.trainer.scoring import sums_of
+from training.trainer.learning import Learning, LearningParts
 
 log = logging.getLogger(__name__)
 
@@ -56,19 +49,11 @@ class Trainer:
         """Why the trainer is paused; None while it trains."""
         self._stream: BlockStream | None = None
         self._stopping: list[Stop] = []
-        self._profiling = Profiling(options.clock)
-        self._sizes = CallSize(options.batches_per_call)
-        self._learnt = 0
-        self._learnt_to_ms: int | None = None
-        self._steps = StepRecovery(
-            parts.learner,
-            options.step_errors,
-            progress=self._show_progress,
+        self._learning = Learning(
+            LearningParts(learner=parts.learner, ledger=parts.ledger, figures=parts.saving, in_flight=parts.in_flight),
+            reports,
+            options,
             newest=lambda: parts.saving.newest_number,
-            report_event=reports.report_event,
-        )
-        self._facts = ModelFacts(
-            parameters=parts.learner.parameters, replicas=parts.learner.replicas, devices=parts.learner.devices
         )
         self.error: BaseException | None = None
 
@@ -85,7 +70,7 @@ class Trainer:
             if not isinstance(error, MillraceError):
                 raise
         finally:
-            self._profiling.end()
+            self._learning.profiling.end()
             self._parts.commands.refuse_all(MillraceError("the trainer has ended; start it again"))
 
     def _iterate(self) -> bool:
@@ -94,10 +79,10 @@ class Trainer:
             self._obey(command)
         if self._stopping:
             return False
-        self._profiling.look()
+        self._learning.profiling.look()
         if (reason := self._saving.due()) is not None:  # (2)
             self._save(reason)
-        self._post()  # (3)
+        self._learning.post()  # (3)
         if self._paused is not None or self._parts.blocked():  # (4)
             self._rest()
             return True
@@ -122,75 +107,15 @@ class Trainer:
     def _learn_next_block(self) -> None:
         """Take the next block, if the stream has one, and learn it: steps (5) to (8)."""
         began = self._clock()
-        delivery = self._steps.take(self._need_stream())  # (5)
+        delivery = self._learning.steps.take(self._need_stream())  # (5)
         self._reports.meter.waited(self._clock() - began)
         if delivery is None:
             self._phases.enter(Phase.IDLE)
         elif delivery.facts.incarnation == self._ledger.incarnation:
             self._phases.enter(Phase.TRAINING)
-            self._learn(delivery)
+            self._learning.learn(delivery, self._need_stream())
         else:
             self._ledger.settle(delivery.facts)  # a late block of a closed stream: the ledger drops and counts it
-
-    def _learn(self, delivery: Delivery) -> None:
-        """Learn one block in one call, all or nothing, and settle its records once the call has returned."""
-        facts = delivery.facts
-        began = self._clock()
-        refused: dict[Partition, dict[Reason, int]] = {}
-        # Before the call, which counts in the rows of the witness that its partitions have.
-        for span in facts.spans:  # (6)
-            if self._ledger.join_if_new(span.partition, span.start):
-                announcements.joined(self._reports.report_event, span.partition, span.start)
-            self._learner.witness.know(span.partition, span.index)
-        failpoint("call.before")
-        if facts.batches:  # none where every record of the block was skipped or set aside before
-            with self._profiling.call(), self._parts.in_flight(facts):
-                # Drawing takes the interpreter lock: between two calls the trainer would wait for it, some 5 of 220 ms.
-                self._need_stream().draw_ahead()
-                learnt = self._steps.learn(delivery)
-            self._sizes.called(facts.batches, self._clock() - began)
-            refused = self._set_aside(facts, learnt.culprits())
-            for piece in learnt.pieces:
-                self._reports.live.add(sums_of(piece, self._reports.live.plan, self._learner.options.batch_size))
-        failpoint("call.after")
-        self._ledger.settle(facts, refused)  # (7)
-        self._saving.note_settled(facts)
-        failpoint("call.settled")
-        rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())  # (8)
-        self._learnt += rows
-        # A block without rows has no event times.
-        self._learnt_to_ms = facts.newest_ms if facts.rows else self._learnt_to_ms
-        freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
-        self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
-
-    def _post(self) -> None:
-        """Post the figures if the board wants them; computing the live values takes a moment."""
-        now, saving = self._clock(), self._saving
-        if self._reports.board.wants(now, saving.last):
-            posting = Posting(
-                live=self._reports.live.look(),
-                learning_rate=self._learner.learning_rate,
-                step=saving.step,
-                model=self._facts,
-                last_save=saving.last,
-                saves=saving.saved,
-                failed_saves=saving.failed,
-                save_error=saving.last_error,
-                learnt_to_ms=self._learnt_to_ms,
-                changes=saving.changes,
-            )
-            self._reports.board.post(posting, now)
-
-    def _set_aside(self, facts: BlockFacts, by_reason: Mapping[Reason, Culprits]) -> dict[Partition, dict[Reason, int]]:
-        """Report each culprit as refused; return how many there are of each partition, by reason."""
-        partitions = {span.index: span.partition for span in facts.spans}
-        refused: dict[Partition, dict[Reason, int]] = {}
-        for reason, culprits in by_reason.items():
-            for index, offset in culprits.offsets:
-                self._reports.on_refused(partitions[index], offset, reason)
-            for index, count in culprits.by_partition().items():
-                refused.setdefault(partitions[index], {})[reason] = count
-        return refused
 
     def _obey(self, command: Command) -> None:
         """Carry out a command, and answer it even if it ends the training by an error."""
@@ -220,7 +145,7 @@ class Trainer:
                 announcements.resumed(self._reports.report_event, command)
                 command.answer.set_result(None)
             case Profile():
-                self._profiling.begin(command)
+                self._learning.profiling.begin(command)
             case Stop():
                 self._stopping.append(command)
             case _:
@@ -251,7 +176,7 @@ class Trainer:
         self._phases.enter(Phase.RESTORING)
         self._close_stream()
         newest = self._saving.newest()
-        self._recover(self._steps.since(newest, self._ledger.positions(), error))
+        self._recover(self._learning.steps.since(newest, self._ledger.positions(), error))
 
     def _rewind(self, command: Rewind) -> None:
         """Close the stream, publish the rewind as a checkpoint, restore its state, and open a new stream.
@@ -272,7 +197,7 @@ class Trainer:
             command.answer.set_exception(error)
         else:
             self._saving.go_to(manifest, prepared.target)
-            self._learnt_to_ms = None
+            self._learning.learnt_to_ms = None
             announcements.rewound(self._reports.report_event, command, manifest)
             command.answer.set_result(manifest)
         self._open()
@@ -283,12 +208,12 @@ class Trainer:
         self._close_stream()
         newest = self._saving.newest()
         # Before the restore: the stream that is opened afterwards asks which offsets are suspect.
-        self._steps.remember(raised, newest)
+        self._learning.steps.remember(raised, newest)
         learnt = sum(self._ledger.learnt().values())
         self._saving.restore_newest(newest)
         # What is read again must count once against a limit on records.
-        self._learnt -= learnt - sum(self._ledger.learnt().values())
-        self._learnt_to_ms = None
+        self._learning.learnt -= learnt - sum(self._ledger.learnt().values())
+        self._learning.learnt_to_ms = None
         self._open()
 
     def _restart_recreated(self, beginnings: Mapping[Partition, int]) -> None:
@@ -322,19 +247,15 @@ class Trainer:
             skips=self._ledger.skips,
             fingerprints=self._ledger.fingerprints(),
             turn=self._saving.turn,
-            learnt=self._learnt,
+            learnt=self._learning.learnt,
             settled=self._ledger.tally.records,
-            target=self._sizes.target,
-            suspects=self._steps.suspects,
+            target=self._learning.sizes.target,
+            suspects=self._learning.steps.suspects,
         )
         # The blocks of this incarnation number the partitions by these positions, sorted.
         self._learner.witness.lay(start.positions)
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(start.positions)})
         self._stream = self._parts.streams.open(start)
-
-    def _show_progress(self) -> None:
-        """Enter the phase again: a search for culprits may take longer than a phase may without progress."""
-        self._phases.enter(Phase.TRAINING)
 
     def _need_stream(self) -> BlockStream:
         assert self._stream is not None, "a stream is open while the trainer runs"
@@ -350,7 +271,7 @@ class Trainer:
         self._phases.enter(Phase.STOPPING)
         self._close_stream()
         self._saving.finish()
-        self._post()
+        self._learning.post()
         self._phases.enter(Phase.ENDED)
         for stop in self._stopping:
             stop.answer.set_result(None)

@@ -22,6 +22,7 @@ from pathlib import Path
 from unittest import mock
 
 from app.tools.child_process.die_with_parent import die_with_parent
+from app.tools.child_process.python_program import millrace_command
 from app.tools.prove.trainer_process import ROOT
 from consumers import failpoints
 
@@ -127,6 +128,7 @@ def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: 
     tempfile.tempdir = None  # read again from TMPDIR
     failpoints.arm(env.get(failpoints.VARIABLE, ""))
     sys.argv = ["millrace", *arguments]
+    sys.orig_argv = millrace_command(arguments)  # a worker of a group replaces itself by the same command
     import numpy as np
 
     np.random.seed()  # the legacy generator is one state that every fork would share

@@ -52,7 +52,7 @@ def test_a_batch_poisoned_through_and_through_costs_a_bounded_number_of_calls(
     learner = learner_of()
     learner.witness.know(PARTITION, 0)
     calls: list[Rows] = []
-    search = culprit_search.CulpritSearch(lambda rows: calls.append(rows) or learner.call(rows))  # type: ignore[arg-type, func-returns-value]
+    search = culprit_search.CulpritSearch(lambda rows: calls.append(rows) or learner.call(rows), list)  # type: ignore[arg-type, func-returns-value]
     search.search(_poisoned(block(1), set(range(0, BATCH, 2))))
     assert len(calls) <= 5
     left = {offset for _, offset in search.culprits.offsets}

@@ -10,6 +10,7 @@ from training.telemetry.phases import Phase, PhaseLimits, Phases
 LIVING = (Phase.TRAINING, Phase.IDLE, Phase.SAVING, Phase.PAUSED, Phase.RESTORING)
 WAYS = {
     Phase.STARTING: [Phase.STARTING],
+    Phase.WAITING: [Phase.WAITING],
     Phase.TRACING: [Phase.TRACING],
     Phase.RESTORING: [Phase.TRACING, Phase.RESTORING],
     Phase.TRAINING: [Phase.TRACING, Phase.RESTORING, Phase.TRAINING],
@@ -99,7 +100,7 @@ def test_a_paused_or_ended_trainer_never_counts_as_hung(phase: Phase) -> None:
     assert not phases.snapshot().hung
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in {"paused", "ended", "failed"}])
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in {"waiting", "paused", "ended", "failed"}])
 def test_every_other_phase_has_a_limit(phase: Phase) -> None:
     clock = Clock()
     phases = _in(phase, clock)

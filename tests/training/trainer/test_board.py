@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from training.trainer.board import Board, Posting
-from training.trainer.saving import LastSave
+from training.trainer.save_figures import LastSave
 
 
 def save() -> LastSave:

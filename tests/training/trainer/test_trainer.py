@@ -360,7 +360,7 @@ def test_a_killed_process_resumes_from_its_newest_checkpoint_to_the_same_weights
     with running(first, topic) as killed:
         killed.sees(lambda: killed.ledger.positions()[P0] >= 2 * SHARE)
         saved = killed.ask(Save())
-        killed.saving.finish = lambda: None  # type: ignore[method-assign]  # killed: there is no orderly end
+        killed.saving.finish = lambda whole=None: None  # type: ignore[method-assign]  # noqa: ARG005 -  # killed: there is no orderly end
     with running(first, topic) as resumed:
         assert resumed.begun_at == saved
         resumed.reaches(4 * SHARE)

@@ -1,0 +1,184 @@
+"""The service of one worker of a group: the same stages, with those of the other workers.
+
+The chief alone takes the folder, restores, publishes and commits; every worker reads its own partitions from Kafka.
+Start: (1) the folder's lock, for the chief, (2) Kafka, (3) wait for the others, and see that they are of one group,
+(4) the model and its proof, (5) the chief's newest checkpoint, (6) learn. Imported only where `scale.workers` is more
+than 1.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from app.service.kept_sample import RecordSamples
+from app.service.model_setup import build_learner, device_options, prove
+from app.service.provenance import provenance_of
+from app.service.recorded_settings import hyperparameter_options
+from app.service.running import Running
+from app.service.service import RunOptions, Service
+from app.settings import Loaded
+from consumers.dead_letters.letter import DeadLetters
+from consumers.errors import ConfigError
+from consumers.kafka.source import KafkaSource
+from pipelines.record_sample import RecordSample, from_document, to_document
+from training.checkpoints.lease import FolderLease
+from training.errors import GroupError, NotOneGroupError
+from training.group.lockstep_trainer import GroupTrainer
+from training.group.meeting import Group, meet
+from training.group.membership import CHIEF, Membership
+from training.group.one_state import GroupState
+from training.group.roles import GroupParts
+from training.model.learner import Learner
+from training.recovery.crash_guard import CrashGuard
+from training.telemetry.live_metrics import LiveMetrics
+from training.telemetry.phases import Phase
+from training.trainer.save_figures import SaveFigures
+from training.trainer.saving import Saving
+from training.trainer.state import TrainerState
+
+log = logging.getLogger(__name__)
+
+
+def membership_of(loaded: Loaded) -> Membership:
+    """Return which member of its group this process is; ConfigError where the settings do not tell."""
+    scale = loaded.settings.scale
+    try:
+        index = scale.own_index()
+    except ValueError as error:
+        raise ConfigError(f"scale.index: {error}") from error
+    return Membership(index=index, addresses=scale.everyone, timeout_s=scale.timeout)
+
+
+class GroupService(Service):
+    """One worker of the group that learns one model."""
+
+    def __init__(self, loaded: Loaded, options: RunOptions, on_end: Callable[[], None] = lambda: None) -> None:
+        super().__init__(loaded, options, on_end)
+        self.membership = membership_of(loaded)
+        if options.max_records is not None:
+            raise ConfigError("--max-records: this needs scale.workers: 1; a group ends by --until")
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether this worker has to meet the others again, in a new process."""
+        if self._stop_asked.is_set():
+            return False
+        if isinstance(self.error, GroupError):
+            return self.error.retriable or self.error.exit_code == 1
+        trainer = self.running.trainer if isinstance(self.running, Running) else None
+        return self.error is None and isinstance(trainer, GroupTrainer) and bool(trainer.left_by)
+
+    def _start(self, opened: ExitStack) -> Running:
+        lease = self._take_folder(opened) if self.membership.is_chief else None
+        self._raise_if_stopped()
+        source, dead_letters = self._connect(opened)
+        self._raise_if_stopped()
+        group = self._meet(source)
+        self._raise_if_stopped()
+        learner = self._build_together(group, lease, source)
+        live = self._live_metrics(learner)
+        saving, guard = None, CrashGuard()
+        if lease is not None:
+            saving, guard = self._restore(lease, source, dead_letters, learner, live)
+            opened.callback(lambda: guard.close(well=self.error is None))
+        else:
+            self.phases.enter(Phase.RESTORING)
+        return self._group_running(group, source, dead_letters, learner, live, saving, guard)
+
+    def _meet(self, source: KafkaSource) -> Group:
+        """Wait for the others; raise NotOneGroupError unless all have the same settings, model and versions."""
+        self.phases.enter(Phase.WAITING)
+        membership = self.membership
+        log.info("waiting for the group: %s of %d", membership.name, membership.workers)
+        began = time.monotonic()
+        group = meet(membership, device_options(self.settings))
+        said = group.exchange.gather(json.dumps(self._identity(source)).encode())
+        chief = json.loads(said[CHIEF])
+        for number, raw in enumerate(said):
+            other = json.loads(raw)
+            differing = sorted(key for key in chief.keys() | other.keys() if chief.get(key) != other.get(key))
+            if differing:
+                raise NotOneGroupError(
+                    f"worker {number} differs from the chief in {', '.join(differing)}: give all workers the same "
+                    "config, model and image"
+                )
+        log.info("the group is complete", extra={"waited_s": round(time.monotonic() - began, 1)})
+        return group
+
+    def _identity(self, source: KafkaSource) -> Mapping[str, Any]:
+        """Return what must be the same on all workers."""
+        found = dict(provenance_of(self._loaded, source.cluster_id()))
+        # What a worker may have for itself: its place, its port, its folder. All else is one config.
+        build = self.settings.model.build
+        own: dict[str, Any] = {
+            "scale": {"index"},
+            "model": {"build"},
+            "checkpoints": {"path"},
+            "api": True,
+            "logs": True,
+            "memory": True,
+            "stop": True,
+        }
+        config = self.settings.model_dump(mode="json", exclude=own)
+        found["config_sha256"] = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+        until = self.options.until
+        return {**found, "model.build": build.function, "--until": None if until is None else str(until)}
+
+    def _build_together(self, group: Group, lease: FolderLease | None, source: KafkaSource) -> Learner:
+        """Build, trace and prove the model, as all do at the same time, on the chief's sample of records."""
+        self.phases.enter(Phase.TRACING)
+        sample = None if lease is None else self._sample(lease, source)
+        document = group.exchange.broadcast(b"" if sample is None else json.dumps(to_document(sample)).encode())
+        shared = from_document(json.loads(document)) if document else None
+        learner = build_learner(self.settings, (lambda: shared,), group.strategy)
+        prove(learner, self.settings)
+        return learner
+
+    def _sample(self, lease: FolderLease, source: KafkaSource) -> RecordSample | None:
+        found = (read() for read in RecordSamples(self.settings, lease.folder).sources(source))
+        return next((sample for sample in found if sample is not None), None)
+
+    def _group_running(
+        self,
+        group: Group,
+        source: KafkaSource,
+        dead_letters: DeadLetters,
+        learner: Learner,
+        live: LiveMetrics,
+        saving: Saving | None,
+        guard: CrashGuard,
+    ) -> Running:
+        settings = self.settings
+        figures = saving or SaveFigures(
+            TrainerState(learner, self.ledger, live, hyperparameter_options(settings)),
+        )
+        streams = self._streams(source, dead_letters, learner)
+        trainer = GroupTrainer(
+            GroupParts(
+                state=GroupState(
+                    group=group, learner=learner, ledger=self.ledger, live=live, progress=figures.progress
+                ),
+                figures=figures,
+                saving=saving,
+                streams=streams,
+                commands=self.commands,
+                letters=dead_letters,
+                in_flight=guard.in_flight,
+                release_guard=guard.release,
+            ),
+            self._reports(dead_letters, live),
+            self._trainer_options(guard),
+            patience_s=None if settings.training.max_wait is None else settings.scale.patience,
+        )
+        return Running(
+            dead_letters=dead_letters,
+            guard=guard,
+            provenance=provenance_of(self._loaded, source.cluster_id()),
+            live=live,
+            streams=streams,
+            trainer=trainer,
+        )

@@ -1,0 +1,111 @@
+"""A group of real processes that learn one model: each a `millrace run` with a folder and a config of its own."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from app.tools.local_broker.broker import free_port
+from tests.faults.harness.process import Run
+from tests.faults.harness.project import Project
+from tests.faults.harness.shelf import Shelf
+from tests.faults.harness.topics import Topic
+
+_WITHIN_S = 180.0
+
+
+class GroupOfProcesses:
+    """The members, by their numbers. A context manager: whoever still runs at the end is killed."""
+
+    def __init__(self, path: Path, topic: Topic, workers: int, **sections: Mapping[str, Any]) -> None:
+        self._topic = topic
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(workers)]
+        self.projects = [
+            Project(
+                path / f"member-{index}",
+                topic,
+                **{**sections, "scale": {"workers": workers, "index": index, "addresses": addresses, "timeout": "60s"}},
+            )
+            for index in range(workers)
+        ]
+        self.runs: list[Run | None] = [None] * workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        for run in self.runs:
+            if run is not None:
+                run.kill()
+
+    @property
+    def chief(self) -> Run:
+        """The run of the chief."""
+        return self.member(0)
+
+    @property
+    def shelf(self) -> Shelf:
+        """The one folder of checkpoints."""
+        return Shelf(self.projects[0].folder)
+
+    def member(self, index: int) -> Run:
+        """Return the present run of a member."""
+        run = self.runs[index]
+        assert run is not None
+        return run
+
+    def start(self, *indices: int, failpoints: str = "", arguments: tuple[str, ...] = ()) -> None:
+        """Start these members, or all."""
+        for index in indices or range(len(self.projects)):
+            self.runs[index] = Run(self.projects[index], *arguments, failpoints=failpoints)
+
+    def keep_running(self, *, but: frozenset[int] = frozenset()) -> None:
+        """Start whoever has ended, as a kubelet does."""
+        for index, run in enumerate(self.runs):
+            if index not in but and (run is None or not run.alive):
+                self.start(index)
+
+    def wait_until(self, condition: Callable[[], object], what: str, *, restart: bool = True) -> None:
+        """Wait for a condition; meanwhile whoever ends is started again."""
+        deadline = time.monotonic() + _WITHIN_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come true; {self.tails()}"
+            if restart:
+                self.keep_running()
+            time.sleep(0.1)
+
+    def settled(self) -> int:
+        """Return how many offsets the newest checkpoint has settled; 0 before the first."""
+        newest = None
+        with contextlib.suppress(Exception):  # a folder in change
+            newest = self.shelf.newest()
+        return 0 if newest is None else sum(newest.positions.values())
+
+    def tails(self) -> str:
+        """Return the ends of all logs."""
+        return "\n".join(f"--- member {index}\n{run.tail()}" for index, run in enumerate(self.runs) if run is not None)
+
+    def assert_sound(self) -> int:
+        """Compare weights, witness and ledger of every checkpoint on disk; return how many there are."""
+        contents = self.shelf.contents()
+        assert not contents.bad
+        for number in contents.good:
+            statement = self.shelf.statement(number)
+            for partition, account in statement.ledger.items():
+                seen = statement.seen.get(partition)
+                learnt = 0 if seen is None else seen.count
+                assert learnt == account.learnt == statement.ids[partition][0], (number, partition)
+        return len(contents.good)
+
+    def assert_learnt_once(self) -> None:
+        """Wait until a checkpoint stands at the topic's end; compare its weights with what was written."""
+        topic = self._topic
+        self.wait_until(lambda: self.settled() == topic.records, f"all of {topic.records} offsets are durable")
+        statement = self.shelf.newest()
+        assert statement is not None
+        self.assert_sound()
+        for partition in range(topic.partitions):
+            ids = list(topic.learnable(partition))
+            assert statement.seen[partition] == topic.evidence(partition)
+            assert statement.ids[partition] == (len(ids), sum(ids), sum(i * i for i in ids))

@@ -1,0 +1,82 @@
+"""A group of processes that learn one model: whatever happens to any of them, nothing is lost or learnt twice."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults.conftest import MakeStream
+from tests.faults.harness.group import GroupOfProcesses
+from tests.faults.harness.records import Mixture
+from tests.faults.harness.spikes import QUIET
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
+PARTITIONS = 4
+
+
+@pytest.mark.parametrize("victims", [(1,), (0,), (0, 1)], ids=["a worker", "the chief", "both"])
+def test_whoever_is_killed_the_group_learns_every_record_once(
+    stream: MakeStream, tmp_path: Path, victims: tuple[int, ...]
+) -> None:
+    topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
+    topic.write(500)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        group.start()
+        topic.flow(400)
+        group.wait_until(lambda: group.settled() > 3000, "the group learns", restart=False)
+        for victim in victims:
+            group.member(victim).kill()
+        at = group.settled()
+        group.wait_until(lambda: group.settled() > at + 2000, "the group learns again")
+        topic.still()
+        group.assert_learnt_once()
+
+
+def test_a_worker_that_stands_still_is_given_up_and_publishes_nothing(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(500)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        group.start()
+        topic.flow(400)
+        group.wait_until(lambda: group.settled() > 1000, "the group learns", restart=False)
+        os.kill(group.member(1).pid, signal.SIGSTOP)
+        time.sleep(20)
+        os.kill(group.member(1).pid, signal.SIGCONT)
+        at = group.settled()
+        group.wait_until(lambda: group.settled() > at + 2000, "the group learns again")
+        topic.still()
+        group.assert_learnt_once()
+
+
+def test_a_worker_that_is_drained_saves_first_and_the_others_wait_for_it(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(500)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        group.start()
+        topic.flow(400)
+        group.wait_until(lambda: group.settled() > 1000, "the group learns", restart=False)
+        group.member(1).terminate()
+        assert group.member(1).exit_code() == 0, group.tails()
+        saved = group.settled()
+        group.chief.wait_for(lambda: "waiting for the group" in group.chief.log()[-2000:], "the chief waits")
+        assert group.settled() == saved
+        group.start(1)
+        group.wait_until(lambda: group.settled() > saved + 1000, "the group learns again")
+        topic.still()
+        group.assert_learnt_once()
+
+
+def test_any_number_of_workers_resumes_from_the_checkpoint_of_another_number(
+    stream: MakeStream, tmp_path: Path
+) -> None:
+    topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
+    for workers in (2, 3, 1):
+        topic.write(1000)
+        with GroupOfProcesses(tmp_path, topic, workers, training={"batch_size": 48}) as group:
+            group.start(arguments=("--until", "now"))
+            for run in group.runs:
+                assert run is not None
+                run.finish()
+            group.assert_learnt_once()

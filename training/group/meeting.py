@@ -1,0 +1,65 @@
+"""The meeting: the members of a group find each other, under TensorFlow's MultiWorkerMirroredStrategy.
+
+Before anything else uses TensorFlow's runtime; it waits for the others without a limit of its own. A wait in the
+runtime does not see signals, but other threads run.
+"""
+
+import ctypes
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from training.group.exchange import Exchange, lost_peers
+from training.group.membership import Membership
+from training.model.strategy import DeviceOptions, prepare
+
+_JOB = "worker"
+_SIGACTION_BYTES = 512
+"""More than the structure has on any system."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The group as this member sees it, from the meeting on."""
+
+    membership: Membership
+    strategy: Any
+    exchange: Exchange
+
+
+def meet(membership: Membership, devices: DeviceOptions) -> Group:
+    """Wait for all other members; return the group."""
+    prepare(devices)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({_JOB: list(membership.addresses)}),
+        task_type=_JOB,
+        task_id=membership.index,
+        rpc_layer="grpc",
+    )
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation.AUTO,
+        timeout_seconds=membership.timeout_s,
+    )
+    with _own_sigterm(), lost_peers("while the group met"):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver, communication_options=options)
+    return Group(membership=membership, strategy=strategy, exchange=Exchange(membership))
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the process's handler of SIGTERM: TensorFlow's runtime puts its own in its place where it meets others.
+
+    By the C library, since Python sets a handler on the main thread alone, and does not know of the other one.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    handler = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    if library.sigaction(signal.SIGTERM, None, handler):
+        raise OSError(ctypes.get_errno(), "the handler of SIGTERM cannot be read")
+    try:
+        yield
+    finally:
+        library.sigaction(signal.SIGTERM, handler, None)

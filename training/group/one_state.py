@@ -1,0 +1,137 @@
+"""The one state of a group: gathered from all members for a save, spread from the chief over all for a start.
+
+Every method is called by all members in the same sequence, on their trainers' threads, between the same two calls.
+"""
+
+import io
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from consumers.records import Partition
+from training.checkpoints.parts import Part, PartState
+from training.errors import NotOneStateError
+from training.group.deal import Deal
+from training.group.meeting import Group
+from training.group.membership import CHIEF
+from training.group.shares import Share, Whole, digest_of, portion, whole_of
+from training.ledger.ledger import Ledger
+from training.model.learner import Learner
+from training.model.variables import assign, model_variables, optimizer_variables, read
+from training.telemetry.live_metrics import LiveMetrics
+from training.trainer.state import Progress
+
+_FACTS = "facts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """With what all members begin an incarnation, as the chief says it."""
+
+    deal: Deal
+    newest: int
+    """The checkpoint that the state comes from, or the newest one."""
+    positions: Mapping[Partition, int]
+    """Where that checkpoint stands."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return {
+            "deal": [[str(partition) for partition in mine] for mine in self.deal],
+            "newest": self.newest,
+            "positions": {str(partition): offset for partition, offset in self.positions.items()},
+        }
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "Opening":
+        """Read it from JSON."""
+        return cls(
+            deal=tuple(tuple(map(Partition.parse, mine)) for mine in facts["deal"]),
+            newest=int(facts["newest"]),
+            positions={Partition.parse(text): int(offset) for text, offset in facts["positions"].items()},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """The parts that the members hold in shares or alike."""
+
+    group: Group
+    learner: Learner
+    ledger: Ledger
+    live: LiveMetrics
+    progress: Progress
+
+    @property
+    def weights(self) -> list[Any]:
+        """Every variable that is the same on all members."""
+        model = self.learner.model
+        return [*model_variables(model).values(), *optimizer_variables(model).values()]
+
+    def whole(self, call: int, partitions: Collection[Partition], recreated: Mapping[Partition, int]) -> Whole:
+        """Gather the shares of all members; raise NotOneStateError unless they are shares of one state."""
+        share = Share(
+            call=call,
+            digest=digest_of(self.weights),
+            ledger=self.ledger.snapshot().facts,
+            witness=self.learner.witness.snapshot().facts,
+            recreated=recreated,
+        )
+        return whole_of([Share.of(raw) for raw in self.group.exchange.gather(share.packed())], partitions)
+
+    def take_whole(self, whole: Whole) -> None:
+        """Take over the accounts of all partitions, to change and deal them anew."""
+        self.ledger.restore(whole.ledger)
+        self.learner.witness.restore(whole.witness)
+
+    def spread(self, opening: Opening | None, *, weights: bool) -> Opening:
+        """Give the chief's state to all members; each keeps the accounts of its own partitions. Return the opening.
+
+        The chief gives its opening and holds the accounts of all partitions; the others give none.
+        """
+        exchange, membership = self.group.exchange, self.group.membership
+        said = b""
+        if opening is not None:
+            parts = (self.ledger, self.learner.witness, self.progress)
+            facts = {part.name: part.snapshot().facts for part in parts}
+            said = json.dumps({**facts, "opening": opening.facts()}).encode()
+        facts = json.loads(exchange.broadcast(said))
+        metrics = exchange.broadcast(_packed(self.live))
+        agreed = Opening.of(facts["opening"])
+        mine = agreed.deal[membership.index]
+        self.ledger.restore(portion(PartState(facts=facts[self.ledger.name]), mine))
+        witness = self.learner.witness
+        witness.restore(PartState(facts={str(p): row for p in mine if (row := facts[witness.name].get(str(p)))}))
+        if not membership.is_chief:
+            self.progress.restore(PartState(facts=facts[self.progress.name]))
+            self.live.restore(_unpacked(metrics))
+        if weights:
+            self._spread_weights()
+        return agreed
+
+    def _spread_weights(self) -> None:
+        exchange, membership = self.group.exchange, self.group.membership
+        for variable in self.weights:
+            received = exchange.broadcast_array(np.asarray(read(variable)))
+            if not membership.is_chief:
+                assign(variable, received)
+        digests = exchange.rows(np.array([digest_of(self.weights)], np.int64))[:, 0]
+        if wrong := [number for number, digest in enumerate(digests) if digest != digests[CHIEF]]:
+            raise NotOneStateError(f"worker {wrong[0]} holds other weights than the chief gave it; the group ends")
+
+
+def _packed(part: Part) -> bytes:
+    state = part.snapshot()
+    buffer = io.BytesIO()
+    facts = np.frombuffer(json.dumps(state.facts).encode(), np.uint8)
+    np.savez(buffer, allow_pickle=False, **{**state.arrays, _FACTS: facts})
+    return buffer.getvalue()
+
+
+def _unpacked(raw: bytes) -> PartState:
+    with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+        facts = json.loads(arrays[_FACTS].tobytes())
+        return PartState(arrays={name: arrays[name] for name in arrays.files if name != _FACTS}, facts=facts)

@@ -1,0 +1,131 @@
+"""What is asked of the group: by commands, which the chief takes, and by what is due at the chief.
+
+Whatever concerns no other member is obeyed at once. What concerns all becomes the chief's order, one at a time, which
+is kept until the group has agreed to it. Members that do not lead only stop. Runs on the trainer's thread.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import assert_never
+
+from consumers.errors import MillraceError
+from consumers.records import Partition
+from training.checkpoints.manifest import SaveReason
+from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
+from training.errors import GroupError
+from training.group.agreement import Order
+from training.group.roles import GroupParts
+from training.history.rewind import PreparedRewind
+from training.model.profiling import Profiling
+from training.trainer import announcements
+from training.trainer.dependencies import TrainerOptions, TrainerReports
+
+_LOOK_EVERY_S = 5.0
+"""How often the chief looks for new partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the chief wants to be done, until the group has agreed to it."""
+
+    order: Order
+    reason: SaveReason = SaveReason.DEMAND
+    save: Save | None = None
+    rewind: Rewind | None = None
+    prepared: PreparedRewind | None = None
+
+
+class Requests:
+    """The commands of one member, and the orders of the chief."""
+
+    def __init__(
+        self, parts: GroupParts, reports: TrainerReports, options: TrainerOptions, profiling: Profiling
+    ) -> None:
+        self._parts, self._saving, self._reports, self._clock = parts, parts.saving, reports, options.clock
+        self._profiling = profiling
+        self._name = parts.state.group.membership.name
+        self._looked_at = options.clock()
+        self.asked: Asked | None = None
+        self.paused = options.paused
+        """Why the chief has paused the group; None while it learns."""
+        self.stopping: list[Stop] = []
+
+    def take(self) -> None:
+        """Obey the commands that wait, up to one that concerns all members."""
+        while self.asked is None and (command := self._parts.commands.next()) is not None:
+            try:
+                self._obey(command)
+            except BaseException as error:
+                if not command.answer.done():
+                    command.answer.set_exception(error)
+                raise
+
+    def order(self, known: Collection[Partition]) -> Order:
+        """Return the chief's next order: what it was asked for, a save that is due, new partitions, the figures."""
+        saving = self._saving
+        if saving is None:
+            return Order.NONE
+        if self.asked is None and (reason := saving.due()) is not None:
+            self.asked = Asked(Order.SAVE, reason)
+        if self.asked is None and self._clock() - self._looked_at > _LOOK_EVERY_S:
+            self._looked_at = self._clock()
+            if self._parts.streams.newcomers(known):
+                self.asked = Asked(Order.REOPEN)
+        if self.asked is None and self._reports.board.wants(self._clock(), saving.last):
+            return Order.REPORT
+        return Order.NONE if self.asked is None else self.asked.order
+
+    def agreed(self, order: Order) -> Asked | None:
+        """Return what was asked for, if it is what the group has agreed to; else it is still to be done."""
+        if self.asked is None or self.asked.order is not order:
+            return None
+        asked, self.asked = self.asked, None
+        return asked
+
+    def end(self) -> None:
+        """Leave a save to the last one; answer a rewind that the group's end has overtaken."""
+        asked, self.asked = self.asked, None
+        if asked is not None and asked.save is not None and self._saving is not None:
+            self._saving.wait_for_next(asked.save)
+        if asked is not None and asked.rewind is not None:
+            asked.rewind.answer.set_exception(GroupError("the group ends; nothing was rewound"))
+
+    def stopped(self) -> None:
+        """Answer those who asked for the stop."""
+        for stop in self.stopping:
+            stop.answer.set_result(None)
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Stop():
+                self.stopping.append(command)
+            case Profile():
+                self._profiling.begin(command)
+            case Save() | Rewind() | Pause() | Resume() if self._saving is None:
+                command.answer.set_exception(GroupError(f"{self._name} takes no commands; ask the chief"))
+            case Save():
+                self.asked = Asked(Order.SAVE, SaveReason.DEMAND, save=command)
+            case Rewind():
+                self._prepare(command)
+            case Pause():
+                self.paused = command.reason
+                self._parts.release_guard()
+                announcements.paused(self._reports.report_event, command)
+                command.answer.set_result(None)
+            case Resume():
+                self.paused = None
+                self._parts.release_guard()
+                announcements.resumed(self._reports.report_event, command)
+                command.answer.set_result(None)
+            case _:
+                assert_never(command)
+
+    def _prepare(self, command: Rewind) -> None:
+        """Verify the target; whatever can refuse the rewind comes before any other member hears of it."""
+        assert self._saving is not None
+        try:
+            prepared = self._saving.prepare_rewind(command)
+        except MillraceError as error:
+            command.answer.set_exception(error)
+        else:
+            self.asked = Asked(Order.GO_BACK, rewind=command, prepared=prepared)

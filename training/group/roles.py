@@ -1,0 +1,75 @@
+"""What the trainer of one member works with, by role."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from consumers.records import Partition
+from training.commands import Commands
+from training.group.one_state import GroupState
+from training.recovery.crash_guard import InFlight
+from training.stream import BlockStream, StreamSource, StreamStart
+from training.trainer.save_figures import SaveFigures
+from training.trainer.saving import Saving
+
+
+class PolledStream(BlockStream, Protocol):
+    """A stream that can say whether `take` would return at once."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether an element is drawn."""
+        ...
+
+    @property
+    def expects(self) -> bool:
+        """Whether records are on their way."""
+        ...
+
+
+class PolledSource(StreamSource, Protocol):
+    """What opens such streams, and knows how far behind it is."""
+
+    def open(self, start: StreamStart, /) -> PolledStream:
+        """Begin to feed a stream from these positions."""
+        ...
+
+    def lags(self) -> Mapping[Partition, int]:
+        """Return how many records of each partition that is read here are not read yet."""
+        ...
+
+    def backlog(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
+        """Return how many records each partition holds after these positions."""
+        ...
+
+
+class MemberLetters(Protocol):
+    """The dead letters of one member."""
+
+    @property
+    def full(self) -> bool:
+        """Whether too many wait."""
+        ...
+
+    def wait_acknowledged(self, sequence: int, timeout: float) -> bool:
+        """Wait until the letters up to this one are acknowledged; return whether they are."""
+        ...
+
+    def sequence(self) -> int:
+        """Return the number of the newest letter."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupParts:
+    """What the trainer of a member works with."""
+
+    state: GroupState
+    figures: SaveFigures
+    saving: Saving | None
+    """The chief's; the others write nothing."""
+    streams: PolledSource
+    commands: Commands
+    letters: MemberLetters
+    in_flight: InFlight
+    release_guard: Callable[[], None]

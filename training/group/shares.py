@@ -1,0 +1,134 @@
+"""A member's share of the state, and the whole that the shares of all come to. Pure but for the digest.
+
+A member accounts for its own partitions alone, and all members hold the same weights. A checkpoint holds the whole, and
+nothing by member: any number of members resumes from it.
+"""
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from consumers.records import Partition
+from training.checkpoints.parts import PartState
+from training.errors import NotOneStateError
+from training.group.membership import CHIEF
+from training.ledger.event_span import EventSpan
+from training.model.variables import read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one member gives to the whole."""
+
+    call: int
+    """How many calls it has made."""
+    digest: int
+    """Of its weights."""
+    ledger: Mapping[str, Any]
+    """The facts of the ledger's part, with the accounts of its partitions."""
+    witness: Mapping[str, Any]
+    """The facts of the witness's part."""
+    recreated: Mapping[Partition, int] = field(default_factory=dict)
+    """Partitions of topics that were created again, with their first offsets."""
+
+    def packed(self) -> bytes:
+        """Return it as bytes."""
+        facts = {
+            "call": self.call,
+            "digest": self.digest,
+            "ledger": self.ledger,
+            "witness": self.witness,
+            "recreated": {str(partition): offset for partition, offset in self.recreated.items()},
+        }
+        return json.dumps(facts).encode()
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Share":
+        """Read it from bytes."""
+        facts = json.loads(raw)
+        recreated = {Partition.parse(text): int(offset) for text, offset in facts.pop("recreated").items()}
+        return cls(**facts, recreated=recreated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """The parts of a checkpoint that the members hold in shares."""
+
+    ledger: PartState
+    witness: PartState
+    recreated: Mapping[Partition, int]
+
+    def parts(self) -> dict[str, PartState]:
+        """Return the parts by name."""
+        return {"ledger": self.ledger, "witness": self.witness}
+
+
+def whole_of(shares: Sequence[Share], partitions: Collection[Partition]) -> Whole:
+    """Put the shares together; raise NotOneStateError unless they are shares of one state that holds `partitions`."""
+    _require_one_of({share.call for share in shares}, "have made different numbers of calls")
+    _require_one_of({share.digest for share in shares}, "hold different weights, as BatchNormalization makes them")
+    common = [{key: share.ledger[key] for key in share.ledger if key not in _OF_PARTITIONS} for share in shares]
+    _require_one_of({json.dumps(facts, sort_keys=True) for facts in common}, "know different interventions")
+    held = Counter(text for share in shares for text in share.ledger["partitions"])
+    expected = {str(partition) for partition in partitions}
+    if wrong := sorted({text for text, times in held.items() if times > 1} | (expected ^ held.keys())):
+        raise NotOneStateError(f"{wrong[0]} is accounted for {held[wrong[0]]} times in the group; nothing is saved")
+    accounts = {text: account for share in shares for text, account in share.ledger["partitions"].items()}
+    span = reduce(_wider, (share.ledger["event_span"] for share in shares))
+    witness = {text: row for share in shares for text, row in share.witness.items()}
+    _require_counts(accounts, witness)
+    return Whole(
+        ledger=PartState(facts={**common[CHIEF], "partitions": accounts, "event_span": span}),
+        witness=PartState(facts=witness),
+        recreated={partition: offset for share in shares for partition, offset in share.recreated.items()},
+    )
+
+
+_OF_PARTITIONS = {"partitions", "event_span"}
+
+
+def _require_one_of(found: Collection[Any], what: str) -> None:
+    if len(found) > 1:
+        raise NotOneStateError(f"the members of the group {what}, so nothing is saved; the group begins again")
+
+
+def _require_counts(accounts: Mapping[str, Any], witness: Mapping[str, Sequence[int]]) -> None:
+    """Raise NotOneStateError unless the witnesses of all have counted what the ledgers of all count as learnt."""
+    for text in accounts.keys() | witness.keys():
+        account = accounts.get(text, {})
+        counted = account.get("learnt", 0) + sum(closed["learnt"] for closed in account.get("former", ()))
+        seen = witness.get(text, (0,))[0]
+        if seen != counted:
+            raise NotOneStateError(f"{text}: the model has seen {seen} offsets and the ledger counts {counted}")
+
+
+def _wider(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the span that covers both; none where one is unknown."""
+    if one is None or other is None:
+        return None
+    span = EventSpan(one["oldest_ms"], one["newest_ms"])
+    if other["oldest_ms"] is None:
+        return span.facts()
+    return span.widened(other["oldest_ms"], other["newest_ms"]).facts()
+
+
+def portion(state: PartState, partitions: Collection[Partition]) -> PartState:
+    """Return the part of a ledger that accounts for these partitions alone."""
+    mine = {str(partition) for partition in partitions}
+    accounts = {text: facts for text, facts in state.facts["partitions"].items() if text in mine}
+    return PartState(facts={**state.facts, "partitions": accounts})
+
+
+def digest_of(variables: Iterable[Any]) -> int:
+    """Return a checksum over the bits of variables: the members' differ where their weights do."""
+    checksum = 0
+    for variable in variables:
+        raw = np.ascontiguousarray(np.asarray(read(variable))).reshape(-1).view(np.uint8)
+        checksum = zlib.crc32(raw.data, checksum)
+    return checksum

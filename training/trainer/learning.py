@@ -1,0 +1,135 @@
+"""The learning of one block, and the figures about it: what a trainer does, alone or as a member of a group.
+
+Owns the recovery's suspects, the size of calls and the counts of this process. Runs on the trainer's thread.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from consumers.failpoints import failpoint
+from consumers.reasons import Reason
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Delivery
+from training.ledger.ledger import Ledger
+from training.model.culprit_search import Culprits
+from training.model.learner import Learner
+from training.model.profiling import Profiling
+from training.recovery.crash_guard import InFlight
+from training.recovery.step_errors import StepRecovery
+from training.stream import BlockStream
+from training.telemetry.live_metrics import Sums
+from training.telemetry.phases import Phase
+from training.trainer import announcements
+from training.trainer.board import ModelFacts, Posting
+from training.trainer.call_size import CallSize
+from training.trainer.dependencies import TrainerOptions, TrainerReports
+from training.trainer.save_figures import SaveFigures
+from training.trainer.scoring import sums_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningParts:
+    """What learning a block moves."""
+
+    learner: Learner
+    ledger: Ledger
+    figures: SaveFigures
+    in_flight: InFlight
+
+
+class Learning:
+    """Learns blocks into one state."""
+
+    def __init__(
+        self,
+        parts: LearningParts,
+        reports: TrainerReports,
+        options: TrainerOptions,
+        *,
+        newest: Callable[[], int],
+        score: Callable[[Sums], None] | None = None,
+    ) -> None:
+        """`newest` returns the number of the newest durable checkpoint; `score` takes sums in place of `live`."""
+        self._learner, self._ledger = parts.learner, parts.ledger
+        self._figures, self._in_flight = parts.figures, parts.in_flight
+        self._reports, self._options, self._clock = reports, options, options.clock
+        self._score = score or reports.live.add
+        self.profiling = Profiling(options.clock)
+        self.sizes = CallSize(options.batches_per_call)
+        self.steps = StepRecovery(
+            parts.learner,
+            options.step_errors,
+            progress=self._show_progress,
+            newest=newest,
+            report_event=reports.report_event,
+        )
+        self.learnt = 0
+        """Records learnt by this process, which count against a limit on records."""
+        self.learnt_to_ms: int | None = None
+        self._facts = ModelFacts(
+            parameters=parts.learner.parameters, replicas=parts.learner.replicas, devices=parts.learner.devices
+        )
+
+    def learn(self, delivery: Delivery, stream: BlockStream) -> None:
+        """Learn one block in one call, all or nothing, and settle its records once the call has returned."""
+        facts = delivery.facts
+        began = self._clock()
+        refused: dict[Partition, dict[Reason, int]] = {}
+        # Before the call, which counts in the rows of the witness that its partitions have.
+        for span in facts.spans:  # (6)
+            if self._ledger.join_if_new(span.partition, span.start):
+                announcements.joined(self._reports.report_event, span.partition, span.start)
+            self._learner.witness.know(span.partition, span.index)
+        failpoint("call.before")
+        if facts.batches:  # none where every record of the block was skipped or set aside before
+            with self.profiling.call(), self._in_flight(facts):
+                # Drawing takes the interpreter lock: between two calls the trainer would wait for it, some 5 of 220 ms.
+                stream.draw_ahead()
+                learnt = self.steps.learn(delivery)
+            self.sizes.called(facts.batches, self._clock() - began)
+            refused = self._set_aside(facts, learnt.culprits())
+            for piece in learnt.pieces:
+                self._score(sums_of(piece, self._reports.live.plan, self._learner.batch_size))
+        failpoint("call.after")
+        self._ledger.settle(facts, refused)  # (7)
+        self._figures.note_settled(facts)
+        failpoint("call.settled")
+        rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())  # (8)
+        self.learnt += rows
+        # A block without rows has no event times.
+        self.learnt_to_ms = facts.newest_ms if facts.rows else self.learnt_to_ms
+        freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
+        self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
+
+    def post(self) -> None:
+        """Post the figures if the board wants them; computing the live values takes a moment."""
+        now, figures = self._clock(), self._figures
+        if self._reports.board.wants(now, figures.last):
+            posting = Posting(
+                live=self._reports.live.look(),
+                learning_rate=self._learner.learning_rate,
+                step=figures.step,
+                model=self._facts,
+                last_save=figures.last,
+                saves=figures.saved,
+                failed_saves=figures.failed,
+                save_error=figures.last_error,
+                learnt_to_ms=self.learnt_to_ms,
+                changes=figures.changes,
+            )
+            self._reports.board.post(posting, now)
+
+    def _set_aside(self, facts: BlockFacts, by_reason: Mapping[Reason, Culprits]) -> dict[Partition, dict[Reason, int]]:
+        """Report each culprit as refused; return how many there are of each partition, by reason."""
+        partitions = {span.index: span.partition for span in facts.spans}
+        refused: dict[Partition, dict[Reason, int]] = {}
+        for reason, culprits in by_reason.items():
+            for index, offset in culprits.offsets:
+                self._reports.on_refused(partitions[index], offset, reason)
+            for index, count in culprits.by_partition().items():
+                refused.setdefault(partitions[index], {})[reason] = count
+        return refused
+
+    def _show_progress(self) -> None:
+        """Enter the phase again: a search for culprits may take longer than a phase may without progress."""
+        self._reports.phases.enter(Phase.TRAINING)

@@ -1,0 +1,64 @@
+"""What is known of the state and its saves: the steps taken, what is not saved yet, the newest checkpoint.
+
+Written on the trainer's thread.
+"""
+
+from dataclasses import dataclass
+
+from pipelines.blocks import BlockFacts, Turn
+from training.checkpoints.manifest import Manifest
+from training.model.hyperparameters import Change
+from training.trainer.state import Progress, TrainerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSave:
+    """The newest durable checkpoint of this process, or the one that it resumed from."""
+
+    manifest: Manifest
+    at: float
+    took_s: float = 0.0
+    stall_s: float = 0.0
+
+
+class SaveFigures:
+    """The progress of one trainer since its newest checkpoint."""
+
+    def __init__(self, state: TrainerState) -> None:
+        self._state = state
+        self._settled_since = False
+        """Whether the state holds anything that no checkpoint of this process holds."""
+        self.last: LastSave | None = None
+        self.saved = 0
+        self.failed = 0
+        self.last_error: str | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """The steps taken, as a part of the state."""
+        return self._state.progress
+
+    @property
+    def step(self) -> int:
+        """Batches trained since checkpoint 0."""
+        return self._state.progress.step
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The hyperparameters that differed from the checkpoint at the last restore."""
+        return self._state.hyperparameters.changes
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn of the strict rotation; None outside of deterministic mode."""
+        return self._state.progress.turn
+
+    def note_settled(self, facts: BlockFacts) -> None:
+        """Note that a call has returned and its block is settled."""
+        self._state.progress.step += facts.batches
+        self._state.progress.turn = facts.turn
+        self._settled_since = True
+
+    def joined(self) -> None:
+        """Note that a partition has joined: its first offset is worth a save, though none of its records is settled."""
+        self._settled_since = True
