@@ -12,11 +12,18 @@ from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.spikes import QUIET
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(31)]
 PARTITIONS = 4
 
 
-@pytest.mark.parametrize("victims", [(1,), (0,), (0, 1)], ids=["a worker", "the chief", "both"])
+@pytest.mark.parametrize(
+    "victims",
+    [
+        pytest.param((1,), id="a worker"),
+        pytest.param((0,), id="the chief", marks=pytest.mark.fastest),
+        pytest.param((0, 1), id="both"),
+    ],
+)
 def test_whoever_is_killed_the_group_learns_every_record_once(
     stream: MakeStream, tmp_path: Path, victims: tuple[int, ...]
 ) -> None:

@@ -30,4 +30,5 @@ ROWS: Mapping[int, str] = {
     28: "secrets and records' values, through failures",
     29: "a full volume that restarts",
     30: "NaN in the weights, past the optimizer",
+    31: "a worker of a group killed, stopped, drained; the chief; all",
 }

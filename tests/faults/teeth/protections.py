@@ -548,4 +548,28 @@ TEETH = (
         instead="            if names := list[str]():",
         test=f"{_NAN}::test_two_records_of_two_thousand_are_set_aside_and_all_others_learnt",
     ),
+    Tooth(
+        row=31,
+        missing="Members that hold different weights make one checkpoint.",
+        file="training/group/shares.py",
+        text='    _require_one_of({share.digest for share in shares}, "hold different weights, as BatchNormalization makes them")',
+        instead="",
+        test="tests/training/group/test_shares.py::test_shares_of_different_states_are_refused",
+    ),
+    Tooth(
+        row=31,
+        missing="Members between other calls go on together.",
+        file="training/group/agreement.py",
+        text="    _require_one_place(words)\n",
+        instead="",
+        test="tests/training/group/test_agreement.py::test_members_between_other_calls_are_refused",
+    ),
+    Tooth(
+        row=31,
+        missing="A member keeps the accounts of the partitions that others read.",
+        file="training/group/one_state.py",
+        text="        self.ledger.restore(portion(PartState(facts=facts[self.ledger.name]), mine))",
+        instead="        self.ledger.restore(PartState(facts=facts[self.ledger.name]))",
+        test="tests/faults/test_group.py::test_whoever_is_killed_the_group_learns_every_record_once",
+    ),
 )

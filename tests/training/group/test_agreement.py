@@ -8,6 +8,7 @@ from hypothesis import given
 from training.errors import NotOneStateError
 from training.group.agreement import Flag, Order, Step, Word, agree
 
+pytestmark = pytest.mark.row(31)
 PATIENCE_MS = 250.0
 FLAGS = (Flag.EXPECTS, Flag.ENDED, Flag.STOP, Flag.HELD, Flag.REOPEN)
 

@@ -16,6 +16,7 @@ from training.group.shares import Share, portion, whole_of
 from training.ledger.ledger import Ledger
 from training.ledger.offset_checksum import Evidence
 
+pytestmark = pytest.mark.row(31)
 PARTITIONS = [Partition("clicks", number) for number in range(5)]
 COUNTS = st.lists(st.integers(0, 50), min_size=5, max_size=5)
 
