@@ -72,7 +72,7 @@ class Whole:
 def whole_of(shares: Sequence[Share], partitions: Collection[Partition]) -> Whole:
     """Put the shares together; raise NotOneStateError unless they are shares of one state that holds `partitions`."""
     _require_one_of({share.call for share in shares}, "have made different numbers of calls")
-    _require_one_of({share.digest for share in shares}, "hold different weights, as BatchNormalization makes them")
+    _require_one_of({share.digest for share in shares}, "hold different weights")
     common = [{key: share.ledger[key] for key in share.ledger if key not in _OF_PARTITIONS} for share in shares]
     _require_one_of({json.dumps(facts, sort_keys=True) for facts in common}, "know different interventions")
     held = Counter(text for share in shares for text in share.ledger["partitions"])

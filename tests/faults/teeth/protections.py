@@ -552,7 +552,7 @@ TEETH = (
         row=31,
         missing="Members that hold different weights make one checkpoint.",
         file="training/group/shares.py",
-        text='    _require_one_of({share.digest for share in shares}, "hold different weights, as BatchNormalization makes them")',
+        text='    _require_one_of({share.digest for share in shares}, "hold different weights")',
         instead="",
         test="tests/training/group/test_shares.py::test_shares_of_different_states_are_refused",
     ),
