@@ -74,8 +74,8 @@ def _ending(service: Service) -> int:
         sys.stderr.flush()
         os._exit(FORCED)
     error = service.error
-    if service.begins_again:
-        begin_again(saved=service.saved_something)
+    if (again := service.again()) is not None:
+        begin_again(again)
     if error is None:
         if (summary := ending_of(take(service))) is not None:
             log.info("ended: %s", summary)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from app.service.beginning_again import Again
 from app.service.kept_sample import RecordSamples
 from app.service.model_setup import build_learner, device_options, prove
 from app.service.provenance import provenance_of
@@ -21,9 +22,12 @@ from app.service.recorded_settings import hyperparameter_options
 from app.service.running import Running
 from app.service.service import RunOptions, Service
 from app.settings import Loaded
+from app.settings.environment import suspects_told
 from consumers.dead_letters.letter import DeadLetters
 from consumers.errors import ConfigError
 from consumers.kafka.source import KafkaSource
+from consumers.records import Partition
+from pipelines.blocks import Span
 from pipelines.record_sample import RecordSample, from_document, to_document
 from training.checkpoints.lease import FolderLease
 from training.errors import GroupError, NotOneGroupError
@@ -34,6 +38,7 @@ from training.group.one_state import GroupState
 from training.group.roles import GroupParts
 from training.model.learner import Learner
 from training.recovery.crash_guard import CrashGuard
+from training.recovery.step_errors import BlockRaised
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.phases import Phase
 from training.trainer.save_figures import SaveFigures
@@ -62,15 +67,20 @@ class GroupService(Service):
         if options.max_records is not None:
             raise ConfigError("--max-records: this needs scale.workers: 1; a group ends by --until")
 
-    @property
-    def begins_again(self) -> bool:
-        """Whether this worker has to meet the others again, in a new process."""
-        if self._stop_asked.is_set():
-            return False
-        if isinstance(self.error, GroupError):
-            return self.error.retriable or self.error.exit_code == 1
+        self._suspects: list[BlockRaised] = []
+
+    def again(self) -> Again | None:
+        """Return with what this worker meets the others again, in a new process; None where it ends."""
         trainer = self.running.trainer if isinstance(self.running, Running) else None
-        return self.error is None and isinstance(trainer, GroupTrainer) and bool(trainer.left_by)
+        found = trainer.suspects if isinstance(trainer, GroupTrainer) else []
+        if self._stop_asked.is_set():
+            return None
+        if isinstance(self.error, GroupError):
+            goes_on = self.error.retriable or self.error.exit_code == 1
+        else:
+            goes_on = self.error is None and isinstance(trainer, GroupTrainer) and bool(trainer.left_by)
+        saved = self.board.latest is not None and self.board.latest.saves > 0
+        return Again(saved=saved, suspects=json.dumps([_facts_of(raised) for raised in found])) if goes_on else None
 
     def _start(self, opened: ExitStack) -> Running:
         lease = self._take_folder(opened) if self.membership.is_chief else None
@@ -107,6 +117,8 @@ class GroupService(Service):
                     "config, model and image"
                 )
         log.info("the group is complete", extra={"waited_s": round(time.monotonic() - began, 1)})
+        told = group.exchange.gather(suspects_told().encode())
+        self._suspects = [_raised_of(facts) for raw in told for facts in json.loads(raw)]
         return group
 
     def _identity(self, source: KafkaSource) -> Mapping[str, Any]:
@@ -169,6 +181,7 @@ class GroupService(Service):
                 letters=dead_letters,
                 in_flight=guard.in_flight,
                 release_guard=guard.release,
+                suspects=self._suspects,
             ),
             self._reports(dead_letters, live),
             self._trainer_options(guard),
@@ -182,3 +195,16 @@ class GroupService(Service):
             streams=streams,
             trainer=trainer,
         )
+
+
+def _facts_of(raised: BlockRaised) -> Mapping[str, Any]:
+    spans = [[str(span.partition), span.start, span.end] for span in raised.spans if span.learnt]
+    return {"gist": raised.gist, "spans": spans}
+
+
+def _raised_of(facts: Mapping[str, Any]) -> BlockRaised:
+    spans = [
+        Span(partition=Partition.parse(text), index=0, start=int(start), end=int(end), learnt=int(end) - int(start))
+        for text, start, end in facts["spans"]
+    ]
+    return BlockRaised(spans, str(facts["gist"]))

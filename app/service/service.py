@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 
+from app.service.beginning_again import Again
 from app.service.checkpoint_policies import keep_policy, remove_some, save_policy, warn_of_shortage
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.kept_sample import RecordSamples
@@ -123,15 +124,9 @@ class Service:
         """Whether no state is restored yet, so that an end now loses nothing."""
         return self.phases.snapshot().phase in {Phase.STARTING, Phase.WAITING, Phase.TRACING}
 
-    @property
-    def begins_again(self) -> bool:
-        """Whether the process has to be replaced by a new one of the same command, instead of ending."""
-        return False
-
-    @property
-    def saved_something(self) -> bool:
-        """Whether a checkpoint of this process is durable."""
-        return self.board.latest is not None and self.board.latest.saves > 0
+    def again(self) -> Again | None:
+        """Return with what the process has to be replaced by a new one of the same command; None where it ends."""
+        return None
 
     def start(self) -> None:
         """Start the trainer's thread; return at once."""

@@ -25,7 +25,7 @@ from app.settings.yaml_file import Key
 from consumers.errors import ConfigError
 
 _NULL = "null"
-_TIMES = "MILLRACE_TIMES_BEGUN_AGAIN"
+_TIMES, _SUSPECTS = "MILLRACE_TIMES_BEGUN_AGAIN", "MILLRACE_SUSPECTS"
 _NATIVE_LEVEL, _ERRORS = "TF_CPP_MIN_LOG_LEVEL", "2"
 _BACKEND = "tensorflow"
 
@@ -73,9 +73,14 @@ def times_begun_again() -> int:
     return int(os.environ.get(_TIMES, "0"))
 
 
-def begun_again(times: int) -> dict[str, str]:
+def suspects_told() -> str:
+    """Return what the process whose place this one has taken was told to search, as JSON."""
+    return os.environ.get(_SUSPECTS, "[]")
+
+
+def begun_again(times: int, suspects: str) -> dict[str, str]:
     """Return the environment of the process that takes this one's place."""
-    return {**os.environ, _TIMES: str(times)}
+    return {**os.environ, _TIMES: str(times), _SUSPECTS: suspects}
 
 
 def quiet_tensorflow() -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from consumers.reasons import Reason
 from tests.faults.conftest import MakeStream
 from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.spikes import QUIET
+from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(31)]
 PARTITIONS = 4
@@ -87,3 +89,34 @@ def test_any_number_of_workers_resumes_from_the_checkpoint_of_another_number(
                 assert run is not None
                 run.finish()
             group.assert_learnt_once()
+
+
+def test_a_step_that_raises_on_one_worker_sets_its_records_aside_and_learns_all_others(
+    stream: MakeStream, tmp_path: Path
+) -> None:
+    topic = stream(PARTITIONS, Mixture(share=0.002, kinds=(Reason.STEP_RAISED, Reason.UPDATE_NOT_FINITE)))
+    topic.write(1000)
+    assert any(topic.set_aside(partition)[Reason.STEP_RAISED] for partition in range(PARTITIONS))
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        group.start()
+        group.assert_learnt_once()
+        for partition, account in group.newest().ledger.items():
+            assert account.set_aside == topic.set_aside(partition)
+
+
+def test_a_rewind_with_a_skip_holds_in_a_group_and_through_a_kill(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(1000)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        group.start()
+        group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
+        skip = {"partition": f"{topic.name}:1", "from": 100, "to": 199}
+        status, answer = group.chief.ask("POST", "/rewind", {"to": 0, "skip": [skip]})
+        assert status in {200, 201}, answer
+        group.chief.kill()
+        group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
+        statement = group.newest()
+        assert statement.ledger[1].learnt == 900
+        assert statement.seen[1] == Evidence.of(offset for offset in range(1000) if not 100 <= offset < 200)
+        assert statement.seen[0] == topic.evidence(0)
+        assert group.assert_sound()

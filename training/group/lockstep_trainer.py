@@ -13,8 +13,10 @@ broadcasts. Whatever ends one member, or a collective, ends the loop of all: eac
 the newest durable checkpoint.
 """
 
+import json
 import logging
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -23,7 +25,7 @@ import numpy as np
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
-from pipelines.blocks import BlockFacts, Delivery
+from pipelines.blocks import BlockFacts
 from training.checkpoints.manifest import Manifest, SaveReason
 from training.errors import GroupError, PeerLostError, StateNotFiniteError
 from training.group.agreement import Agreement, Flag, Order, Step, Word, agree
@@ -31,11 +33,13 @@ from training.group.deal import deal
 from training.group.exchange import LOST, Row
 from training.group.filling import Filling
 from training.group.one_state import Opening
+from training.group.own_stream import OwnStream
 from training.group.requests import Asked, Requests
-from training.group.roles import GroupParts, PolledStream
+from training.group.roles import GroupParts
 from training.group.scores import Scores
+from training.group.sieve import Sieve
 from training.recovery.step_errors import BlockRaised
-from training.stream import StreamEnded, StreamStart, TopicsRecreated
+from training.stream import StreamStart
 from training.telemetry.phases import Phase
 from training.trainer import announcements
 from training.trainer.dependencies import TrainerOptions, TrainerReports
@@ -79,20 +83,15 @@ class GroupTrainer:
             ),
             reports,
             options,
-            newest=lambda: self._newest,
+            newest=lambda: self._opening.number,
             score=self._scores.add,
         )
         parts.state.learner.places = self._places
         self._filling = Filling(parts.state.learner.rows_of(parts.state.learner.probe()))
-        self._stream: PolledStream | None = None
-        self._held: Delivery | None = None
-        self._held_since = 0.0
-        self._ended = False
-        self._reopen = False
-        self._recreated: dict[Partition, int] = {}
+        self._own = OwnStream(self._ledger, self._learning.steps, Sieve(parts.state.learner, self._learning.steps))
         self._requests = Requests(parts, reports, options, self._learning.profiling)
         self._calls = 0
-        self._newest = 0
+        self._opening = Opening(deal=(), number=0, positions={})
         self._known: frozenset[Partition] = frozenset()
         self._quiet = 0
         self._idled_s = 0.0
@@ -100,22 +99,30 @@ class GroupTrainer:
         """What the members said last, for other threads to read."""
         self.left_by: tuple[int, ...] = ()
         """The members that were asked to stop; the others begin again and wait for them."""
+        self.suspects: list[BlockRaised] = []
+        """The blocks on which a step of this member raised, and whose culprits are not found yet."""
         self.error: BaseException | None = None
 
     def run(self) -> None:
         """Iterate until the group ends, then save together; keep the error that ended it, if any."""
         try:
             try:
-                self._open(weights=True)
-                while self._iterate():
-                    pass
+                self._open(weights=True, suspects=lambda _opening: self._parts.suspects)
+                while True:
+                    while self._iterate():
+                        pass
+                    self._own.close()
+                    self._scores.report()
+                    if not self._goes_back_first():
+                        break
                 self._finish()
             except LOST as error:
                 raise _lost_in_call(error) from error
             except BlockRaised as raised:
                 if isinstance(raised.__cause__, LOST):
                     raise _lost_in_call(raised.__cause__) from raised
-                raise GroupError(f"{raised.gist}; the group begins again") from raised
+                self.suspects = [*self._learning.steps.unexplained(), raised]
+                raise GroupError(f"{raised.gist}; the group begins again, and finds the culprits") from None
         except BaseException as error:
             self.error = error
             self._fail(error)
@@ -129,7 +136,8 @@ class GroupTrainer:
         """Run one iteration, numbered as above; return False when the group ends."""
         self._requests.take()  # (1)
         self._learning.profiling.look()
-        self._poll()  # (2)
+        if self._own.poll(self._opening):  # (2)
+            self._phases.enter(Phase.TRAINING)
         agreement = self._agree()  # (3)
         match agreement.step:  # (4)
             case Step.CALL:
@@ -169,59 +177,37 @@ class GroupTrainer:
         return agree(self.words, self._patience_ms)
 
     def _word(self, order: Order) -> Word:
+        own = self._own
         flags = Flag.NONE
         for flag, holds in {
-            Flag.EXPECTS: self._held is None and not self._ended and self._need_stream().expects,
-            Flag.ENDED: self._ended,
+            Flag.EXPECTS: own.expects,
+            Flag.ENDED: own.ended,
             Flag.STOP: bool(self._requests.stopping),
             Flag.HELD: self._parts.letters.full,
             Flag.PAUSED: self._membership.is_chief and self._requests.paused is not None,
-            Flag.REOPEN: self._reopen,
+            Flag.REOPEN: own.has_to_reopen,
         }.items():
             flags |= flag if holds else Flag.NONE
-        positions = self._ledger.positions()
-        held = self._held
         return Word(
             call=self._calls,
             incarnation=self._ledger.incarnation,
-            ready=0 if held is None else max(1, held.facts.batches),
-            waited_ms=0 if held is None else round((self._clock() - self._held_since) * _ROW_MS),
+            ready=own.ready_batches,
+            waited_ms=own.waited_ms,
             flags=flags,
             order=order,
             learnt=self._learning.learnt,
             lag=sum(self._parts.streams.lags().values()),
-            partitions=len(positions),
+            partitions=len(self._ledger.positions()),
             idled_ms=round(self._idled_s * _ROW_MS),
         )
-
-    def _poll(self) -> None:
-        """Take the next block if it is there."""
-        stream = self._need_stream()
-        if self._held is not None or self._ended or self._reopen:
-            return
-        stream.draw_ahead()
-        if not stream.ready:
-            return
-        try:
-            delivery = self._learning.steps.take(stream)
-        except StreamEnded:
-            self._ended = True
-            return
-        except TopicsRecreated as recreated:
-            self._recreated = dict(recreated.beginnings)
-            self._reopen = True
-            return
-        if delivery is not None and delivery.facts.incarnation != self._ledger.incarnation:
-            self._ledger.settle(delivery.facts)  # a late block: the ledger drops and counts it
-        elif delivery is not None:
-            self._held, self._held_since = delivery, self._clock()
 
     def _learn(self, batches: int) -> None:
         """Make the call of all members: this one's block filled up, or absent rows alone."""
         self._phases.enter(Phase.TRAINING)
-        held, self._held = self._held, None
+        held = self._own.take()
         empty = replace(_NOTHING, incarnation=self._ledger.incarnation)
-        self._learning.learn(self._filling.filled(held, batches, empty), self._need_stream())
+        delivery, culprits = (None, None) if held is None else (held.delivery, held.culprits)
+        self._learning.learn(self._filling.filled(delivery, batches, empty), self._own.stream, culprits)
         self._calls += 1
 
     def _places(self, present: int) -> tuple[int, int]:
@@ -250,8 +236,8 @@ class GroupTrainer:
         self._phases.enter(Phase.SAVING)
         began = self._clock()
         self._scores.report()
-        # The weights are the same on all members, so all of them find that they are not finite, or none.
-        self._check_finite()
+        if self._goes_back_first():
+            return
         failpoint("group.before_share")
         whole = self._state.whole(self._calls, self._known, {})
         failpoint("group.after_share")
@@ -269,16 +255,32 @@ class GroupTrainer:
         if not said.all():
             raise GroupError("dead letters were not acknowledged in time; is their topic there?")
 
-    def _check_finite(self) -> None:
-        if names := self._state.learner.not_finite():
-            raise StateNotFiniteError(names)
+    def _goes_back_first(self) -> bool:
+        """Go back and find the cause if the state is not finite; return whether it is not.
+
+        The weights are the same on all members, so all of them find this, or none.
+        """
+        if not (names := self._state.learner.not_finite()):
+            return False
+        self._phases.enter(Phase.RESTORING)
+        self._own.close()
+        self._scores.forget()
+        mine = {str(partition): offset for partition, offset in self._ledger.positions().items()}
+        told = [json.loads(raw) for raw in self._exchange.gather(json.dumps(mine).encode())]
+        reached = {Partition.parse(text): offset for each in told for text, offset in each.items()}
+        if self._saving is not None:
+            self._saving.restore_newest(self._saving.newest())
+        self._open(
+            weights=True, suspects=lambda at: [self._learning.steps.since(at, reached, StateNotFiniteError(names))]
+        )
+        return True
 
     def _reopen_streams(self) -> None:
         """Gather the state at the chief, which takes new partitions and topics in, and deal the partitions anew."""
         self._phases.enter(Phase.RESTORING)
-        self._close_stream()
+        self._own.close()
         self._scores.report()
-        whole = self._state.whole(self._calls, self._known, self._recreated)
+        whole = self._state.whole(self._calls, self._known, self._own.recreated)
         if self._saving is not None:
             self._saving.end_running_save()
             self._state.take_whole(whole)
@@ -292,7 +294,7 @@ class GroupTrainer:
     def _go_back(self, asked: Asked | None) -> None:
         """Take over the state of an older checkpoint, which the chief publishes and restores."""
         self._phases.enter(Phase.RESTORING)
-        self._close_stream()
+        self._own.close()
         self._scores.forget()
         manifest: Manifest | None = None
         if self._saving is not None:
@@ -311,12 +313,17 @@ class GroupTrainer:
         if asked is not None and asked.rewind is not None and manifest is not None:
             asked.rewind.answer.set_result(manifest)
 
-    def _open(self, *, weights: bool) -> None:
-        """Begin an incarnation: take over the chief's state, deal the partitions, open a stream of one's own."""
-        opening = self._state.spread(self._opening(), weights=weights)
-        self._newest = opening.newest
+    def _open(
+        self, *, weights: bool, suspects: Callable[[Opening], Iterable[BlockRaised]] = lambda _opening: ()
+    ) -> None:
+        """Begin an incarnation: take over the chief's state, deal the partitions, open a stream of one's own.
+
+        `suspects` gives what raised since the checkpoint of the opening.
+        """
+        self._opening = opening = self._state.spread(self._chiefs_opening(), weights=weights)
+        for raised in suspects(opening):
+            self._learning.steps.remember(raised, opening)
         self._known = frozenset(partition for mine in opening.deal for partition in mine)
-        self._held, self._ended, self._reopen, self._recreated = None, False, False, {}
         incarnation = self._ledger.begin_incarnation()
         positions = self._ledger.positions()
         self._state.learner.witness.lay(positions)
@@ -333,9 +340,9 @@ class GroupTrainer:
         )
         log.info("incarnation %d begins", incarnation, extra={"partitions": len(positions)})
         failpoint("group.before_stream")
-        self._stream = self._parts.streams.open(start)
+        self._own.open(self._parts.streams.open(start))
 
-    def _opening(self) -> Opening | None:
+    def _chiefs_opening(self) -> Opening | None:
         """Return the chief's opening: with new partitions taken in, and all of them dealt by how far each is behind."""
         saving = self._saving
         if saving is None:
@@ -347,26 +354,13 @@ class GroupTrainer:
         manifest = saving.last.manifest if saving.last is not None else None
         return Opening(
             deal=deal(self._parts.streams.backlog(self._ledger.positions()), self._membership.workers),
-            newest=saving.newest_number,
-            positions={} if manifest is None else {Partition.parse(p): at for p, at in manifest.positions.items()},
+            number=saving.newest_number,
+            positions={} if manifest is None else manifest.positions,
         )
-
-    def _need_stream(self) -> PolledStream:
-        assert self._stream is not None, "a stream is open while the trainer runs"
-        return self._stream
-
-    def _close_stream(self) -> None:
-        self._held = None
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
 
     def _finish(self) -> None:
         """End in order: the last save of all, durable before any member leaves."""
         self._phases.enter(Phase.STOPPING)
-        self._close_stream()
-        self._scores.report()
-        self._check_finite()
         whole = self._state.whole(self._calls, self._known, {})
         self._await_letters()
         if self._saving is not None:
@@ -381,7 +375,7 @@ class GroupTrainer:
         """End without a checkpoint: the group resumes from the newest durable one."""
         self._phases.enter(Phase.FAILED, str(error))
         log.error("training ended: %s", error, exc_info=None if isinstance(error, MillraceError) else error)
-        for clean_up in (self._close_stream, lambda: None if self._saving is None else self._saving.abandon(error)):
+        for clean_up in (self._own.close, lambda: None if self._saving is None else self._saving.abandon(error)):
             try:
                 clean_up()
             except Exception:

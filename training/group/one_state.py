@@ -32,17 +32,17 @@ class Opening:
     """With what all members begin an incarnation, as the chief says it."""
 
     deal: Deal
-    newest: int
+    number: int
     """The checkpoint that the state comes from, or the newest one."""
-    positions: Mapping[Partition, int]
-    """Where that checkpoint stands."""
+    positions: Mapping[str, int]
+    """Where that checkpoint stands, by partition."""
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
         return {
             "deal": [[str(partition) for partition in mine] for mine in self.deal],
-            "newest": self.newest,
-            "positions": {str(partition): offset for partition, offset in self.positions.items()},
+            "number": self.number,
+            "positions": dict(self.positions),
         }
 
     @classmethod
@@ -50,8 +50,8 @@ class Opening:
         """Read it from JSON."""
         return cls(
             deal=tuple(tuple(map(Partition.parse, mine)) for mine in facts["deal"]),
-            newest=int(facts["newest"]),
-            positions={Partition.parse(text): int(offset) for text, offset in facts["positions"].items()},
+            number=int(facts["number"]),
+            positions={text: int(offset) for text, offset in facts["positions"].items()},
         )
 
 

@@ -1,6 +1,6 @@
 """What the trainer of one member works with, by role."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +8,7 @@ from consumers.records import Partition
 from training.commands import Commands
 from training.group.one_state import GroupState
 from training.recovery.crash_guard import InFlight
+from training.recovery.step_errors import BlockRaised
 from training.stream import BlockStream, StreamSource, StreamStart
 from training.trainer.save_figures import SaveFigures
 from training.trainer.saving import Saving
@@ -73,3 +74,5 @@ class GroupParts:
     letters: MemberLetters
     in_flight: InFlight
     release_guard: Callable[[], None]
+    suspects: Sequence[BlockRaised] = ()
+    """Blocks on which a step raised before, at any member: they are searched before they come into a call of all."""

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from consumers.reasons import Reason
 from consumers.records import Partition
@@ -23,7 +24,6 @@ from consumers.suggested_command import suggested_command
 from pipelines.blocks import BlockFacts, Delivery, Span
 from pipelines.dataset import PreprocessError
 from pipelines.preprocess_bypass import Suspect
-from training.checkpoints.manifest import Manifest
 from training.errors import StateNotFiniteError, StepError
 from training.model.culprit_search import Culprits
 from training.model.learner import Learner
@@ -69,6 +69,20 @@ class StepErrorOptions:
     exact: bool = False
     """Whether only the very blocks that made `preprocess` raise bypass the dataset's `preprocess`: for other blocks,
     running it outside of the dataset may change the last bits. For deterministic mode."""
+
+
+class Standing(Protocol):
+    """The checkpoint to which a trainer goes back; a manifest is one."""
+
+    @property
+    def number(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """The next offset of each partition."""
+        ...
 
 
 class BlockRaised(Exception):  # noqa: N818 - the trainer acts upon it
@@ -156,7 +170,7 @@ class StepRecovery:
         """Learn a block. A suspect one is isolated; for any other, a call that raises ends in BlockRaised."""
         failures = [failure for failure in self._failures if failure.touches(delivery.facts.spans)]
         if failures or delivery.prepare is not None:
-            return self._isolate(delivery, failures)
+            return self._isolate(delivery, failures, self._learner)
         try:
             lesson = self._learner.learn(delivery.rows)
         except Exception as error:
@@ -166,7 +180,21 @@ class StepRecovery:
         self._in_a_row = 0
         return LearntBlock([Piece(delivery.rows, lesson)])
 
-    def since(self, newest: Manifest, positions: Mapping[Partition, int], error: StateNotFiniteError) -> "BlockRaised":
+    def sieved(self, delivery: Delivery, apart: Callable[[], Learner]) -> LearntBlock | None:
+        """Try a suspect block on a learner of its own; return what can be learnt of it. None where it is not suspect.
+
+        For a learner that must not try: all members of a group make each of its calls.
+        """
+        failures = [failure for failure in self._failures if failure.touches(delivery.facts.spans)]
+        if not failures and delivery.prepare is None:
+            return None
+        return self._isolate(delivery, failures, apart())
+
+    def unexplained(self) -> list[BlockRaised]:
+        """Return what raised and has no culprit yet, for the process that takes this one's place."""
+        return [failure.raised for failure in self._failures if not failure.explained]
+
+    def since(self, newest: Standing, positions: Mapping[Partition, int], error: StateNotFiniteError) -> "BlockRaised":
         """Return that whatever was learnt since a checkpoint may have made the state not finite.
 
         StepError if the policy is to halt.
@@ -182,7 +210,7 @@ class StepRecovery:
             raise raised from error
         return raised
 
-    def remember(self, raised: BlockRaised, back_to: Manifest) -> None:
+    def remember(self, raised: BlockRaised, back_to: Standing) -> None:
         """Make the block suspect before the trainer goes back to a checkpoint.
 
         StepError if it went back to the same checkpoint too often without finding a culprit.
@@ -207,10 +235,10 @@ class StepRecovery:
             return self._ended(spans, gist, why)
         return BlockRaised(spans, gist, in_preprocess=in_preprocess, in_state=in_state)
 
-    def _isolate(self, delivery: Delivery, failures: Sequence[_Failure]) -> LearntBlock:
+    def _isolate(self, delivery: Delivery, failures: Sequence[_Failure], learner: Learner) -> LearntBlock:
         facts = delivery.facts
         isolating = IsolatingLearner(
-            learner=self._learner,
+            learner=learner,
             prepare=delivery.prepare,
             progress=self._progress,
             most=most_culprits(facts.rows),
@@ -255,7 +283,7 @@ class StepRecovery:
         if not culprits and any(_overlap(failure.raised, facts) for failure in failures if not failure.raised.in_state):
             log.warning("%s raised before and did not raise now; nothing is set aside", _listed(facts.spans))
 
-    def _forget(self, back_to: Manifest) -> None:
+    def _forget(self, back_to: Standing) -> None:
         """Forget what lies before a durable checkpoint: only a rewind would read it again, and then it raises again."""
         positions = {Partition.parse(name): offset for name, offset in back_to.positions.items()}
         self._failures = [

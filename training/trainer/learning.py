@@ -3,7 +3,7 @@
 Owns the recovery's suspects, the size of calls and the counts of this process. Runs on the trainer's thread.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.failpoints import failpoint
@@ -15,7 +15,8 @@ from training.model.culprit_search import Culprits
 from training.model.learner import Learner
 from training.model.profiling import Profiling
 from training.recovery.crash_guard import InFlight
-from training.recovery.step_errors import StepRecovery
+from training.recovery.isolation import Culprit, Piece
+from training.recovery.step_errors import LearntBlock, StepRecovery
 from training.stream import BlockStream
 from training.telemetry.live_metrics import Sums
 from training.telemetry.phases import Phase
@@ -70,8 +71,11 @@ class Learning:
             parameters=parts.learner.parameters, replicas=parts.learner.replicas, devices=parts.learner.devices
         )
 
-    def learn(self, delivery: Delivery, stream: BlockStream) -> None:
-        """Learn one block in one call, all or nothing, and settle its records once the call has returned."""
+    def learn(self, delivery: Delivery, stream: BlockStream, culprits: Sequence[Culprit] | None = None) -> None:
+        """Learn one block in one call, all or nothing, and settle its records once the call has returned.
+
+        With `culprits` the block has been searched before: it is without them, and they are set aside with it.
+        """
         facts = delivery.facts
         began = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
@@ -85,7 +89,7 @@ class Learning:
             with self.profiling.call(), self._in_flight(facts):
                 # Drawing takes the interpreter lock: between two calls the trainer would wait for it, some 5 of 220 ms.
                 stream.draw_ahead()
-                learnt = self.steps.learn(delivery)
+                learnt = self.steps.learn(delivery) if culprits is None else self._learn_rest(delivery, culprits)
             self.sizes.called(facts.batches, self._clock() - began)
             refused = self._set_aside(facts, learnt.culprits())
             for piece in learnt.pieces:
@@ -100,6 +104,9 @@ class Learning:
         self.learnt_to_ms = facts.newest_ms if facts.rows else self.learnt_to_ms
         freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None
         self._reports.meter.called(self._clock() - began, rows, facts.batches, freshness)
+
+    def _learn_rest(self, delivery: Delivery, culprits: Sequence[Culprit]) -> LearntBlock:
+        return LearntBlock([Piece(delivery.rows, self._learner.learn(delivery.rows))], culprits)
 
     def post(self) -> None:
         """Post the figures if the board wants them; computing the live values takes a moment."""

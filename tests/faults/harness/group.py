@@ -9,7 +9,7 @@ from typing import Any, Self
 from app.tools.local_broker.broker import free_port
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
-from tests.faults.harness.shelf import Shelf
+from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
 
 _WITHIN_S = 180.0
@@ -86,6 +86,12 @@ class GroupOfProcesses:
         """Return the ends of all logs."""
         return "\n".join(f"--- member {index}\n{run.tail()}" for index, run in enumerate(self.runs) if run is not None)
 
+    def newest(self) -> Statement:
+        """Return what the newest checkpoint states."""
+        statement = self.shelf.newest()
+        assert statement is not None
+        return statement
+
     def assert_sound(self) -> int:
         """Compare weights, witness and ledger of every checkpoint on disk; return how many there are."""
         contents = self.shelf.contents()
@@ -102,8 +108,7 @@ class GroupOfProcesses:
         """Wait until a checkpoint stands at the topic's end; compare its weights with what was written."""
         topic = self._topic
         self.wait_until(lambda: self.settled() == topic.records, f"all of {topic.records} offsets are durable")
-        statement = self.shelf.newest()
-        assert statement is not None
+        statement = self.newest()
         self.assert_sound()
         for partition in range(topic.partitions):
             ids = list(topic.learnable(partition))
