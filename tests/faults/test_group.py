@@ -110,8 +110,8 @@ def test_a_rewind_with_a_skip_holds_in_a_group_and_through_a_kill(stream: MakeSt
     with GroupOfProcesses(tmp_path, topic, 2) as group:
         group.start()
         group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
-        skip = {"partition": f"{topic.name}:1", "from": 100, "to": 199}
-        status, answer = group.chief.ask("POST", "/rewind", {"to": 0, "skip": [skip]})
+        body = {"to": 0, "skip": [f"{topic.name}:1:100-199"], "reason": "a bad hour"}
+        status, answer = group.chief.ask("POST", "/rewind?wait=60s", body)
         assert status in {200, 201}, answer
         group.chief.kill()
         group.wait_until(lambda: group.settled() == topic.records, "all is learnt again")
