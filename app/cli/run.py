@@ -3,11 +3,13 @@
 # ruff: noqa: PLC0415 - signals are handled before the slow imports, and a mistyped option is refused before TensorFlow
 
 import logging
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from app.cli.config_file import ConfigFile, config_file
+from app.service.process_tuning import sparing_imports
 from app.service.signals import Signals
 
 log = logging.getLogger(__name__)
@@ -35,22 +37,25 @@ def run(
     """
     signals = Signals()
     signals.install()
-    from app.settings import load
-    from app.settings.environment import require_tensorflow_backend
-    from consumers.kafka.positions import parse_until
+    with sparing_imports():
+        from app.settings import load
+        from app.settings.environment import require_tensorflow_backend
+        from consumers.kafka.positions import parse_until
 
-    require_tensorflow_backend()
-    notes: list[str] = []
-    loaded = load(config_file(file, notes.append))
-    end = None if until is None else parse_until(until)
-    from app.service.logs import configure
-    from app.service.native_log import load_tensorflow
+        require_tensorflow_backend()
+        notes: list[str] = []
+        loaded = load(config_file(file, notes.append))
+        end = None if until is None else parse_until(until)
+        from app.service.logs import configure
+        from app.service.native_log import load_tensorflow
 
-    logs = loaded.settings.logs
-    configure(name=loaded.settings.name, form=logs.format, level=logs.level)
-    load_tensorflow()
-    from app.run import run_service
-    from app.service.service import RunOptions
+        logs = loaded.settings.logs
+        configure(name=loaded.settings.name, form=logs.format, level=logs.level)
+        # Before TensorFlow, because Pydantic searches all modules for the source of each shape.
+        import_module("app.monitoring.models")
+        load_tensorflow()
+        from app.run import run_service
+        from app.service.service import RunOptions
 
     for text in notes:
         log.info("%s", text)

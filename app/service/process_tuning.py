@@ -1,6 +1,7 @@
 """Settings of the process that make it fast: the interpreter's thread switching and collector, the C allocator.
 
-Owns these process-wide settings, each beside what it brings; called on the trainer's thread before the first call.
+Owns these process-wide settings, each beside what it brings; called on the main thread around the imports, and on the
+trainer's thread before the first call.
 Threads of TensorFlow are set where its devices are (`training.model.strategy`), sizes of fetches and chunks where
 Kafka's options are (`consumers.kafka.options`).
 """
@@ -8,6 +9,8 @@ Kafka's options are (`consumers.kafka.options`).
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _SWITCH_S = 0.001
 """After which a thread that computes in Python lets go of its lock, where others wait. At its own 5 ms the trainer
@@ -23,6 +26,21 @@ def tune() -> None:
     sys.setswitchinterval(_SWITCH_S)
     keep_freed_memory()
     spare_the_collector()
+
+
+@contextmanager
+def sparing_imports() -> Iterator[None]:
+    """Keep the cyclic collector off while modules are imported, and off what they hold for good.
+
+    Half a million objects are made, of which 0.3 % are garbage, and later collections need not walk the others. A start
+    takes half a second of CPU less.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def spare_the_collector() -> None:

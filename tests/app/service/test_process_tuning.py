@@ -10,3 +10,19 @@ def test_a_tuned_process_freezes_its_objects_and_hands_the_lock_over_soon() -> N
     frozen, interval = done.stdout.split()
     assert int(frozen) > 1000
     assert float(interval) <= 0.001
+
+
+def test_what_is_imported_is_frozen_and_collected_neither_then_nor_later() -> None:
+    program = """
+import gc
+from app.service.process_tuning import sparing_imports
+collected = []
+gc.callbacks.append(lambda phase, info: collected.append(phase))
+with sparing_imports():
+    import app.settings
+print(len(collected), gc.get_freeze_count(), gc.isenabled())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    collected, frozen, enabled = done.stdout.split()
+    assert (collected, enabled) == ("0", "True")
+    assert int(frozen) > 10_000
