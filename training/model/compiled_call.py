@@ -23,6 +23,7 @@ from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
+from training.model.autograph import as_is, converted
 from training.model.finite_guard import FiniteGuard, summed
 from training.model.gradient_projection import projected
 from training.model.metrics import CompiledMetrics
@@ -76,10 +77,12 @@ class TrainingCall:
         self.options = options
         self._finite_guard = FiniteGuard(model)
         self._added_losses = AddedLosses(model)
+        self._names = {id(variable): key for key, variable in model_variables(model).items()}
         self._optimizer_variables = list(optimizer_variables(model).values())
-        self._function = tf.function(self._call, reduce_retracing=True)
+        self._function = tf.function(self._call, reduce_retracing=True, autograph=False)
+        self._train_step = converted(model.train_step)
         self._stated_texts: frozenset[str] | None = None
-        self._recorder = tf.function(self._record)
+        self._recorder = tf.function(self._record, autograph=False)
 
     def __call__(self, rows: Rows, *, passes: int | None = None) -> CallResult:
         """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do."""
@@ -134,20 +137,22 @@ class TrainingCall:
     def _call(self, passes: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()
         batches = tf.shape(weights)[0]
-        finite = tf.TensorArray(tf.bool, size=batches)
-        losses = tf.TensorArray(tf.float32, size=batches)
-        # `strategy.run` lies inside of the loop: a loop inside of the replica function fails at its first merge_call.
-        for index in tf.range(batches):
-            batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))  # noqa: B023
+
+        def learn(index: Any, finite: Any, losses: Any) -> Any:
+            batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))
             applied, loss = self._learn_batch(passes, batch)
-            finite = finite.write(index, applied)
-            losses = losses.write(index, loss)
+            return index + 1, finite.write(index, applied), losses.write(index, loss)
+
+        # `strategy.run` lies inside of the loop: a loop inside of the replica function fails at its first merge_call.
+        state = (tf.constant(0), tf.TensorArray(tf.bool, size=batches), tf.TensorArray(tf.float32, size=batches))
+        _, finite, losses = tf.while_loop(lambda index, *_: index < batches, learn, state)
         applied = finite.stack()
         self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
         return applied, losses.stack(), self.metrics.read()
 
     def _record(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
-        self.metrics.reset()
+        if not self.metrics.separate:
+            self.metrics.reset()
         gradients, shares = self.strategy.run(self._recorded_step, args=(features, labels, weights, offsets))
         total = partial(self.strategy.reduce, tf.distribute.ReduceOp.SUM, axis=None)
         return {place: total(gradient) for place, gradient in gradients.items()}, total(shares)
@@ -179,33 +184,41 @@ class TrainingCall:
 
     def _learn_again(self, applied: Any, passes: Any, batch: Any) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
-        done = tf.constant(1)
-        # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
-        while tf.logical_and(applied, done < passes):
+
+        def again(_: Any, done: Any) -> Any:
             applied = self.strategy.experimental_local_results(self.strategy.run(self._later_step, args=batch))[0]
-            done += 1
+            return applied, done + 1
+
+        # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
+        applied, _ = tf.while_loop(
+            lambda applied, done: tf.logical_and(applied, done < passes), again, (applied, tf.constant(1))
+        )
         return applied
 
+    @as_is
     def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         """Score the replica's rows and learn them."""
         x, y, w = self._open(features, labels, weights, offsets)
         if self.options.inference_pass:
             self._score(x, y, w)
-        logs = self.model.train_step((x, y, w))
+        logs = self._train_step((x, y, w))
         return self._finite_guard.verdict(), self._loss(logs)
 
+    @as_is
     def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         """Learn the replica's rows once more; they were scored in the first pass."""
         x, y, w = self._open(features, labels, weights, offsets)
         self.metrics.mute()
-        self.model.train_step((x, y, w))
+        self._train_step((x, y, w))
         return self._finite_guard.verdict()
 
+    @as_is
     def _recorded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
-        logs = self.model.train_step(self._open(features, labels, weights, offsets))
-        names = {id(variable): key for key, variable in model_variables(self.model).items()}
+        batch = self._open(features, labels, weights, offsets)
+        self.metrics.skip()
+        logs = self._train_step(batch)
         gradients = {
-            (at, update.optimizer, names.get(id(variable), variable.name)): projected(gradient)
+            (at, update.optimizer, self._names.get(id(variable), variable.name)): projected(gradient)
             for at, update in enumerate(self._finite_guard.updates())
             for variable, gradient in zip(update.variables, update.gradients, strict=True)
             if gradient is not None

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from training.model.autograph import as_is, converted
 from training.model.optimizer_steps import OptimizerSteps
 from training.model.variables import optimizers_of
 
@@ -95,8 +96,9 @@ class FiniteGuard:
         return noted
 
     def _guarded(self, name: str, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., None]:
-        steps = OptimizerSteps(optimizer)
+        steps, apply = OptimizerSteps(optimizer), converted(apply)
 
+        @as_is
         def guarded(grads: Iterable[Any], trainable_variables: Iterable[Any] | None = None) -> None:
             gradients = list(grads)
             variables = None if trainable_variables is None else list(trainable_variables)
@@ -112,6 +114,7 @@ class FiniteGuard:
             present, self._step.totals = sums[: len(present)], sums[len(present) :]
             finite = _all_finite(sums)
 
+            @as_is
             def merged(strategy: Any, finite: Any, *present: Any) -> Any:
                 # Decided outside of the replicas, so that all take the same branch; `apply` works only in
                 # `strategy.run`. Any replica's answer is that of all, as they judge the same sums.
@@ -123,6 +126,7 @@ class FiniteGuard:
 
                 return tf.cond(every, update, lambda: tf.constant(False))  # noqa: FBT003
 
+            @as_is
             def applied(*present: Any) -> None:
                 # Gradients that are None are no tensors, so they stay behind and are put back into their places here.
                 left = iter(present)

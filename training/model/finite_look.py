@@ -22,14 +22,17 @@ class FiniteLook:
     def __init__(self, variables: Mapping[str, Any]) -> None:
         floats = {key: variable for key, variable in variables.items() if tf.as_dtype(variable.dtype).is_floating}
         self._copies = {key: tuple(copies(variable)) for key, variable in floats.items()}
-        self._sums = tf.function(self._sums_are_finite)
-        self._exact = tf.function(self._flags)
+        self._sums = tf.function(self._sums_are_finite, autograph=False)
+        self._exact = tf.function(self._flags, autograph=False)
         self.by_design: frozenset[str] = frozenset()
         """Variables that hold NaN or infinity from the beginning, as a mask may; they are not looked at."""
         if first := self.not_finite():
             self.by_design = frozenset(first)
             self._copies = {key: found for key, found in self._copies.items() if key not in self.by_design}
-            self._sums, self._exact = tf.function(self._sums_are_finite), tf.function(self._flags)
+            self._sums, self._exact = (
+                tf.function(self._sums_are_finite, autograph=False),
+                tf.function(self._flags, autograph=False),
+            )
 
     def not_finite(self) -> list[str]:
         """Return the variables that hold NaN or infinity; none where everything is finite."""

@@ -1,7 +1,4 @@
-"""What the fork server does before its first fork: it imports all that `millrace run` imports, and converts its graphs.
-
-It runs no operation of TensorFlow.
-"""
+"""What the fork server imports before its first fork: all that `millrace run` imports, and nothing that it runs."""
 
 import gc
 
@@ -9,10 +6,8 @@ import app.cli
 import app.run
 import app.service.logs
 import app.service.service
-from tests.faults.harness.converted import convert
 
 __all__ = ["app"]
 
-convert()
 gc.collect()
 gc.freeze()  # so that no fork copies pages only because the collector has looked at them

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from pipelines.schema import Field, Schema
-from tests.training.conftest import BATCH, FEATURES, MakeLearner, largest_difference, mlp, state_of
+from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
 from training.model.proof import Finding, ModelProof
+from training.model.variables import copies
 
 pytestmark = pytest.mark.tensorflow
 
@@ -323,3 +324,12 @@ def test_the_proof_leaves_the_model_as_it_was(learner_of: MakeLearner) -> None:
     ModelProof(learner).findings()
     assert largest_difference(before, state_of(learner)) == 0
     assert learner.witness.testimonies() == {}
+
+
+def test_what_reaches_the_optimizers_is_recorded_without_metrics(learner_of: MakeLearner) -> None:
+    learner = learner_of(lambda: mlp(metrics=["accuracy", "auc"]))
+    graph = learner.call.record(learner.rows_of(learner.probe())).graph
+    metrics = {id(copy) for variable in learner.call.metrics.variables for copy in copies(variable)}
+    counted = [variable.name for variable in graph.variables if id(variable) in metrics]
+    assert learner.learn(block(1)).result.states[0].sum() > 0
+    assert counted == []
