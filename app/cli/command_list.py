@@ -66,7 +66,8 @@ VERBS: Mapping[str, Verb] = {
     ),
     "config": Verb("app.cli.config:config", "Show the effective settings, or the JSON Schema of a config file."),
     "local": Verb(
-        "app.cli.local:local", "Run a Kafka on this machine, without Java or Docker, and write records to it."
+        "app.cli.local:local",
+        "Run a Kafka on this machine, without Java or Docker, write records to it, and run a group of workers.",
     ),
     "completion": Verb(
         "app.cli.completion:completion", "Print the script that lets a shell complete verbs and options."

@@ -1,22 +1,30 @@
-"""`millrace local`: runs a Kafka to try things on, and writes records to it."""
+"""`millrace local`: runs a Kafka or a whole group of workers to try things on, and writes records."""
 
 import json
 import logging
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.config_file import ConfigFile, config_file
+from app.cli.notes import note
+from app.settings.environment import require_tensorflow_backend
 from app.tools.local_broker import LocalBroker, LocalBrokerError
 from app.tools.local_broker.jars import KAFKA_VERSION, in_cache
 from app.tools.local_broker.produce import ProduceRate, produce_lines
 from app.tools.local_broker.topics import create_topic, partitions_of
 
+if TYPE_CHECKING:
+    from app.tools.local_group.places import Place
+
 local = typer.Typer(
-    help="Run a Kafka on this machine, without Java or Docker, and write records to it.", no_args_is_help=True
+    help="Run a Kafka on this machine, without Java or Docker, write records to it, and run a group of workers.",
+    no_args_is_help=True,
 )
 
 _PORT = 9092
@@ -96,3 +104,42 @@ def produce(
         create_topic(bootstrap_servers, topic, partitions)
     report = produce_lines(bootstrap_servers, topic, source, ProduceRate(rate=rate, count=count))
     typer.echo(json.dumps(report.as_json()) if as_json else str(report))
+
+
+@local.command()
+def group(
+    file: ConfigFile = None,
+    workers: Annotated[int, typer.Option(min=2, max=256, help="How many processes learn the model together.")] = 2,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            help="Learn up to this point, save and exit: now, a time, or offsets as in clicks:0=123,clicks:1=77."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each start as JSON, one a line.")] = False,
+) -> None:
+    """Learn one model by a group of workers on this machine, until Ctrl-C.
+
+    Each worker is a process of its own, as in a cluster, and is started again if it ends by itself. The chief has the
+    `api.listen` of the config, the others the next free ports; the config's scale.workers does not count. TensorFlow
+    lets the workers meet on ports that all networks of this machine reach, and whoever reaches one can run code here:
+    only behind a firewall. Example: millrace local group -c clicks.yaml --workers 2
+    """
+    require_tensorflow_backend()
+    config = config_file(file)
+    from app.tools.local_group.launch import run_locally  # noqa: PLC0415 - loads the settings
+
+    def started(place: "Place", pid: int) -> None:
+        said = {"worker": place.name, "pid": pid, "page": place.page}
+        typer.echo(json.dumps(said) if as_json else f"{place.name}: process {pid}, {place.page}")
+
+    note("warning: whoever reaches the ports on which the workers meet can run code here; have a firewall before them")
+    code = run_locally(
+        config,
+        workers,
+        until,
+        in_terminal=sys.stderr.isatty(),
+        started=started,
+        write=lambda line: typer.echo(line, err=True),
+    )
+    raise typer.Exit(code)

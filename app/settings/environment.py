@@ -68,6 +68,12 @@ def of_others() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
 
 
+def with_own(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the process's environment with these variables, in place of any that set the same in another spelling."""
+    own = {name.upper() for name in variables}
+    return {name: value for name, value in os.environ.items() if name.upper() not in own} | dict(variables)
+
+
 def times_begun_again() -> int:
     """Return how often in a row this process has replaced itself to meet its group."""
     return int(os.environ.get(_TIMES, "0"))

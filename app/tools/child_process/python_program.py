@@ -1,10 +1,11 @@
 """The command and the environment with which this project's own Python programs run as child processes."""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.settings.environment import of_others
+from app.settings.environment import of_others, with_own
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,3 +23,10 @@ def module_command(module: str, arguments: Sequence[str]) -> list[str]:
 def python_environment() -> dict[str, str]:
     """Return this process's environment without millrace's own settings, with our packages on the path."""
     return of_others() | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def worker_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment, millrace's own settings included, with these variables over it."""
+    environment = with_own(variables)
+    path = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
+    return environment | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

@@ -214,14 +214,14 @@ def test_a_token_file_that_every_user_can_read_is_warned_about(typed: Typed, tok
     assert "warning" not in typed(*to).stderr
 
 
-@pytest.mark.parametrize("verb", ["run", "validate", "bench", "prove", "demo"])
+@pytest.mark.parametrize("verb", ["run", "validate", "bench", "prove", "demo", "local group"])
 def test_another_backend_of_keras_is_refused_in_one_line(
     verb: str, typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     monkeypatch.chdir(tmp_path)
     config_in(tmp_path).rename(tmp_path / "millrace.yaml")
-    done = typed(verb)
+    done = typed(*verb.split())
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "millrace: error: environment KERAS_BACKEND: jax cannot be the backend, because millrace trains with "
@@ -235,6 +235,7 @@ def test_another_backend_of_keras_is_refused_in_one_line(
         ("millrace re", ["resume", "rewind"]),
         ("millrace --ver", ["--version"]),
         ("millrace checkpoints v", ["verify"]),
+        ("millrace local g", ["group"]),
         ("millrace checkpoints list --", ["--config", "--json", "--help"]),
     ],
 )

@@ -11,60 +11,24 @@ from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
+from training.checkpoints.folder import Folder
 
 _WITHIN_S = 180.0
 
 
-class GroupOfProcesses:
-    """The members, by their numbers. A context manager: whoever still runs at the end is killed."""
+class WhatAGroupLearns:
+    """What a group has learnt from its topic, by the one folder of checkpoints."""
 
-    def __init__(self, path: Path, topic: Topic, workers: int, **sections: Mapping[str, Any]) -> None:
+    def __init__(self, topic: Topic, folder: Folder) -> None:
         self._topic = topic
-        addresses = [f"127.0.0.1:{free_port()}" for _ in range(workers)]
-        self.projects = [
-            Project(
-                path / f"member-{index}",
-                topic,
-                **{**sections, "scale": {"workers": workers, "index": index, "addresses": addresses, "timeout": "60s"}},
-            )
-            for index in range(workers)
-        ]
-        self.runs: list[Run | None] = [None] * workers
+        self.shelf = Shelf(folder)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        for run in self.runs:
-            if run is not None:
-                run.kill()
-
-    @property
-    def chief(self) -> Run:
-        """The run of the chief."""
-        return self.member(0)
-
-    @property
-    def shelf(self) -> Shelf:
-        """The one folder of checkpoints."""
-        return Shelf(self.projects[0].folder)
-
-    def member(self, index: int) -> Run:
-        """Return the present run of a member."""
-        run = self.runs[index]
-        assert run is not None
-        return run
-
-    def start(self, *indices: int, failpoints: str = "", arguments: tuple[str, ...] = ()) -> None:
-        """Start these members, or all."""
-        for index in indices or range(len(self.projects)):
-            self.runs[index] = Run(self.projects[index], *arguments, failpoints=failpoints)
-
-    def keep_running(self, *, but: frozenset[int] = frozenset()) -> None:
+    def keep_running(self) -> None:
         """Start whoever has ended, as a kubelet does."""
-        for index, run in enumerate(self.runs):
-            if index not in but and (run is None or not run.alive):
-                self.start(index)
+
+    def tails(self) -> str:
+        """Return the ends of all logs."""
+        raise NotImplementedError
 
     def wait_until(self, condition: Callable[[], object], what: str, *, restart: bool = True) -> None:
         """Wait for a condition; meanwhile whoever ends is started again."""
@@ -81,10 +45,6 @@ class GroupOfProcesses:
         with contextlib.suppress(Exception):  # a folder in change
             newest = self.shelf.newest()
         return 0 if newest is None else sum(newest.positions.values())
-
-    def tails(self) -> str:
-        """Return the ends of all logs."""
-        return "\n".join(f"--- member {index}\n{run.tail()}" for index, run in enumerate(self.runs) if run is not None)
 
     def newest(self) -> Statement:
         """Return what the newest checkpoint states."""
@@ -114,3 +74,53 @@ class GroupOfProcesses:
             ids = list(topic.learnable(partition))
             assert statement.seen[partition] == topic.evidence(partition)
             assert statement.ids[partition] == (len(ids), sum(ids), sum(i * i for i in ids))
+
+
+class GroupOfProcesses(WhatAGroupLearns):
+    """The members, by their numbers. A context manager: whoever still runs at the end is killed."""
+
+    def __init__(self, path: Path, topic: Topic, workers: int, **sections: Mapping[str, Any]) -> None:
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(workers)]
+        self.projects = [
+            Project(
+                path / f"member-{index}",
+                topic,
+                **{**sections, "scale": {"workers": workers, "index": index, "addresses": addresses, "timeout": "60s"}},
+            )
+            for index in range(workers)
+        ]
+        self.runs: list[Run | None] = [None] * workers
+        super().__init__(topic, self.projects[0].folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        for run in self.runs:
+            if run is not None:
+                run.kill()
+
+    @property
+    def chief(self) -> Run:
+        """The run of the chief."""
+        return self.member(0)
+
+    def member(self, index: int) -> Run:
+        """Return the present run of a member."""
+        run = self.runs[index]
+        assert run is not None
+        return run
+
+    def start(self, *indices: int, failpoints: str = "", arguments: tuple[str, ...] = ()) -> None:
+        """Start these members, or all."""
+        for index in indices or range(len(self.projects)):
+            self.runs[index] = Run(self.projects[index], *arguments, failpoints=failpoints)
+
+    def keep_running(self) -> None:
+        for index, run in enumerate(self.runs):
+            if run is None or not run.alive:
+                self.start(index)
+
+    def tails(self) -> str:
+        """Return the ends of all logs."""
+        return "\n".join(f"--- member {index}\n{run.tail()}" for index, run in enumerate(self.runs) if run is not None)

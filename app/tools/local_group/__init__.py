@@ -1,0 +1,1 @@
+"""Runs all workers of a group on this machine: for trying, and for tests."""
