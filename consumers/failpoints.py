@@ -47,6 +47,9 @@ NAMES: Mapping[str, str] = {
     "fallback.before_restore": "a call has raised, the stream has stopped, the durable state is not loaded",
     "fallback.after_restore": "the durable state is loaded, no position was sought",
     "careful.culprit": "a culprit is found, its block is not settled",
+    "group.before_share": "all workers have agreed to save, this one has given nothing yet",
+    "group.after_share": "all have given their shares, the chief has not begun the save",
+    "group.before_stream": "the chief's state is taken over, nothing was fetched",
 }
 """Every failpoint, and what is true when it is passed."""
 

@@ -34,6 +34,7 @@ KEPT: dict[str, Any] = {
     },
     "deterministic": {"kills": 20, "max_weight_difference": 0.0, "kept": True},
     "terms": {"terms": 50, "replayed": 0, "seconds_to_exit": {"n": 50, "p50": 1, "p99": 2.5, "max": 3}, "kept": True},
+    "group": {"kills": 60, "lost": 0, "learnt_twice": 0, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -65,6 +66,9 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "corrupt_accepted": 0,
         "valid_rejected": 0,
         "max_weight_difference": 0.0,
+        "group_kills": 60,
+        "group_lost": 0,
+        "group_learnt_twice": 0,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,

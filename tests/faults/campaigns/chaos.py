@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from consumers.errors import MillraceError
-from tests.faults.campaigns import exactness, kills, mutations, terms
+from tests.faults.campaigns import exactness, group_kills, kills, mutations, terms
 from tests.faults.campaigns.machine import ROOT, machine
 from tests.faults.matrix.verdict import Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_HANDED_OVER = ("kills", "deterministic", "terms")
+_HANDED_OVER = ("kills", "deterministic", "terms", "group")
 """What tests hand over by `record_property`, each under its name."""
 _OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
@@ -45,12 +45,14 @@ class Form:
     kills: int = 0
     deterministic: int = 0
     terms: int = 0
+    group: int = 0
+    """Kills of a group's workers."""
     soak_minutes: float = 0.0
 
 
 SHORT = Form(name="short")
-USUAL = Form(name="usual", kills=40, deterministic=6, terms=10)
-FULL = Form(name="full", kills=200, deterministic=20, terms=50, soak_minutes=30)
+USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10)
+FULL = Form(name="full", kills=200, deterministic=20, terms=50, group=60, soak_minutes=30)
 _FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
 
 
@@ -105,7 +107,14 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
     def ended() -> dict[str, Any]:
         return terms.terminate(bootstrap, there / "terms", rounds=form.terms, seed=seed).summary()
 
-    return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, (killed, exact, ended), strict=True)}
+    def of_group() -> dict[str, Any]:
+        found = group_kills.wage(
+            bootstrap, there / "group", kills=form.group, workers=(2, 3), seed=seed, on_strike=_say
+        )
+        return found.summary()
+
+    campaigns = (killed, exact, ended, of_group)
+    return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, campaigns, strict=True)}
 
 
 def _damaged(seed: int) -> dict[str, Any]:

@@ -30,13 +30,15 @@ class WhatAGroupLearns:
         """Return the ends of all logs."""
         raise NotImplementedError
 
-    def wait_until(self, condition: Callable[[], object], what: str, *, restart: bool = True) -> None:
-        """Wait for a condition; meanwhile whoever ends is started again."""
+    def wait_until(
+        self, condition: Callable[[], object], what: str, *, restart: bool = True, spare: int | None = None
+    ) -> None:
+        """Wait for a condition; meanwhile whoever ends is started again, but for the member `spare`."""
         deadline = time.monotonic() + _WITHIN_S
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come true; {self.tails()}"
             if restart:
-                self.keep_running()
+                self.keep_running(but=frozenset() if spare is None else frozenset({spare}))
             time.sleep(0.1)
 
     def settled(self) -> int:

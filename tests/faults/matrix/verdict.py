@@ -41,6 +41,7 @@ class Evidence:
     terms: Told = field(default_factory=dict)
     mutations: Told = field(default_factory=dict)
     soak: Told = field(default_factory=dict)
+    group: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -68,6 +69,9 @@ class Evidence:
             "corrupt_accepted": self.mutations.get("corrupt_accepted"),
             "valid_rejected": _added(self.kills.get("valid_rejected"), self.mutations.get("valid_rejected")),
             "max_weight_difference": self.deterministic.get("max_weight_difference"),
+            "group_kills": self.group.get("kills"),
+            "group_lost": self.group.get("lost"),
+            "group_learnt_twice": self.group.get("learnt_twice"),
             "rows_passed": outcomes.count("passed"),
             "rows_skipped": outcomes.count("skipped"),
             "rto_p50_s": self.kills.get("rto_s", NONE).get("p50"),
@@ -83,11 +87,12 @@ class Evidence:
             "kills": (self.kills, ("lost", "learnt_twice", "unbalanced", "valid_rejected", "replay_beyond_bound")),
             "deterministic": (self.deterministic, ("max_weight_difference",)),
             "terms": (self.terms, ("replayed", "lost", "learnt_twice")),
+            "group": (self.group, ("lost", "learnt_twice")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():
             yield from (f"{name}: {key} is {told[key]}, and must be 0" for key in keys if told.get(key))
-        for name in ("kills", "deterministic", "terms", "soak"):
+        for name in ("kills", "deterministic", "terms", "group", "soak"):
             told = getattr(self, name)
             if told.get("kept") is False:
                 yield f"{name}: it did not keep what is promised: {told.get('broken', 'see its figures')}"

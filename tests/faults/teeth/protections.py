@@ -570,6 +570,6 @@ TEETH = (
         file="training/group/one_state.py",
         text="        self.ledger.restore(portion(PartState(facts=facts[self.ledger.name]), mine))",
         instead="        self.ledger.restore(PartState(facts=facts[self.ledger.name]))",
-        test="tests/faults/test_group.py::test_whoever_is_killed_the_group_learns_every_record_once",
+        test="tests/faults/test_group.py::test_when_the_chief_is_killed_the_group_learns_every_record_once",
     ),
 )
