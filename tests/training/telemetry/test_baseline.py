@@ -271,3 +271,15 @@ def test_a_loss_or_metric_of_ones_own_has_no_baseline() -> None:
     assert plan.kinds == {"mae": "median"}
     assert planned(own, [own], NUMBERS).labels is Labels.NONE
     assert planned("binary_focal_crossentropy", ["accuracy"], BITS).kinds == {"accuracy": "base rate"}
+
+
+def test_ones_own_loss_or_metric_under_keras_name_has_no_baseline_either() -> None:
+    def mean_squared_error(y_true: Any, y_pred: Any) -> Any:
+        return 7.0 * keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
+
+    class Huber(keras.losses.Loss):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            return mean_squared_error(y_true, y_pred)
+
+    for own in (mean_squared_error, Huber()):
+        assert guessed(planned(own, [mean_squared_error, "mae"], NUMBERS), NUMBERS).keys() == {"mae"}
