@@ -35,8 +35,9 @@ def validate(
 ) -> None:
     """Check everything that a start needs, and change nothing.
 
-    Settings, tokens, broker, topics, a sample of the records, the model and its proof, the checkpoints' folder: a line
-    each, with what to do about every problem. Exits 0 if nothing failed, else as a start would with the worst failure.
+    Settings, group of workers, tokens, broker, topics, a sample of the records, the model and its proof, the folder of
+    checkpoints: a line each, with what to do about every problem. Exits 0 if nothing failed, else as a start would with
+    the worst failure.
     Example: millrace validate -c clicks.yaml --against-checkpoint latest
     """
     number = None if against is None else checkpoint_number(against, "--against-checkpoint")

@@ -9,6 +9,7 @@ from app.settings.errors import SettingsError
 from app.tools.validate.certificate_check import certificate_check
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
+from app.tools.validate.group_check import group_check
 from app.tools.validate.kafka_check import kafka_checks
 from app.tools.validate.model_check import build_checks, model_checks
 from app.tools.validate.token_check import read_tokens_check, tokens_check
@@ -61,4 +62,6 @@ def _settings_checks(path: Path) -> Generator[CheckResult, None, Settings | None
         return None
     yield ok("settings", f"{path} describes {loaded.settings.name}")
     yield from (warn("settings", warning) for warning in loaded.warnings)
+    if loaded.settings.scale.workers > 1:
+        yield group_check(loaded.settings)
     return loaded.settings

@@ -1,6 +1,7 @@
 """Checks and what they come to; the folder's, on real folders. No broker, no model."""
 
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from app.settings.file_access import exposure
 from app.tools.validate import CheckOutcome, CheckResult, exit_code_of
 from app.tools.validate.check import fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import folder_checks
+from app.tools.validate.group_check import group_check
 from app.tools.validate.kafka_check import Bounds
 from app.tools.validate.record_check import judged
 from app.tools.validate.token_check import tokens_check
@@ -172,3 +174,50 @@ def test_a_tokens_folder_that_a_start_refuses_is_refused_alike(
     assert check.detail.startswith("api.tokens_dir: ")
     assert complaint in check.detail
     assert "canary" not in check.detail
+
+
+def of_a_group(tmp_path: Path, **scale: str) -> Settings:
+    """Return the settings of three workers."""
+    environ = {"MILLRACE_SCALE__WORKERS": "3", "MILLRACE_TRAINING__BATCH_SIZE": "96"}
+    return load(
+        config_in(tmp_path), environ | {f"MILLRACE_SCALE__{name}": value for name, value in scale.items()}
+    ).settings
+
+
+def test_a_group_is_told_its_portions_its_addresses_and_the_hosts_place(tmp_path: Path) -> None:
+    settings = of_a_group(tmp_path)
+    for host, place in (("millrace-0", "the chief"), ("millrace-workers-1", "worker 2")):
+        check = group_check(settings, host)
+        assert check.outcome is CheckOutcome.OK
+        assert "3 workers, each with 32 rows" in check.detail
+        assert ", ".join(settings.scale.everyone) in check.detail
+        assert check.detail.endswith(f"this host is {place}")
+
+
+def test_a_host_that_is_no_worker_by_its_name_is_told_that_it_needs_an_index(tmp_path: Path) -> None:
+    check = group_check(of_a_group(tmp_path), "laptop")
+    assert check.outcome is CheckOutcome.WARN
+    assert "scale.index" in check.detail
+    assert "'laptop'" in check.detail
+    assert group_check(of_a_group(tmp_path, INDEX="1"), "laptop").outcome is CheckOutcome.OK
+
+
+def test_two_workers_of_one_address_are_refused(tmp_path: Path) -> None:
+    check = group_check(of_a_group(tmp_path, INDEX="0", ADDRESSES="a:1,b:1,a:1"))
+    assert (check.outcome, check.exit_code) == (CheckOutcome.FAIL, 2)
+    assert "a:1 is there more than once" in check.detail
+
+
+def test_the_line_about_the_group_comes_only_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config_in(tmp_path)
+    assert "group" not in first_two(path)
+    monkeypatch.setenv("MILLRACE_SCALE__WORKERS", "2")
+    assert first_two(path) == ["settings", "group"]
+
+
+def first_two(path: Path) -> list[str]:
+    from app.tools.validate.examination import examine_file
+
+    return [check.name for check in islice(examine_file(path), 2)]
