@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from tests.faults.campaigns.group_kills import wage
 from tests.faults.conftest import MakeStream
 from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.records import Mixture
+from tests.faults.harness.shifting import ShiftingTopic
 from tests.faults.harness.spikes import QUIET
+from tests.faults.test_raising import PREPROCESS, RAISING
 from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(31)]
@@ -97,17 +100,25 @@ def test_any_number_of_workers_resumes_from_the_checkpoint_of_another_number(
             group.assert_learnt_once()
 
 
-def test_a_step_that_raises_on_one_worker_sets_its_records_aside_and_learns_all_others(
+def test_records_that_raise_on_one_worker_are_set_aside_and_all_others_learnt(
     stream: MakeStream, tmp_path: Path
 ) -> None:
-    topic = stream(PARTITIONS, Mixture(share=0.002, kinds=(Reason.STEP_RAISED, Reason.UPDATE_NOT_FINITE)))
-    topic.write(1000)
-    assert any(topic.set_aside(partition)[Reason.STEP_RAISED] for partition in range(PARTITIONS))
+    topic = stream(PARTITIONS, Mixture(share=0.002, kinds=(Reason.UPDATE_NOT_FINITE,)))
+    for _ in range(2):
+        topic.write(500)
+        topic.write(1, RAISING)  # at 500, where `preprocess` raises, and at 1001, where the step does
     with GroupOfProcesses(tmp_path, topic, 2) as group:
+        for project in group.projects:
+            with (project.path / "model.py").open("a") as file:
+                file.write(PREPROCESS)
         group.start()
         group.assert_learnt_once()
         for partition, account in group.newest().ledger.items():
             assert account.set_aside == topic.set_aside(partition)
+            assert account.set_aside[Reason.STEP_RAISED] == 2
+        logs = "".join(run.log() for run in group.runs if run is not None)
+        assert "InvalidArgumentError in preprocess" in logs
+        assert "InvalidArgumentError in the training step" in logs
 
 
 def test_a_rewind_with_a_skip_holds_in_a_group_and_through_a_kill(stream: MakeStream, tmp_path: Path) -> None:
@@ -126,3 +137,31 @@ def test_a_rewind_with_a_skip_holds_in_a_group_and_through_a_kill(stream: MakeSt
         assert statement.seen[1] == Evidence.of(offset for offset in range(1000) if not 100 <= offset < 200)
         assert statement.seen[0] == topic.evidence(0)
         assert group.assert_sound()
+
+
+@pytest.fixture
+def shifting(broker: str) -> Iterator[ShiftingTopic]:
+    """Make a topic of two partitions, to which things may happen."""
+    with ShiftingTopic(broker, f"s-{uuid.uuid4().hex[:10]}", 2, Mixture(), 11) as topic:
+        yield topic
+
+
+def test_a_group_takes_in_new_partitions_and_topics_that_are_created_again(
+    shifting: ShiftingTopic, tmp_path: Path
+) -> None:
+    shifting.write(500)
+    with GroupOfProcesses(tmp_path, shifting, 2, kafka={"on_recreated": "earliest"}) as group:
+        group.start()
+        group.wait_until(lambda: group.settled() == 1000, "all is learnt", restart=False)
+        shifting.grow(4)
+        shifting.write(500)
+        group.wait_until(lambda: group.settled() == shifting.records, "new partitions are learnt", restart=False)
+        group.assert_learnt_once()
+        shifting.delete()
+        shifting.create_again()
+        shifting.write(400)
+        group.wait_until(lambda: group.settled() == shifting.records, "the new topic is learnt")
+        for partition, account in group.newest().ledger.items():
+            *_, former, now = account.histories
+            assert former.learnt == (1000 if partition < 2 else 500)
+            assert (now.position, now.learnt) == (400, 400)

@@ -284,7 +284,10 @@ class GroupTrainer:
         if self._saving is not None:
             self._saving.end_running_save()
             self._state.take_whole(whole)
+            accounts = self._ledger.statistics().partitions
             for partition, beginning in whole.recreated.items():
+                if (account := accounts[partition]).start == account.position == beginning:
+                    continue  # restarted before, when another member had found it
                 self._ledger.restart_partition(partition, beginning)
                 announcements.recreated(self._reports.report_event, partition, beginning)
             if whole.recreated:

@@ -23,8 +23,8 @@ class WhatAGroupLearns:
         self._topic = topic
         self.shelf = Shelf(folder)
 
-    def keep_running(self) -> None:
-        """Start whoever has ended, as a kubelet does."""
+    def keep_running(self, spare: int | None = None) -> None:
+        """Start whoever has ended, as a kubelet does, but for the member `spare`."""
 
     def tails(self) -> str:
         """Return the ends of all logs."""
@@ -38,7 +38,7 @@ class WhatAGroupLearns:
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come true; {self.tails()}"
             if restart:
-                self.keep_running(but=frozenset() if spare is None else frozenset({spare}))
+                self.keep_running(spare)
             time.sleep(0.1)
 
     def settled(self) -> int:
@@ -118,9 +118,9 @@ class GroupOfProcesses(WhatAGroupLearns):
         for index in indices or range(len(self.projects)):
             self.runs[index] = Run(self.projects[index], *arguments, failpoints=failpoints)
 
-    def keep_running(self) -> None:
+    def keep_running(self, spare: int | None = None) -> None:
         for index, run in enumerate(self.runs):
-            if run is None or not run.alive:
+            if index != spare and (run is None or not run.alive):
                 self.start(index)
 
     def tails(self) -> str:
