@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING, TypedDict
 
-from app.monitoring.models import moment
+from app.monitoring.shapes import moment
 from app.version import version
 
 if TYPE_CHECKING:

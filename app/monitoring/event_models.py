@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.monitoring.models import Answer, Moment, Shape, Status
+from app.monitoring.models import Status
+from app.monitoring.shapes import Answer, Moment, Shape
 
 Column = list[float | None]
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from app.monitoring.checkpoint_models import CheckpointAnswer
-from app.monitoring.models import RewoundView, Shape, SkipView
+from app.monitoring.models import RewoundView, SkipView
+from app.monitoring.shapes import Shape
 
 
 class HistoryView(Shape):

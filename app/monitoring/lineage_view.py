@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.monitoring.lineage_models import EventTimeView, HistoryView
-from app.monitoring.models import RewoundView, SkipView, event_moment
+from app.monitoring.models import RewoundView, SkipView
+from app.monitoring.shapes import event_moment
 from consumers.records import Partition
 from training.history.lineage import CheckpointLineage
 from training.ledger.account import PartitionAccount

@@ -4,53 +4,12 @@ Owns shapes only; the numbers come from snapshots. Fields are only ever added wi
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-
-def moment(seconds: float) -> str:
-    """Return seconds since 1970 as ISO 8601 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def event_moment(time_ms: int) -> str:
-    """Return an event time as ISO 8601, or as a number where a record claims one that no calendar has."""
-    try:
-        return moment(time_ms / 1000)
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms since 1970"
-
-
-Moment = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else moment(value))]
-"""A time in an answer: seconds since 1970 become ISO 8601, and text, as in an answer that is read back, stays."""
-Tenths = Annotated[float, AfterValidator(lambda value: round(value, 1))]
-"""A number that is rounded to one decimal."""
-Thousandths = Annotated[float, AfterValidator(lambda value: round(value, 3))]
-"""A number that is rounded to three decimals, such as seconds to milliseconds."""
-
-
-class Shape(BaseModel):
-    """A part of an answer.
-
-    Where a field holds a shape, it also takes any object with the attributes of that shape, so frozen dataclasses
-    become parts of answers without being copied field by field. The text below a field is its description in the
-    OpenAPI document.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True, use_attribute_docstrings=True)
-
-
-class Answer(Shape):
-    """What every answer carries."""
-
-    as_of: str
-    """When this was read: ISO 8601, UTC."""
-    name: str
-    """The config's name."""
-    version: str
-    """millrace's version."""
+from app.monitoring.group_models import GroupView
+from app.monitoring.shapes import Answer, Moment, Shape, Tenths, Thousandths
 
 
 class Check(Shape):
@@ -114,11 +73,11 @@ class ThroughputView(Shape):
     """Records learnt per second, over each window."""
     arriving_per_s: Tenths | None = None
     """Records written to the topics per second, over the last minute."""
-    bound_by: Literal["records", "input", "compute"] | None = None
+    bound_by: Literal["records", "input", "compute", "workers"] | None = None
     """What the trainer's thread spends most of its time on; left out before the first call."""
     waiting: Mapping[str, Thousandths] = Field(
         description="Shares of the trainer's last minute: waiting for records to come, waiting for them to be "
-        "decoded and prepared, computing, copying for a save."
+        "decoded and prepared, computing, copying for a save; in a group also for the other workers."
     )
     advice: str
 
@@ -296,6 +255,8 @@ class Status(Answer):
     rewound: RewoundView | None = None
     model: ModelView
     kafka: KafkaView
+    group: GroupView | None = None
+    """The workers that learn this model together; left out where there is one."""
 
 
 class PartitionLagView(Shape):

@@ -15,6 +15,7 @@ from app.monitoring.models import Trouble
 from app.monitoring.problems import CommitFailure, problems_of, refusals_of
 from app.monitoring.snapshot import Snapshot
 from consumers.loop_lag import LoopLag
+from training.telemetry.group_report import MemberReport
 
 log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
@@ -26,6 +27,15 @@ _UNANSWERED_LASTS_S = 30.0
 """How long a commit without an answer stays a problem: it is tried again every few seconds."""
 _REFUSALS_LAST_S = 600.0
 """How long a refused commit stays a problem: every save commits, so one that recurs is seen again before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberPace:
+    """How fast one worker of a group was over the last minute."""
+
+    records_per_s: float
+    waiting: float
+    """The share of the time in which it waited for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,8 @@ class Observation:
     """Share of the time in which the input pipeline itself waited for records; None while not known."""
     keeps_up: bool
     """Whether records are learnt as fast as they come. It stays so until the lag is clearly more than a moment."""
+    paces: tuple[MemberPace, ...]
+    """How fast each worker of the group was over the last minute, by its number; none where not known."""
     loop_lag_p99_s: float
     """How late the HTTP side's loop was for its timers over the last half minute."""
 
@@ -55,6 +67,7 @@ class _LastLook:
     partitions: int
     incarnation: int
     waiting_records_s: float | None
+    members: tuple[MemberReport, ...]
 
 
 @dataclass(slots=True)
@@ -112,6 +125,7 @@ class Observer:
             arriving_lately_per_s=self._arriving(sample, _LATELY_S),
             starved=self._starved(sample),
             keeps_up=self._keeps_up,
+            paces=self._paces(sample),
             loop_lag_p99_s=self._loop_lag.p99_s(),
         )
 
@@ -151,6 +165,19 @@ class Observer:
             return None
         return min(1.0, max(0.0, now.waiting_records_s - then.waiting_records_s) / (now.clock - then.clock))
 
+    def _paces(self, now: _LastLook) -> tuple[MemberPace, ...]:
+        then = next((sample for sample in self._samples if sample.members), None)
+        if then is None or now.clock <= then.clock:
+            return ()
+        seconds = now.clock - then.clock
+        return tuple(
+            MemberPace(
+                records_per_s=max(0, newer.learnt - older.learnt) / seconds,
+                waiting=min(1.0, max(0.0, newer.waited_s - older.waited_s) / seconds),
+            )
+            for newer, older in zip(now.members, then.members, strict=True)
+        )
+
 
 def _keeps_up(snapshot: Snapshot, lag: LearntLag, *, before: bool) -> bool:
     """Return whether learning keeps up, with two bounds, so that it does not change with every block."""
@@ -170,4 +197,5 @@ def _sample(snapshot: Snapshot) -> _LastLook:
         partitions=len(lags),
         incarnation=snapshot.ledger.incarnation,
         waiting_records_s=snapshot.stream.feed.waiting_records_s if snapshot.fetching_began else None,
+        members=() if snapshot.group is None else snapshot.group.members,
     )

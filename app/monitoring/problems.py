@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.monitoring.models import moment
+from app.monitoring.shapes import moment
 from app.monitoring.snapshot import OVER, Snapshot
 from app.service.phase_limits import SETTINGS
 from app.settings.units import format_size

@@ -8,7 +8,8 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from app.monitoring.lineage_view import skips_of
-from app.monitoring.models import SkipView, event_moment
+from app.monitoring.models import SkipView
+from app.monitoring.shapes import event_moment
 from app.service.source_view import SourceView
 from consumers.errors import MillraceError
 from consumers.kafka.options import OutOfRange

@@ -18,6 +18,7 @@ from consumers.kafka.statistics import SourceStatistics
 from consumers.records import Partition
 from training.ledger.ledger import LedgerStatistics
 from training.recovery.crash_guard import CrashLoop
+from training.telemetry.group_report import GroupReport
 from training.telemetry.meter import Meterings
 from training.telemetry.phases import Phase, PhaseSnapshot
 from training.trainer.board import Posting
@@ -60,6 +61,8 @@ class Snapshot:
     """What shows that this name has learnt before, where this start has found no checkpoint."""
     provenance: Mapping[str, Any]
     """What this process writes down with its checkpoints; empty before the first."""
+    group: GroupReport | None
+    """The group of which this process is a worker; None where it learns alone."""
 
     @property
     def fetching_began(self) -> bool:
@@ -70,6 +73,11 @@ class Snapshot:
     def braked(self) -> CrashLoop | None:
         """The crash loop that the trainer is paused for now; None where it is not paused, or for another reason."""
         return self.crash_loop if self.guard_holds and self.phase.phase is Phase.PAUSED else None
+
+    @property
+    def follows(self) -> GroupReport | None:
+        """The group, where another worker is its chief, who saves, commits and takes commands; else None."""
+        return None if self.group is None or self.group.is_chief else self.group
 
     @property
     def name(self) -> str:
@@ -98,4 +106,5 @@ def take(service: "Service") -> Snapshot:
         guard_holds=running.guard.holds,
         lost_history=service.lost_history,
         provenance=running.provenance,
+        group=service.board.group,
     )

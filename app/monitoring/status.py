@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from app.monitoring.envelope import stamp
+from app.monitoring.group_view import group_of
 from app.monitoring.lag import partition_lags, retention_s_left
 from app.monitoring.lineage_view import rewound_of, skips_of
 from app.monitoring.models import (
@@ -53,6 +54,7 @@ def status_of(observation: Observation) -> Status:
         rewound=rewound_of(snapshot.ledger.orders),
         model=_model(snapshot),
         kafka=_kafka(snapshot),
+        group=group_of(observation),
     )
 
 

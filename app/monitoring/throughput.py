@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from app.monitoring.group_view import slowest
 from app.monitoring.models import LoopLagView, QueueView, ThroughputView
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot
+from training.telemetry.group_report import member_name
 from training.telemetry.phases import Phase
 
-Bound = Literal["records", "input", "compute"]
+Bound = Literal["records", "input", "compute", "workers"]
 
 
 def throughput_of(observation: Observation) -> ThroughputView:
@@ -90,10 +92,12 @@ def _waiting(observation: Observation) -> dict[str, float]:
     blocks = shares["blocks"]
     starved = observation.starved if observation.starved is not None else _starved_so_far(observation.snapshot)
     records = blocks if observation.keeps_up else min(blocks, starved)
+    group = {} if observation.snapshot.group is None else {"workers": shares["workers"]}
     return {
         "records": records,
         "input": blocks - records,
         "compute": shares["compute"],
+        **group,
         "saving": shares["saving"],
     }
 
@@ -106,9 +110,9 @@ def _starved_so_far(snapshot: Snapshot) -> float:
 
 
 def _bound(waiting: Mapping[str, float]) -> Bound | None:
-    bounds: tuple[Bound, ...] = ("records", "input", "compute")
-    bound = max(bounds, key=lambda name: waiting[name])
-    return bound if waiting[bound] else None
+    bounds: tuple[Bound, ...] = ("records", "input", "compute", "workers")
+    bound = max(bounds, key=lambda name: waiting.get(name, 0.0))
+    return bound if waiting.get(bound) else None
 
 
 def _advice(bound: Bound | None, observation: Observation) -> str:
@@ -122,6 +126,18 @@ def _advice(bound: Bound | None, observation: Observation) -> str:
         return (
             "Decoding and preparing are the limit: more CPU cores, a leaner schema or a cheaper preprocess would help."
         )
+    return _advice_on_waiting(slowest(observation)) if bound == "workers" else _advice_on_records(observation)
+
+
+def _advice_on_waiting(slow: int | None) -> str:
+    which = "" if slow is None else f", above all for {member_name(slow)}"
+    return (
+        f"Waiting for the other workers is the limit{which}: the same cores for each, evenly filled partitions, or "
+        "longer steps by a larger training.batch_size would help."
+    )
+
+
+def _advice_on_records(observation: Observation) -> str:
     if not observation.keeps_up:
         return "Fetching is the limit: a faster way to the brokers, or a larger kafka.fetch_bytes, would help."
     return "The topic is the limit: the model learns records as fast as they come."

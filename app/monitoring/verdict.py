@@ -3,6 +3,7 @@
 import math
 from typing import Literal
 
+from app.monitoring.group_view import waited_for
 from app.monitoring.models import ThroughputView
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import AT_WORK
@@ -51,6 +52,8 @@ def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
         return [f"Failed: {_sentence(first_clause(phase.reason or 'the log says why'))}"]
     if phase.hung:
         return [f"Hung: {phase.phase} for {_span(phase.for_s)} without progress."]
+    if awaited := waited_for(observation):
+        return [f"Waiting for {', '.join(awaited)} of the group."]
     if phase.phase in _UNDER_WAY:
         return [_UNDER_WAY[phase.phase]]
     if phase.phase is Phase.PAUSED:
@@ -65,6 +68,8 @@ def _at_work(observation: Observation, throughput: ThroughputView) -> str:
     # A steady stream is caught up between any two calls: only one that has stood still for a while is waited for.
     if idle and observation.lag.records == 0 and not throughput.records_per_s["10s"]:
         return "Caught up, waiting for records."
+    if observation.snapshot.follows is not None and not observation.snapshot.ledger.partitions:
+        return "At work without a partition: there are more workers than partitions."
     if at_the_first(observation):
         return " ".join(["At work on the first records.", *_behind_sentence(observation)])
     return _learning(observation, throughput)
@@ -73,6 +78,9 @@ def _at_work(observation: Observation, throughput: ThroughputView) -> str:
 def _learning(observation: Observation, throughput: ThroughputView) -> str:
     rate = throughput.records_per_s["10s"]
     facts = [f"{rate:,.0f} records/s" if rate >= 10 else f"{rate:.1f} records/s"]
+    group = observation.snapshot.group
+    if group is not None and observation.paces:
+        facts[0] += f" of the group's {sum(pace.records_per_s for pace in observation.paces):,.0f}"
     facts += [] if (behind := _behind(observation)) is None else [behind]
     facts += [] if throughput.bound_by is None else [f"bound by {throughput.bound_by}"]
     return f"Learning. {', '.join(facts)}."

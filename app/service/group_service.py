@@ -33,12 +33,14 @@ from training.checkpoints.lease import FolderLease
 from training.errors import GroupError, NotOneGroupError
 from training.group.lockstep_trainer import GroupTrainer
 from training.group.meeting import Group, meet
-from training.group.membership import CHIEF, Membership
+from training.group.membership import Membership
 from training.group.one_state import GroupState
+from training.group.reporting import report_of
 from training.group.roles import GroupParts
 from training.model.learner import Learner
 from training.recovery.crash_guard import CrashGuard
 from training.recovery.step_errors import BlockRaised
+from training.telemetry.group_report import CHIEF
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.phases import Phase
 from training.trainer.save_figures import SaveFigures
@@ -64,6 +66,7 @@ class GroupService(Service):
     def __init__(self, loaded: Loaded, options: RunOptions, on_end: Callable[[], None] = lambda: None) -> None:
         super().__init__(loaded, options, on_end)
         self.membership = membership_of(loaded)
+        self.board.group = report_of(self.membership)
         if options.max_records is not None:
             raise ConfigError("--max-records: this needs scale.workers: 1; a group ends by --until")
 

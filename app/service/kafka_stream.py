@@ -237,6 +237,12 @@ class StreamFactory:
         lags = self._source.statistics().lag.partitions
         return {partition: lag.records for partition, lag in lags.items()}
 
+    def unlearnt(self, positions: Mapping[Partition, int]) -> int:
+        """Return how many offsets the partitions that are read here hold after these positions, as far as known."""
+        lags = self._source.statistics().lag.partitions
+        ends = {partition: lag.end for partition, lag in lags.items() if lag.end is not None}
+        return sum(max(0, ends[partition] - at) for partition, at in positions.items() if partition in ends)
+
     def backlog(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int]:
         """Return how many records each partition holds after these positions."""
         ends = self._source.resolve_start(Latest())

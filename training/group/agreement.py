@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.errors import NotOneStateError
-from training.group.membership import CHIEF
+from training.telemetry.group_report import CHIEF
 
 
 class Flag(IntFlag):

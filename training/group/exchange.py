@@ -20,7 +20,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from training.errors import PeerLostError
-from training.group.membership import CHIEF, Membership
+from training.group.membership import Membership
+from training.telemetry.group_report import CHIEF
 
 _GROUP_KEY = 700_000
 """Far above those of the strategy, which count from 1."""

@@ -15,7 +15,6 @@ the newest durable checkpoint.
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import assert_never
@@ -34,10 +33,12 @@ from training.group.exchange import LOST, Row
 from training.group.filling import Filling
 from training.group.one_state import Opening
 from training.group.own_stream import OwnStream
+from training.group.reporting import report_of
 from training.group.requests import Asked, Requests
 from training.group.roles import GroupParts
 from training.group.scores import Scores
 from training.group.sieve import Sieve
+from training.group.waits import Waits
 from training.recovery.step_errors import BlockRaised
 from training.stream import StreamStart
 from training.telemetry.phases import Phase
@@ -47,10 +48,6 @@ from training.trainer.learning import Learning, LearningParts
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.02
-"""Between two exchanges while nothing is ready: the first one, which doubles up to the second."""
-_LOOK_EVERY_S = 5.0
-"""How often the chief looks for new partitions."""
 _ROW_MS = 1000
 
 
@@ -93,10 +90,9 @@ class GroupTrainer:
         self._calls = 0
         self._opening = Opening(deal=(), number=0, positions={})
         self._known: frozenset[Partition] = frozenset()
-        self._quiet = 0
-        self._idled_s = 0.0
+        self._waits = Waits(reports.meter, options.clock)
         self.words: tuple[Word, ...] = ()
-        """What the members said last, for other threads to read."""
+        """What the members said last; the board has it for other threads."""
         self.left_by: tuple[int, ...] = ()
         """The members that were asked to stop; the others begin again and wait for them."""
         self.suspects: list[BlockRaised] = []
@@ -141,18 +137,18 @@ class GroupTrainer:
         agreement = self._agree()  # (3)
         match agreement.step:  # (4)
             case Step.CALL:
-                self._quiet = 0
+                self._waits.worked()
                 self._learn(agreement.batches)
             case Step.ORDER:
                 self._carry_out(agreement.order)
             case Step.WAIT:
                 self._phases.enter(Phase.IDLE)
-                self._wait()
+                self._waits.pause(ready=self._own.ready_batches > 0)
             case Step.REST:
                 paused = any(Flag.PAUSED in word.flags for word in self.words)
                 why = (self._requests.paused or "the chief is paused") if paused else None
                 self._phases.enter(Phase.PAUSED if paused else Phase.IDLE, why)
-                self._wait()
+                self._waits.rest()
             case Step.END:
                 self.left_by = agreement.stopping
                 return False
@@ -161,19 +157,14 @@ class GroupTrainer:
         self._learning.post()
         return True
 
-    def _wait(self) -> None:
-        time.sleep(min(_SHORTEST_WAIT_S * 2**self._quiet, _LONGEST_WAIT_S))
-        self._quiet = min(self._quiet + 1, 10)
-
     def _agree(self) -> Agreement:
         """Say what this member is in, hear the others, and decide."""
         order = self._requests.order(self._known)
         began = self._clock()
         rows = self._exchange.rows(self._word(order).row())
-        waited = self._clock() - began
-        self._idled_s += waited
-        self._reports.meter.waited(waited)
+        self._waits.exchanged(self._clock() - began)
         self.words = tuple(map(Word.of, rows))
+        self._reports.board.group = report_of(self._membership, self.words)
         return agree(self.words, self._patience_ms)
 
     def _word(self, order: Order) -> Word:
@@ -196,9 +187,9 @@ class GroupTrainer:
             flags=flags,
             order=order,
             learnt=self._learning.learnt,
-            lag=sum(self._parts.streams.lags().values()),
+            lag=self._parts.streams.unlearnt(self._ledger.positions()),
             partitions=len(self._ledger.positions()),
-            idled_ms=round(self._idled_s * _ROW_MS),
+            idled_ms=round(self._waits.for_others_s * _ROW_MS),
         )
 
     def _learn(self, batches: int) -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CHIEF = 0
-"""The number of the member that holds the folder, decides, and takes commands."""
+from training.telemetry.group_report import CHIEF, member_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,4 +29,4 @@ class Membership:
     @property
     def name(self) -> str:
         """What messages call this member."""
-        return "the chief" if self.is_chief else f"worker {self.index}"
+        return member_name(self.index)

@@ -16,11 +16,11 @@ from training.checkpoints.parts import Part, PartState
 from training.errors import NotOneStateError
 from training.group.deal import Deal
 from training.group.meeting import Group
-from training.group.membership import CHIEF
 from training.group.shares import Share, Whole, digest_of, portion, whole_of
 from training.ledger.ledger import Ledger
 from training.model.learner import Learner
 from training.model.variables import assign, model_variables, optimizer_variables, read
+from training.telemetry.group_report import CHIEF
 from training.telemetry.live_metrics import LiveMetrics
 from training.trainer.state import Progress
 

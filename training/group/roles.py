@@ -35,8 +35,8 @@ class PolledSource(StreamSource, Protocol):
         """Begin to feed a stream from these positions."""
         ...
 
-    def lags(self) -> Mapping[Partition, int]:
-        """Return how many records of each partition that is read here are not read yet."""
+    def unlearnt(self, positions: Mapping[Partition, int]) -> int:
+        """Return how many offsets the partitions that are read here hold after these positions, as far as known."""
         ...
 
     def backlog(self, positions: Mapping[Partition, int]) -> Mapping[Partition, int]:

@@ -17,9 +17,9 @@ import numpy as np
 from consumers.records import Partition
 from training.checkpoints.parts import PartState
 from training.errors import NotOneStateError
-from training.group.membership import CHIEF
 from training.ledger.event_span import EventSpan
 from training.model.variables import read
+from training.telemetry.group_report import CHIEF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ class Bucket:
     learnt: int = 0
     batches: int = 0
     waited_s: float = 0.0
+    others_s: float = 0.0
     computed_s: float = 0.0
     saving_s: float = 0.0
     freshness_s: list[float] = field(default_factory=list)
@@ -35,7 +36,8 @@ class Meterings:
     records_per_s: Mapping[str, float]
     """Offsets learnt a second over each window; a window that is longer than the run covers the run."""
     waiting: Mapping[str, float]
-    """The portions of the last minute that the trainer's thread spent waiting for blocks, computing, and saving."""
+    """The portions of the last minute that the trainer's thread spent waiting for blocks, for the other workers of its
+    group, computing, and saving."""
     freshness_s: Mapping[str, float]
     """Seconds from the timestamp of a call's oldest record to the call's return, over the last minute: p50, p99, max.
     A timestamp in the future counts as 0."""
@@ -67,6 +69,11 @@ class Meter:
         with self._lock:
             self._bucket().waited_s += seconds
 
+    def waited_for_workers(self, seconds: float) -> None:
+        """Count time that the thread waited for the other workers of its group."""
+        with self._lock:
+            self._bucket().others_s += seconds
+
     def called(self, seconds: float, learnt: int, batches: int, freshness_s: float | None) -> None:
         """Count a call that returned: its duration, its records and batches, and how fresh its oldest record was."""
         with self._lock:
@@ -94,6 +101,7 @@ class Meter:
             minute = [bucket for bucket in self._buckets if bucket.second >= now - 60]
             shares = {
                 "blocks": sum(bucket.waited_s for bucket in minute),
+                "workers": sum(bucket.others_s for bucket in minute),
                 "compute": sum(bucket.computed_s for bucket in minute),
                 "saving": sum(bucket.saving_s for bucket in minute),
             }

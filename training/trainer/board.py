@@ -8,6 +8,7 @@ process.
 from dataclasses import dataclass
 
 from training.model.hyperparameters import Change
+from training.telemetry.group_report import GroupReport
 from training.telemetry.live_metrics import LiveSnapshot
 from training.trainer.save_figures import LastSave
 
@@ -55,6 +56,8 @@ class Board:
 
     def __init__(self) -> None:
         self.latest: Posting | None = None
+        self.group: GroupReport | None = None
+        """The group as it was at the newest exchange, replaced as a whole; None for one process alone."""
         self._posted_at = float("-inf")
 
     def wants(self, now: float, last_save: LastSave | None) -> bool:

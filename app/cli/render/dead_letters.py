@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.cli.render.printable import printable
-from app.monitoring.models import event_moment
+from app.monitoring.shapes import event_moment
 from app.settings import Settings
 from app.settings.connection import kafka_options
 from consumers.dead_letters.reader import ReceivedLetter

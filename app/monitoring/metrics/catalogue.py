@@ -6,82 +6,48 @@ from it, alerts and boards may use nothing else.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-Kind = Literal["counter", "gauge", "histogram"]
-PREFIX = "millrace_"
-MODEL = "model"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One metric."""
-
-    short: str
-    """Its name without the prefix."""
-    kind: Kind
-    help: str
-    """What it is, and which value is bad, where one can be."""
-    labels: tuple[str, ...]
-    """Besides `model`."""
-
-    @property
-    def name(self) -> str:
-        """The full name, as Prometheus knows it."""
-        return PREFIX + self.short
-
-
-def _gauge(short: str, text: str, *labels: str) -> Metric:
-    return Metric(short=short, kind="gauge", help=text, labels=labels)
-
-
-def _counter(short: str, text: str, *labels: str) -> Metric:
-    return Metric(short=f"{short}_total", kind="counter", help=text, labels=labels)
-
-
-def _histogram(short: str, text: str, *labels: str) -> Metric:
-    return Metric(short=short, kind="histogram", help=text, labels=labels)
-
+from app.monitoring.metrics.metric import Metric, counter, gauge, histogram
 
 _TRAINER = (
-    _gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
-    _gauge(
+    gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
+    gauge(
         "ready",
         "1 where /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, or a crash "
         "loop; /readyz says which.",
     ),
-    _gauge(
+    gauge(
         "problem",
         "1 while /status shows this problem, 0 while it does not. 1 is bad: /status says since when and what to do.",
         "problem",
     ),
-    _gauge("phase", "1 for the phase that the trainer is in, 0 for the others. failed is bad.", "phase"),
-    _gauge(
+    gauge("phase", "1 for the phase that the trainer is in, 0 for the others. failed is bad.", "phase"),
+    gauge(
         "phase_seconds",
         "Since the trainer entered its phase or last showed progress in it. Bad: near millrace_phase_limit_seconds.",
     ),
-    _gauge(
+    gauge(
         "phase_limit_seconds",
         "How long the trainer may be in its phase without progress before /livez fails. Absent for phases that may "
         "last without limit, such as a pause.",
     ),
-    _gauge(
+    gauge(
         "trainer_time_ratio",
-        "Shares of the trainer's last minute: records (none came), input (decoding, preparing), compute, saving. Bad: "
-        "saving is more than a little; where the lag grows, the largest share is the one to reduce.",
+        "Shares of the trainer's last minute: records (none came), input (decoding, preparing), compute, saving, and "
+        "in a group workers (waiting for the others). Bad: saving is more than a little; where the lag grows, the "
+        "largest share is the one to reduce.",
         "spent",
     ),
-    _gauge(
+    gauge(
         "incarnation",
         "How often this history was started or resumed: every start and every rewind adds one, and so do a step that "
         "raised and a topic that was created again. Bad: it grows without restarts and rewinds.",
     ),
-    _gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
-    _gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
-    _gauge("model_parameters", "The number of trainable parameters of the model."),
-    _gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
-    _gauge(
+    gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
+    gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
+    gauge("model_parameters", "The number of trainable parameters of the model."),
+    gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
+    gauge(
         "brake_starts",
         "Starts in a row that died in a call, for which this one came up paused. Not 0 is bad: a record kills "
         "the process; /status names it.",
@@ -89,136 +55,136 @@ _TRAINER = (
 )
 
 _RECORDS = (
-    _counter("records_fetched", "Records that came from Kafka. Bad: it stands still while there is lag."),
-    _counter("fetched_bytes", "Memory of the records that came from Kafka, in bytes."),
-    _counter(
+    counter("records_fetched", "Records that came from Kafka. Bad: it stands still while there is lag."),
+    counter("fetched_bytes", "Memory of the records that came from Kafka, in bytes."),
+    counter(
         "records_learnt",
         "Records that a training step has used; what a rewind reads again counts again. Bad: it stands still while "
         "there is lag.",
     ),
-    _counter(
+    counter(
         "records_set_aside",
         "Records that could not be learnt. Bad: more than a few; the reason shows whether the producer or the "
         "schema is the cause.",
         "reason",
     ),
-    _counter("records_skipped", "Records that were skipped by a command. Bad: it grows without such a command."),
-    _counter(
+    counter("records_skipped", "Records that were skipped by a command. Bad: it grows without such a command."),
+    counter(
         "records_truncated",
         "Records of which a list was cut to its bound, by feature; they also count as learnt or set aside. "
         "Bad: more than a few, since the model never sees what is cut off; give the feature a larger shape.",
         "feature",
     ),
-    _gauge(
+    gauge(
         "records_held",
         "Records on their way: queued, decoded, in blocks, in the trainer's call. Bad: it does not change for minutes, "
         "since nothing is learnt then.",
     ),
-    _counter(
+    counter(
         "records_discarded",
         "Records dropped by a stop, a rewind or a step that raised; they are read again. Bad: it grows all the time, "
         "since the same records are then read over and over.",
     ),
-    _gauge(
+    gauge(
         "balanced",
         "1 where every offset and record is accounted for exactly once. 0 is bad: a defect of millrace; stop and "
         "report it.",
     ),
-    _counter("offsets_empty", "Offsets at which Kafka holds no record: compacted, aborted, control records."),
-    _counter(
+    counter("offsets_empty", "Offsets at which Kafka holds no record: compacted, aborted, control records."),
+    counter(
         "offsets_lost", "Offsets that retention removed before they were read. Not 0 is bad: these records are lost."
     ),
-    _gauge(
+    gauge(
         "history_offsets",
         "The outcome of all offsets since checkpoint number 0 (learnt, set_aside, skipped, empty, lost); a rewind goes "
         "back. Bad: lost is not 0.",
         "outcome",
     ),
-    _gauge(
+    gauge(
         "history_settled_offsets",
         "Offsets between where this history began and where it stands. Bad: it is not the sum of "
         "millrace_history_offsets.",
     ),
-    _gauge(
+    gauge(
         "learnt_records_per_second",
         "Records learnt over the last 10s, 1m or 5m. Bad: below millrace_arriving_records_per_second for long.",
         "window",
     ),
-    _gauge(
+    gauge(
         "partitions_begun_anew",
         "How often a partition of this history restarted because its topic was created again; a rewind goes back. "
         "Bad: it grows though no topic was created again on purpose.",
     ),
-    _gauge(
+    gauge(
         "arriving_records_per_second",
         "Records written to the topics over the last minute. Bad: 0, or far from what the producers should write.",
     ),
-    _counter("calls", "Compiled calls that returned. Bad: it stands still while there is lag."),
-    _counter(
+    counter("calls", "Compiled calls that returned. Bad: it stands still while there is lag."),
+    counter(
         "blocks_dropped",
         "Blocks of an earlier incarnation that came late and were not learnt. Bad: it grows while "
         "millrace_incarnation does not.",
     ),
-    _counter(
+    counter(
         "stale_records", "Records that Kafka sent again from before the position, dropped. Bad: it grows all the time."
     ),
 )
 
 _LAG = (
-    _gauge(
+    gauge(
         "lag_records",
         "Offsets that are not learnt yet. Bad: it grows for minutes, since records then arrive faster than they "
         "are learnt.",
     ),
-    _gauge(
+    gauge(
         "lag_seconds",
         "How long ago the newest record that was learnt was written; 0 when nothing is left. Absent where its "
         "timestamp is more than a minute ahead. Bad: more than the users of the model accept.",
     ),
-    _gauge(
+    gauge(
         "catch_up_seconds",
         "Time until the lag is 0 at the rates of the last minute. Absent where it would never be 0, which is bad.",
     ),
-    _gauge(
+    gauge(
         "retention_left_seconds",
         "Time until Kafka may remove the oldest record that is not learnt. Bad: near 0, since what is removed is lost. "
         "Absent where Kafka removes none for their age.",
     ),
-    _gauge(
+    gauge(
         "partition_lag_records",
         "Offsets of the partition that are not learnt yet. Bad: one is far above the others.",
         "topic",
         "partition",
     ),
-    _gauge(
+    gauge(
         "partition_lag_seconds",
         "How long ago the newest of the partition that was learnt was written. Bad: one is far above the others.",
         "topic",
         "partition",
     ),
-    _gauge(
+    gauge(
         "partition_position_offset",
         "The next offset of the partition to be learnt; a rewind goes back. Bad: it stands still while "
         "millrace_partition_lag_records is not 0.",
         "topic",
         "partition",
     ),
-    _gauge(
+    gauge(
         "partition_fetched_offset",
         "The next offset of the partition to be fetched; a rewind goes back. Bad: it stands still below "
         "millrace_partition_end_offset while all before it is learnt.",
         "topic",
         "partition",
     ),
-    _gauge(
+    gauge(
         "partition_end_offset",
         "One past the last offset of the partition. Bad: it goes back, as the topic was created again or truncated.",
         "topic",
         "partition",
     ),
-    _gauge("partitions_read", "Partitions that are read. Bad: fewer than millrace_partitions."),
-    _gauge("partitions", "All partitions of the topics, including those that may not join this run."),
-    _histogram(
+    gauge("partitions_read", "Partitions that are read. Bad: fewer than millrace_partitions."),
+    gauge("partitions", "All partitions of the topics, including those that may not join this run."),
+    histogram(
         "staleness_seconds",
         "From the timestamp of the oldest record of a call to the call's return. Bad: the p99 is more than the users "
         "of the model accept.",
@@ -226,106 +192,106 @@ _LAG = (
 )
 
 _LIVE = (
-    _gauge(
+    gauge(
         "live_value",
         "What the model scored over the window on records that it had not learnt yet, by compiled metric. Bad: worse "
         "than millrace_live_baseline, as the model then knows nothing.",
         "metric",
     ),
-    _gauge(
+    gauge(
         "live_baseline",
         "What guessing would have scored over the window: the base rate, the mean or the median of the labels, "
         "whichever the metric rewards; weighted as the metric is.",
         "metric",
     ),
-    _gauge("live_watched_value", "What the metric scored by which the model is judged.", "metric"),
-    _gauge("live_watched_baseline", "What guessing would have scored in that metric.", "metric"),
-    _gauge(
+    gauge("live_watched_value", "What the metric scored by which the model is judged.", "metric"),
+    gauge("live_watched_baseline", "What guessing would have scored in that metric.", "metric"),
+    gauge(
         "live_watched_ahead",
         "By how much the watched metric is better than that of guessing, whether higher or lower is better. Bad: less "
         "than 0.",
         "metric",
     ),
-    _gauge("live_records", "Records scored in the window; with few of them the values say little."),
-    _gauge("live_window_seconds", "How far back the window reaches."),
-    _gauge(
+    gauge("live_records", "Records scored in the window; with few of them the values say little."),
+    gauge("live_window_seconds", "How far back the window reaches."),
+    gauge(
         "live_cumulative_value",
         "What the model has scored since checkpoint number 0; a rewind goes back. Bad: better than millrace_live_value "
         "for long, as the model was better before.",
         "metric",
     ),
-    _gauge("live_cumulative_records", "Records scored since checkpoint number 0; a rewind goes back."),
+    gauge("live_cumulative_records", "Records scored since checkpoint number 0; a rewind goes back."),
 )
 
 _CHECKPOINTS = (
-    _gauge(
+    gauge(
         "checkpoint_number",
         "The number of the newest durable checkpoint. Bad: it stands still while records are learnt.",
     ),
-    _gauge(
+    gauge(
         "checkpoint_age_seconds",
         "Since the newest durable checkpoint. Bad: many times checkpoints.every while "
         "millrace_checkpoint_unsaved_steps is not 0, as a kill costs that much to read again.",
     ),
-    _gauge(
+    gauge(
         "checkpoint_unsaved_steps",
         "Batches run since the newest durable checkpoint. Bad: it grows beyond what checkpoints.every allows, as no "
         "save succeeds.",
     ),
-    _gauge(
+    gauge(
         "checkpoint_took_seconds",
         "From the copy to durability, the last time. Bad: near checkpoints.every or stop.grace; look at the disk.",
     ),
-    _gauge(
+    gauge(
         "checkpoint_stall_seconds",
         "How long the training stood still for the copy, the last time. Bad: more than a hundredth of "
         "checkpoints.every; save less often.",
     ),
-    _gauge(
+    gauge(
         "checkpoint_bytes",
         "Size of the newest durable checkpoint. Bad: the volume has no room for one more than checkpoints.keep keeps.",
     ),
-    _counter(
+    counter(
         "checkpoints_saved", "Saves of this process that became durable. Bad: it stands still while records are learnt."
     ),
-    _counter("checkpoints_failed", "Saves of this process that failed. Bad: it grows; /status says why."),
+    counter("checkpoints_failed", "Saves of this process that failed. Bad: it grows; /status says why."),
 )
 
 _KAFKA = (
-    _gauge("kafka_connected", "1 where Kafka answered about a second ago. 0 for long is bad: check the brokers."),
-    _counter(
+    gauge("kafka_connected", "1 where Kafka answered about a second ago. 0 for long is bad: check the brokers."),
+    counter(
         "commits",
         "Commits to the group, accepted or refused. Bad: refused grows; the training is not affected, lag tools see "
         "old offsets.",
         "outcome",
     ),
-    _counter(
+    counter(
         "dead_letters",
         "Dead letters of records that were set aside. Bad: more than a few; "
         "millrace_records_set_aside_total names the reasons.",
     ),
-    _counter(
+    counter(
         "dead_letters_acknowledged",
         "Dead letters that their topic has acknowledged; without a topic, all of them. Bad: it stands still while "
         "millrace_dead_letters_total grows.",
     ),
-    _gauge(
+    gauge(
         "dead_letters_waiting",
         "Dead letters that their topic has not acknowledged. Bad: not 0 for long, as no checkpoint is made "
         "before they are.",
     ),
-    _gauge(
+    gauge(
         "dead_letters_waiting_bytes",
         "Bytes of the dead letters that wait. Bad: near millrace_dead_letters_limit_bytes.",
     ),
-    _gauge(
+    gauge(
         "dead_letters_limit_bytes",
         "The most bytes of dead letters that may wait before decoding waits for them. Absent where no topic is set.",
     ),
 )
 
 _HTTP = (
-    _counter(
+    counter(
         "orders",
         "Commands by HTTP, by their kind (other: there is no such command) and by the answer: accepted, unauthorized "
         "(401 or 403), refused (another 4xx), failed (5xx). Bad: unauthorized grows, since a client without permission "
@@ -333,16 +299,40 @@ _HTTP = (
         "order",
         "outcome",
     ),
-    _gauge(
+    gauge(
         "api_certificate_end_time_seconds",
         "When the first certificate in the file of api.tls.certificate ends, since 1970, as it was read last. Absent "
         "without api.tls. Bad: within days, as clients refuse it from then on.",
     ),
 )
 
+_GROUP = (
+    gauge(
+        "group_workers",
+        "Workers of the group that learn this model. Absent where there is one. Bad: not as deployed.",
+    ),
+    gauge(
+        "group_worker_lag_records",
+        "Offsets that a worker of the group has not learnt, from the chief alone, as are the next two. Bad: one is far "
+        "above the others.",
+        "worker",
+    ),
+    counter(
+        "group_worker_learnt",
+        "Records that a worker has learnt since the group met. Bad: one stands still while it has lag.",
+        "worker",
+    ),
+    counter(
+        "group_worker_waited_seconds",
+        "For how long a worker has waited for the others since the group met. Bad: it grows by much for all but one, "
+        "which is the slow one.",
+        "worker",
+    ),
+)
+
 _PROCESS = (
-    _gauge("build_info", "1; which versions run.", "version", "python", "tensorflow", "keras"),
-    _gauge(
+    gauge("build_info", "1; which versions run.", "version", "python", "tensorflow", "keras"),
+    gauge(
         "deployment_info",
         "1; the hashes of config and model.py, and where the records come from. It changes with them.",
         "model_sha256",
@@ -350,31 +340,31 @@ _PROCESS = (
         "cluster_id",
         "group",
     ),
-    _gauge(
+    gauge(
         "memory_bytes",
         "Memory between Kafka and the model, by part: client (fetched), handoff (queued), decoding, assembling, "
         "blocks. Bad: the sum stays above millrace_memory_limit_bytes; one record may be larger than its share.",
         "part",
     ),
-    _gauge("memory_limit_bytes", "What the parts of millrace_memory_bytes share: memory.limit."),
-    _gauge(
+    gauge("memory_limit_bytes", "What the parts of millrace_memory_bytes share: memory.limit."),
+    gauge(
         "loop_lag_seconds",
         "How late the event loops (consumer, api) were for their timers: p99 over half a minute. Bad: above 0.1, as "
         "probes may time out and fetching falls behind.",
         "loop",
     ),
-    _counter(
+    counter(
         "process_cpu_seconds",
         "Processor time of the process, user and system. Bad: its rate nears the number of cores that it may use, "
         "and the lag grows.",
     ),
-    _gauge(
+    gauge(
         "process_resident_memory_bytes",
         "Resident memory of the process. Bad: it grows for hours, or nears the container's limit.",
     ),
-    _gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes without a deployment."),
-    _gauge("process_open_fds", "Open file descriptors. Bad: near millrace_process_max_fds."),
-    _gauge("process_max_fds", "How many file descriptors may be open."),
+    gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes without a deployment."),
+    gauge("process_open_fds", "Open file descriptors. Bad: near millrace_process_max_fds."),
+    gauge("process_max_fds", "How many file descriptors may be open."),
 )
 
 SECTIONS: Mapping[str, tuple[Metric, ...]] = {
@@ -385,6 +375,7 @@ SECTIONS: Mapping[str, tuple[Metric, ...]] = {
     "Checkpoints": _CHECKPOINTS,
     "Kafka": _KAFKA,
     "The HTTP side": _HTTP,
+    "The group": _GROUP,
     "Process": _PROCESS,
 }
 CATALOGUE: Mapping[str, Metric] = {metric.short: metric for section in SECTIONS.values() for metric in section}

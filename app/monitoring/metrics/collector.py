@@ -11,7 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from app.monitoring.metrics.catalogue import CATALOGUE, MODEL
+from app.monitoring.metrics.catalogue import CATALOGUE
+from app.monitoring.metrics.metric import MODEL
 from app.monitoring.metrics.process_readings import OfTheProcess
 from app.monitoring.metrics.reading import Distribution, Reading, known
 from app.monitoring.metrics.stream_readings import of_the_stream

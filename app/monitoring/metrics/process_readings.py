@@ -10,7 +10,8 @@ from importlib.metadata import version
 
 from prometheus_client import ProcessCollector
 
-from app.monitoring.metrics.catalogue import CATALOGUE, PREFIX
+from app.monitoring.metrics.catalogue import CATALOGUE
+from app.monitoring.metrics.metric import PREFIX
 from app.monitoring.metrics.reading import Reading
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot

@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Iterator
 
-from app.monitoring.metrics.catalogue import SECTIONS, Metric
+from app.monitoring.metrics.catalogue import SECTIONS
+from app.monitoring.metrics.metric import Metric
 
 _INTRODUCTION = """\
 # Metrics

@@ -9,6 +9,7 @@ from app.monitoring.problems import KINDS
 from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import throughput_of
 from app.monitoring.verdict import ahead_of_guessing
+from training.telemetry.group_report import GroupReport
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.phases import Phase
 from training.trainer.board import Posting
@@ -25,9 +26,21 @@ def of_the_trainer(observation: Observation) -> Iterator[Reading]:
     yield from by_label("trainer_time_ratio", throughput_of(observation).waiting)
     yield Reading("incarnation", snapshot.ledger.incarnation)
     yield Reading("brake_starts", 0 if snapshot.crash_loop is None else snapshot.crash_loop.starts)
+    yield from _group(snapshot.group)
     if snapshot.posting is not None:
         yield from _posted(snapshot.posting)
         yield from _saves(snapshot.posting, snapshot.at)
+
+
+def _group(group: GroupReport | None) -> Iterator[Reading]:
+    """Yield the group's readings; those of each worker from the chief alone, so that sums over targets are right."""
+    if group is None:
+        return
+    yield Reading("group_workers", len(group.addresses))
+    for index, member in enumerate(group.members if group.is_chief else ()):
+        yield Reading("group_worker_lag_records", member.lag_records, (str(index),))
+        yield Reading("group_worker_learnt_total", member.learnt, (str(index),))
+        yield Reading("group_worker_waited_seconds_total", member.waited_s, (str(index),))
 
 
 def _phase(snapshot: Snapshot) -> Iterator[Reading]:

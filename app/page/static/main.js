@@ -5,6 +5,7 @@ import { balance } from "./balance.js";
 import { Charts } from "./charts.js";
 import { byId, keyed, say } from "./dom.js";
 import { Feed } from "./feed.js";
+import { follows, group } from "./group.js";
 import { markOf, pausesOf } from "./marks.js";
 import { restoring, sendCommand } from "./commands.js";
 import * as parts from "./parts.js";
@@ -68,7 +69,8 @@ function show() {
   parts.problems(byId("problems"), problems(), now());
   parts.bound(status.throughput);
   balance(status.records);
-  const cannotAct = status.checkpoint == null || ENDING.has(status.state);
+  group(status.group);
+  const cannotAct = status.checkpoint == null || follows(status) || ENDING.has(status.state);
   for (const id of ["pause", "save"]) byId(id).disabled = cannotAct || busy.has(id);
   say(byId("pause"), status.state === "paused" ? "Resume" : "Pause");
   announce([stateWord(status.state), ...status.problems.map((one) => one.problem)].join(), () =>
@@ -125,7 +127,7 @@ function showAges() {
   if (latest === null) return;
   const newest = latest.status.checkpoint;
   const since = newest ? newest.age_s + Math.max(0, now() - latest.at) : 0;
-  say(byId("checkpoint"), newest ? `checkpoint ${newest.number} · ${words.span(since)} ago` : "no checkpoint yet");
+  say(byId("checkpoint"), newest ? `checkpoint ${newest.number} · ${words.span(since)} ago` : follows(latest.status) ? "the chief has the checkpoints" : "no checkpoint yet");
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());
 }

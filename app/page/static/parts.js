@@ -7,6 +7,7 @@ const BAR = [
   ["compute", "computing"],
   ["input", "waiting for input"],
   ["records", "waiting for records"],
+  ["workers", "waiting for other workers"],
   ["saving", "saving"],
 ];
 const REASONS = { interval: "scheduled", steps: "scheduled", demand: "requested", stop: "at a stop", start: "the beginning" };
@@ -35,7 +36,8 @@ export function problems(node, list, now) {
 }
 
 export function bound(throughput) {
-  const shares = BAR.map(([name, label]) => ({ name, label, share: throughput.waiting[name] }));
+  const here = BAR.filter(([name]) => name in throughput.waiting); // waiting for other workers: in a group alone
+  const shares = here.map(([name, label]) => ({ name, label, share: throughput.waiting[name] }));
   const any = shares.some((one) => one.share > 0);
   const make = ({ name }) => element("span", { class: `share ${name}` });
   keyed(byId("bar"), any ? shares : [], (one) => one.name, make, (node, one) => {

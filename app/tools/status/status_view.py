@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from app.tools.status.group_table import group_drawn
 from app.tools.status.sparkline import sparkline
 from app.tools.status.status_readings import KEPT, StatusReadings, live_metric
 
@@ -18,6 +19,7 @@ _SHARES = (
     ("compute", "computing", "green"),
     ("input", "waiting for input", "yellow"),
     ("records", "waiting for records", "cyan"),
+    ("workers", "waiting for other workers", "red"),
     ("saving", "saving", "magenta"),
 )
 
@@ -43,6 +45,7 @@ def drawn(watched: StatusReadings) -> RenderableType:
         *_time(status["throughput"]),
         Text(_records(status)),
         Text(_checkpoint(status)),
+        *group_drawn(status.get("group")),
     )
 
 
@@ -99,7 +102,8 @@ def _time(throughput: Mapping[str, Any]) -> Iterator[Text]:
     """Give one bar of what the trainer's time goes to, and the advice."""
     bar, legend, before = Text(), [], 0.0
     for key, words, colour in _SHARES:
-        share = throughput["waiting"].get(key, 0.0)
+        if (share := throughput["waiting"].get(key)) is None:
+            continue
         bar.append("█" * (round((before + share) * _BAR) - round(before * _BAR)), colour)
         before += share
         legend.append(f"{words} {share:.0%}")
@@ -120,6 +124,8 @@ def _records(status: Mapping[str, Any]) -> str:
 
 def _checkpoint(status: Mapping[str, Any]) -> str:
     newest = status.get("checkpoint")
+    if newest is None and (status.get("group") or {}).get("worker"):
+        return "the chief has the checkpoints"
     if newest is None:
         return "no checkpoint yet"
     return f"checkpoint {newest['number']}, {newest['age_s']:,.0f} s old, at step {newest['step']:,}"

@@ -7,13 +7,14 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from app.monitoring.metrics.catalogue import MODEL
 from app.monitoring.metrics.collector import ServiceCollector
+from app.monitoring.metrics.metric import MODEL
 from app.monitoring.models import LagAnswer, Status, ThroughputAnswer
 from app.monitoring.observer import Observation, Observer
 from app.monitoring.snapshot import take
 from app.monitoring.status import lag_answer, status_of, throughput_answer
 from tests.app.api_rig import P0, P1, Rig
+from tests.app.groups import group, member
 from tests.app.metrics_text import Scrape
 from training.checkpoints import SaveReason
 from training.ledger.skips import Skip
@@ -59,6 +60,11 @@ SERIES: Mapping[str, str] = {
     "status.checkpoint.stall_ms": "checkpoint_stall_seconds",
     "status.model.parameters": "model_parameters",
     "status.kafka.connected": "kafka_connected",
+    "status.group.workers": "group_workers",
+    "status.group.lag_records": "group_worker_lag_records",
+    "status.group.members.*.lag_records": "group_worker_lag_records",
+    "status.group.members.*.learnt": "group_worker_learnt_total",
+    "status.group.members.*.waited_s": "group_worker_waited_seconds_total",
     "lag.lag_records": "lag_records",
     "lag.lag_s": "lag_seconds",
     "lag.catch_up_s": "catch_up_seconds",
@@ -97,6 +103,13 @@ WITHOUT: Mapping[str, str] = {
     "status.skips.lifted_by": "names a checkpoint",
     "status.rewound.number": "names a checkpoint",
     "status.rewound.to": "names a checkpoint",
+    "status.group.worker": "names a worker",
+    "status.group.slowest": "names a worker",
+    "status.group.records_per_s": "is the rate of millrace_group_worker_learnt_total",
+    "status.group.members.*.records_per_s": "is the rate of millrace_group_worker_learnt_total",
+    "status.group.members.*.waiting": "is the rate of millrace_group_worker_waited_seconds_total",
+    "status.group.members.*.partitions": "each worker tells its own as millrace_partitions_read",
+    "status.group.members.*.missing": "is there while the group waits; millrace_phase shows that",
 }
 OF_NO_SHAPE = {"status.live.*", "status.live.cumulative.records"}
 """They stand in a mapping, or where the user's metrics do."""
@@ -138,6 +151,8 @@ def observation(rig: Rig) -> Observation:
         rig.source.meter.committed(refusal)
     for spend in (rig.service.meter.saved, rig.service.meter.waited):
         spend(0.05)
+    rig.service.meter.waited_for_workers(0.05)
+    rig.service.board.group = group(0, member(learnt=8, lag_records=7), member(learnt=3, lag_records=2, waited_s=1.5))
     rig.publish(SaveReason.DEMAND, 0)
     rig.post()
     seen = Observer(lambda: take(rig.service)).look()

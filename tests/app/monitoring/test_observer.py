@@ -46,8 +46,16 @@ def scene(rig: Rig) -> Scene:
     return Scene(rig)
 
 
-def metered(snapshot: Snapshot, *, blocks: float, compute: float, rate: float = 100.0, calls: int = 10) -> Meterings:
-    waiting = {"blocks": blocks, "compute": compute, "saving": 0.0}
+def metered(
+    snapshot: Snapshot,
+    *,
+    blocks: float,
+    compute: float,
+    workers: float = 0.0,
+    rate: float = 100.0,
+    calls: int = 10,
+) -> Meterings:
+    waiting = {"blocks": blocks, "workers": workers, "compute": compute, "saving": 0.0}
     return replace(snapshot.meter, calls=calls, waiting=waiting, records_per_s={"10s": rate, "1m": rate, "5m": rate})
 
 

@@ -50,7 +50,8 @@ def test_the_portions_of_the_last_minute_add_up_to_one() -> None:
     meter.called(2.0, learnt=5, batches=1, freshness_s=None)
     clock.now += 1
     meter.saved(1.0)
-    assert meter.snapshot().waiting == {"blocks": 0.25, "compute": 0.5, "saving": 0.25}
+    meter.waited_for_workers(4.0)
+    assert meter.snapshot().waiting == {"blocks": 0.125, "workers": 0.5, "compute": 0.25, "saving": 0.125}
 
 
 def test_a_meter_without_any_work_reports_zeros() -> None:

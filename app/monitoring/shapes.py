@@ -1,0 +1,49 @@
+"""What all answers are made of: times, rounded numbers, and the shapes' base. Pure."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+
+
+def moment(seconds: float) -> str:
+    """Return seconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def event_moment(time_ms: int) -> str:
+    """Return an event time as ISO 8601, or as a number where a record claims one that no calendar has."""
+    try:
+        return moment(time_ms / 1000)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms since 1970"
+
+
+Moment = Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else moment(value))]
+"""A time in an answer: seconds since 1970 become ISO 8601, and text, as in an answer that is read back, stays."""
+Tenths = Annotated[float, AfterValidator(lambda value: round(value, 1))]
+"""A number that is rounded to one decimal."""
+Thousandths = Annotated[float, AfterValidator(lambda value: round(value, 3))]
+"""A number that is rounded to three decimals, such as seconds to milliseconds."""
+
+
+class Shape(BaseModel):
+    """A part of an answer.
+
+    Where a field holds a shape, it also takes any object with the attributes of that shape, so frozen dataclasses
+    become parts of answers without being copied field by field. The text below a field is its description in the
+    OpenAPI document.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True, use_attribute_docstrings=True)
+
+
+class Answer(Shape):
+    """What every answer carries."""
+
+    as_of: str
+    """When this was read: ISO 8601, UTC."""
+    name: str
+    """The config's name."""
+    version: str
+    """millrace's version."""
