@@ -31,7 +31,13 @@ LONGEST_S = 600.0
 """The longest that an answer may be waited for."""
 _RETRY_EVERY_S = 0.2
 _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - values of api.listen; nothing is bound here
-_EXIT_CODES: Mapping[str, int] = {"conflict": 4, "starting": 3, "trainer-ending": 3, "trainer-gone": 3}
+_EXIT_CODES: Mapping[str, int] = {
+    "conflict": 4,
+    "not-the-chief": 2,
+    "starting": 3,
+    "trainer-ending": 3,
+    "trainer-gone": 3,
+}
 """By the type of the problem; all others by their status."""
 _EXIT_CODES_BY_STATUS: Mapping[int, int] = {401: 2, 403: 2, 404: 2, 422: 2}
 _TYPE = "urn:millrace:"

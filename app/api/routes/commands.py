@@ -38,6 +38,7 @@ from app.settings.units import parse_duration
 from training.checkpoints.manifest import Manifest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Save
 from training.history.rewind_request import RewindRequest, parse_destination, parse_skips
+from training.telemetry.phases import Phase
 
 MAX_WAIT_S = 600.0
 _SOON_S = 5.0
@@ -112,7 +113,7 @@ class CommandRoutes:
         """Go back to a checkpoint, and train on from there without the ranges to skip."""
         seconds = _seconds(wait, 0.0)
         skips = parse_skips(body.skip, body.reason)
-        snapshot = self._at_work()
+        snapshot = self._leading()
         to = parse_destination(str(body.to), now_s=snapshot.at)
         rewind = RewindRequest(to=to, skips=skips, unskip=body.unskip, by=_who(request), note=body.reason)
         if body.dry_run:
@@ -157,8 +158,20 @@ class CommandRoutes:
         )
 
     def _begin(self, command: Command, request: Request, operation_id: str | None = None) -> Operation:
-        self._at_work()
+        self._at_work() if isinstance(command, Profile) else self._leading()
         return _written_down(self._operations.begin(command, operation_id), request)
+
+    def _leading(self) -> Snapshot:
+        """Return a snapshot of a trainer that commands its group, if it is in one. Raises ProblemError on a worker."""
+        group = self._observer.look().snapshot.follows
+        if group is not None:
+            raise ProblemError(
+                409,
+                "Not The Chief",
+                f"This is worker {group.index} of a group; the chief alone takes commands, for all of them.",
+                fix=f"Send it to the HTTP side of the chief, on the host {group.chief_host}.",
+            )
+        return self._at_work()
 
     def _at_work(self) -> Snapshot:
         """Return a snapshot of a trainer that takes commands. Raises ProblemError if it is ending or starting."""
@@ -172,11 +185,14 @@ class CommandRoutes:
                 fix="Start it again: it resumes from the newest checkpoint.",
             )
         if snapshot.posting is None:
+            waits = phase is Phase.WAITING
             raise ProblemError(
                 503,
                 "Starting",
                 f"The trainer is {phase}: it has no restored state yet to command.",
-                fix="Ask again when /readyz answers 200.",
+                fix="Ask again when all workers are there: /status names those that are missing."
+                if waits
+                else "Ask again when /readyz answers 200.",
                 headers={"retry-after": "5"},
             )
         return snapshot

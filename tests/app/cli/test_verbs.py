@@ -24,6 +24,7 @@ from app.tools.status.status_readings import StatusReadings
 from app.tools.status.status_view import drawn
 from consumers.errors import DataLossError, MillraceError
 from tests.app.api_rig import P0, Rig
+from tests.app.groups import group, member
 from tests.typed import understood, verbs
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError
 from training.telemetry.phases import Phase
@@ -390,3 +391,20 @@ def test_a_line_of_blocks_shows_the_newest_and_leaves_gaps() -> None:
     assert sparkline([0.0, 0.5, None, 1.0], low=0.0, high=1.0, width=4) == "▁▅ █"
     assert sparkline([0.0, 1.0], low=0.0, high=1.0, width=4) == "  ▁█"
     assert sparkline([0.0, 1.0, 2.0], low=0.0, high=1.0, width=1) == "█"
+
+
+def test_the_view_shows_the_workers_of_a_group_and_the_slow_one(url: str, rig: Rig) -> None:
+    rig.service.board.group = group(1, member(waited_s=2.0), member(lag_records=1234, states=("held",)))
+    told = json.loads(run("status", "--url", url, "--json"))
+    told["group"]["slowest"] = 1
+    lines = [line for line in shown(StatusReadings.of(told)) if "worker 1" in line]
+    assert len(lines) == 1
+    assert all(one in lines[0] for one in ("(this one)", "1,234 behind", "slowest, held"))
+    assert "The chief takes the commands: millrace-0.millrace" in "\n".join(shown(StatusReadings.of(told)))
+
+
+def test_a_command_to_a_worker_exits_2_and_names_the_chief(url: str, rig: Rig) -> None:
+    rig.service.board.group = group(1, member(), member())
+    error = refused("pause", "--url", url)
+    assert "on the host millrace-0.millrace" in str(error)
+    assert error.exit_code == 2
