@@ -144,6 +144,7 @@ class Case:
 
 AHEAD = 'millrace_live_watched_ahead{metric="accuracy"}'
 WORSE = {AHEAD: "-0.05x120", 'millrace_live_value{metric="loss"}': "0.8x120"}
+WAITING = 'millrace_phase{phase="waiting"}'
 CERTIFICATE = "millrace_api_certificate_end_time_seconds"
 """The end of a case is two hours after 1970."""
 HEALTHY: Mapping[str, str] = {
@@ -152,6 +153,7 @@ HEALTHY: Mapping[str, str] = {
     "millrace_balanced": "1x120",
     "millrace_kafka_connected": "1x120",
     'millrace_phase{phase="paused"}': "0x120",
+    WAITING: "0x120",
     **{f'millrace_problem{{problem="{kind}"}}': "0x120" for kind in KINDS},
     "millrace_process_start_time_seconds": "1000x120",
     "millrace_lag_seconds": "3x120",
@@ -244,6 +246,11 @@ CASES: Mapping[str, Case] = {
     "a partition waits": Case(("MillracePartitionsMissing",), problem("partitions_waiting")),
     "a transaction stays open": Case(("MillracePartitionsMissing",), problem("open_transaction")),
     "a pause was forgotten": Case(("MillracePaused",), {'millrace_phase{phase="paused"}': "1x120"}),
+    "a worker of the group never comes": Case(
+        ("MillraceWaiting",), {WAITING: "0x60 1x60", f'{WAITING.rstrip("}")},instance="b"}}': "0x60 1x60"}
+    ),
+    "a group begins again": Case((), {WAITING: "0x60 1x8 0x51"}),
+    "a rollout takes nine minutes": Case((), {WAITING: "0x111 1x9"}),
     "it cannot save": Case(("MillraceSaveFailing",), problem("save_failing")),
     "the checkpoint is old": Case(("MillraceCheckpointOld",), {"millrace_checkpoint_age_seconds": "0+60x120"}),
     "nothing came, so nothing is to be saved": Case(
