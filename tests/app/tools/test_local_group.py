@@ -15,7 +15,7 @@ from app.tools.local_group.group import FORCED, StopSignals, run_group
 from app.tools.local_group.places import Plan, plan_of
 from app.tools.local_group.worker import Worker
 from consumers.errors import ConfigError
-from training.group.membership import CHIEF
+from training.telemetry.group_report import CHIEF
 
 CONFIG = """\
 name: clicks
