@@ -174,6 +174,7 @@ def test_one_dead_letter_is_singular(api: Client, rig: Rig) -> None:
     rig.running.dead_letters = Waiting()
     (problem,) = api.seen("/status")["problems"]
     assert problem["what"].startswith("1 dead letter waits for its topic, 1KiB (TimeoutError).")
+    assert re.fullmatch(r"Check that the topic \S+ exists and may be written to\.", problem["fix"])
 
 
 class Waiting(CountedOnly):
