@@ -37,15 +37,15 @@ def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
     return [one for one in objects if one["kind"] == kind]
 
 
-def pod_of(objects: Sequence[Object]) -> Object:
-    """Return the pod that the stateful set makes: its template."""
-    template: Object = only(objects, "StatefulSet")["spec"]["template"]
+def pod_of(objects: Sequence[Object], stateful_set: str | None = None) -> Object:
+    """Return the pod that the stateful set makes: its template. Where there are several, name one."""
+    template: Object = only(objects, "StatefulSet", stateful_set)["spec"]["template"]
     return template
 
 
-def containers(objects: Sequence[Object]) -> Iterator[Object]:
+def containers(objects: Sequence[Object], stateful_set: str | None = None) -> Iterator[Object]:
     """Yield every container of the pod, the one that runs first included."""
-    spec = pod_of(objects)["spec"]
+    spec = pod_of(objects, stateful_set)["spec"]
     yield from spec["containers"]
     yield from spec.get("initContainers", ())
 

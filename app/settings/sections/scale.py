@@ -51,7 +51,12 @@ class ScaleSettings(Section):
     chief: str = Field(
         "millrace",
         min_length=1,
-        description="The name of the chief's StatefulSet, and of the service that names its pod.",
+        description="The name of the chief's StatefulSet.",
+    )
+    chief_service: str = Field(
+        "millrace-headless",
+        min_length=1,
+        description="The name of the headless service that names the chief's pod.",
     )
     others: str = Field(
         "millrace-workers",
@@ -94,7 +99,7 @@ class ScaleSettings(Section):
         if self.addresses:
             return self.addresses
         others = (f"{self.others}-{number}.{self.others}:{self.port}" for number in range(self.workers - 1))
-        return (f"{self.chief}-0.{self.chief}:{self.port}", *others)
+        return (f"{self.chief}-0.{self.chief_service}:{self.port}", *others)
 
     def own_index(self, host: str | None = None) -> int:
         """Return which of the processes this one is, by its host's name unless it is set."""
