@@ -1,4 +1,7 @@
-"""`compose.yaml` says what its own parts and the settings say. No engine runs here; its form is the compose spec's."""
+"""`compose.yaml` says what its own parts and the settings say, alone and with `compose.group.yaml` over it.
+
+No engine runs here; the form is the compose spec's.
+"""
 
 import re
 import subprocess
@@ -19,13 +22,28 @@ from tests.deploy.manifests import K8S, ROOT, container, rendered
 from tests.deploy.pages import commands
 
 Service = Mapping[str, Any]
-LASTING = ("kafka", "millrace")
+ALONE, OVER = "compose.yaml", "compose.group.yaml"
+LASTING = {"kafka", "millrace", "worker"}
 
 
-@pytest.fixture(scope="module")
-def compose() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = YAML(typ="safe").load((ROOT / "compose.yaml").read_text())
+def parsed(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load((ROOT / name).read_text())
     return found
+
+
+@pytest.fixture(params=[(ALONE,), (ALONE, OVER)], ids=["alone", "a group"], scope="module")
+def compose(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """Return the whole that the files come to, as the engine merges them."""
+    whole = parsed(ALONE)
+    for name in request.param[1:]:
+        over = parsed(name)
+        assert over.keys() == {"services"}
+        for service, one in over["services"].items():
+            under = whole["services"].get(service, {})
+            assert not under or one.keys() == {"environment"}, "a mapping, which is merged by name"
+            environment = {**under.get("environment", {}), **one["environment"]}
+            whole["services"][service] = {**under, **one, "environment": environment}
+    return whole
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +64,18 @@ def _targets(service: Service) -> dict[str, str]:
 
 
 def test_every_image_is_of_an_exact_version(services: Mapping[str, Service]) -> None:
+    ours = container(rendered(K8S / "base"))["image"]
+    expected = {"kafka": conftest.KAFKA_IMAGE, "topic": conftest.KAFKA_IMAGE}
     assert {name: one["image"] for name, one in services.items()} == {
-        "kafka": conftest.KAFKA_IMAGE,
-        "topic": conftest.KAFKA_IMAGE,
-        "token": container(rendered(K8S / "base"))["image"],
-        "millrace": container(rendered(K8S / "base"))["image"],
+        name: expected.get(name, ours) for name in services
     }
 
 
 def test_the_image_is_built_once_and_never_looked_for_in_a_registry(services: Mapping[str, Service]) -> None:
     assert "build" in services["millrace"]
-    assert "build" not in services["token"]
-    assert services["token"]["pull_policy"] == "never"
+    for name in {"token", "worker"} & services.keys():
+        assert "build" not in services[name]
+        assert services[name]["pull_policy"] == "never"
 
 
 def test_nothing_is_reached_from_other_machines(services: Mapping[str, Service]) -> None:
@@ -67,12 +85,14 @@ def test_nothing_is_reached_from_other_machines(services: Mapping[str, Service])
 
 
 def test_what_lasts_is_watched_and_waited_for(services: Mapping[str, Service]) -> None:
-    for name in LASTING:
+    assert services.keys() - {"topic", "token"} <= LASTING
+    for name in services.keys() & LASTING:
         assert services[name]["healthcheck"]["test"][0] == "CMD", "in exec form"
     assert services["topic"]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
-    assert services["millrace"]["depends_on"] == {
-        name: {"condition": "service_completed_successfully"} for name in ("topic", "token")
-    }
+    for name in services.keys() & {"millrace", "worker"}:
+        assert services[name]["depends_on"] == {
+            name: {"condition": "service_completed_successfully"} for name in ("topic", "token")
+        }
 
 
 def test_volumes_are_all_declared_and_folders_are_there(compose: Mapping[str, Any]) -> None:
@@ -84,7 +104,7 @@ def test_volumes_are_all_declared_and_folders_are_there(compose: Mapping[str, An
 
 def test_the_trainer_is_confined_as_in_the_cluster(services: Mapping[str, Service]) -> None:
     trainer = services["millrace"]
-    for one in (trainer, services["token"]):
+    for one in (trainer, services["token"], services.get("worker", trainer)):
         assert one["read_only"] is True
         assert one["cap_drop"] == ["ALL"]
         assert one["security_opt"] == ["no-new-privileges:true"]
@@ -167,7 +187,7 @@ def test_the_commands_at_its_top_name_what_is_there(services: Mapping[str, Servi
 
 
 def test_the_docs_say_the_same_commands_and_an_order(settings: Settings) -> None:
-    *told, order = [re.sub(r"--count \d+", "", command) for command in commands("On one machine")]
+    *told, order = [re.sub(r"--count \d+", "", one) for one in commands("On one machine") if OVER not in one]
     assert set(told) <= {re.sub(r"--count \d+", "", command) for command in _at_its_top()}
     assert len(told) == 3
     config = "clicks.yaml"
@@ -175,3 +195,42 @@ def test_the_docs_say_the_same_commands_and_an_order(settings: Settings) -> None
         order == f"docker compose exec millrace millrace pause -c {config} --token-file {settings.api.tokens_dir}/ops"
     )
     assert (ROOT / "examples" / "clicks" / config).is_file()
+
+
+@pytest.fixture(scope="module")
+def group() -> list[Service]:
+    """Return the services of the workers, the chief first."""
+    over, trainer = parsed(OVER)["services"], parsed(ALONE)["services"]["millrace"]
+    chief = {**trainer, "environment": {**trainer["environment"], **over["millrace"]["environment"]}}
+    return [chief, over["worker"]]
+
+
+def test_the_two_workers_are_one_group_and_find_each_other_by_the_names_of_services(group: list[Service]) -> None:
+    found = [load(ROOT / "examples" / "clicks" / "clicks.yaml", one["environment"]).settings for one in group]
+    assert [one.scale.own_index("any") for one in found] == [0, 1]
+    assert {one.scale.workers for one in found} == {2}
+    (addresses,) = {one.scale.everyone for one in found}
+    assert [address.partition(":")[0] for address in addresses] == ["millrace", "worker"]
+    assert len({one.model_dump_json(exclude={"scale": {"index"}, "api": True}) for one in found}) == 1
+
+
+def test_the_worker_is_the_trainer_without_ports_a_page_and_a_volume_that_lasts(group: list[Service]) -> None:
+    chief, worker = group
+    same = chief.keys() - {"build", "ports", "environment", "volumes", "tmpfs"}
+    assert {name: worker[name] for name in same} == {name: chief[name] for name in same}
+    assert worker.keys() - same == {"environment", "volumes", "tmpfs", "pull_policy"}
+    assert worker["volumes"] == [volume for volume in chief["volumes"] if volume.startswith("./")]
+    assert worker["tmpfs"] == [*chief["tmpfs"], _targets(chief)["checkpoints"]]
+
+
+def test_the_port_on_which_the_workers_meet_is_opened_nowhere(group: list[Service]) -> None:
+    ports = {address.rpartition(":")[2] for address in group[0]["environment"]["MILLRACE_SCALE__ADDRESSES"].split(",")}
+    assert "ports" not in group[1]
+    assert not [port for port in group[0]["ports"] if port.rpartition(":")[2] in ports]
+
+
+def test_the_commands_at_the_top_of_the_groups_file_are_those_of_the_docs() -> None:
+    above = [line[4:] for line in (ROOT / OVER).read_text().splitlines() if line.startswith("#   ")]
+    both = f"docker compose -f {ALONE} -f {OVER} "
+    assert [line.removeprefix(both) for line in above] == ["up --build", "kill worker", "start worker"]
+    assert f"{both}up --build" in commands("On one machine")
