@@ -13,7 +13,7 @@ class MemberView(Shape):
     address: str
     """Where it meets the others."""
     missing: bool | None = None
-    """True while it is waited for: it does not listen at its address."""
+    """True while it is waited for: it has not come to the chief."""
     partitions: int | None = None
     """How many it reads."""
     lag_records: int | None = None

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,6 +31,7 @@ from pipelines.blocks import Span
 from pipelines.record_sample import RecordSample, from_document, to_document
 from training.checkpoints.lease import FolderLease
 from training.errors import GroupError, NotOneGroupError
+from training.group.lobby import wait_for_all
 from training.group.lockstep_trainer import GroupTrainer
 from training.group.meeting import Group, meet
 from training.group.membership import Membership
@@ -108,6 +109,8 @@ class GroupService(Service):
         membership = self.membership
         log.info("waiting for the group: %s of %d", membership.name, membership.workers)
         began = time.monotonic()
+        wait_for_all(membership, self._note_missing)
+        self.board.group = report_of(membership)
         group = meet(membership, device_options(self.settings))
         said = group.exchange.gather(json.dumps(self._identity(source)).encode())
         chief = json.loads(said[CHIEF])
@@ -123,6 +126,11 @@ class GroupService(Service):
         told = group.exchange.gather(suspects_told().encode())
         self._suspects = [_raised_of(facts) for raw in told for facts in json.loads(raw)]
         return group
+
+    def _note_missing(self, missing: Sequence[int]) -> None:
+        """Post who is waited for; end the wait where a stop was asked for."""
+        self._raise_if_stopped()
+        self.board.group = report_of(self.membership, missing=missing)
 
     def _identity(self, source: KafkaSource) -> Mapping[str, Any]:
         """Return what must be the same on all workers."""

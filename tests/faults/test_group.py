@@ -52,6 +52,15 @@ def test_whoever_is_killed_at_any_instant_nothing_is_lost_or_learnt_twice(
     assert {"chief", "worker"} <= figures.victims.keys()
 
 
+def test_a_chief_that_waits_answers_probes_and_names_the_missing(stream: MakeStream, tmp_path: Path) -> None:
+    with GroupOfProcesses(tmp_path, stream(PARTITIONS), 2) as group:
+        group.start(0)
+        group.chief.wait_for(lambda: "waiting for the group" in group.chief.log(), "the chief waits")
+        missing = "Waiting for worker 1 of the group."
+        group.chief.wait_for(lambda: group.chief.status().get("verdict") == missing, "it names worker 1")
+        assert group.chief.ready()
+
+
 def test_a_worker_that_stands_still_is_given_up_and_publishes_nothing(stream: MakeStream, tmp_path: Path) -> None:
     topic = stream(PARTITIONS)
     topic.write(500)

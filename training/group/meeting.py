@@ -1,7 +1,7 @@
 """The meeting: the members of a group find each other, under TensorFlow's MultiWorkerMirroredStrategy.
 
-Before anything else uses TensorFlow's runtime; it waits for the others without a limit of its own. A wait in the
-runtime does not see signals, but other threads run.
+Before anything else uses TensorFlow's runtime, which waits for the others without a limit of its own, and holds the
+interpreter's lock meanwhile: no other thread runs. So the members come here together, out of the lobby.
 """
 
 import ctypes

@@ -33,7 +33,7 @@ class GroupReport:
     members: tuple[MemberReport, ...] = ()
     """By their numbers; none before the first exchange."""
     missing: tuple[int, ...] = ()
-    """The members that do not listen at their addresses, while this one waits for all."""
+    """The members that have not come to the chief, while this one waits for all."""
 
     @property
     def is_chief(self) -> bool:
