@@ -8,6 +8,8 @@ from training.telemetry.phases import Phase
 _WAITED_FOR = 0.1
 """The share of the last minute that another worker has to have waited before one counts as slow."""
 
+_MOMENTS_S = 5.0
+
 
 def group_of(observation: Observation) -> GroupView | None:
     """Return the group of which this process is a worker; None where it learns alone."""
@@ -31,6 +33,15 @@ def slowest(observation: Observation) -> int | None:
     """Return the worker that waited least for the others; None where nobody waited for long, or it is not known."""
     waiting = [pace.waiting for pace in observation.paces]
     return waiting.index(min(waiting)) if waiting and max(waiting) >= min(waiting) + _WAITED_FOR else None
+
+
+def all_keep_up(observation: Observation) -> bool:
+    """Return whether every worker would learn what it is behind within moments; False where that is not known."""
+    report, paces = observation.snapshot.group, observation.paces
+    if report is None or not paces:
+        return False
+    pairs = zip(report.members, paces, strict=True)
+    return all(member.lag_records <= _MOMENTS_S * pace.records_per_s for member, pace in pairs)
 
 
 def waited_for(observation: Observation) -> list[str]:

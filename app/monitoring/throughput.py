@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from app.monitoring.group_view import slowest
+from app.monitoring.group_view import all_keep_up, slowest
 from app.monitoring.models import LoopLagView, QueueView, ThroughputView
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot
@@ -86,16 +86,20 @@ def _waiting(observation: Observation) -> dict[str, float]:
 
     While it waited for blocks, the pipeline waited for records at most as long as it did so altogether; the rest of
     the wait was for decoding, assembling and preprocessing. Where records are learnt as fast as they come, every wait
-    is for records: the pipeline then is busy with the few that there are, or fills a block with them.
+    is for records: the pipeline then is busy with the few that there are, or fills a block with them. Where all of a
+    group do so, that goes for the wait for its other workers too.
     """
     shares = observation.snapshot.meter.waiting
     blocks = shares["blocks"]
     starved = observation.starved if observation.starved is not None else _starved_so_far(observation.snapshot)
     records = blocks if observation.keeps_up else min(blocks, starved)
-    group = {} if observation.snapshot.group is None else {"workers": shares["workers"]}
+    others = shares["workers"]
+    group = {} if observation.snapshot.group is None else {"workers": others}
+    if group and observation.keeps_up and all_keep_up(observation):
+        records, group = records + others, {"workers": 0.0}
     return {
         "records": records,
-        "input": blocks - records,
+        "input": max(0.0, blocks - records),
         "compute": shares["compute"],
         **group,
         "saving": shares["saving"],

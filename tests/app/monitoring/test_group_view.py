@@ -15,6 +15,7 @@ from tests.app.api_rig import P0, Rig
 from tests.app.groups import ADDRESSES, group, member
 from tests.app.metrics_text import Scrape
 from training.telemetry.group_report import GroupReport
+from training.telemetry.meter import Meterings
 from training.telemetry.phases import Phase
 
 
@@ -31,6 +32,15 @@ class Scene:
         changes = {"clock": self.began + seconds, "group": group, **more}
         self.snapshot = replace(self.snapshot, **changes)  # type: ignore[arg-type]
         return self.observer.look()
+
+
+SPENT_ELSE = {"compute": 0.3, "workers": 0.0, "saving": 0.0}
+
+
+def spent(scene: Scene) -> Meterings:
+    """Return the meter of a trainer that spends most of its time waiting for the others."""
+    waiting = {"blocks": 0.1, "workers": 0.6, "compute": 0.3, "saving": 0.0}
+    return replace(scene.snapshot.meter, calls=9, waiting=waiting)
 
 
 @pytest.fixture
@@ -91,13 +101,16 @@ def test_while_it_waits_the_verdict_names_the_missing_workers(rig: Rig) -> None:
 
 def test_a_trainer_that_waits_most_for_other_workers_is_bound_by_them(scene: Scene) -> None:
     scene.at(0, group(0, member(), member()))
-    meter = replace(
-        scene.snapshot.meter, calls=9, waiting={"blocks": 0.1, "workers": 0.6, "compute": 0.3, "saving": 0.0}
-    )
-    view = throughput_of(scene.at(10, group(0, member(waited_s=6), member()), meter=meter))
+    view = throughput_of(scene.at(10, group(0, member(waited_s=6), member(lag_records=9)), meter=spent(scene)))
     assert (view.bound_by, view.waiting["workers"]) == ("workers", 0.6)
     assert sum(view.waiting.values()) == pytest.approx(1.0)
     assert "above all for worker 1" in view.advice
+
+
+def test_in_a_group_that_keeps_up_every_wait_is_for_records(scene: Scene, rig: Rig) -> None:
+    scene.at(0, group(0, member(), member()))
+    view = throughput_of(scene.at(10, group(0, member(waited_s=6), member()), meter=spent(scene)))
+    assert (view.bound_by, view.waiting) == ("records", {"records": 0.7, "input": 0.0, **SPENT_ELSE})
 
 
 def test_the_verdict_says_its_own_rate_and_that_of_the_group(scene: Scene, rig: Rig) -> None:
