@@ -36,7 +36,7 @@ def run_service(loaded: Loaded, options: RunOptions, signals: Signals) -> int:
         server.serve()
     finally:
         service.stop()
-    return _ending(service)
+    return _ending(service, signals)
 
 
 def service_of(loaded: Loaded, options: RunOptions) -> Service:
@@ -63,7 +63,7 @@ def _watch(signals: Signals, service: Service, server: ApiServer) -> None:
     server.stop()
 
 
-def _ending(service: Service) -> int:
+def _ending(service: Service, signals: Signals) -> int:
     """Return the exit code, and log the line that explains it."""
     if not service.join(service.grace_left_s()):
         log.error(
@@ -75,7 +75,9 @@ def _ending(service: Service) -> int:
         os._exit(FORCED)
     error = service.error
     if (again := service.again()) is not None:
-        begin_again(again)
+        begin_again(again, signals.asked)
+        log.info("ended before it met its group again: there is nothing to save")
+        return 0
     if error is None:
         if (summary := ending_of(take(service))) is not None:
             log.info("ended: %s", summary)

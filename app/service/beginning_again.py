@@ -6,13 +6,15 @@ In place, because a container that ends waits longer each time, up to five minut
 import logging
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass
 
 from app.settings.environment import begun_again, times_begun_again
 
 log = logging.getLogger(__name__)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LOOK_EVERY_S = 0.5, 30.0, 0.1
+_START_OVER = "--start-over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +27,21 @@ class Again:
     """What the next one has to search before it learns, as JSON."""
 
 
-def begin_again(again: Again) -> None:
-    """Begin again, each time in a row after a longer pause."""
+def begin_again(again: Again, asked: threading.Event) -> None:
+    """Begin again, each time in a row after a longer pause; return only where a stop was asked for meanwhile.
+
+    What `--start-over` has begun is resumed, as soon as something of it is saved.
+    """
     times = 0 if again.saved else times_begun_again()
     pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**times)
     log.info("beginning again to meet the group, after %g s", pause_s)
-    time.sleep(pause_s)
+    begins_at = time.monotonic() + pause_s
+    while not asked.is_set() and time.monotonic() < begins_at:
+        time.sleep(_LOOK_EVERY_S)  # a wait for the event would hold its lock when a signal sets it on this thread
+    if asked.is_set():
+        return
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    command = [sys.executable, *sys.orig_argv[1:]]
+    arguments = [one for one in sys.orig_argv[1:] if not (again.saved and one == _START_OVER)]
+    command = [sys.executable, *arguments]
     os.execve(sys.executable, command, begun_again(times + 1, again.suspects))  # noqa: S606 - this very program

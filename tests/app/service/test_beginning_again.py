@@ -1,0 +1,50 @@
+"""A process that begins again in its own place: real processes, that show with what they were started."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROGRAM = """\
+import os, sys
+from app.service.beginning_again import Again, begin_again
+from app.service.signals import Signals
+
+signals = Signals()
+signals.install()
+signals.begin()
+print(os.getpid(), *sys.argv[1:], flush=True)
+if os.environ.get("MILLRACE_TIMES_BEGUN_AGAIN", "0") != "{until}":
+    begin_again(Again(saved={saved}, suspects="[]"), signals.asked)
+    print("asked to stop", flush=True)
+"""
+ROOT = Path(__file__).parents[3]
+WITHIN_S = 60.0
+
+
+def started(folder: Path, *, saved: bool, until: int, times: int = 0) -> subprocess.Popen[str]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(saved=saved, until=until))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_TIMES_BEGUN_AGAIN": str(times)}
+    command = [sys.executable, str(program), "run", "--start-over", "--until", "now"]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_what_was_started_over_and_saved_is_resumed_and_not_started_over_again(tmp_path: Path) -> None:
+    for saved, second in ((True, "run --until now"), (False, "run --start-over --until now")):
+        with started(tmp_path, saved=saved, until=1) as process:
+            said, _ = process.communicate(timeout=WITHIN_S)
+        assert said.splitlines() == [f"{process.pid} run --start-over --until now", f"{process.pid} {second}"]
+
+
+def test_a_stop_in_the_pause_before_it_begins_again_ends_it(tmp_path: Path) -> None:
+    with started(tmp_path, saved=False, until=99, times=6) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=WITHIN_S)[0] == "asked to stop\n"
+        assert time.monotonic() - began < 15, "the pause is one of 30 s"
+        assert process.returncode == 0
