@@ -217,7 +217,7 @@ def run_service_cases(
 ) -> dict[str, list[Run]]:
     """Each once, on topics that are filled before; by case."""
     for topic in listing.stored(lengths, rates).values():
-        if any(case.options.get("topic") == topic.topic for case in cases):
+        if any(topic.topic in case.options.values() for case in cases):
             say(f"{topic.topic}: writing {topic.records:,} records")
             run(Case(f"fill-{topic.form}", "cases/stored.py", topic.options(bootstrap)))
 

@@ -302,6 +302,10 @@ class Deliveries:
         """Whether the next element is drawn, so that it is given at once."""
         return self._ahead.ready
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the next element is drawn, for so long at most; returns at once where none is being drawn."""
+        self._ahead.wait(timeout_s)
+
     def draw_ahead(self) -> None:
         """Begin to draw the next element while the caller is busy with this one."""
         self._ahead.begin()

@@ -12,7 +12,7 @@ executor: a dataset that hangs must not keep the process from ending.
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -40,6 +40,11 @@ class Ahead(Generic[T]):
     def ready(self) -> bool:
         """Whether the next element is drawn, so that `take` returns at once."""
         return self._drawn is not None and self._drawn.done()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the next element is drawn, for so long at most; returns at once where none is being drawn."""
+        if self._drawn is not None:
+            wait([self._drawn], timeout_s)
 
     def take(self) -> T:
         """Return the next element, drawn ahead or now. Raise the error that drawing it has raised."""

@@ -127,6 +127,10 @@ class KafkaStream:
         """Whether `take` would return at once."""
         return self._deliveries.ready
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until `take` would return at once, for so long at most."""
+        self._deliveries.wait(timeout_s)
+
     @property
     def expects(self) -> bool:
         """Whether records are on their way to a block."""

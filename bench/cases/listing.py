@@ -32,6 +32,8 @@ class Lengths:
     looks: int = 60
     memory_s: int = 90
     starts: int = 3
+    group_s: int = 10
+    group_restarts: int = 3
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
@@ -53,6 +55,8 @@ QUICK = Lengths(
     looks=10,
     memory_s=6,
     starts=1,
+    group_s=3,
+    group_restarts=1,
     at_once=4,
     left_out=("freshness-slow", "full-speed-json"),
 )
@@ -178,6 +182,29 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
         ),
         ServiceCase(
             "first-call", "first_call.py", {**on["json"], "starts": lengths.starts}, {"first_call_s": "first_call_s"}
+        ),
+        ServiceCase(
+            "group",
+            "group.py",
+            {
+                **where,
+                "json": on["json"]["topic"],
+                "raw": on["raw"]["topic"],
+                "seconds": lengths.group_s,
+                "restarts": lengths.group_restarts,
+            },
+            {
+                "group_decode_2_over_1": "decode_2_over_1",
+                "group_decode_cpu_kept": "decode_cpu_kept",
+                "group_mlp_cpu_kept": "mlp_cpu_kept",
+                "group_restart_p50_s": "restart_p50_s",
+            },
+            {
+                "group_mlp_2_over_1": "mlp_2_over_1",
+                "group_decode_sharing_2_over_1": "decode_sharing_2_over_1",
+                "group_decode_sharing_cpu_kept": "decode_sharing_cpu_kept",
+                "group_mlp_sharing_cpu_kept": "mlp_sharing_cpu_kept",
+            },
         ),
     ]
 

@@ -137,13 +137,12 @@ class GroupTrainer:
         agreement = self._agree()  # (3)
         match agreement.step:  # (4)
             case Step.CALL:
-                self._waits.worked()
                 self._learn(agreement.batches)
             case Step.ORDER:
                 self._carry_out(agreement.order)
             case Step.WAIT:
                 self._phases.enter(Phase.IDLE)
-                self._waits.pause(ready=self._own.ready_batches > 0)
+                self._waits.pause(self._own)
             case Step.REST:
                 paused = any(Flag.PAUSED in word.flags for word in self.words)
                 why = (self._requests.paused or "the chief is paused") if paused else None

@@ -22,6 +22,10 @@ class PolledStream(BlockStream, Protocol):
         """Whether an element is drawn."""
         ...
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is drawn, for so long at most; returns at once where nothing is being drawn."""
+        ...
+
     @property
     def expects(self) -> bool:
         """Whether records are on their way."""

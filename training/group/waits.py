@@ -6,11 +6,13 @@ The words of the members carry how long each has waited for the others, so all k
 import time
 from collections.abc import Callable
 
+from training.group.own_stream import OwnStream
 from training.telemetry.meter import Meter
 
-_SHORTEST_S, _LONGEST_S = 0.001, 0.02
-"""Between two exchanges while nothing is ready: the first pause, which doubles up to the second."""
-_DOUBLINGS = 10
+_WAIT_S = 0.05
+"""The longest wait for a block between two exchanges: so long a member with a block may wait for one without."""
+_REST_S = 0.02
+"""Between two exchanges while the group is paused or held."""
 
 
 class Waits:
@@ -18,7 +20,6 @@ class Waits:
 
     def __init__(self, meter: Meter, clock: Callable[[], float]) -> None:
         self._meter, self._clock = meter, clock
-        self._quiet = 0
         self.for_others_s = 0.0
         """Seconds of this process."""
 
@@ -27,21 +28,12 @@ class Waits:
         self.for_others_s += seconds
         self._meter.waited_for_workers(seconds)
 
-    def worked(self) -> None:
-        """Note a call: the next pause is a short one."""
-        self._quiet = 0
-
-    def pause(self, *, ready: bool) -> None:
-        """Sleep a moment: with a block `ready` for the blocks of the others, else for one of this member's own."""
+    def pause(self, own: OwnStream) -> None:
+        """Wait a moment for a block of this member's own; with one ready, the next exchange waits for the others."""
         began = self._clock()
-        self.rest()
-        seconds = self._clock() - began
-        if ready:
-            self.exchanged(seconds)
-        else:
-            self._meter.waited(seconds)
+        own.wait(_WAIT_S)
+        self._meter.waited(self._clock() - began)
 
     def rest(self) -> None:
         """Sleep a moment that counts for nothing, as the group is paused or held."""
-        time.sleep(min(_SHORTEST_S * 2**self._quiet, _LONGEST_S))
-        self._quiet = min(self._quiet + 1, _DOUBLINGS)
+        time.sleep(_REST_S)

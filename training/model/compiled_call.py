@@ -27,7 +27,7 @@ from training.model.autograph import as_is, converted
 from training.model.finite_guard import FiniteGuard, summed
 from training.model.gradient_projection import projected
 from training.model.metrics import CompiledMetrics
-from training.model.variables import model_variables, optimizer_variables, optimizers_of
+from training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
 from training.model.witness import Witness
 
 
@@ -148,7 +148,8 @@ class TrainingCall:
         _, finite, losses = tf.while_loop(lambda index, *_: index < batches, learn, state)
         applied = finite.stack()
         self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
-        return applied, losses.stack(), self.metrics.read()
+        states = [self.strategy.experimental_local_results(state)[0] for state in self.strategy.run(self.metrics.read)]
+        return applied, losses.stack(), states
 
     def _record(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         if not self.metrics.separate:
@@ -164,7 +165,9 @@ class TrainingCall:
         guarded = [*self.model.non_trainable_variables, *self.metrics.variables]
         if self.options.passes > 1 or len(optimizers_of(self.model)) > 1:
             guarded += [*self.model.trainable_variables, *self._optimizer_variables]
-        before = [tf.convert_to_tensor(variable.value) for variable in guarded]
+        # By the copies: to read what is reduced on read, as metrics are, takes a collective for each variable.
+        guarded = [copy for variable in guarded for copy in copies(variable)]
+        before = [copy.read_value() for copy in guarded]
         verdicts, losses = self.strategy.run(self._first_step, args=batch)
         # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them, and each
         # loss is the global batch's.
@@ -174,8 +177,8 @@ class TrainingCall:
             applied = self._learn_again(applied, passes, batch)
 
         def undo() -> Any:
-            for variable, value in zip(guarded, before, strict=True):
-                variable.value.assign(value)
+            for copy, value in zip(guarded, before, strict=True):
+                copy.assign(value)
             return tf.constant(False)  # noqa: FBT003 - a tensor's value
 
         if guarded:

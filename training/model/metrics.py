@@ -20,7 +20,9 @@ import tensorflow as tf
 
 from training.errors import ModelError, gist
 from training.model.autograph import as_is
+from training.model.finite_guard import summed
 from training.model.metric_values import Shown, ValueNames
+from training.model.variables import copies, is_reduced_on_read
 
 State = npt.NDArray[np.float64]
 _MORE_IS_BETTER = (keras.metrics.TruePositives, keras.metrics.TrueNegatives)
@@ -94,12 +96,19 @@ class CompiledMetrics:
 
     def reset(self) -> None:
         """Reset all states at the beginning of a call; runs in the graph, outside of replicas."""
+        # By the copies: to read, or to assign, what is reduced on read takes a collective for each variable.
         for variable in self.variables:
-            variable.assign(tf.zeros_like(variable.value))
+            for copy in copies(variable):
+                copy.assign(tf.zeros(copy.shape, copy.dtype))
 
     def read(self) -> list[Any]:
-        """Return the states' sums over the replicas; runs in the graph, outside of replicas."""
-        return [tf.convert_to_tensor(variable.value) for variable in self.variables]
+        """Return the states' sums over the replicas; runs in the graph, on a replica."""
+        values = [tf.convert_to_tensor(variable.value) for variable in self.variables]
+        portions = [at for at, variable in enumerate(self.variables) if is_reduced_on_read(variable)]
+        sums = summed(tf.distribute.get_replica_context(), [values[at] for at in portions])
+        for at, total in zip(portions, sums, strict=True):
+            values[at] = total
+        return values
 
     def results(self, states: Sequence[State]) -> dict[str, float]:
         """Return the metrics' values for these sums of states; none where there are no sums."""
