@@ -49,6 +49,10 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
+    "group_decode_2_over_1": Meaning("JSON, two workers over one, each on a core, 4,096 rows a worker", "≥ 1.6"),
+    "group_decode_cpu_kept": Meaning("the same: records a CPU second, two over one", "≥ 0.9"),
+    "group_mlp_cpu_kept": Meaning("MLP 1024-1024, 4,096 rows a worker: records a CPU second, two over one", "≥ 0.9"),
+    "group_restart_p50_s": Meaning("a worker of two killed: to the group's next call, s", "≤ 20"),
     "passes_4_over_1_points": Meaning(
         "drifting streams: 4 passes over 1, both at rate 0.001, points of accuracy", "≥ 8"
     ),
@@ -68,6 +72,10 @@ DETAILS: Mapping[str, str] = {
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
+    "group_mlp_2_over_1": "MLP 1024-1024, two workers over one, each on a core",
+    "group_decode_sharing_2_over_1": "JSON, two workers that share a batch of 4,096 over one",
+    "group_decode_sharing_cpu_kept": "the same: records a CPU second",
+    "group_mlp_sharing_cpu_kept": "MLP 1024-1024, two workers that share a batch of 4,096: records a CPU second",
     "checkpoint_cost_share": "what one save every 10 s costs of the learning (aim: ≤ 0.02)",
     "checkpoint_next_call_p50_ms": "by how much the call after a save takes longer than quiet ones, the median, ms",
     "checkpoint_noise_p99_ms": "by how much calls differ without a save, p99, ms",

@@ -1,10 +1,10 @@
 """What a group of workers gains and costs, and how soon it is back after a kill.
 
 Processes of `millrace run` as users have them, each pinned to a core of its own, at batches of 4,096 rows a worker: one
-worker, then two on the same topic; and two that share a batch of 4,096. JSON with the benchmark's model is bound by decoding; raw records with an MLP of 1,024 by
-1,024 are bound by computing. Counted between two looks at `/status` of every worker: records that all have learnt, and
-the CPU of all; the broker runs beside them on the same cores. A worker is killed and started again some times: from the
-kill to the chief's next call.
+worker, then two on the same topic, then two that share a batch of 4,096. JSON with the benchmark's model is bound by
+decoding; raw records with an MLP of 1,024 by 1,024 are bound by computing. Counted between two looks at `/status` of
+every worker: records that all have learnt, and the CPU of all; the broker runs beside them on the same cores. A worker
+is killed and started again some times: from the kill to the chief's next call.
 """
 
 import argparse
