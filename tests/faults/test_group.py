@@ -5,6 +5,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,34 @@ def test_a_group_takes_in_new_partitions_and_topics_that_are_created_again(
             *_, former, now = account.histories
             assert former.learnt == (1000 if partition < 2 else 500)
             assert (now.position, now.learnt) == (400, 400)
+
+
+def test_a_worker_of_another_config_is_refused_by_all_before_anything_is_learnt(
+    stream: MakeStream, tmp_path: Path
+) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(100)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        other = group.projects[1].config
+        other.write_text(other.read_text().replace('"batches_per_call": 4', '"batches_per_call": 8'))
+        group.start()
+        assert [run.exit_code() for run in group.runs if run is not None] == [2, 2], group.tails()
+        assert "worker 1 differs from the chief in config_sha256" in group.chief.log()
+        assert group.shelf.newest_number() is None
+
+
+def test_a_paused_group_learns_nothing_saves_on_demand_and_goes_on(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(500)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        group.start()
+        group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
+        assert group.chief.ask("POST", "/pause")[0] == HTTPStatus.OK
+        group.chief.wait_for(lambda: group.member(1).status().get("state") == "paused", "all are paused")
+        before = topic.records
+        topic.write(500)
+        code, answer = group.chief.ask("POST", "/checkpoints?wait=60s")
+        assert code == HTTPStatus.CREATED, answer
+        assert sum(group.newest().positions.values()) == before
+        assert group.chief.ask("POST", "/resume")[0] == HTTPStatus.OK
+        group.assert_learnt_once()

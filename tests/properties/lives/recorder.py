@@ -14,6 +14,7 @@ from pipelines.blocks import Rows
 from tests.properties.lives.log import NAN, RAISES, Log
 from training.checkpoints import PartState
 from training.model.compiled_call import CallResult
+from training.model.culprit_search import alone
 from training.model.learner import Learner, Lesson
 from training.model.variables import VariablesPart, optimizer_variables, rates_of
 from training.model.witness import Witness
@@ -67,6 +68,8 @@ class Recorder:
     """Stands where the learner does. Some records have no finite update, and some raise half-way through their call."""
 
     parameters, replicas, devices, learning_rate = 0, 1, ("CPU:0",), 0.125
+    batch_size = BATCH
+    places = staticmethod(alone)
     options = SimpleNamespace(batch_size=BATCH)
 
     def __init__(self, log: Log) -> None:
