@@ -22,7 +22,7 @@ from training.errors import ModelError, gist
 from training.model.autograph import as_is
 from training.model.finite_guard import summed
 from training.model.metric_values import Shown, ValueNames
-from training.model.variables import copies, is_reduced_on_read
+from training.model.variables import backing, copies
 
 State = npt.NDArray[np.float64]
 _MORE_IS_BETTER = (keras.metrics.TruePositives, keras.metrics.TrueNegatives)
@@ -103,8 +103,12 @@ class CompiledMetrics:
 
     def read(self) -> list[Any]:
         """Return the states' sums over the replicas; runs in the graph, on a replica."""
-        values = [tf.convert_to_tensor(variable.value) for variable in self.variables]
-        portions = [at for at, variable in enumerate(self.variables) if is_reduced_on_read(variable)]
+        # The identity has the replica's device, which a sum needs; what reads a variable has none.
+        values = [tf.identity(tf.convert_to_tensor(variable.value)) for variable in self.variables]
+        on_read = tf.VariableSynchronization.ON_READ
+        portions = [
+            at for at, one in enumerate(self.variables) if getattr(backing(one), "synchronization", None) == on_read
+        ]
         sums = summed(tf.distribute.get_replica_context(), [values[at] for at in portions])
         for at, total in zip(portions, sums, strict=True):
             values[at] = total

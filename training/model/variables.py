@@ -128,15 +128,11 @@ def backing(variable: Any) -> Any:
 
 def read(variable: Any) -> Any:
     """Return the variable's present value as a tensor that no later update changes."""
-    if is_reduced_on_read(variable):
-        return tf.convert_to_tensor(backing(variable))
-    return copies(variable)[0].read_value()
-
-
-def is_reduced_on_read(variable: Any) -> bool:
-    """Return whether each replica holds only its portion of the value."""
     value = backing(variable)
-    return getattr(value, "_policy", None) is not None and value.synchronization == tf.VariableSynchronization.ON_READ
+    # Each replica holds only its portion of a variable that is reduced on read.
+    if getattr(value, "_policy", None) is not None and value.synchronization == tf.VariableSynchronization.ON_READ:
+        return tf.convert_to_tensor(value)
+    return copies(variable)[0].read_value()
 
 
 def assign(variable: Any, array: Array) -> None:

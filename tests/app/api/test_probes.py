@@ -64,6 +64,8 @@ def test_probes_are_answered_while_the_main_loop_is_blocked(server: ApiServer, r
     look = rig.service.board
 
     class Stuck:
+        group = None
+
         @property
         def latest(self) -> object:
             if threading.current_thread().name == "http":
