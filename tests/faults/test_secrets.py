@@ -55,6 +55,7 @@ UNASKED = {
     "demo": "it makes records of its own",
     "local broker": "it has no secret",
     "local produce": "it makes records of its own",
+    "local group": "it passes on what `run` says, which is read",
     "config schema": "it reads no config",
     "completion": "it reads no config",
     "version": "it reads no config",
