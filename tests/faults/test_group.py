@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
 from tests.faults.campaigns.group_kills import wage
 from tests.faults.conftest import MakeStream
 from tests.faults.harness.group import GroupOfProcesses
+from tests.faults.harness.kafka import Letter, dead_letters
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.shifting import ShiftingTopic
 from tests.faults.harness.spikes import QUIET
@@ -117,7 +119,9 @@ def test_records_that_raise_on_one_worker_are_set_aside_and_all_others_learnt(
     for _ in range(2):
         topic.write(500)
         topic.write(1, RAISING)  # at 500, where `preprocess` raises, and at 1001, where the step does
-    with GroupOfProcesses(tmp_path, topic, 2) as group:
+    create_topic(topic.bootstrap, f"{topic.name}-dead", 1)
+    records = {"dead_letters": {"topic": f"{topic.name}-dead"}}
+    with GroupOfProcesses(tmp_path, topic, 2, records=records) as group:
         for project in group.projects:
             with (project.path / "model.py").open("a") as file:
                 file.write(PREPROCESS)
@@ -129,6 +133,13 @@ def test_records_that_raise_on_one_worker_are_set_aside_and_all_others_learnt(
         logs = "".join(run.log() for run in group.runs if run is not None)
         assert "InvalidArgumentError in preprocess" in logs
         assert "InvalidArgumentError in the training step" in logs
+    expected = {
+        Letter(partition, offset, verdict, topic.name)
+        for partition, verdicts in enumerate(topic.verdicts)
+        for offset, verdict in enumerate(verdicts)
+        if verdict is not None
+    }
+    assert set(dead_letters(topic.bootstrap, f"{topic.name}-dead")) == expected
 
 
 def test_a_rewind_with_a_skip_holds_in_a_group_and_through_a_kill(stream: MakeStream, tmp_path: Path) -> None:

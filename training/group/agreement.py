@@ -69,8 +69,6 @@ class Word:
     """How many it reads."""
     idled_ms: int = 0
     """How long it has waited for the others: the one with the least is the slow one."""
-    letters: int = 0
-    """The number of the newest save up to which its dead letters are acknowledged."""
 
     def row(self) -> npt.NDArray[np.int64]:
         """Return it as integers."""

@@ -26,7 +26,7 @@ from consumers.failpoints import failpoint
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts
 from training.checkpoints.manifest import Manifest, SaveReason
-from training.errors import GroupError, PeerLostError, StateNotFiniteError
+from training.errors import CheckpointError, GroupError, PeerLostError, StateNotFiniteError
 from training.group.agreement import Agreement, Flag, Order, Step, Word, agree
 from training.group.deal import deal
 from training.group.exchange import LOST, Row
@@ -49,6 +49,8 @@ from training.trainer.learning import Learning, LearningParts
 log = logging.getLogger(__name__)
 
 _ROW_MS = 1000
+_SOON_S, _AT_THE_END_S = 2.0, 20.0
+"""How long a save waits for dead letters, while all members stand still; and how long the last one does."""
 
 
 _NOTHING = BlockFacts(
@@ -64,8 +66,8 @@ class GroupTrainer:
         self, parts: GroupParts, reports: TrainerReports, options: TrainerOptions, *, patience_s: float | None
     ) -> None:
         """`patience_s` is how long a block that is ready waits for those of other members; None for ever."""
-        self._parts, self._reports, self._options = parts, reports, options
-        self._state, self._figures, self._saving = parts.state, parts.figures, parts.saving
+        self._parts, self._reports = parts, reports
+        self._state, self._saving = parts.state, parts.saving
         self._ledger, self._membership = parts.state.ledger, parts.state.group.membership
         self._exchange = parts.state.group.exchange
         self._phases, self._clock = reports.phases, options.clock
@@ -227,23 +229,26 @@ class GroupTrainer:
         began = self._clock()
         self._scores.report()
         if self._goes_back_first():
+            if self._saving is not None and asked is not None and asked.save is not None:
+                self._saving.wait_for_next(asked.save)
             return
         failpoint("group.before_share")
         whole = self._state.whole(self._calls, self._known, {})
         failpoint("group.after_share")
-        self._await_letters()
+        acknowledged = self._letters_acknowledged(_SOON_S)
         if self._saving is not None:
             assert asked is not None
-            self._saving.begin(asked.reason, asked.save, whole.parts())
+            if acknowledged:
+                self._saving.begin(asked.reason, asked.save, whole.parts())
+            else:
+                self._saving.put_off(asked.save, _not_acknowledged(_SOON_S))
         self._reports.meter.saved(self._clock() - began)
 
-    def _await_letters(self) -> None:
-        """Wait until the dead letters of all members are acknowledged, so that no manifest is ahead of them."""
+    def _letters_acknowledged(self, within_s: float) -> bool:
+        """Wait for the dead letters of all members, as no manifest may be ahead of them; return whether they went."""
         letters = self._parts.letters
-        acknowledged = letters.wait_acknowledged(letters.sequence(), self._membership.timeout_s / 2)
-        said = self._exchange.rows(_row_of(int(acknowledged)))[:, 0]
-        if not said.all():
-            raise GroupError("dead letters were not acknowledged in time; is their topic there?")
+        mine = letters.wait_acknowledged(letters.sequence(), within_s)
+        return bool(self._exchange.rows(_row_of(int(mine)))[:, 0].all())
 
     def _goes_back_first(self) -> bool:
         """Go back and find the cause if the state is not finite; return whether it is not.
@@ -355,7 +360,8 @@ class GroupTrainer:
         """End in order: the last save of all, durable before any member leaves."""
         self._phases.enter(Phase.STOPPING)
         whole = self._state.whole(self._calls, self._known, {})
-        self._await_letters()
+        if not self._letters_acknowledged(_AT_THE_END_S):
+            raise _not_acknowledged(_AT_THE_END_S)
         if self._saving is not None:
             self._requests.end()
             self._saving.finish(whole.parts())
@@ -374,6 +380,13 @@ class GroupTrainer:
             except Exception:
                 log.exception("cleaning up after this error failed too")
         self._requests.stopped()
+
+
+def _not_acknowledged(within_s: float) -> CheckpointError:
+    return CheckpointError(
+        f"the dead letters of all workers were not acknowledged within {within_s:g} s, so the checkpoint waits for the "
+        "next save; is their topic there?"
+    )
 
 
 def _lost_in_call(error: BaseException) -> PeerLostError:

@@ -24,9 +24,10 @@ from pipelines.schema import RAGGED
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.autograph import as_is, converted
-from training.model.finite_guard import FiniteGuard, summed
+from training.model.finite_guard import FiniteGuard
 from training.model.gradient_projection import projected
 from training.model.metrics import CompiledMetrics
+from training.model.replica_sums import summed
 from training.model.variables import copies, model_variables, optimizer_variables, optimizers_of
 from training.model.witness import Witness
 
@@ -148,8 +149,8 @@ class TrainingCall:
         _, finite, losses = tf.while_loop(lambda index, *_: index < batches, learn, state)
         applied = finite.stack()
         self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
-        states = [self.strategy.experimental_local_results(state)[0] for state in self.strategy.run(self.metrics.read)]
-        return applied, losses.stack(), states
+        sums = self.strategy.run(self.metrics.read)
+        return applied, losses.stack(), [self.strategy.experimental_local_results(each)[0] for each in sums]
 
     def _record(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         if not self.metrics.separate:

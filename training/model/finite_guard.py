@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from training.model.autograph import as_is, converted
 from training.model.optimizer_steps import OptimizerSteps
+from training.model.replica_sums import summed
 from training.model.variables import optimizers_of
 
 
@@ -135,24 +136,6 @@ class FiniteGuard:
             self._step.verdicts.append(context.merge_call(merged, args=(finite, *present)))
 
         return guarded
-
-
-def summed(context: Any, tensors: Sequence[Any]) -> list[Any]:
-    """Return the tensors' sums over all replicas; those of one type travel together."""
-    sums: list[Any] = [None] * len(tensors)
-    for places in _alike(tensors):
-        total = context.all_reduce(tf.distribute.ReduceOp.SUM, [tensors[place] for place in places])
-        for place, tensor in zip(places, total, strict=True):
-            sums[place] = tensor
-    return sums
-
-
-def _alike(tensors: Sequence[Any]) -> Iterable[Sequence[int]]:
-    """Group the places of tensors that one collective can carry: dense ones by their type; sparse ones stay sparse."""
-    places: dict[Any, list[int]] = {}
-    for place, tensor in enumerate(tensors):
-        places.setdefault((isinstance(tensor, tf.IndexedSlices), tensor.dtype), []).append(place)
-    return places.values()
 
 
 def _guarded_sums(context: Any, tensors: Sequence[Any]) -> list[Any]:

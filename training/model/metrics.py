@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from training.errors import ModelError, gist
 from training.model.autograph import as_is
-from training.model.finite_guard import summed
 from training.model.metric_values import Shown, ValueNames
+from training.model.replica_sums import summed
 from training.model.variables import backing, copies
 
 State = npt.NDArray[np.float64]

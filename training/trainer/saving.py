@@ -158,6 +158,12 @@ class Saving(SaveFigures):
         """Have a command answered by the next save."""
         self._waiting.append(command)
 
+    def put_off(self, command: Save | None, error: CheckpointError) -> None:
+        """Count a save that could not begin as one that failed; the next one that is due tries again."""
+        self._tried_at = self._options.clock()
+        waiting, self._waiting = self._waiting, []
+        self._save_failed([*waiting, *([] if command is None else [command])], error)
+
     def check_finite(self) -> None:
         """Raise StateNotFiniteError if something was learnt since the last save, and the state is not finite."""
         if self._settled_since:

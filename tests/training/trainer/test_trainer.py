@@ -163,6 +163,22 @@ def test_a_failed_save_is_tried_again_when_the_next_is_due_not_after_every_call(
         assert tries == [1061, 1122]
 
 
+def test_a_save_that_is_put_off_answers_who_asked_for_it_and_the_next_one_is_made(tmp_path: Path, topic: Topic) -> None:
+    clock = Clock()
+    with running(tmp_path, topic, policy=EverySeconds(60), clock=clock) as run:
+        topic.produce(SHARE)
+        run.reaches(SHARE)
+        run.ask(Pause())  # its thread then begins no save meanwhile
+        command = Save()
+        run.saving.put_off(command, CheckpointError("no letters"))
+        with pytest.raises(CheckpointError, match="no letters"):
+            command.answer.result(0)
+        assert (run.saving.failed, run.saving.last_error) == (1, "no letters")
+        clock.now += 61
+        run.sees(lambda: len(run.durable) == 2)
+        run.sees(lambda: run.saving.last_error is None)
+
+
 def test_a_failed_last_save_ends_the_training_by_an_error_and_answers_the_stop(tmp_path: Path, topic: Topic) -> None:
     def before_manifest(order: Any) -> None:
         if order.parent is not None:
