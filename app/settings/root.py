@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from app.settings.section import Section
+from app.settings.section import Section, SettingError
 from app.settings.sections.api import ApiSettings
 from app.settings.sections.checkpoints import CheckpointSettings
 from app.settings.sections.kafka import KafkaSettings, derived_group
@@ -63,15 +63,14 @@ class Settings(Section):
         workers, training = self.scale.workers, self.training
         if workers == 1:
             return self
-        if training.batch_size % workers:
-            raise ValueError(
-                f"training.batch_size: {training.batch_size} rows cannot be shared evenly by {workers} workers; "
-                f"write a multiple of {workers}"
-            )
-        if training.deterministic:
-            raise ValueError("training.deterministic: this needs scale.workers: 1")
-        if training.replicas not in {"auto", 1}:
-            raise ValueError(f"training.replicas: {training.replicas} needs scale.workers: 1; write auto")
-        if training.partial_batches == "wait":
-            raise ValueError("training.partial_batches: wait needs scale.workers: 1")
+        problems = {
+            f"training.batch_size is {training.batch_size}, which {workers} workers cannot share evenly; write a "
+            f"multiple of {workers}": training.batch_size % workers,
+            "training.deterministic works with one worker only": training.deterministic,
+            f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
+            "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
+        }
+        for text, applies in problems.items():
+            if applies:
+                raise SettingError("scale", f"{workers} workers: {text}")
         return self
