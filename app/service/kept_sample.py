@@ -11,13 +11,13 @@ import logging
 
 from app.service.sampling import Positions, read_between
 from app.settings import Settings, to_decoder, to_schema
+from consumers.durable_files import replace_durably
 from consumers.errors import MillraceError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk
 from pipelines.decode import decode_chunk
 from pipelines.record_sample import RecordSample, from_document, sample_of, to_document
-from training.checkpoints.files import replace_durably
 from training.checkpoints.folder import Folder
 from training.checkpoints.sealed_json import seal, unseal
 from training.model.probe_rows import ReadSample

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from consumers.durable_files import FileFacts
 from tests.faults.campaigns.mutations import campaign
 from training.checkpoints import inspection, manifest, part_files
-from training.checkpoints.files import FileFacts, read_verified
+from training.checkpoints.files import read_verified
 from training.checkpoints.tensors import decode
 from training.errors import CorruptError
 

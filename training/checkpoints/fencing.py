@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consumers.durable_files import replace_durably, sync_folder
 from consumers.failpoints import failpoint
 from consumers.suggested_command import suggested_command
-from training.checkpoints.files import replace_durably, sync_folder
 from training.checkpoints.folder import Folder
 from training.checkpoints.sealed_json import seal, unseal
 from training.errors import CorruptError

@@ -19,8 +19,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from consumers.durable_files import sync_folder
 from consumers.errors import ConfigError
-from training.checkpoints.files import sync_folder
 
 _NUMBER = re.compile(r"(\d{10,})")
 _LOCK = re.compile(r"lock\.(\d{10,})")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from consumers.durable_files import complaint
 from training.checkpoints.fencing import Terms
-from training.checkpoints.files import complaint
 from training.checkpoints.folder import Folder, Lineage
 from training.checkpoints.manifest import FILE_NAME, Manifest, read_manifest
 from training.errors import CorruptError, NewerFormatError

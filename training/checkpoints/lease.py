@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from consumers.durable_files import is_full
 from consumers.errors import ConfigError
 from training.checkpoints.fencing import begin
-from training.checkpoints.files import is_full
 from training.checkpoints.folder import Folder
 from training.errors import FolderBusyError, PassedError
 

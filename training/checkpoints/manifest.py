@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from consumers.durable_files import FileFacts
 from consumers.records import Partition
-from training.checkpoints.files import FileFacts
 from training.checkpoints.sealed_json import seal, spelt_as_sealed, unseal
 from training.errors import CorruptError, NewerFormatError
 

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from training.checkpoints.files import FileFacts, complaint, read_verified, require_space, write_durably
+from consumers.durable_files import FileFacts, complaint, write_durably
+from training.checkpoints.files import read_verified, require_space
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.parts import Array, PartState, checked_name
 from training.checkpoints.publication import FileSource

@@ -19,12 +19,12 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from consumers.durable_files import sync_folder
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.rounded import rounded_size
 from training.checkpoints.fallback import newest_verified
 from training.checkpoints.fencing import Terms
-from training.checkpoints.files import sync_folder
 from training.checkpoints.folder import Folder
 from training.checkpoints.in_flight import deaths
 from training.checkpoints.inspection import Condition, Inspection, inspect

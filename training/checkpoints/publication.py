@@ -23,9 +23,9 @@ from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 
+from consumers.durable_files import FileFacts, is_full, sync_folder, write_durably
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
-from training.checkpoints.files import FileFacts, is_full, sync_folder, write_durably
 from training.checkpoints.folder import Lineage
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import FILE_NAME, Manifest, Measured, SaveRequest

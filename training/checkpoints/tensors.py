@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
-from training.checkpoints.files import Bytes
+from consumers.durable_files import Bytes
 from training.checkpoints.parts import Array
 from training.errors import UncapturedStateError
 

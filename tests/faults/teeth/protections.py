@@ -342,7 +342,7 @@ TEETH = (
     Tooth(
         row=17,
         missing="A checkpoint is gone on from without reading all of its bytes first.",
-        file="training/checkpoints/files.py",
+        file="consumers/durable_files.py",
         text="            if deep and _hash(file) != expected.sha256:",
         instead="            if deep and size != expected.size:",
         test=f"{_DAMAGE}::test_every_damage_to_every_file_is_found_and_the_parent_is_loaded",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from consumers.durable_files import sync_folder
 from training.checkpoints import CheckpointStore, Folder, FolderLease, StoreOptions, pruning, publication
-from training.checkpoints.files import sync_folder
 from training.checkpoints.manifest import Manifest
 from training.checkpoints.policies import KeepLast
 from training.errors import CheckpointError, PassedError
