@@ -5,7 +5,8 @@
     ├── UnreachableError (ConnectionError)   no answer, or none yet: exit 3, retriable
     ├── TopicMissingError (LookupError)      exit 3
     ├── DataLossError (RuntimeError)  continuing would lose or repeat records: exit 4
-    │   └── TopicRecreatedError       the topic was deleted and created again under the same name
+    │   ├── TopicRecreatedError       the topic was deleted and created again under the same name
+    │   └── ArchiveDamagedError       the archive is not what was written
     ├── SourceError (RuntimeError)    Kafka refuses permanently: authorization, a corrupt log
     └── HandoffBroken (RuntimeError)  the other end of the hand-off failed
 
@@ -65,6 +66,10 @@ class TopicRecreatedError(DataLossError):
         """The first offset that each affected partition has now."""
         self.fatal = fatal
         """Whether the trainer must end; False where the settings permit to start at the first record."""
+
+
+class ArchiveDamagedError(DataLossError):
+    """A shard of the archive, or the file that describes it, is not what was written."""
 
 
 class SourceError(MillraceError, RuntimeError):

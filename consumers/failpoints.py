@@ -50,6 +50,9 @@ NAMES: Mapping[str, str] = {
     "group.before_share": "all workers have agreed to save, this one has given nothing yet",
     "group.after_share": "all have given their shares, the chief has not begun the save",
     "group.before_stream": "the chief's state is taken over, nothing was fetched",
+    "archive.after_data": "a shard is written and synced under a temporary name, its description is not",
+    "archive.after_facts": "the shard's description is durable, the shard has no name yet",
+    "archive.after_rename": "the shard has its name, which is not synced",
 }
 """Every failpoint, and what is true when it is passed."""
 

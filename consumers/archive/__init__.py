@@ -1,0 +1,1 @@
+"""The archive: whole records of Kafka's topics in files, which outlive Kafka's retention. Imports no TensorFlow."""

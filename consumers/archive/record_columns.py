@@ -1,0 +1,127 @@
+"""The columns of archived records, between arrow's tables and the shape of a chunk. Pure; runs anywhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from consumers.records import Chunk, Headers, Int64s
+
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field(
+            "headers",
+            pa.list_(
+                pa.field(
+                    "element",
+                    pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]),
+                    nullable=False,
+                )
+            ),
+            nullable=False,
+        ),
+    ]
+)
+"""What a shard holds of each record: everything that Kafka has of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """Records of one partition in order of offsets, in the shape of a `Chunk`."""
+
+    offsets: Int64s
+    timestamps: Int64s
+    """Kafka's timestamps, in milliseconds since 1970."""
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def to_table(chunks: Sequence[Chunk]) -> pa.Table:
+    """Return the records of some chunks as one table."""
+    return pa.Table.from_batches([_batch(chunk) for chunk in chunks], SCHEMA).combine_chunks()
+
+
+def from_table(table: pa.Table) -> RecordColumns:
+    """Return a table's records as columns."""
+    (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
+    return RecordColumns(
+        offsets=_int64s(batch.column("offset")),
+        timestamps=_int64s(batch.column("timestamp")),
+        keys=_bytes(batch.column("key")),
+        values=_bytes(batch.column("value")),
+        headers=_headers(batch.column("headers")),
+    )
+
+
+def _batch(chunk: Chunk) -> pa.RecordBatch:
+    timestamps = pa.array(chunk.timestamps, pa.int64()).cast(SCHEMA.field("timestamp").type)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(chunk.offsets, pa.int64()),
+            timestamps,
+            pa.array(chunk.keys, pa.binary()) if any(chunk.keys) else _without_bytes(chunk.keys),
+            pa.array(chunk.values, pa.binary()),
+            _headers_array(chunk.headers),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _without_bytes(keys: Sequence[bytes | None]) -> pa.Array:
+    """Return a column of keys of which each is empty or missing."""
+    if b"" in keys:
+        return pa.array(keys, pa.binary())
+    return pa.nulls(len(keys), pa.binary())
+
+
+def _headers_array(headers: Sequence[Headers]) -> pa.Array:
+    kind = SCHEMA.field("headers").type
+    # Most topics have no headers at all, and a loop over the records would cost as much as the values.
+    if not any(headers):
+        return pa.ListArray.from_arrays(np.zeros(len(headers) + 1, np.int32), _pairs([]), type=kind)
+    ends = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum([len(record_headers) for record_headers in headers], out=ends[1:])
+    return pa.ListArray.from_arrays(ends, _pairs([pair for each in headers for pair in each]), type=kind)
+
+
+def _pairs(pairs: Sequence[tuple[str, bytes]]) -> pa.StructArray:
+    kind = SCHEMA.field("headers").type.value_type
+    names = pa.array([name for name, _ in pairs], pa.string())
+    values = pa.array([value for _, value in pairs], pa.binary())
+    return pa.StructArray.from_arrays([names, values], fields=list(kind))
+
+
+def _int64s(column: pa.Array) -> Int64s:
+    numbers: Int64s = column.cast(pa.int64()).to_numpy()
+    return numbers
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    if column.null_count == len(column):
+        return [None] * len(column)
+    # Through numpy: to_pylist makes a scalar of each element first, and takes five times as long.
+    values: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
+    return values
+
+
+def _headers(column: pa.ListArray) -> list[Headers]:
+    pairs = column.flatten()
+    if not len(pairs):
+        return [()] * len(column)
+    names = pairs.field(0).to_numpy(zero_copy_only=False).tolist()
+    values = _bytes(pairs.field(1))
+    every: list[Any] = list(zip(names, values, strict=True))
+    # The offsets of a slice do not begin at 0, but its flattened elements do.
+    ends = (column.offsets.to_numpy() - column.offsets[0].as_py()).tolist()
+    return [tuple(every[start:end]) for start, end in pairwise(ends)]

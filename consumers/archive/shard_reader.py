@@ -1,0 +1,89 @@
+"""Reads the records of shards: in order from an offset, or any piece of one, for readers of several at a time.
+
+A piece is what a shard was written in, about 8 MiB of records; in Parquet it is a row group. Owns nothing between two
+pieces; runs on any thread, on several at once, and without the interpreter's lock while arrow reads and decompresses.
+What is damaged raises ArchiveDamagedError: each page of a Parquet file has a checksum, which is compared here. The
+SHA-256 of the whole file is compared by `complaint_about` only.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from consumers.archive.record_columns import SCHEMA, RecordColumns, from_table
+from consumers.archive.shards import Shard
+from consumers.durable_files import FileFacts, complaint
+from consumers.errors import ArchiveDamagedError
+from consumers.suggested_command import suggested_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPiece:
+    """A part of a shard that can be read by itself."""
+
+    shard: Shard
+    index: int
+    """Its place within the shard, from 0."""
+    first: int
+    """The offset of its first record."""
+    last: int
+    """The offset of its last record."""
+    records: int
+
+
+def pieces(shard: Shard) -> tuple[ShardPiece, ...]:
+    """Return the pieces of a shard in order of offsets. Reads no records."""
+    metadata = _open(shard).metadata
+    found = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        offsets = group.column(0).statistics
+        found.append(
+            ShardPiece(shard=shard, index=index, first=offsets.min, last=offsets.max, records=group.num_rows),
+        )
+    return tuple(found)
+
+
+def read_piece(piece: ShardPiece, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return a piece as an arrow table of `SCHEMA`, or of the columns that are named, which alone are read."""
+    shard = piece.shard
+    try:
+        return _open(shard).read_row_group(piece.index, columns=columns, use_threads=False)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _damaged(shard, str(error)) from error
+
+
+def read(shard: Shard, from_offset: int = 0) -> Iterator[RecordColumns]:
+    """Yield the records of a shard from an offset on, a piece at a time, in the shape of a chunk."""
+    for piece in pieces(shard):
+        if piece.last < from_offset:
+            continue
+        table = read_piece(piece)
+        if piece.first < from_offset:
+            table = table.slice(int(table.column("offset").to_numpy().searchsorted(from_offset)))
+        yield from_table(table)
+
+
+def complaint_about(shard: Shard, *, deep: bool) -> str | None:
+    """Describe what is wrong with a shard's file; None where nothing is. Only a deep look reads and hashes it."""
+    return complaint(shard.path, FileFacts(shard.size, shard.sha256), deep=deep)
+
+
+def _open(shard: Shard) -> pq.ParquetFile:
+    problem = complaint_about(shard, deep=False)
+    if problem is not None:
+        raise _damaged(shard, problem)
+    try:
+        file = pq.ParquetFile(shard.path, page_checksum_verification=True)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _damaged(shard, str(error)) from error
+    if file.schema_arrow != SCHEMA or file.metadata.num_rows != shard.records:
+        raise _damaged(shard, "its columns or its number of records are others than were written")
+    return file
+
+
+def _damaged(shard: Shard, why: str) -> ArchiveDamagedError:
+    check = suggested_command("archive", "verify")
+    return ArchiveDamagedError(f"{shard.path} cannot be read: {why}; see `{check}`, and restore it from a copy")

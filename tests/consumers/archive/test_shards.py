@@ -1,0 +1,144 @@
+"""Shards: what was written is read back, and a kill or a full disk leaves whole shards or none."""
+
+import errno
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from consumers.archive.shard_reader import complaint_about, pieces, read, read_piece
+from consumers.archive.shard_writer import OpenShard
+from consumers.archive.shards import leftovers, listing, survey
+from consumers.errors import ArchiveDamagedError
+from consumers.failpoints import NAMES, VARIABLE
+from tests.consumers.archive.records import CLICKS, chunk, headers, key, never, shard_of, value
+
+POINTS = [name for name in NAMES if name.startswith("archive.")]
+
+
+def offsets_read(folder: Path, from_offset: int = 0) -> list[int]:
+    """Read the whole archive, compare each record, and return the offsets."""
+    found = []
+    for shard in listing(folder):
+        for columns in read(shard, from_offset):
+            offsets = columns.offsets.tolist()
+            assert columns.timestamps.tolist() == [1_700_000_000_000 + offset for offset in offsets]
+            assert list(columns.keys) == list(map(key, offsets))
+            assert list(columns.values) == list(map(value, offsets))
+            assert list(map(tuple, columns.headers)) == list(map(headers, offsets))
+            found += offsets
+    return found
+
+
+def test_a_shard_gives_back_every_record_as_it_was(tmp_path: Path) -> None:
+    present = [3, 4, 5, 9, 10]
+    written = shard_of(tmp_path, [chunk(3, 12, present), chunk(12, 20)])
+    (found,) = listing(tmp_path)
+    assert found == written
+    assert found.path.name == "00000000000000000003-00000000000000000019.parquet"
+    assert (found.first, found.next_offset, found.records) == (3, 20, 13)
+    assert (found.earliest_ms, found.latest_ms) == (1_700_000_000_003, 1_700_000_000_019)
+    assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()
+    assert offsets_read(tmp_path) == [*present, *range(12, 20)]
+
+
+@pytest.mark.parametrize("start", [0, 4, 5, 11, 12, 15, 19, 20])
+def test_reading_begins_at_any_offset(start: int, tmp_path: Path) -> None:
+    shard_of(tmp_path, [chunk(3, 12, [3, 4, 5, 9, 10]), chunk(12, 20)])
+    assert offsets_read(tmp_path, start) == [at for at in [3, 4, 5, 9, 10, *range(12, 20)] if at >= start]
+
+
+def test_a_piece_is_read_by_itself_with_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    shard = shard_of(tmp_path, [chunk(0, 10), chunk(10, 25)])
+    assert [(piece.first, piece.last, piece.records) for piece in pieces(shard)] == [(0, 9, 10), (10, 24, 15)]
+    table = read_piece(pieces(shard)[1], ["value"])
+    assert table.column_names == ["value"]
+    assert table.column("value").to_pylist() == [value(offset) for offset in range(10, 25)]
+
+
+def test_shards_are_listed_in_order_of_offsets_whatever_their_length(tmp_path: Path) -> None:
+    for start, end in [(1_000_000, 1_000_010), (0, 9), (9, 1_000_000)]:
+        shard_of(tmp_path, [chunk(start, end, [start])])
+    assert [shard.first for shard in listing(tmp_path)] == [0, 9, 1_000_000]
+    assert sorted(path.name for path in (tmp_path / "clicks/0").glob("*.parquet")) == [
+        shard.path.name for shard in listing(tmp_path)
+    ]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none(point: str, tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from tests.consumers.archive.records import *; "
+        f"shard_of(Path({str(tmp_path)!r}), [chunk(0, 10)])"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, VARIABLE: f"{point}=kill"}, timeout=60, check=False
+    )
+    assert killed.returncode == -9
+    assert offsets_read(tmp_path) == (list(range(10)) if point == "archive.after_rename" else [])
+    for path in leftovers(tmp_path):
+        path.unlink()
+    if not listing(tmp_path):
+        shard_of(tmp_path, [chunk(0, 12)])
+    (shard,) = listing(tmp_path)
+    assert sorted(shard.path.parent.iterdir()) == sorted([shard.path, shard.facts_path])
+
+
+def test_a_full_disk_is_waited_out_and_the_shard_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[OSError] = []
+    writes: list[int] = []
+    write = os.write
+
+    def short_or_full(handle: int, raw: memoryview) -> int:
+        writes.append(len(raw))
+        if len(writes) % 3 == 0:
+            raise OSError(errno.ENOSPC, "no room")
+        return write(handle, raw[: max(1, len(raw) // 2)])
+
+    monkeypatch.setattr(os, "write", short_or_full)
+    shard = OpenShard(tmp_path, CLICKS, 0, "parquet", waits.append)
+    shard.add(chunk(0, 500))
+    closed = shard.close()
+    monkeypatch.undo()
+    assert waits
+    assert closed.sha256 == hashlib.sha256(closed.path.read_bytes()).hexdigest()
+    assert offsets_read(tmp_path) == list(range(500))
+
+
+def test_a_shard_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    shard = OpenShard(tmp_path, CLICKS, 0, "parquet", never)
+    shard.add(chunk(0, 10))
+    shard.flush()
+    shard.abandon()
+    assert list((tmp_path / "clicks/0").iterdir()) == []
+
+
+@pytest.mark.parametrize("at", [4, 200, 400, -6, -1])
+def test_a_changed_byte_is_found_and_never_read_as_a_record(at: int, tmp_path: Path) -> None:
+    shard = shard_of(tmp_path, [chunk(0, 10)])
+    raw = bytearray(shard.path.read_bytes())
+    raw[at] ^= 1
+    shard.path.write_bytes(raw)
+    assert "SHA-256" in (complaint_about(shard, deep=True) or "")
+    with pytest.raises(ArchiveDamagedError):
+        assert offsets_read(tmp_path) == list(range(10))
+
+
+def test_a_shard_that_nothing_describes_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    first, second = (shard_of(tmp_path, [chunk(start, start + 10)]) for start in (0, 10))
+    first.facts_path.unlink()
+    found = survey(tmp_path)
+    assert found.shards == (second,)
+    assert first.path.name in found.problems[0]
+    with pytest.raises(ArchiveDamagedError, match=r"00009\.json"):
+        listing(tmp_path)
+
+
+def test_shards_that_overlap_are_refused(tmp_path: Path) -> None:
+    shard_of(tmp_path, [chunk(0, 10)])
+    shard_of(tmp_path, [chunk(9, 20)])
+    with pytest.raises(ArchiveDamagedError, match="begins within"):
+        listing(tmp_path)
