@@ -7,6 +7,7 @@
     ├── DataLossError (RuntimeError)  continuing would lose or repeat records: exit 4
     │   ├── TopicRecreatedError       the topic was deleted and created again under the same name
     │   └── ArchiveDamagedError       the archive is not what was written
+    ├── ArchiveBusyError (RuntimeError)      another process archives into the folder: exit 4
     ├── SourceError (RuntimeError)    Kafka refuses permanently: authorization, a corrupt log
     └── HandoffBroken (RuntimeError)  the other end of the hand-off failed
 
@@ -70,6 +71,12 @@ class TopicRecreatedError(DataLossError):
 
 class ArchiveDamagedError(DataLossError):
     """A shard of the archive, or the file that describes it, is not what was written."""
+
+
+class ArchiveBusyError(MillraceError, RuntimeError):
+    """Another process writes into the archive's folder."""
+
+    exit_code = 4
 
 
 class SourceError(MillraceError, RuntimeError):

@@ -15,7 +15,7 @@ def verbs() -> dict[str, Any]:
 
     def under(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         inner = getattr(command, "commands", None)
-        if inner is None:
+        if inner is None or getattr(command, "invoke_without_command", False):
             yield " ".join(path), command
         for name, one in (inner or {}).items():
             yield from under(one, (*path, name))

@@ -49,6 +49,10 @@ VERBS: Mapping[str, Verb] = {
     "rewind": Verb(
         "app.cli.rewind:rewind", "Go back to a checkpoint and resume from there; the records after it are read again."
     ),
+    "archive": Verb(
+        "app.cli.archive:archive",
+        "Write what the topics hold to files that outlive Kafka's retention; list, verify and prune them.",
+    ),
     "dead-letters": Verb(
         "app.cli.dead_letters:dead_letters", "List the records that were set aside, show why, and send them again."
     ),

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from app.settings.section import Section, SettingError
 from app.settings.sections.api import ApiSettings
+from app.settings.sections.archive import ArchiveSettings
 from app.settings.sections.checkpoints import CheckpointSettings
 from app.settings.sections.kafka import KafkaSettings, derived_group
 from app.settings.sections.limits import LimitSettings
@@ -45,6 +46,9 @@ class Settings(Section):
     scale: ScaleSettings = Field(ScaleSettings(), description="How many processes learn it together.")
     memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
     checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")
+    archive: ArchiveSettings = Field(
+        ArchiveSettings(), description="Where the topics' records are kept beyond Kafka's retention."
+    )
     api: ApiSettings = Field(ApiSettings(), description="The HTTP side of the service.")
     stop: StopSettings = Field(StopSettings(), description="How the service ends.")
     limits: LimitSettings = Field(

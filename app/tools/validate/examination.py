@@ -6,6 +6,7 @@ from pathlib import Path
 from app.service.kept_sample import RecordSamples
 from app.settings import Settings, load
 from app.settings.errors import SettingsError
+from app.tools.validate.archive_check import archive_check
 from app.tools.validate.certificate_check import certificate_check
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
@@ -30,6 +31,8 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
         yield certificate_check(settings.api.tls)
     bounds = yield from kafka_checks(settings)
     sample = None if bounds is None else bounds.sample
+    if settings.archive.path is not None:
+        yield archive_check(settings.archive.path)
     learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))
     yield from folder_checks(settings, learner, bounds)
 

@@ -31,6 +31,7 @@ from training.telemetry.phases import Phase
 
 NO_JSON = {
     "run": "it is the service: logs.format says how it speaks",
+    "archive": "it is a process that runs: logs.format says how it speaks",
     "config schema": "it prints JSON and nothing else",
     "completion": "it prints a shell's script and nothing else",
 }

@@ -1,0 +1,138 @@
+"""`millrace archive`: writes what the topics hold to files; lists, verifies and prunes them."""
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.config_file import ConfigFile, config_file
+from app.cli.options import Json, loaded
+from app.cli.render import archived
+from app.cli.render.tables import print_table
+from app.service.logs import configure
+from app.service.process_tuning import spare_the_collector
+from app.service.signals import Signals
+from app.settings import load
+from app.settings.units import parse_duration
+from app.tools.archive import archive as run_archiver
+from app.tools.archive import archive_folder
+from consumers.archive.archive_account import prunable, remove
+from consumers.archive.shard_reader import complaint_about
+from consumers.archive.shards import listing as listed
+from consumers.archive.shards import survey
+from consumers.errors import ArchiveDamagedError
+from consumers.kafka.positions import parse_until
+
+log = logging.getLogger(__name__)
+
+archive = typer.Typer(invoke_without_command=True)
+
+
+@archive.callback()
+def archiving(
+    context: typer.Context,
+    file: ConfigFile = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Archive up to this point and exit: now, a time, or offsets as in clicks:0=123,clicks:1=77."),
+    ] = None,
+) -> None:
+    """Write what the topics hold to files that outlive Kafka's retention; list, verify and prune them.
+
+    Without a command it archives until it is stopped, and resumes where the last files end. Nothing is committed. On
+    Ctrl-C or SIGTERM it closes the open files and exits 0. Example: millrace archive -c clicks.yaml
+    """
+    if context.invoked_subcommand is not None:
+        if file is not None or until is not None:
+            raise typer.BadParameter(f"write it after {context.invoked_subcommand}", param_hint="-c, --until")
+        return
+    signals = Signals()
+    signals.install()
+    end = None if until is None else parse_until(until)
+    notes: list[str] = []
+    found = load(config_file(file, notes.append))
+    logs = found.settings.logs
+    configure(name=found.settings.name, form=logs.format, level=logs.level)
+    for text in notes:
+        log.info("%s", text)
+    for warning in found.warnings:
+        log.warning("%s", warning)
+    spare_the_collector()
+    signals.begin()
+    run_archiver(found.settings, end, signals.asked)
+
+
+@archive.command("list")
+def listing(file: ConfigFile = None, as_json: Json = False) -> None:
+    """List what the archive holds of each partition, and what Kafka had removed before it was archived.
+
+    Example: millrace archive list -c clicks.yaml
+    """
+    found = survey(_folder(file))
+    if as_json:
+        typer.echo(json.dumps(archived.as_json(found), indent=2))
+        return
+    if found.shards:
+        print_table(archived.HEADINGS, archived.rows(found))
+    else:
+        typer.echo("the archive is empty")
+    for line in archived.remarks(found):
+        typer.echo(line)
+
+
+@archive.command()
+def verify(file: ConfigFile = None, as_json: Json = False) -> None:
+    """Read and hash every byte. Exits 4 if a file is not what was written.
+
+    Example: millrace archive verify -c clicks.yaml
+    """
+    found = survey(_folder(file))
+    complaints = [complaint_about(shard, deep=True) for shard in found.shards]
+    problems = [*found.problems, *(f"{s.path}: {why}" for s, why in zip(found.shards, complaints, strict=True) if why)]
+    if as_json:
+        good = sum(complaint is None for complaint in complaints)
+        typer.echo(json.dumps({"verified": good, "problems": problems}, indent=2))
+    else:
+        for problem in problems:
+            typer.echo(problem)
+        typer.echo(f"{complaints.count(None):,} shards are what was written; {len(problems):,} are not")
+    if problems:
+        raise ArchiveDamagedError(
+            f"{len(problems)} shards are damaged: restore them from a copy; as they are, their records are not read"
+        )
+
+
+@archive.command()
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Remove what is older than this, as in 90d.")
+    ],
+    file: ConfigFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the oldest shards, of which each record is older than an age; an archiver may run meanwhile.
+
+    The last shard of each partition stays: it says where the archiver resumes. Example:
+    millrace archive prune -c clicks.yaml --older-than 90d
+    """
+    folder = _folder(file)
+    try:
+        before_ms = round((time.time() - parse_duration(older_than)) * 1000)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--older-than") from None
+    found = prunable(listed(folder), before_ms)
+    if not dry_run:
+        remove(found)
+    if as_json:
+        removed = [archived.shard_as_json(one) for one in found]
+        typer.echo(json.dumps({"dry_run": dry_run, "removed": removed}, indent=2))
+    else:
+        typer.echo(archived.pruned_in_words(found, dry_run=dry_run))
+
+
+def _folder(file: Path | None) -> Path:
+    return archive_folder(loaded(file).settings)

@@ -1,0 +1,173 @@
+"""The archiver: a process of its own that writes what the topics hold to shards, and resumes where the last ones end.
+
+Owns the source with its thread `consumer`, the hand-off, and the open shards; shards are written on the main thread.
+While the disk is full, the main thread waits, the hand-off fills, and the source stops polling; while Kafka is away,
+the source waits. Nothing is committed: the listing of the folder says where each partition resumes. It ends when it is
+asked to, or at `until`: then the open shards are closed. When it is killed, Kafka still has what no closed shard holds.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.settings import Settings
+from app.settings.connection import kafka_options
+from consumers.archive.archive_lock import ArchiveLock
+from consumers.archive.archiver import ArchiveOptions, Archiver
+from consumers.archive.shards import Shard, listing, next_offsets
+from consumers.error_texts import first_clause
+from consumers.errors import ConfigError, DataLossError, HandoffBroken, HandoffEmpty, HandoffEnded, MillraceError
+from consumers.handoff import Handoff, ReceiveEnd
+from consumers.kafka.positions import Earliest, Until
+from consumers.kafka.source import KafkaSource
+from consumers.records import Partition
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 15.0
+_STOP_S = 5.0
+_TICK_S = 0.5
+_ROOM_RETRY_S = 1.0
+_REPEAT_S = 60.0
+"""How often the log repeats that the disk is full, or that Kafka is away."""
+_HANDOFF_SHARE, _SHARDS_SHARE = 0.35, 0.45
+"""Portions of the memory limit; the client's buffers and what arrow makes of a piece get the rest."""
+
+
+class GivenUpError(MillraceError, RuntimeError):
+    """The archiver was asked to end while the disk was full."""
+
+
+def archive_folder(settings: Settings) -> Path:
+    """Return the archive's folder. Raises ConfigError where none is set."""
+    if settings.archive.path is None:
+        raise ConfigError("archive.path is not set, so there is no archive: name a folder for it in the config file")
+    return settings.archive.path
+
+
+def archive(settings: Settings, until: Until | None, asked: threading.Event) -> None:
+    """Archive until `asked` is set, or up to `until`."""
+    folder = archive_folder(settings)
+    try:
+        _archive_into(folder, settings, until, asked)
+    except OSError as error:
+        if isinstance(error, MillraceError):
+            raise
+        raise ConfigError(f"archive.path: cannot write to {folder}: {error.strerror or error}") from error
+
+
+def _archive_into(folder: Path, settings: Settings, until: Until | None, asked: threading.Event) -> None:
+    with ArchiveLock(folder) as lock:
+        if left := lock.remove_leftovers():
+            log.info("removed %d files that an earlier archiver has left half written", left)
+        shards = [shard for shard in listing(folder) if shard.partition.topic in settings.kafka.topics]
+        with _source(settings) as source:
+            _run(settings, source, shards, until, asked)
+
+
+def _run(
+    settings: Settings, source: KafkaSource, shards: list[Shard], until: Until | None, asked: threading.Event
+) -> None:
+    positions = {**source.resolve_start(Earliest()), **next_offsets(shards)}
+    ends = None if until is None else source.resolve_until(until)
+    handoff = Handoff(capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(positions)))
+    archiver = Archiver(_options(settings), _FullDisk(archive_folder(settings), asked).wait)
+    with closing(handoff):
+        fingerprints = {shard.partition: shard.fingerprint for shard in shards}
+        source.begin(1, positions, handoff, ends, fingerprints)
+        log.info("archiving %s from %s", ", ".join(settings.kafka.topics), _listed(positions))
+        try:
+            _receive(handoff, archiver, _Outages(source), asked)
+            archiver.close_all()
+        except HandoffBroken as broken:
+            archiver.close_all()
+            raise _explained(broken, archive_folder(settings)) from broken
+        finally:
+            if given_up := archiver.abandon_all():
+                log.warning("%d records are in no closed shard: the next start reads them from Kafka again", given_up)
+            totals = archiver.totals
+            log.info("archived %d records in %d shards; %d were lost", totals.records, totals.shards, totals.lost)
+
+
+def _receive(handoff: ReceiveEnd, archiver: Archiver, outages: "_Outages", asked: threading.Event) -> None:
+    """Archive chunks until the stream ends, or the process is asked to."""
+    while not asked.is_set():
+        try:
+            archiver.add(handoff.receive(_TICK_S))
+        except HandoffEmpty:
+            outages.look()
+        except HandoffEnded:
+            return
+        archiver.close_aged()
+
+
+def _options(settings: Settings) -> ArchiveOptions:
+    archive = settings.archive
+    return ArchiveOptions(
+        folder=archive_folder(settings),
+        format=archive.format,
+        shard_bytes=archive.shard_size,
+        shard_age_s=archive.shard_age,
+        memory_bytes=int(settings.memory.limit * _SHARDS_SHARE),
+    )
+
+
+@contextmanager
+def _source(settings: Settings) -> Iterator[KafkaSource]:
+    # What retention has removed is a gap of the archive, and a reason to go on: the rest must not be lost too.
+    source = KafkaSource(replace(kafka_options(settings.kafka), out_of_range="earliest", on_recreated="fail"))
+    source.start(_CONNECT_S)
+    try:
+        yield source
+    finally:
+        source.stop(_STOP_S)
+
+
+def _explained(broken: HandoffBroken, folder: Path) -> MillraceError:
+    """Return the source's error with the way out that an archive has."""
+    if isinstance(broken.why, DataLossError):
+        return DataLossError(
+            f"{first_clause(str(broken.why))}. The shards in {folder} go on from other records than Kafka has now: "
+            "move the topic's folder away, or archive into another one (archive.path)"
+        )
+    return broken
+
+
+def _listed(positions: Mapping[Partition, int]) -> str:
+    return ", ".join(f"{partition} at {offset}" for partition, offset in sorted(positions.items()))
+
+
+@dataclass(slots=True)
+class _FullDisk:
+    """Waits while the disk is full."""
+
+    folder: Path
+    asked: threading.Event
+    reported_at: float = -_REPEAT_S
+
+    def wait(self, error: OSError) -> None:
+        """Wait a moment before the next attempt, and log now and then why. Raises GivenUpError at a stop."""
+        if time.monotonic() - self.reported_at >= _REPEAT_S:
+            self.reported_at = time.monotonic()
+            log.warning("%s: waiting for room in %s; nothing is lost while Kafka has it", error.strerror, self.folder)
+        if self.asked.wait(_ROOM_RETRY_S):
+            raise GivenUpError(f"{self.folder} has no room for what was read: make room and start the archiver again")
+
+
+@dataclass(slots=True)
+class _Outages:
+    """Logs now and then that Kafka is away."""
+
+    source: KafkaSource
+    reported_at: float = -_REPEAT_S
+
+    def look(self) -> None:
+        """Log the source's trouble, if it has any."""
+        found = self.source.statistics()
+        if not found.connected and found.last_error and time.monotonic() - self.reported_at >= _REPEAT_S:
+            self.reported_at = time.monotonic()
+            log.warning("Kafka is away: %s", found.last_error)

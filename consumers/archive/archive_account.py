@@ -1,0 +1,87 @@
+"""What an archive holds by partition: its range, its size, and the gaps between its shards. Pure; runs anywhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import attrgetter
+from pathlib import Path
+
+from consumers.archive.shards import Shard
+from consumers.durable_files import sync_folder
+from consumers.records import Partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Offsets between two shards, which are in neither: Kafka's retention removed them before they were archived."""
+
+    partition: Partition
+    first: int
+    next_offset: int
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets it has; compaction may have removed some of their records before."""
+        return self.next_offset - self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedPartition:
+    """What the archive holds of one partition."""
+
+    partition: Partition
+    shards: tuple[Shard, ...]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def records(self) -> int:
+        """How many records."""
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its shards."""
+        return sum(shard.size for shard in self.shards)
+
+
+def by_partition(shards: Sequence[Shard]) -> list[ArchivedPartition]:
+    """Return what a sorted listing holds of each partition."""
+    return [
+        ArchivedPartition(partition=partition, shards=(own := tuple(group)), gaps=_gaps(own))
+        for partition, group in groupby(shards, attrgetter("partition"))
+    ]
+
+
+def _gaps(shards: Sequence[Shard]) -> tuple[Gap, ...]:
+    return tuple(
+        Gap(partition=after.partition, first=before.next_offset, next_offset=after.first)
+        for before, after in pairwise(shards)
+        if before.next_offset < after.first
+    )
+
+
+def prunable(shards: Sequence[Shard], before_ms: int) -> list[Shard]:
+    """Return the shards of which each record is older than a time, from each partition's first shard on.
+
+    The last shard of a partition stays, as it says where the archiver resumes; so do shards behind one that stays, so
+    that no gap arises.
+    """
+    found: list[Shard] = []
+    for archived in by_partition(shards):
+        for shard in archived.shards[:-1]:
+            if shard.latest_ms >= before_ms:
+                break
+            found.append(shard)
+    return found
+
+
+def remove(shards: Sequence[Shard]) -> None:
+    """Remove shards durably, the last one first, so that a kill leaves no gap that pruning has made."""
+    homes: set[Path] = set()
+    for shard in reversed(shards):
+        shard.path.unlink(missing_ok=True)
+        homes.add(shard.path.parent)
+    for home in homes:
+        sync_folder(home)
+    for shard in shards:
+        shard.facts_path.unlink(missing_ok=True)

@@ -1,0 +1,110 @@
+"""The archiver: when a shard is closed, how much memory it takes, and what a full disk does to it."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from consumers.archive.archive_account import by_partition, prunable, remove
+from consumers.archive.archiver import ArchiveOptions, Archiver
+from consumers.archive.shard_reader import pieces
+from consumers.archive.shards import leftovers, listing
+from consumers.kafka.chunking import empty_chunk
+from consumers.records import Partition
+from tests.consumers.archive.records import CLICKS, chunk, never, shard_of
+from tests.consumers.archive.test_shards import offsets_read
+
+OTHER = Partition("clicks", 1)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def options(folder: Path, **changed: int) -> ArchiveOptions:
+    defaults = {"shard_bytes": 2**30, "shard_age_s": 3600, "memory_bytes": 2**30}
+    return ArchiveOptions(folder=folder, format="parquet", **{**defaults, **changed})
+
+
+def test_a_shard_is_closed_at_its_size_and_the_next_one_begins_there(tmp_path: Path) -> None:
+    archiver = Archiver(options(tmp_path, shard_bytes=1, memory_bytes=1), never)
+    for start in (0, 10, 20):
+        archiver.add(chunk(start, start + 10))
+    assert [(shard.first, shard.next_offset) for shard in listing(tmp_path)] == [(0, 10), (10, 20), (20, 30)]
+
+
+def test_a_shard_is_closed_at_its_age_which_begins_with_its_first_record(tmp_path: Path) -> None:
+    clock = Clock()
+    archiver = Archiver(options(tmp_path, shard_age_s=60), never, clock)
+    archiver.add(empty_chunk(CLICKS, 1, start=0, end=5, fetched_at=0.0))
+    clock.now = 100.0
+    archiver.close_aged()
+    archiver.add(chunk(5, 10))
+    clock.now = 159.0
+    archiver.close_aged()
+    assert listing(tmp_path) == []
+    clock.now = 160.0
+    archiver.close_aged()
+    assert [(shard.first, shard.next_offset, shard.records) for shard in listing(tmp_path)] == [(0, 10, 5)]
+
+
+def test_what_all_partitions_collect_together_is_bounded(tmp_path: Path) -> None:
+    archiver = Archiver(options(tmp_path, memory_bytes=8_000), never)
+    for start in range(0, 100, 10):
+        for partition in (CLICKS, OTHER):
+            archiver.add(chunk(start, start + 10, partition=partition))
+    archiver.close_all()
+    first, second = listing(tmp_path)
+    assert len(pieces(first)) > 1
+    assert len(pieces(second)) > 1
+    assert offsets_read(tmp_path) == [*range(100), *range(100)]
+
+
+def test_offsets_that_retention_removed_end_a_shard_and_are_counted(tmp_path: Path) -> None:
+    archiver = Archiver(options(tmp_path), never)
+    archiver.add(chunk(0, 10))
+    archiver.add(empty_chunk(CLICKS, 1, start=10, end=17, fetched_at=0.0, lost=7))
+    archiver.add(chunk(17, 20))
+    archiver.close_all()
+    assert [(shard.first, shard.next_offset) for shard in listing(tmp_path)] == [(0, 10), (17, 20)]
+    assert archiver.totals.lost == 7
+
+
+def test_a_stop_while_the_disk_is_full_leaves_no_half_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class StoppedError(Exception):
+        pass
+
+    def stop(_error: OSError) -> None:
+        raise StoppedError
+
+    def full(_handle: int, _raw: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    archiver = Archiver(options(tmp_path), stop)
+    archiver.add(chunk(0, 10))
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoppedError):
+        archiver.close_all()
+    assert archiver.abandon_all() == 10
+    monkeypatch.undo()
+    assert listing(tmp_path) == []
+    assert list(leftovers(tmp_path)) == []
+
+
+def test_prune_removes_whole_old_shards_from_the_front_and_never_the_last(tmp_path: Path) -> None:
+    for start in (0, 10, 20, 30):
+        shard_of(tmp_path, [chunk(start, start + 10)])
+    old = 1_700_000_000_000
+    assert [shard.first for shard in prunable(listing(tmp_path), old + 20)] == [0, 10]
+    assert [shard.first for shard in prunable(listing(tmp_path), old + 1000)] == [0, 10, 20]
+    remove(prunable(listing(tmp_path), old + 20))
+    (archived,) = by_partition(listing(tmp_path))
+    assert [shard.first for shard in archived.shards] == [20, 30]
+    assert archived.gaps == ()
+    assert list(leftovers(tmp_path)) == []
