@@ -30,6 +30,7 @@ SCHEMA = pa.schema(
     ]
 )
 """What a shard holds of each record: everything that Kafka has of it."""
+EMPTY = SCHEMA.empty_table()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,28 @@ class RecordColumns:
     def __len__(self) -> int:
         return len(self.values)
 
+    def behind(self, offset: int) -> "RecordColumns":
+        """Return the records at this offset and behind it."""
+        at = int(self.offsets.searchsorted(offset))
+        if at == 0:
+            return self
+        return RecordColumns(
+            offsets=self.offsets[at:],
+            timestamps=self.timestamps[at:],
+            keys=self.keys[at:],
+            values=self.values[at:],
+            headers=self.headers[at:],
+        )
+
 
 def to_table(chunks: Sequence[Chunk]) -> pa.Table:
     """Return the records of some chunks as one table."""
     return pa.Table.from_batches([_batch(chunk) for chunk in chunks], SCHEMA).combine_chunks()
+
+
+def to_arrow(columns: RecordColumns) -> pa.Table:
+    """Return columns as a table."""
+    return pa.Table.from_batches([_batch(columns)], SCHEMA)
 
 
 def from_table(table: pa.Table) -> RecordColumns:
@@ -64,7 +83,7 @@ def from_table(table: pa.Table) -> RecordColumns:
     )
 
 
-def _batch(chunk: Chunk) -> pa.RecordBatch:
+def _batch(chunk: Chunk | RecordColumns) -> pa.RecordBatch:
     timestamps = pa.array(chunk.timestamps, pa.int64()).cast(SCHEMA.field("timestamp").type)
     return pa.RecordBatch.from_arrays(
         [

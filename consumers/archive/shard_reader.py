@@ -1,9 +1,10 @@
 """Reads the records of shards: in order from an offset, or any piece of one, for readers of several at a time.
 
-A piece is what a shard was written in, about 8 MiB of records; in Parquet it is a row group. Owns nothing between two
+A piece is what a shard was written in, about 8 MiB of records: a row group of Parquet. A TFRecord file is one piece,
+because it can only be read from its beginning; `read` returns it in smaller ones. Owns nothing between two
 pieces; runs on any thread, on several at once, and without the interpreter's lock while arrow reads and decompresses.
-What is damaged raises ArchiveDamagedError: each page of a Parquet file has a checksum, which is compared here. The
-SHA-256 of the whole file is compared by `complaint_about` only.
+What is damaged raises ArchiveDamagedError: each page of Parquet, and each TFRecord, has a checksum, which is compared.
+The SHA-256 of the whole file is compared by `complaint_about` only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumers.archive.record_columns import SCHEMA, RecordColumns, from_table
+from consumers.archive.record_columns import EMPTY, SCHEMA, RecordColumns, from_table, to_arrow
 from consumers.archive.shards import Shard
+from consumers.archive.tfrecord_files import read_tfrecords
 from consumers.durable_files import FileFacts, complaint
 from consumers.errors import ArchiveDamagedError
 from consumers.suggested_command import suggested_command
@@ -27,7 +29,7 @@ class ShardPiece:
     index: int
     """Its place within the shard, from 0."""
     first: int
-    """The offset of its first record."""
+    """The offset of its first record, or one before it."""
     last: int
     """The offset of its last record."""
     records: int
@@ -35,6 +37,9 @@ class ShardPiece:
 
 def pieces(shard: Shard) -> tuple[ShardPiece, ...]:
     """Return the pieces of a shard in order of offsets. Reads no records."""
+    if shard.format == "tfrecord":
+        last = shard.fingerprint.offset
+        return (ShardPiece(shard=shard, index=0, first=shard.first, last=last, records=shard.records),)
     metadata = _open(shard).metadata
     found = []
     for index in range(metadata.num_row_groups):
@@ -49,6 +54,9 @@ def pieces(shard: Shard) -> tuple[ShardPiece, ...]:
 def read_piece(piece: ShardPiece, columns: Sequence[str] | None = None) -> pa.Table:
     """Return a piece as an arrow table of `SCHEMA`, or of the columns that are named, which alone are read."""
     shard = piece.shard
+    if shard.format == "tfrecord":
+        table = pa.concat_tables([EMPTY, *map(to_arrow, _read_tfrecords(shard))])
+        return table if columns is None else table.select(list(columns))
     try:
         return _open(shard).read_row_group(piece.index, columns=columns, use_threads=False)
     except (OSError, pa.ArrowInvalid) as error:
@@ -57,6 +65,11 @@ def read_piece(piece: ShardPiece, columns: Sequence[str] | None = None) -> pa.Ta
 
 def read(shard: Shard, from_offset: int = 0) -> Iterator[RecordColumns]:
     """Yield the records of a shard from an offset on, a piece at a time, in the shape of a chunk."""
+    if shard.format == "tfrecord":
+        for columns in _read_tfrecords(shard):
+            if columns.offsets[-1] >= from_offset:
+                yield columns.behind(from_offset)
+        return
     for piece in pieces(shard):
         if piece.last < from_offset:
             continue
@@ -71,10 +84,16 @@ def complaint_about(shard: Shard, *, deep: bool) -> str | None:
     return complaint(shard.path, FileFacts(shard.size, shard.sha256), deep=deep)
 
 
+def _read_tfrecords(shard: Shard) -> Iterator[RecordColumns]:
+    _require_size(shard)
+    try:
+        yield from read_tfrecords(shard.path)
+    except (OSError, ValueError) as error:
+        raise _damaged(shard, str(error)) from error
+
+
 def _open(shard: Shard) -> pq.ParquetFile:
-    problem = complaint_about(shard, deep=False)
-    if problem is not None:
-        raise _damaged(shard, problem)
+    _require_size(shard)
     try:
         file = pq.ParquetFile(shard.path, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:
@@ -82,6 +101,12 @@ def _open(shard: Shard) -> pq.ParquetFile:
     if file.schema_arrow != SCHEMA or file.metadata.num_rows != shard.records:
         raise _damaged(shard, "its columns or its number of records are others than were written")
     return file
+
+
+def _require_size(shard: Shard) -> None:
+    problem = complaint_about(shard, deep=False)
+    if problem is not None:
+        raise _damaged(shard, problem)
 
 
 def _damaged(shard: Shard, why: str) -> ArchiveDamagedError:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from consumers.archive.record_columns import SCHEMA, to_table
 from consumers.archive.shards import OPEN, SUFFIXES, Format, Shard, facts_document, partition_folder, shard_path
+from consumers.archive.tfrecord_files import TFRecordWriter
 from consumers.durable_files import is_full, replace_durably, sync_file, sync_folder
 from consumers.failpoints import failpoint
 from consumers.fingerprints import Fingerprint
@@ -135,7 +136,7 @@ class OpenShard:
         path = home / f"{OPEN}{self.first:020}{SUFFIXES[self._format]}"
         handle = self._repeat_while_full(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
         self._file = HashedFile(path, handle, self._wait_for_room)
-        return _parquet_writer(self._file)
+        return _parquet_writer(self._file) if self._format == "parquet" else TFRecordWriter(self._file)
 
     def _repeat_while_full(self, work: Callable[[], _T]) -> _T:
         while True:

@@ -1,5 +1,6 @@
 """Shards: what was written is read back, and a kill or a full disk leaves whole shards or none."""
 
+import ast
 import errno
 import hashlib
 import os
@@ -11,7 +12,7 @@ import pytest
 
 from consumers.archive.shard_reader import complaint_about, pieces, read, read_piece
 from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import leftovers, listing, survey
+from consumers.archive.shards import SUFFIXES, Format, leftovers, listing, survey
 from consumers.errors import ArchiveDamagedError
 from consumers.failpoints import NAMES, VARIABLE
 from tests.consumers.archive.records import CLICKS, chunk, headers, key, never, shard_of, value
@@ -33,21 +34,23 @@ def offsets_read(folder: Path, from_offset: int = 0) -> list[int]:
     return found
 
 
-def test_a_shard_gives_back_every_record_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", SUFFIXES)
+def test_a_shard_gives_back_every_record_as_it_was(form: Format, tmp_path: Path) -> None:
     present = [3, 4, 5, 9, 10]
-    written = shard_of(tmp_path, [chunk(3, 12, present), chunk(12, 20)])
+    written = shard_of(tmp_path, [chunk(3, 12, present), chunk(12, 20)], form)
     (found,) = listing(tmp_path)
     assert found == written
-    assert found.path.name == "00000000000000000003-00000000000000000019.parquet"
+    assert found.path.name == "00000000000000000003-00000000000000000019" + SUFFIXES[form]
     assert (found.first, found.next_offset, found.records) == (3, 20, 13)
     assert (found.earliest_ms, found.latest_ms) == (1_700_000_000_003, 1_700_000_000_019)
     assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()
     assert offsets_read(tmp_path) == [*present, *range(12, 20)]
 
 
+@pytest.mark.parametrize("form", SUFFIXES)
 @pytest.mark.parametrize("start", [0, 4, 5, 11, 12, 15, 19, 20])
-def test_reading_begins_at_any_offset(start: int, tmp_path: Path) -> None:
-    shard_of(tmp_path, [chunk(3, 12, [3, 4, 5, 9, 10]), chunk(12, 20)])
+def test_reading_begins_at_any_offset(start: int, form: Format, tmp_path: Path) -> None:
+    shard_of(tmp_path, [chunk(3, 12, [3, 4, 5, 9, 10]), chunk(12, 20)], form)
     assert offsets_read(tmp_path, start) == [at for at in [3, 4, 5, 9, 10, *range(12, 20)] if at >= start]
 
 
@@ -65,6 +68,22 @@ def test_shards_are_listed_in_order_of_offsets_whatever_their_length(tmp_path: P
     assert [shard.first for shard in listing(tmp_path)] == [0, 9, 1_000_000]
     assert sorted(path.name for path in (tmp_path / "clicks/0").glob("*.parquet")) == [
         shard.path.name for shard in listing(tmp_path)
+    ]
+
+
+def test_tensorflow_reads_a_tfrecord_shard(tmp_path: Path) -> None:
+    shard = shard_of(tmp_path, [chunk(0, 30)], "tfrecord")
+    program = f"""
+import tensorflow as tf
+spec = {{name: tf.io.FixedLenFeature([], tf.int64) for name in ("offset", "timestamp")}}
+spec |= {{name: tf.io.VarLenFeature(tf.string) for name in ("key", "value", "header_names", "header_values")}}
+dataset = tf.data.TFRecordDataset({str(shard.path)!r}, "GZIP")
+print([[int(found["offset"]), found["value"].values.numpy().tolist(), found["header_values"].values.numpy().tolist()]
+       for found in (tf.io.parse_single_example(raw, spec) for raw in dataset)])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
+    assert ast.literal_eval(done.stdout) == [
+        [at, [text for text in [value(at)] if text is not None], [held for _, held in headers(at)]] for at in range(30)
     ]
 
 
@@ -116,9 +135,12 @@ def test_a_shard_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "clicks/0").iterdir()) == []
 
 
-@pytest.mark.parametrize("at", [4, 200, 400, -6, -1])
-def test_a_changed_byte_is_found_and_never_read_as_a_record(at: int, tmp_path: Path) -> None:
-    shard = shard_of(tmp_path, [chunk(0, 10)])
+@pytest.mark.parametrize(
+    ("form", "at"),
+    [*(("parquet", at) for at in (4, 200, 400, -6, -1)), *(("tfrecord", at) for at in (0, 60, 120, -8, -1))],
+)
+def test_a_changed_byte_is_found_and_never_read_as_a_record(form: Format, at: int, tmp_path: Path) -> None:
+    shard = shard_of(tmp_path, [chunk(0, 10)], form)
     raw = bytearray(shard.path.read_bytes())
     raw[at] ^= 1
     shard.path.write_bytes(raw)
