@@ -39,24 +39,33 @@ EAGER = {
 
 
 _SHARED = pytest.StashKey[SharedBroker]()
-_LONG = ("faults", "integration", "deploy", "app", "training", "properties", "pipelines")
-"""Folders of tests that take long, the longest first."""
+_BEGUN_BY = {"faults": 0.75, "integration": 0.85}
+"""By which part of a lane's list the last file of these folders stands: their tests are long and mostly wait."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs the broker, so that `-m 'not broker'` leaves it out; of a lane's tests put the long ones first.
+    """Mark what needs the broker, so that `-m 'not broker'` leaves it out; mix the folders of a lane's tests.
 
-    Lanes take the files in this order, each the next when it is done with one: with short ones last, they end together.
+    Lanes take the files in this order, each the next when it is done with one. Each folder is spread over the whole
+    list: tests that wait for processes then run beside tests that compute, and together they keep the cores busy.
     """
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.broker)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: _length(item.path.relative_to(Path(__file__).parent).parts[0]))
+        places = _places(list(dict.fromkeys(item.path for item in items)))
+        items.sort(key=lambda item: places[item.path])
 
 
-def _length(folder: str) -> int:
-    return _LONG.index(folder) if folder in _LONG else len(_LONG)
+def _places(files: Sequence[Path]) -> dict[Path, float]:
+    folders: dict[str, list[Path]] = defaultdict(list)
+    for file in files:
+        folders[file.relative_to(Path(__file__).parent).parts[0]].append(file)
+    return {
+        file: _BEGUN_BY.get(folder, 1.0) * number / len(inside)
+        for folder, inside in folders.items()
+        for number, file in enumerate(inside)
+    }
 
 
 @pytest.hookimpl(wrapper=True)

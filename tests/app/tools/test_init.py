@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from app.cli.command_list import application
-from app.settings import load, to_decoder
+from app.settings import Settings, load, to_decoder
 from app.tools.init import topic_sample
 from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast, likely_labels, likely_times
 from app.tools.init.columns import ColumnKind, columns_of
@@ -157,38 +157,59 @@ def roles_of(look: Look, label: str, **more: Any) -> Roles:
     return cast(columns_of(look.rows), ChosenRoles(label=label, features=features, **more))
 
 
-@pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    ("label", "task"),
-    [
-        ("yes", Task.BINARY),
-        ("f", Task.BINARY),
-        ("class", Task.CLASSES),
-        ("kind", Task.NAMED_CLASSES),
-        ("cost", Task.NUMBER),
-    ],
-)
-@pytest.mark.parametrize("form", ["json", "csv"])
-def test_a_draft_decodes_its_records_and_its_model_starts(label: str, task: Task, form: str, tmp_path: Path) -> None:
-    from app.service.model_setup import examine, make_learner, model_file
-    from training.model.model_file import load as load_model
+TASKS = [
+    ("yes", Task.BINARY),
+    ("f", Task.BINARY),
+    ("class", Task.CLASSES),
+    ("kind", Task.NAMED_CLASSES),
+    ("cost", Task.NUMBER),
+]
 
-    rows = [{key: value for key, value in row.items() if form == "json" or key not in LISTS} for row in ROWS]
-    values = [json.dumps(row).encode() for row in rows]
-    if form == "csv":
-        lines: list[list[object]] = [[*rows[0]], *([*row.values()] for row in rows)]
-        values = [",".join(map(str, line)).encode() for line in lines]
+
+def csv_of(rows: list[dict[str, Any]]) -> list[bytes]:
+    lines: list[list[object]] = [[*rows[0]], *([*row.values()] for row in rows)]
+    return [",".join(map(str, line)).encode() for line in lines]
+
+
+def draft_of(values: list[bytes], label: str, task: Task, folder: Path) -> Settings:
+    """Write the draft of config and model, decode the records by it, and return its settings."""
     look = look_at(values)
-    features = tuple(source for source in FEATURES if source in rows[0] and source != label)
+    features = tuple(source for source in FEATURES if source in look.rows[0] and source != label)
     wanted = ChosenRoles(label=label, features=features, weight="w", event_time="time")
     roles = cast(columns_of(look.rows), wanted)
     assert roles.task is task
-    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
-    settings = load(tmp_path / "millrace.yaml", {}).settings
+    write(folder, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    settings = load(folder / "millrace.yaml", {}).settings
     decoded = to_decoder(settings.records).decode(values)
-    assert len(decoded.kept) == len(rows)
+    assert len(decoded.kept) == len(ROWS)
+    return settings
+
+
+def assert_the_model_starts(settings: Settings) -> None:
+    from app.service.model_setup import examine, make_learner, model_file
+    from training.model.model_file import load as load_model
+
     learner = make_learner(load_model(model_file(settings)), settings)
     assert all(finding.holds for finding in examine(learner))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(("label", "task"), TASKS)
+def test_a_draft_decodes_its_records_and_its_model_starts(label: str, task: Task, tmp_path: Path) -> None:
+    assert_the_model_starts(draft_of([json.dumps(row).encode() for row in ROWS], label, task, tmp_path))
+
+
+def test_a_draft_for_csv_decodes_its_records_whatever_the_label(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in row.items() if key not in LISTS} for row in ROWS]
+    for label, task in TASKS:
+        (tmp_path / label).mkdir()
+        draft_of(csv_of(rows), label, task, tmp_path / label)
+
+
+@pytest.mark.tensorflow
+def test_a_draft_for_csv_has_a_model_that_starts(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in row.items() if key not in LISTS} for row in ROWS]
+    assert_the_model_starts(draft_of(csv_of(rows), "class", Task.CLASSES, tmp_path))
 
 
 def drafted(rows: list[dict[str, Any]], features: tuple[str, ...]) -> str:

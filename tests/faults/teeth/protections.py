@@ -456,8 +456,7 @@ TEETH = (
         missing="A stop does not wake whoever waits on the empty queue.",
         file="pipelines/feed.py",
         text="        self._handoff.wake()\n",
-        test="tests/pipelines/test_dataset.py::test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue_a_hundred"
-        "_times",
+        test="tests/pipelines/test_dataset.py::test_a_stop_wakes_a_generator_that_waits_on_an_empty_queue[20]",
         within_s=120,
     ),
     Tooth(

@@ -42,7 +42,7 @@ def model(optimizer: Make) -> Any:
 
 
 @pytest.mark.parametrize("optimizer", [accumulating, averaging, both])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_weights_are_those_of_plain_keras(learner_of: MakeLearner, optimizer: Make, replicas: int) -> None:
     learner = learner_of(lambda: model(optimizer), replicas=replicas)
     keras.utils.set_random_seed(7)
