@@ -49,6 +49,13 @@ MEANINGS: Mapping[str, Meaning] = {
     ),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
+    "pretrain_parquet_of_memory": Meaning(
+        "pretraining an MLP 1024-1024 from an archive of JSON in Parquet: share of the rate from memory", "≥ 0.9"
+    ),
+    "pretrain_tfrecord_of_memory": Meaning("the same from TFRecord files with GZIP", "≥ 0.9"),
+    "pretrain_over_naive": Meaning(
+        "pretraining an MLP 64-64 from TFRecord files with GZIP: times as fast as the naive pipeline", "≥ 10"
+    ),
     "group_decode_2_over_1": Meaning("JSON, two workers over one, each on a core, 4,096 rows a worker", "≥ 1.6"),
     "group_decode_cpu_kept": Meaning("the same: records a CPU second, two over one", "≥ 0.9"),
     "group_mlp_cpu_kept": Meaning("MLP 1024-1024, 4,096 rows a worker: records a CPU second, two over one", "≥ 0.9"),
@@ -72,6 +79,8 @@ DETAILS: Mapping[str, str] = {
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
+    "pretrain_light_rows_per_s": "pretraining an MLP 64-64 from TFRecord files with GZIP, rows/s",
+    "pretrain_naive_rows_per_s": "the naive pipeline from one such file, rows/s",
     "group_mlp_2_over_1": "MLP 1024-1024, two workers over one, each on a core",
     "group_decode_sharing_2_over_1": "JSON, two workers that share a batch of 4,096 over one",
     "group_decode_sharing_cpu_kept": "the same: records a CPU second",

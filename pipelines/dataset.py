@@ -149,10 +149,10 @@ def make_dataset(
     """
     spec = block_spec(schema, options.batch_size)
     elements = _generator(feed, spec.rows, bypass or Bypass())
-    prepare = _preparation(preprocess, spec.rows, options.batch_size)
+    prepare = preparation(preprocess, spec.rows, options.batch_size)
     dataset = tf.data.Dataset.from_generator(elements, output_signature=spec)
     dataset = dataset.map(
-        _as_is(lambda element: Element(element.number, prepare(element.rows))),
+        as_is(lambda element: Element(element.number, prepare(element.rows))),
         # A random op gives its numbers in the order of its calls, so deterministic mode allows one call at a time.
         num_parallel_calls=None if options.deterministic or preprocess is None else tf.data.AUTOTUNE,
         deterministic=None if options.deterministic or preprocess is None else True,
@@ -180,7 +180,7 @@ def _generator(feed: Feed, spec: Rows, bypass: Bypass) -> Callable[[], Iterator[
     return elements
 
 
-def _preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> Callable[[Rows], Rows]:
+def preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> Callable[[Rows], Rows]:
     """Return the map over the rows of elements: flatten to rows, `preprocess`, and back to [k, B, ...]."""
 
     def bare(given: Rows) -> Rows:
@@ -208,7 +208,7 @@ def _preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> 
     return prepared
 
 
-def _as_is(function: Callable[..., Any]) -> Any:
+def as_is(function: Callable[..., Any]) -> Any:
     """Keep AutoGraph away: our own functions have no Python control flow over tensors, and their errors stay clear."""
     return tf.autograph.experimental.do_not_convert(function)
 
@@ -318,7 +318,7 @@ class Deliveries:
 
     @cached_property
     def _prepare(self) -> Callable[[Rows], Rows]:
-        prepare = _preparation(self._preprocess, self._spec, self._options.batch_size)
+        prepare = preparation(self._preprocess, self._spec, self._options.batch_size)
 
         def noting(rows: Rows) -> Rows:
             try:

@@ -32,6 +32,10 @@ VERBS: Mapping[str, Verb] = {
         "Read a topic's first records, and write a millrace.yaml and a model.py that learn from it.",
     ),
     "validate": Verb("app.cli.validate:validate", "Check everything that a start needs, and change nothing."),
+    "pretrain": Verb(
+        "app.cli.pretrain:pretrain",
+        "Train the model on the archive or on files, and publish it as checkpoint 0 of a live model.",
+    ),
     "run": Verb("app.cli.run:run", "Learn from the topic until stopped."),
     "status": Verb(
         "app.cli.status:status",

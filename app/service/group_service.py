@@ -16,7 +16,7 @@ from typing import Any
 
 from app.service.beginning_again import Again
 from app.service.kept_sample import RecordSamples
-from app.service.model_setup import build_learner, device_options, prove
+from app.service.model_setup import build_learner, device_options, live_metrics_of, prove
 from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
 from app.service.running import Running
@@ -94,7 +94,7 @@ class GroupService(Service):
         group = self._meet(source)
         self._raise_if_stopped()
         learner = self._build_together(group, lease, source)
-        live = self._live_metrics(learner)
+        live = live_metrics_of(learner, self.settings)
         saving, guard = None, CrashGuard()
         if lease is not None:
             saving, guard = self._restore(lease, source, dead_letters, learner, live)

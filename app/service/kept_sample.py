@@ -47,7 +47,7 @@ class RecordSamples:
         """Return where a start takes a sample from: the file first, then Kafka, whose records it keeps."""
         if not self._settings.checkpoints.sample:
             self._remove()
-        return self.kept, lambda: self._keep(self.read(source))
+        return self.kept, lambda: self.keep(self.read(source))
 
     def kept(self) -> RecordSample | None:
         """Return the sample of the file; None where there is none that fits the schema."""
@@ -70,6 +70,15 @@ class RecordSamples:
             log.warning("no records are read to try the model on: %s", error)
             return None
 
+    def keep(self, sample: RecordSample | None) -> RecordSample | None:
+        """Write the sample to the file, unless the settings keep none; return it."""
+        if sample is not None and self._settings.checkpoints.sample:
+            try:
+                replace_durably(self._path, seal(to_document(sample)), mode=_OWNER_ONLY)
+            except OSError as error:
+                log.warning("%s cannot be written, and later starts read records again: %s", self._path, error.strerror)
+        return sample
+
     def _chunks(self, source: KafkaSource) -> list[Chunk]:
         """Read some records of each partition: from its start on, or the last ones before it where there are fewer."""
         first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
@@ -90,14 +99,6 @@ class RecordSamples:
         except MillraceError:
             # A setting that does not fit the topic matters at a first start only, which finds it out by itself.
             return first
-
-    def _keep(self, sample: RecordSample | None) -> RecordSample | None:
-        if sample is not None and self._settings.checkpoints.sample:
-            try:
-                replace_durably(self._path, seal(to_document(sample)), mode=_OWNER_ONLY)
-            except OSError as error:
-                log.warning("%s cannot be written, and later starts read records again: %s", self._path, error.strerror)
-        return sample
 
     def _remove(self) -> None:
         try:

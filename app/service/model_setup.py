@@ -1,6 +1,7 @@
 """The user's model as a learner, by the settings: loaded, built, traced and proven. Imports TensorFlow."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,9 @@ from training.model.preprocess_proof import repeats_itself, row_by_row
 from training.model.probe_rows import ReadSample
 from training.model.proof import Finding, ModelProof
 from training.model.strategy import DeviceOptions
+from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.watched import Watched, choose_watched
+from training.trainer.metric_guesses import plan_of
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +83,19 @@ def watched_of(learner: Learner, settings: Settings) -> Watched:
     """Return the metric by which the model is judged; raise ConfigError where the settings do not name one of it."""
     metrics, live = learner.call.metrics, settings.training.live_metrics
     return choose_watched(metrics.directions, live.watch, live.better, first=preferred(metrics.metrics))
+
+
+def live_metrics_of(learner: Learner, settings: Settings) -> LiveMetrics:
+    """Return empty live metrics for this model."""
+    return LiveMetrics(
+        window_s=settings.training.live_metrics.window,
+        scored="inference_pass" if learner.call.options.inference_pass else "before_update",
+        results=learner.call.metrics.results,
+        plan=plan_of(learner.model, learner.call.metrics),
+        clock=time.monotonic,
+        names=tuple(learner.call.metrics.metrics),
+        watch=watched_of(learner, settings),
+    )
 
 
 def examine(learner: Learner, *, whole_batches: bool = False) -> list[Finding]:

@@ -25,7 +25,7 @@ from app.service.kept_sample import RecordSamples
 from app.service.letters import post_refused, stop_dead_letters
 from app.service.lifecycle_events import tell_ended, tell_started
 from app.service.lost_history import LostHistory, lost_history
-from app.service.model_setup import build_learner, prove, watched_of
+from app.service.model_setup import build_learner, live_metrics_of, prove
 from app.service.phase_limits import phase_limits
 from app.service.process_tuning import tune
 from app.service.provenance import provenance_of
@@ -59,7 +59,6 @@ from training.telemetry.meter import Meter
 from training.telemetry.phases import Phase, Phases
 from training.trainer.board import Board
 from training.trainer.dependencies import TrainerOptions, TrainerParts, TrainerReports
-from training.trainer.metric_guesses import plan_of
 from training.trainer.saving import Saving, SavingOptions
 from training.trainer.trainer import Trainer
 
@@ -184,7 +183,7 @@ class Service:
         self._raise_if_stopped()
         learner = self._build(lease, source)
         self._raise_if_stopped()
-        live = self._live_metrics(learner)
+        live = live_metrics_of(learner, self.settings)
         saving, guard = self._restore(lease, source, dead_letters, learner, live)
         # A lambda, because only the end of the run shows whether there was an error.
         opened.callback(lambda: guard.close(well=self.error is None))
@@ -240,17 +239,6 @@ class Service:
         self._raise_if_stopped()
         prove(learner, self.settings)
         return learner
-
-    def _live_metrics(self, learner: Learner) -> LiveMetrics:
-        return LiveMetrics(
-            window_s=self.settings.training.live_metrics.window,
-            scored="inference_pass" if learner.call.options.inference_pass else "before_update",
-            results=learner.call.metrics.results,
-            plan=plan_of(learner.model, learner.call.metrics),
-            clock=time.monotonic,
-            names=tuple(learner.call.metrics.metrics),
-            watch=watched_of(learner, self.settings),
-        )
 
     def _restore(
         self, lease: FolderLease, source: KafkaSource, dead_letters: DeadLetters, learner: Learner, live: LiveMetrics

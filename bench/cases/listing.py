@@ -34,6 +34,9 @@ class Lengths:
     starts: int = 3
     group_s: int = 10
     group_restarts: int = 3
+    pretrain_rows: int = 131_072
+    pretrain_light_rows: int = 1_048_576
+    pretrain_rounds: int = 3
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
@@ -57,6 +60,9 @@ QUICK = Lengths(
     starts=1,
     group_s=3,
     group_restarts=1,
+    pretrain_rows=32_768,
+    pretrain_light_rows=131_072,
+    pretrain_rounds=1,
     at_once=4,
     left_out=("freshness-slow", "full-speed-json"),
 )
@@ -182,6 +188,24 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
         ),
         ServiceCase(
             "first-call", "first_call.py", {**on["json"], "starts": lengths.starts}, {"first_call_s": "first_call_s"}
+        ),
+        ServiceCase(
+            "pretrain",
+            "pretrain.py",
+            {
+                "rows": lengths.pretrain_rows,
+                "light-rows": lengths.pretrain_light_rows,
+                "rounds": lengths.pretrain_rounds,
+            },
+            {
+                "pretrain_parquet_of_memory": "parquet_of_memory",
+                "pretrain_tfrecord_of_memory": "tfrecord_of_memory",
+                "pretrain_over_naive": "over_naive",
+            },
+            {
+                "pretrain_light_rows_per_s": "light_rows_per_s",
+                "pretrain_naive_rows_per_s": "naive_rows_per_s",
+            },
         ),
         ServiceCase(
             "group",

@@ -50,6 +50,7 @@ AFTER_IT = (
 UNASKED = {
     "run": "all that it says is in its log, which is read",
     "init": "it writes a config by what it saw in records, for whoever asked for that",
+    "pretrain": "it says numbers and names of files, and needs a name that has no checkpoint",
     "bench": "it says numbers and nothing else, and asks no service",
     "prove": "it makes records of its own",
     "demo": "it makes records of its own",

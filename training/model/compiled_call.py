@@ -202,7 +202,7 @@ class TrainingCall:
     @as_is
     def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         """Score the replica's rows and learn them."""
-        x, y, w = self._open(features, labels, weights, offsets)
+        x, y, w = self.open_step(features, labels, weights, offsets)
         if self.options.inference_pass:
             self._score(x, y, w)
         logs = self._train_step((x, y, w))
@@ -211,14 +211,14 @@ class TrainingCall:
     @as_is
     def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
         """Learn the replica's rows once more; they were scored in the first pass."""
-        x, y, w = self._open(features, labels, weights, offsets)
+        x, y, w = self.open_step(features, labels, weights, offsets)
         self.metrics.mute()
         self._train_step((x, y, w))
         return self._finite_guard.verdict()
 
     @as_is
     def _recorded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
-        batch = self._open(features, labels, weights, offsets)
+        batch = self.open_step(features, labels, weights, offsets)
         self.metrics.skip()
         logs = self._train_step(batch)
         gradients = {
@@ -229,7 +229,7 @@ class TrainingCall:
         }
         return gradients, self._share_of_loss(logs)
 
-    def _open(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any]:
+    def open_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any]:
         """Begin the tracing of a step: return the replica's own rows as the model takes them."""
         context = tf.distribute.get_replica_context()
         here = len(self.strategy.extended.worker_devices)

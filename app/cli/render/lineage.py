@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.api.checkpoint_reads import best_number, in_full
+from app.cli.render.pretrained import in_sentences
 from app.monitoring.checkpoint_models import Checkpoint
 from app.monitoring.lineage_models import LineageAnswer
 from app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
@@ -79,6 +80,7 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
         yield from _origin(found.manifest)
         yield from _metrics(found.manifest)
         yield from _made_with(found.manifest.provenance)
+        yield from _pretrained(found.manifest.provenance)
         yield from _chain(lineage.chain)
     if found.condition is not Condition.GOOD:
         return
@@ -150,6 +152,14 @@ def _made_with(provenance: Mapping[str, Any]) -> Iterator[str]:
         yield _fact("versions", ", ".join(versions))
     if "topics" in provenance:
         yield _fact("kafka", f"cluster {provenance.get('cluster_id')}, topics {', '.join(provenance['topics'])}")
+
+
+def _pretrained(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """Give what the beginning was pretrained on, where it was, in a line each."""
+    label = "pretrained"
+    for sentence in in_sentences(provenance["pretrained"]) if "pretrained" in provenance else ():
+        yield _fact(label, sentence)
+        label = ""
 
 
 def _offsets(facts: PartitionAccount) -> str:

@@ -1,0 +1,140 @@
+"""`millrace pretrain`: epochs over an archive or files, before the model goes live."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.config_file import ConfigFile
+from app.cli.options import Json, loaded
+from app.service.logs import configure
+from app.service.native_log import load_tensorflow
+from app.settings import Loaded
+from app.settings.environment import require_tensorflow_backend
+from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
+from consumers.errors import ConfigError
+from consumers.kafka.positions import Offsets, parse_start
+from consumers.suggested_command import suggested_command
+
+if TYPE_CHECKING:
+    from app.tools.pretrain.pretrain import Result
+
+
+def pretrain(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILES]", help="TFRecord files of tf.train.Example; default: the archive's shards."),
+    ] = None,
+    file: ConfigFile = None,
+    epochs: Annotated[int, typer.Option(min=1, help="How often all rows are learnt.")] = 1,
+    validation: Annotated[
+        str | None,
+        typer.Option(help="The share of the rows, in the newest shards, to validate on; default: 10% where it can be."),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many epochs without a better validation; keep the best epoch."),
+    ] = None,
+    shuffle: Annotated[int, typer.Option(min=0, help="Rows of the window that is permuted; 0: none.")] = 65_536,
+    cache: Annotated[
+        str | None,
+        typer.Option(metavar="memory|DIR", help="Keep what decoding and preprocess give, for the later epochs."),
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same order of rows on every run; slower.")
+    ] = False,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write TensorBoard's events there.")] = None,
+    callbacks: Annotated[
+        str | None, typer.Option(metavar="FUNCTION", help="The function of model.py that returns Keras callbacks.")
+    ] = None,
+    position: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OFFSETS",
+            help="Where to learn live from, as in clicks:0=123; default: the archive's end, or kafka.start.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train the model on the archive or on files, and publish it as checkpoint 0 of a live model.
+
+    `millrace run` then goes on from there: after an archive from the very offset at which it ends. Nothing is kept of a
+    training that does not reach its end. Example: millrace pretrain -c clicks.yaml --epochs 3 --patience 1
+    """
+    require_tensorflow_backend()
+    found = loaded(file)
+    share = None if validation is None else _share(validation)
+    begin = None if position is None else _offsets(position)
+    source = from_files(files) if files else _archive(found)
+    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
+    load_tensorflow()
+    # These load TensorFlow.
+    from app.cli.render.epochs import EpochLines  # noqa: PLC0415
+    from app.tools.pretrain.inputs import InputOptions  # noqa: PLC0415
+    from app.tools.pretrain.pretrain import PretrainOptions  # noqa: PLC0415
+    from app.tools.pretrain.pretrain import pretrain as train  # noqa: PLC0415
+
+    options = PretrainOptions(
+        epochs=epochs,
+        validation=share,
+        patience=patience,
+        inputs=InputOptions(shuffle=shuffle, cache=cache, deterministic=deterministic),
+        tensorboard=tensorboard,
+        callbacks=callbacks,
+        position=begin,
+    )
+    with EpochLines(epochs, quiet=as_json) as lines:
+        result = train(found, source, options, lines)
+    if as_json:
+        typer.echo(json.dumps(_facts(result), indent=2))
+        return
+    begins = ", ".join(f"{partition} {offset}" for partition, offset in result.manifest.positions.items())
+    typer.echo(f"checkpoint {result.manifest.number} is durable: epoch {result.pretrained.best}; live from {begins}")
+    typer.echo(f"go on by `{suggested_command('run')}`")
+
+
+def _archive(found: Loaded) -> ShardSource:
+    path = found.settings.archive.path
+    if path is None:
+        raise ConfigError("archive.path: the settings name no archive; write its folder there, or name TFRecord files")
+    return from_archive(path, found.settings.kafka.topics)
+
+
+def _share(text: str) -> float:
+    """Parse 10% or 0.1."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise typer.BadParameter(f"{text!r} is no share; write 10%, or 0 for none", param_hint="--validation")
+    return share
+
+
+def _offsets(text: str) -> Offsets:
+    found = parse_start(text)
+    if not isinstance(found, Offsets):
+        raise typer.BadParameter(f"{text!r} are no offsets; write clicks:0=123,clicks:1=77", param_hint="--position")
+    return found
+
+
+def _facts(result: "Result") -> dict[str, object]:
+    epochs = [
+        {
+            "epoch": epoch.number,
+            "figures": dict(epoch.figures),
+            "learnt": epoch.learnt,
+            "seconds": round(epoch.seconds, 3),
+            "visited": {**asdict(epoch.visited)},
+            "set_aside": {str(reason): count for reason, count in epoch.set_aside.items()},
+        }
+        for epoch in result.pretrained.epochs
+    ]
+    return {
+        "checkpoint": result.manifest.number,
+        "positions": dict(result.manifest.positions),
+        "pretrained": result.manifest.provenance["pretrained"],
+        "epochs": epochs,
+    }

@@ -1,0 +1,77 @@
+"""Epochs as they go: a bar in a terminal, else a line when each ends. The lines go to stdout, the bar to stderr."""
+
+import sys
+from collections.abc import Iterator
+from typing import Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from app.tools.pretrain.shard_sources import ShardSource
+from training.pretraining.epochs import Epoch
+
+
+class EpochLines:
+    """Hears how the pretraining goes, and shows it."""
+
+    def __init__(self, epochs: int, *, quiet: bool) -> None:
+        """`quiet` prints no line, for output that a program reads."""
+        self._epochs, self._quiet = epochs, quiet
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+            times = (TimeElapsedColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, *times, console=Console(stderr=True), transient=True)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def dealt(self, training: ShardSource, validation: ShardSource | None) -> None:
+        """Say what is trained and validated on."""
+        kept = "nothing is kept for validation" if validation is None else f"validation on {_shards(validation)}"
+        newest = "" if validation is None else ", the newest"
+        self._print(f"pretraining on {_shards(training)} of {training.what}; {kept}{newest}")
+
+    def began(self, epoch: int, rows: int) -> None:
+        """Begin the bar of an epoch."""
+        if self._bar is not None:
+            self._bar.reset(self._task) if self._bar.tasks else self._bar.add_task("", total=rows)
+            self._bar.update(self._task, total=rows, description=f"epoch {epoch} of {self._epochs}")
+
+    def advanced(self, rows: int, loss: float) -> None:
+        """Move the bar."""
+        del loss
+        if self._bar is not None:
+            self._bar.advance(self._task, rows)
+
+    def ended(self, epoch: Epoch) -> None:
+        """Print the lines of an epoch."""
+        for line in lines_of(epoch, self._epochs):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        if not self._quiet:
+            typer.echo(line)
+
+
+def lines_of(epoch: Epoch, epochs: int) -> Iterator[str]:
+    """Give what an epoch has learnt, and what it has visited."""
+    name = f"epoch {epoch.number} of {epochs}"
+    rate = epoch.learnt / epoch.seconds if epoch.seconds else 0.0
+    figures = ", ".join(f"{figure} {value:.4g}" for figure, value in epoch.figures.items())
+    yield f"{name}: {figures}; {epoch.learnt:,} rows in {epoch.seconds:.1f} s ({rate:,.0f} rows/s)"
+    aside = ", ".join(f"{count:,} {reason}" for reason, count in sorted(epoch.set_aside.items()))
+    yield f"{name}: {epoch.visited}" + (f"; set aside {aside}" if aside else "")
+    for shard, rows in list(epoch.visited.lacking.items())[:5]:
+        yield f"{name}: {rows:,} rows of {shard} were not visited"
+
+
+def _shards(source: ShardSource) -> str:
+    return f"{source.rows:,} rows in {len(source.shards)} shards"

@@ -1,0 +1,95 @@
+"""The blocks of a source by the settings: its shards read, decoded by the schema, prepared by the user's code."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from app.settings import Settings, to_decoder, to_schema
+from app.tools.pretrain.shard_sources import ShardSource
+from consumers.archive.shard_reader import pieces, read, read_piece
+from consumers.archive.shards import Shard
+from consumers.records import Chunk, Int64s
+from pipelines.dataset import Preprocess
+from pipelines.file_dataset import ChunkFiles, ExampleFiles, FileBlocks, FileOptions, ShardReader
+from pipelines.visits import Refusals
+from training.model.cores import usable_cores
+
+_CHUNK = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputOptions:
+    """How files are read, as the command line says."""
+
+    shuffle: int = 65_536
+    cache: str | None = None
+    deterministic: bool = False
+
+
+def reader_of(source: ShardSource, settings: Settings, refusals: Refusals) -> ShardReader:
+    """Return the reader of a source; the rows that the schema refuses are noted."""
+    if not source.archived:
+        return ExampleFiles(source.shards, to_schema(settings.records), refusals)
+    return ChunkFiles(lambda place: chunks_of(source.archived[place]), to_decoder(settings.records), refusals)
+
+
+def training_blocks(
+    reader: ShardReader, source: ShardSource, settings: Settings, options: InputOptions, preprocess: Preprocess | None
+) -> FileBlocks:
+    """Return the blocks of what is trained on."""
+    training = settings.training
+    return FileBlocks(
+        reader,
+        to_schema(settings.records),
+        range(len(source.shards)),
+        FileOptions(
+            batch_size=training.batch_size,
+            batches_per_call=training.batches_per_call,
+            shuffle=options.shuffle,
+            cache=options.cache,
+            deterministic=options.deterministic or training.deterministic,
+            seed=training.seed,
+            threads=usable_cores(),
+        ),
+        preprocess,
+    )
+
+
+def validation_blocks(
+    source: ShardSource, settings: Settings, options: InputOptions, preprocess: Preprocess | None
+) -> FileBlocks:
+    """Return the blocks of what is validated on: in no other order than that of the files."""
+    kept = options.cache if options.cache in {None, "memory"} else f"{options.cache}/validation"
+    options = replace(options, shuffle=0, cache=kept)
+    return training_blocks(reader_of(source, settings, Refusals()), source, settings, options, preprocess)
+
+
+def chunks_of(shard: Shard) -> Iterator[Chunk]:
+    """Yield the records of an archived shard, some at a time; keys and headers are left out."""
+    if shard.format == "tfrecord":
+        for columns in read(shard):
+            for at in range(0, len(columns), _CHUNK):
+                rows = slice(at, at + _CHUNK)
+                yield _chunk(shard, columns.offsets[rows], columns.timestamps[rows], columns.values[rows])
+        return
+    for piece in pieces(shard):
+        # Of Parquet the other columns need not even be read.
+        for batch in read_piece(piece, ["offset", "timestamp", "value"]).to_batches(max_chunksize=_CHUNK):
+            values = batch.column("value").to_numpy(zero_copy_only=False).tolist()
+            times = batch.column("timestamp").cast("int64").to_numpy()
+            yield _chunk(shard, batch.column("offset").to_numpy(), times, values)
+
+
+def _chunk(shard: Shard, offsets: Int64s, timestamps: Int64s, values: Sequence[bytes | None]) -> Chunk:
+    return Chunk(
+        partition=shard.partition,
+        incarnation=0,
+        start=int(offsets[0]),
+        end=int(offsets[-1]) + 1,
+        offsets=offsets,
+        timestamps=timestamps,
+        keys=(),
+        values=values,
+        headers=(),
+        nbytes=0,
+        fetched_at=0.0,
+    )

@@ -1,0 +1,238 @@
+"""Pretraining from start to end: the folder, the positions, the model and its proof, the epochs, checkpoint 0.
+
+Holds the lock of the checkpoints' folder for as long as it lasts, so that no trainer starts meanwhile. Whatever ends
+it before the last step leaves no checkpoint: (1) the lock, (2) no checkpoint is there, (3) the positions, (4) the model
+and its proof, (5) the epochs, (6) checkpoint 0, as durable as any.
+"""
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.service.checkpoint_policies import keep_policy, remove_some, save_policy
+from app.service.kept_sample import RecordSamples
+from app.service.model_setup import build_learner, live_metrics_of, prove
+from app.service.provenance import provenance_of
+from app.service.recorded_settings import hyperparameter_options
+from app.settings import Loaded, Settings
+from app.settings.connection import kafka_options
+from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks, validation_blocks
+from app.tools.pretrain.shard_sources import ShardSource, split
+from consumers.errors import ConfigError, DataLossError
+from consumers.kafka.positions import Offsets
+from consumers.kafka.source import KafkaSource
+from consumers.records import Partition
+from pipelines.file_dataset import ShardReader
+from pipelines.record_sample import RecordSample, sample_of
+from pipelines.visits import Refusals
+from training.checkpoints.folder import Folder
+from training.checkpoints.inspection import Condition
+from training.checkpoints.lease import FolderLease
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.store import CheckpointStore, StoreOptions
+from training.checkpoints.writer import CheckpointWriter
+from training.errors import ModelError
+from training.ledger.ledger import Ledger
+from training.model.learner import Learner
+from training.model.model_file import MODULE_NAME
+from training.pretraining.epochs import EpochProgress, Pretrained, Pretraining, PretrainingOptions
+from training.pretraining.event_files import EventFiles
+from training.telemetry.live_metrics import LiveMetrics
+from training.trainer.saving import Saving, SavingOptions
+
+_CONNECT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainOptions:
+    """What the command line says."""
+
+    epochs: int = 1
+    validation: float | None = None
+    """The share of the rows; None takes a tenth where that can be."""
+    patience: int | None = None
+    inputs: InputOptions = field(default_factory=InputOptions)
+    tensorboard: Path | None = None
+    callbacks: str | None = None
+    """The function of the model's file that returns Keras callbacks."""
+    position: Offsets | None = None
+    """Where the live training is to begin; None asks the archive, or Kafka by `kafka.start`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A pretrained model that is durable."""
+
+    manifest: Manifest
+    pretrained: Pretrained
+
+
+class PretrainReport(EpochProgress, Protocol):
+    """Hears what is about to be trained on, too."""
+
+    def dealt(self, training: ShardSource, validation: ShardSource | None) -> None:
+        """Hear which shards are trained and validated on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Where the live training will begin."""
+
+    positions: Mapping[Partition, int]
+    cluster: str | None
+    """The cluster's id, where Kafka was asked."""
+
+
+def pretrain(loaded: Loaded, source: ShardSource, options: PretrainOptions, report: PretrainReport) -> Result:
+    """Train on the source, and publish checkpoint 0; raise MillraceError where either cannot be done."""
+    settings = loaded.settings
+    training, validation = split(source, options.validation)
+    with _taken(settings) as lease:  # (1)
+        store = CheckpointStore(lease.folder, lease, StoreOptions(keep=keep_policy(settings)))
+        _require_empty(store)  # (2)
+        beginning = _beginning(settings, source, options.position)  # (3)
+        report.dealt(training, validation)
+        refusals = Refusals()
+        reader = reader_of(training, settings, refusals)
+        learner = _learner(settings, lease.folder, reader)  # (4)
+        store.require_room(learner.state_bytes)
+        live = live_metrics_of(learner, settings)
+        pretrained = Pretraining(
+            learner,
+            training.shards,
+            training_blocks(reader, training, settings, options.inputs, learner.preprocess),
+            None if validation is None else validation_blocks(validation, settings, options.inputs, learner.preprocess),
+            refusals,
+            _loop_options(options, live, validated=validation is not None),
+        ).run(report)  # (5)
+        told = _provenance(training, validation, pretrained)
+        manifest = _publish(loaded, store, learner, live, beginning, told)  # (6)
+    return Result(manifest=manifest, pretrained=pretrained)
+
+
+@contextmanager
+def _taken(settings: Settings) -> Iterator[FolderLease]:
+    lease = FolderLease.acquire(
+        Folder(settings.checkpoints.path / settings.name),
+        f"millrace pretrain {settings.name}",
+        make_room=partial(remove_some, settings),
+    )
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _require_empty(store: CheckpointStore) -> None:
+    there = [one for one in store.listing() if one.number is not None and one.condition is not Condition.FENCED]
+    if there:
+        raise DataLossError(
+            f"{store.folder.checkpoints} holds {len(there)} checkpoints already, and a pretrained model begins with "
+            "number 0: give it another name, or another checkpoints.path"
+        )
+
+
+def _beginning(settings: Settings, source: ShardSource, given: Offsets | None) -> _Beginning:
+    """Return the offsets from which the model will learn live: as they were before the first epoch."""
+    if given is not None:
+        strange = [partition for partition in given.offsets if partition.topic not in settings.kafka.topics]
+        if strange:
+            raise ConfigError(f"--position: {strange[0]} is of no topic in kafka.topics")
+        return _Beginning(given.offsets, None)
+    if source.positions is not None:
+        return _Beginning(source.positions, None)
+    kafka = KafkaSource(kafka_options(settings.kafka))
+    kafka.start(_CONNECT_S)
+    try:
+        return _Beginning(kafka.resolve_start(settings.kafka.start_position), kafka.cluster_id())
+    finally:
+        kafka.stop(_CONNECT_S)
+
+
+def _learner(settings: Settings, folder: Folder, reader: ShardReader) -> Learner:
+    samples = RecordSamples(settings, folder)
+
+    def sample() -> RecordSample | None:
+        first = reader.first()
+        return samples.keep(None if first is None else sample_of([first], samples.rows))
+
+    learner = build_learner(settings, (sample,))
+    prove(learner, settings)
+    return learner
+
+
+def _loop_options(options: PretrainOptions, live: LiveMetrics, *, validated: bool) -> PretrainingOptions:
+    """Judge by the loss of the validation; where the model has none, by the watched metric."""
+    watched = live.look().watch
+    prefix = "val_" if validated else ""
+    return PretrainingOptions(
+        epochs=options.epochs,
+        patience=options.patience,
+        watch=(f"{prefix}loss", f"{prefix}{watched.name}"),
+        higher_is_better=(False, watched.higher_is_better),
+        callbacks=_callbacks(options),
+    )
+
+
+def _callbacks(options: PretrainOptions) -> list[Any]:
+    found: list[Any] = []
+    if options.callbacks is not None:
+        make = getattr(sys.modules[MODULE_NAME], options.callbacks, None)
+        if not callable(make):
+            raise ModelError(f"--callbacks: the model's file has no function {options.callbacks!r}")
+        found += make()
+    if options.tensorboard is not None:
+        found.append(EventFiles(options.tensorboard))
+    return found
+
+
+def _publish(
+    loaded: Loaded,
+    store: CheckpointStore,
+    learner: Learner,
+    live: LiveMetrics,
+    beginning: _Beginning,
+    told: Mapping[str, Any],
+) -> Manifest:
+    """Publish the learner's state as number 0 of a history that has learnt no offset yet."""
+    saving = Saving(
+        store,
+        CheckpointWriter(store),
+        learner,
+        Ledger(),
+        live,
+        SavingOptions(
+            policy=save_policy(loaded.settings),
+            provenance={**provenance_of(loaded, beginning.cluster), "pretrained": told},
+            hyperparameters=hyperparameter_options(loaded.settings),
+            clock=time.monotonic,
+        ),
+    )
+    manifest = saving.begin_or_restore(lambda: beginning.positions, start_over=False)
+    saving.finish()
+    return manifest
+
+
+def _provenance(training: ShardSource, validation: ShardSource | None, pretrained: Pretrained) -> dict[str, Any]:
+    """Return what the manifest says of the pretraining: numbers and names of files, no value of a record."""
+    best = next(epoch for epoch in pretrained.epochs if epoch.number == pretrained.best)
+    return {
+        "source": training.what,
+        "shards": len(training.shards),
+        "rows": training.rows,
+        "validation_shards": 0 if validation is None else len(validation.shards),
+        "validation_rows": 0 if validation is None else validation.rows,
+        "epochs": len(pretrained.epochs),
+        "epoch": pretrained.best,
+        "steps": pretrained.steps,
+        "visited": best.visited.visited,
+        "twice": best.visited.twice,
+        "set_aside": {str(reason): count for reason, count in best.set_aside.items()},
+        "figures": {name: round(value, 6) for name, value in best.figures.items()},
+    }

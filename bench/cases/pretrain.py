@@ -1,0 +1,217 @@
+"""How fast a model is pretrained from files: beside the same model fed from memory, and beside a naive pipeline.
+
+Both by the product's own loop, which counts every row. Where the model is the limit (an MLP of 1,024 by 1,024): an
+archive of JSON records in Parquet, and TFRecord files of Examples with GZIP, each over the same batches kept in memory.
+Where the input is the limit (the benchmark's MLP of 64 by 64): the same TFRecord files, beside what a first attempt is:
+one file, parsed record by record, no prefetch, no parallel calls, `fit`. All take turns, some rounds; ratios are taken
+inside a round, and the median is the figure.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from rig import STATE, report, settings_of
+
+from app.service.model_setup import build_learner
+from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
+from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
+from consumers.archive.shard_writer import OpenShard
+from consumers.fingerprints import Fingerprint
+from consumers.records import Chunk, Partition
+from pipelines.blocks import Rows
+from pipelines.visits import Refusals
+from training.model.learner import Learner
+from training.pretraining.epochs import Epoch, Pretraining, PretrainingOptions
+
+TOPIC, FEATURES, SHARDS, PIECE = "bench", 28, 8, 16_384
+
+
+class Silent:
+    """Hears nothing."""
+
+    def began(self, epoch: int, rows: int) -> None: ...
+
+    def advanced(self, rows: int, loss: float) -> None: ...
+
+    def ended(self, epoch: Epoch) -> None: ...
+
+
+class Memory:
+    """Blocks that are kept in memory."""
+
+    def __init__(self, blocks: list[Rows]) -> None:
+        self.blocks = blocks
+
+    def epoch(self, _number: int) -> Iterator[Rows]:
+        yield from self.blocks
+
+
+def made(rows: int) -> tuple[Any, Any]:
+    """Features and labels that can be learnt."""
+    random = np.random.default_rng(1)
+    x = random.normal(size=(rows, FEATURES)).astype(np.float32)
+    return x, (x @ random.normal(size=FEATURES) > 0).astype(np.float32)
+
+
+def write_archive(folder: Path, x: Any, y: Any) -> None:
+    """Write shards as `millrace archive` does."""
+
+    def full(error: OSError) -> None:
+        raise error
+
+    for part in np.array_split(np.arange(len(x)), SHARDS):
+        partition, first = Partition(TOPIC, 0), int(part[0])
+        shard = OpenShard(folder, partition, first, "parquet", full)
+        for at in range(first, int(part[-1]) + 1, PIECE):
+            numbers = np.arange(at, min(at + PIECE, int(part[-1]) + 1))
+            values = [json.dumps({"x": x[i].tolist(), "y": float(y[i])}).encode() for i in numbers]
+            shard.add(
+                Chunk(
+                    partition=partition,
+                    incarnation=0,
+                    start=at,
+                    end=at + len(numbers),
+                    offsets=numbers,
+                    timestamps=1_700_000_000_000 + numbers,
+                    keys=[None] * len(numbers),
+                    values=values,
+                    headers=[()] * len(numbers),
+                    nbytes=0,
+                    fetched_at=0.0,
+                    fingerprint=Fingerprint.of(int(numbers[-1]), 1_700_000_000_000, None, values[-1]),
+                )
+            )
+            shard.flush()
+        shard.close()
+
+
+def write_examples(folder: Path, x: Any, y: Any, shards: int) -> list[Path]:
+    """Write TFRecord files as a team has them."""
+    folder.mkdir()
+    paths = []
+    for number, part in enumerate(np.array_split(np.arange(len(x)), shards)):
+        paths.append(folder / f"{number:03}.tfrecord.gz")
+        with tf.io.TFRecordWriter(str(paths[-1]), tf.io.TFRecordOptions(compression_type="GZIP")) as file:
+            for i in part:
+                feature = {
+                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=x[i])),
+                    "y": tf.train.Feature(float_list=tf.train.FloatList(value=[y[i]])),
+                }
+                file.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    return paths
+
+
+class Pretrained:
+    """One model, and the sources that it learns from."""
+
+    def __init__(self, hidden: int) -> None:
+        self.settings = settings_of("higgs_json", {"model.args": json.dumps({"hidden": hidden})}).settings
+        self.learner: Learner = build_learner(self.settings)
+
+    def rate(self, source: ShardSource, memory: list[Rows] | None = None) -> float:
+        """Rows a second over an epoch of a source, or of the same rows kept in memory; all of them, or it fails."""
+        refusals = Refusals()
+        blocks: Any = training_blocks(
+            reader_of(source, self.settings, refusals), source, self.settings, InputOptions(), self.learner.preprocess
+        )
+        if memory is not None:
+            blocks = Memory(memory)
+        loop = Pretraining(self.learner, source.shards, blocks, None, refusals, PretrainingOptions())
+        (epoch,) = loop.run(Silent()).epochs
+        if not epoch.visited.all or epoch.learnt != source.rows:
+            raise SystemExit(f"{source.what}: {epoch.visited}")
+        return epoch.learnt / epoch.seconds
+
+    def in_memory(self, source: ShardSource) -> list[Rows]:
+        """The blocks of an epoch, as the model takes them."""
+        reader = reader_of(source, self.settings, Refusals())
+        return list(training_blocks(reader, source, self.settings, InputOptions(), None).epoch(0))
+
+
+def naive_rate(path: Path, rows: int, batch: int) -> float:
+    """Rows a second of what a first attempt is; the first batches, which trace, are not counted."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+    from mlp import build_model
+
+    spec = {"x": tf.io.FixedLenFeature([FEATURES], tf.float32), "y": tf.io.FixedLenFeature([], tf.float32)}
+
+    def parsed(record: Any) -> Any:
+        example = tf.io.parse_single_example(record, spec)
+        return example["x"], example["y"]
+
+    model = build_model()
+    dataset = tf.data.TFRecordDataset(str(path), "GZIP").map(parsed).batch(batch, drop_remainder=True)
+    model.fit(dataset.take(2), verbose=0)
+    began = time.perf_counter()
+    model.fit(dataset, verbose=0)
+    return rows // batch * batch / (time.perf_counter() - began)
+
+
+def rounds_of(count: int, runs: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Each run once a round, beginning with another one each time."""
+    names = list(runs)
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(count):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            found[name].append(runs[name]())
+    return found
+
+
+def ratio(found: Mapping[str, list[float]], one: str, other: str) -> float:
+    return round(statistics.median(a / b for a, b in zip(found[one], found[other], strict=True)), 3)
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=131_072, help="for the model that is the limit")
+    parser.add_argument("--light-rows", type=int, default=1_048_576, help="for the input that is the limit")
+    parser.add_argument("--naive-rows", type=int, default=65_536)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    keras.utils.set_random_seed(1)
+    STATE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pretrain-", dir=STATE) as temporary:
+        folder = Path(temporary)
+        x, y = made(max(given.rows, given.light_rows))
+        write_archive(folder / "archive", x[: given.rows], y[: given.rows])
+        few = from_files(write_examples(folder / "few", x[: given.rows], y[: given.rows], SHARDS))
+        many = from_files(write_examples(folder / "many", x[: given.light_rows], y[: given.light_rows], SHARDS))
+        (one,) = write_examples(folder / "one", x[: given.naive_rows], y[: given.naive_rows], 1)
+        archive = from_archive(folder / "archive", [TOPIC])
+        wide, light = Pretrained(1024), Pretrained(64)
+        memory = wide.in_memory(few)
+        runs = {
+            "memory": lambda: wide.rate(few, memory),
+            "parquet": lambda: wide.rate(archive),
+            "tfrecord": lambda: wide.rate(few),
+            "light": lambda: light.rate(many),
+            "naive": lambda: naive_rate(one, given.naive_rows, 1024),
+        }
+        runs["memory"]()  # the first call of each model traces
+        light.rate(few)
+        found = rounds_of(given.rounds, runs)
+    report(
+        {
+            "parquet_of_memory": ratio(found, "parquet", "memory"),
+            "tfrecord_of_memory": ratio(found, "tfrecord", "memory"),
+            "over_naive": ratio(found, "light", "naive"),
+        },
+        {f"{name}_rows_per_s": round(statistics.median(rates)) for name, rates in found.items()}
+        | {"cores": len(os.sched_getaffinity(0))},
+    )
+
+
+if __name__ == "__main__":
+    main()

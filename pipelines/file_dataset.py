@@ -1,0 +1,368 @@
+"""Files as a `tf.data.Dataset` of blocks, as tf.data's guides have it: for epochs over what does not move any more.
+
+Several shards are read at a time (`interleave`), in another order each epoch; chunks of rows are decoded on several
+threads, with `AUTOTUNE`; a window of rows is permuted, cut into batches of one fixed shape and given to `preprocess`;
+what that costs may be kept (`cache`). The order is not deterministic, unless it is asked for. The last batch is filled
+up with copies of present rows of weight 0, as live ones are. Each row carries the place of its shard in `partitions`
+and its number there in `offsets`, so that an epoch can tell what it has visited.
+
+The second module of pipelines that imports tf.data. Owns the datasets and what `cache` keeps; a generator here never
+waits for anything but a disk, so an iterator may be dropped at any time.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import tensorflow as tf
+
+from consumers.errors import ConfigError
+from consumers.records import Chunk, Partition
+from pipelines.blocks import Rows
+from pipelines.dataset import Preprocess, as_is, block_spec, preparation
+from pipelines.decode import Decoded, decode_chunk
+from pipelines.decoders.protocol import Decoder
+from pipelines.examples import ExampleDecoder, integers_in
+from pipelines.schema import Schema
+from pipelines.tfrecord_frames import compression_of, first_record
+from pipelines.visits import CountedShard, Refusals
+
+_AT_ONCE = 16
+"""Shards that are read beside each other: with fewer, a window would hold rows of few of them."""
+_CHUNK = 1024
+"""Rows that are decoded at a time: enough for the vectorised decoders, few enough to mix shards well."""
+_READ_AHEAD = 4 << 20
+_WINDOW_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """How files become blocks."""
+
+    batch_size: int
+    batches_per_call: int
+    shuffle: int = 65_536
+    """Rows of the window that is permuted; 0 keeps the order of the files."""
+    cache: str | None = None
+    """`memory`, or the folder for a file, of what decoding and `preprocess` give; None keeps nothing."""
+    deterministic: bool = False
+    seed: int = 0
+    threads: int = 2
+
+
+class ShardReader(Protocol):
+    """Reads shards of one kind."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has ended the reading; tf.data loses the type of it."""
+        ...
+
+    def dataset(self, order: Sequence[int], *, deterministic: bool) -> Any:
+        """Return a dataset of rows [n, ...] of these shards, read beside each other."""
+        ...
+
+    def first(self) -> Decoded | None:
+        """Return the first rows, for a sample; None where there are none."""
+        ...
+
+
+@dataclass(slots=True)
+class _Decoding:
+    """Decodes chunks of shards; what is refused is noted, and what is raised is kept."""
+
+    decoder: Decoder
+    refusals: Refusals
+    error: BaseException | None = None
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep an error before tf.data makes another one of it."""
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
+
+    def rows(self, chunk: Chunk, shard: int) -> Rows:
+        """Return the rows of a chunk that decode."""
+        decoded = decode_chunk(chunk, self.decoder)
+        if decoded.refused:
+            self.refusals.note(shard, ((refused.offset, refused.reason) for refused in decoded.refused))
+        return _rows_of(decoded, shard)
+
+
+def _rows_of(decoded: Decoded, shard: int) -> Rows:
+    rows = len(decoded)
+    return Rows(
+        features=decoded.features,
+        labels=decoded.labels,
+        weights=np.ones(rows, np.float32) if decoded.weights is None else decoded.weights,
+        offsets=decoded.offsets,
+        partitions=np.full(rows, shard, np.int32),
+    )
+
+
+class ExampleFiles:
+    """Reads TFRecord files of `tf.train.Example`, compressed with GZIP or not."""
+
+    def __init__(self, shards: Sequence[CountedShard], schema: Schema, refusals: Refusals) -> None:
+        self._shards = shards
+        self._spec = flat_spec(schema)
+        self._compressions = [compression_of(shard.path) for shard in shards]
+        record = next((found for shard in shards if (found := first_record(shard.path))), b"")
+        self._decoding = _Decoding(ExampleDecoder(schema, integers_in(record)), refusals)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has ended the reading."""
+        return self._decoding.error
+
+    def dataset(self, order: Sequence[int], *, deterministic: bool) -> Any:
+        """Return a dataset of rows [n, ...] of these shards, read beside each other."""
+        files = tf.data.Dataset.from_tensor_slices(
+            (
+                np.array(order, np.int32),
+                [str(self._shards[place].path) for place in order],
+                [self._compressions[place] for place in order],
+            )
+        )
+
+        @as_is
+        def records(place: Any, path: Any, compression: Any) -> Any:
+            texts = tf.data.TFRecordDataset(path, compression, _READ_AHEAD).batch(_CHUNK)
+            return texts.enumerate().map(as_is(lambda at, chunk: (place, at * _CHUNK, chunk)))
+
+        texts = _interleaved(files, records, len(order), deterministic=deterministic)
+        return texts.map(as_is(self._decoded), num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
+
+    def _decoded(self, place: Any, first: Any, texts: Any) -> Rows:
+        kinds = [spec.dtype for spec in tf.nest.flatten(self._spec)]
+        columns = tf.py_function(self._decode, [place, first, texts], kinds)
+        for column, spec in zip(columns, tf.nest.flatten(self._spec), strict=True):
+            column.set_shape(spec.shape)
+        return cast("Rows", tf.nest.pack_sequence_as(self._spec, columns))
+
+    def _decode(self, place: Any, first: Any, texts: Any) -> list[Any]:
+        shard, start = int(place), int(first)
+        with self._decoding.keeping():
+            rows: list[Any] = tf.nest.flatten(self._decoding.rows(self._chunk(shard, start, texts), shard))
+            return rows
+
+    def first(self) -> Decoded | None:
+        """Return the first rows, for a sample; None where there are none."""
+        for shard, compression in zip(self._shards, self._compressions, strict=True):
+            for texts in tf.data.TFRecordDataset(str(shard.path), compression).batch(_CHUNK).take(1):
+                return decode_chunk(self._chunk(0, 0, texts), self._decoding.decoder)
+        return None
+
+    def _chunk(self, shard: int, start: int, texts: Any) -> Chunk:
+        return Chunk(
+            partition=Partition(self._shards[shard].name, 0),
+            incarnation=0,
+            start=start,
+            end=start + len(texts),
+            offsets=np.arange(start, start + len(texts)),
+            timestamps=np.zeros(len(texts), np.int64),
+            keys=(),
+            values=texts,
+            headers=(),
+            nbytes=0,
+            fetched_at=0.0,
+        )
+
+
+class ChunkFiles:
+    """Reads shards that come as chunks of a topic's records, in whatever format the records have."""
+
+    def __init__(self, read: Callable[[int], Iterable[Chunk]], decoder: Decoder, refusals: Refusals) -> None:
+        """`read` gives the chunks of the shard at a place."""
+        self._read = read
+        self._spec = flat_spec(decoder.schema)
+        self._decoding = _Decoding(decoder, refusals)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has ended the reading."""
+        return self._decoding.error
+
+    def dataset(self, order: Sequence[int], *, deterministic: bool) -> Any:
+        """Return a dataset of rows [n, ...] of these shards, read beside each other."""
+
+        def rows(place: Any) -> Iterator[Rows]:
+            with self._decoding.keeping():
+                for chunk in self._read(int(place)):
+                    yield self._decoding.rows(chunk, int(place))
+
+        @as_is
+        def of_shard(place: Any) -> Any:
+            return tf.data.Dataset.from_generator(rows, args=(place,), output_signature=self._spec)
+
+        places = tf.data.Dataset.from_tensor_slices(np.array(order, np.int32))
+        return _interleaved(places, of_shard, len(order), deterministic=deterministic)
+
+    def first(self) -> Decoded | None:
+        """Return the first rows, for a sample; None where there are none."""
+        for chunk in self._read(0):
+            return decode_chunk(chunk, self._decoding.decoder)
+        return None
+
+
+def _interleaved(files: Any, of_file: Callable[..., Any], count: int, *, deterministic: bool) -> Any:
+    return files.interleave(
+        of_file,
+        cycle_length=min(_AT_ONCE, max(1, count)),
+        block_length=1,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=deterministic,
+    )
+
+
+def flat_spec(schema: Schema) -> Rows:
+    """Return the signature of rows that are not in batches yet."""
+    of_blocks = block_spec(schema, 1).rows
+    flat: Rows = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec([None, *spec.shape[2:]], spec.dtype, spec.name), of_blocks
+    )
+    return flat
+
+
+@dataclass(slots=True)
+class FileBlocks:
+    """Blocks of some shards, epoch after epoch."""
+
+    reader: ShardReader
+    schema: Schema
+    places: Sequence[int]
+    """Which of the reader's shards."""
+    options: FileOptions
+    preprocess: Preprocess | None = None
+    _kept: Any = field(default=None, init=False)
+    _prepare: Callable[[Rows], Rows] | None = field(default=None, init=False)
+
+    def epoch(self, number: int) -> Iterator[Rows]:
+        """Yield the blocks of an epoch, [k, B, ...]. Raise MillraceError where a file is at fault.
+
+        What `preprocess` raises comes as TensorFlow's OpError.
+        """
+        try:
+            yield from self.dataset(number)
+        except tf.errors.OpError as error:
+            if self.reader.error is not None:
+                raise self.reader.error from error
+            if isinstance(error, tf.errors.DataLossError):
+                what = error.message.partition("[")[0].strip()
+                raise ConfigError(f"a file is damaged ({what}); find it, and leave it out or make it again") from error
+            raise
+
+    def dataset(self, number: int) -> Any:
+        """Return the dataset of an epoch's blocks."""
+        options = self.options
+        batches = self._fresh(number) if options.cache is None else self._cached(number)
+        if self._window > options.batch_size * options.batches_per_call:
+            batches = batches.rebatch(options.batches_per_call)
+        settings = tf.data.Options()
+        settings.deterministic = options.deterministic
+        settings.threading.private_threadpool_size = max(2, options.threads)
+        # Shards are dealt here, and each replica takes its rows of every batch.
+        settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return batches.prefetch(2).with_options(settings)
+
+    @property
+    def _window(self) -> int:
+        """Rows of a window: a whole number of calls, within a bound of memory."""
+        call = self.options.batch_size * self.options.batches_per_call
+        within = min(self.options.shuffle, _WINDOW_BYTES // max(1, self.schema.row_nbytes))
+        return call * max(1, within // call)
+
+    def _fresh(self, number: int) -> Any:
+        prepare = self._prepared()
+        windows = self._chunks(number).rebatch(self._window).enumerate()
+        return windows.map(
+            as_is(lambda at, rows: prepare(self._batched(rows, self._order(rows, number, at)))),
+            **self._calls(),
+        )
+
+    def _cached(self, number: int) -> Any:
+        """Return what the first epoch has decoded and prepared; windows are permuted anew each time."""
+        if self._kept is None:
+            prepare = self._prepared()
+            windows = self._chunks(0).rebatch(self._window)
+            batches = windows.map(
+                as_is(lambda rows: prepare(self._batched(rows, tf.range(tf.shape(rows.offsets)[0])))),
+                **self._calls(),
+            )
+            where = self.options.cache
+            self._kept = batches.cache() if where == "memory" else batches.cache(str(Path(str(where)) / "epoch"))
+        return self._kept.enumerate().map(
+            as_is(lambda at, rows: self._permuted(rows, number, at)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=self.options.deterministic,
+        )
+
+    def _chunks(self, number: int) -> Any:
+        order = [*self.places]
+        if self.options.shuffle:
+            order = np.random.default_rng([self.options.seed, number]).permutation(order).tolist()
+        chunks = self.reader.dataset(order, deterministic=self.options.deterministic)
+        return chunks.filter(as_is(_has_rows))  # `rebatch` needs no chunk of which every record was refused
+
+    def _calls(self) -> dict[str, Any]:
+        # A random op gives its numbers in the order of its calls, so deterministic mode allows one call at a time.
+        return {} if self.options.deterministic else {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": False}
+
+    def _prepared(self) -> Callable[[Rows], Rows]:
+        if self._prepare is None:
+            spec = block_spec(self.schema, self.options.batch_size).rows
+            self._prepare = preparation(self.preprocess, spec, self.options.batch_size)
+        return self._prepare
+
+    def _order(self, rows: Rows, number: int, at: Any) -> Any:
+        places = tf.range(tf.shape(rows.offsets)[0])
+        if not self.options.shuffle:
+            return places
+        seed = tf.stack([tf.constant(self.options.seed * 1_000_003 + number, tf.int64), tf.cast(at, tf.int64)])
+        return tf.random.experimental.stateless_shuffle(places, seed)
+
+    def _batched(self, rows: Rows, order: Any) -> Rows:
+        """Cut rows in this order into batches; the last is filled up with copies of rows, as absent ones."""
+        size, count = self.options.batch_size, tf.shape(order)[0]
+        missing = tf.math.floormod(-count, size)
+        order = tf.concat([order, tf.gather(order, tf.range(missing) % count)], 0)
+        present = tf.range(count + missing) < count
+        taken = tf.nest.map_structure(lambda column: tf.gather(column, order), rows)
+        taken = taken._replace(
+            weights=tf.where(present, taken.weights, 0.0),
+            offsets=tf.where(present, taken.offsets, -1),
+            partitions=tf.where(present, taken.partitions, -1),
+        )
+
+        def batched(column: Any, spec: Any) -> Any:
+            shaped = tf.reshape(column, tf.concat([[-1, size], tf.shape(column)[1:]], 0))
+            shaped.set_shape([None, size, *spec.shape[1:]])
+            return shaped
+
+        cut: Rows = tf.nest.map_structure(batched, taken, flat_spec(self.schema))
+        return cut
+
+    def _permuted(self, rows: Rows, number: int, at: Any) -> Rows:
+        """Permute the rows of batches; absent ones stay absent, and no batch can consist of these alone."""
+        flat = tf.nest.map_structure(
+            lambda column: tf.reshape(column, tf.concat([[-1], tf.shape(column)[2:]], 0)), rows
+        )
+        order = self._order(flat, number, at)
+
+        def placed(column: Any, before: Any) -> Any:
+            shaped = tf.reshape(tf.gather(column, order), tf.shape(before))
+            shaped.set_shape(before.shape)
+            return shaped
+
+        permuted: Rows = tf.nest.map_structure(placed, flat, rows)
+        return permuted
+
+
+def _has_rows(rows: Rows) -> Any:
+    return tf.size(rows.offsets) > 0

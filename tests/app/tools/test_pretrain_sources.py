@@ -1,0 +1,101 @@
+"""What a pretraining reads: shards of an archive in both formats, dealt by time, and followed by an exact offset."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.settings import load, to_schema
+from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
+from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
+from consumers.archive.shards import Format
+from consumers.errors import ConfigError
+from consumers.records import Partition
+from pipelines.visits import CountedShard, Refusals, Visits
+from tests.consumers.archive import records
+from tests.pipelines.example_files import present
+
+pytestmark = pytest.mark.tensorflow
+CONFIG = {
+    "name": "clicks",
+    "kafka": {"bootstrap_servers": ["127.0.0.1:1"], "topics": ["clicks"]},
+    "records": {"format": "json", "features": {"x": "float32"}, "label": {"y": "float32"}},
+    "model": {"build": "./model.py:build_model"},
+    "training": {"batch_size": 16, "batches_per_call": 2},
+    "checkpoints": {"path": "./checkpoints"},
+}
+GAP = range(20, 25)
+"""Offsets that compaction has removed."""
+BAD = 31
+
+
+def archived(folder: Path, partition: int, first: int, end: int, form: Format) -> None:
+    there = [offset for offset in range(first, end) if offset not in GAP]
+    chunk = records.chunk(first, end, there, Partition("clicks", partition))
+    values = [json.dumps({"x": offset} | ({} if offset == BAD else {"y": 1})).encode() for offset in there]
+    records.shard_of(folder, [replace(chunk, values=values)], form)
+
+
+@pytest.mark.parametrize("form", ["parquet", "tfrecord"])
+def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(tmp_path: Path, form: Format) -> None:
+    (tmp_path / "clicks.yaml").write_text(json.dumps(CONFIG))
+    settings = load(tmp_path / "clicks.yaml", {}).settings
+    for partition, first, end in ((0, 10, 40), (0, 40, 90), (1, 0, 15), (1, 15, 2000)):
+        archived(tmp_path / "archive", partition, first, end, form)
+    archived(tmp_path / "archive", 2, 5, 6, form)
+    source = from_archive(tmp_path / "archive", settings.kafka.topics)
+    following = {Partition("clicks", 0): 90, Partition("clicks", 1): 2000, Partition("clicks", 2): 6}
+    assert source.positions == following
+    training, validation = split(source, 0.5)
+    assert validation is not None
+    assert [shard.partition.number for shard in validation.archived] == [1], "the newest one has half of all rows"
+    refusals = Refusals()
+    blocks = training_blocks(reader_of(training, settings, refusals), training, settings, InputOptions(), None)
+    assert blocks.schema == to_schema(settings.records)
+    visits = Visits(training.shards)
+    for rows in blocks.epoch(0):
+        here = rows.offsets.numpy() >= 0
+        visits.add(rows.partitions.numpy()[here], rows.offsets.numpy()[here])
+    assert visits.ended(refusals.rows()).all
+    assert sum(refusals.by_reason().values()) == 1
+    found = present(blocks.epoch(1))
+    assert all(x == offset for _, offset, x in found), "the number of a row is its offset"
+    assert len(found) == training.rows - 1 == 30 - len(GAP) + 50 + 15 + 1 - 1
+
+
+def test_an_archive_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
+    for first, end in ((0, 10), (12, 20)):
+        archived(tmp_path, 0, first, end, "parquet")
+    with pytest.raises(ConfigError, match="lacks the offsets 10 to 11 of clicks:0"):
+        from_archive(tmp_path, ["clicks"])
+    with pytest.raises(ConfigError, match="hold no record"):
+        from_archive(tmp_path, ["other"])
+
+
+def test_the_newest_shards_are_validated_on_and_never_trained_on() -> None:
+    shards = tuple(CountedShard(name=str(rows), path=Path("a"), rows=rows, end=rows) for rows in (50, 30, 15, 5))
+    source = ShardSource(what="files", shards=shards)
+
+    def kept(share: float | None) -> list[int]:
+        training, validation = split(source, share)
+        rest = () if validation is None else validation.shards
+        assert training.shards + rest == shards
+        return [shard.rows for shard in rest]
+
+    assert kept(0.05) == [5]
+    assert kept(None) == [15, 5]
+    assert kept(0.21) == [30, 15, 5]
+    assert kept(0) == []
+    with pytest.raises(ConfigError, match="--validation: 60% takes every shard"):
+        split(source, 0.6)
+    assert split(ShardSource(what="a file", shards=shards[:1]), None)[1] is None
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="there is no file nowhere"):
+        from_files([Path("nowhere")])

@@ -1,0 +1,96 @@
+"""A model is pretrained on files, then learns live from one exact offset; a kill leaves nothing half."""
+
+import json
+import os
+from pathlib import Path
+from random import Random
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.faults.conftest import MakeProject, MakeStream
+from tests.faults.harness.fork_server import run_forked
+from tests.faults.harness.process import Run
+from tests.faults.harness.project import Project
+from tests.faults.harness.records import ExpectedPosition, good
+from tests.faults.harness.shelf import Shelf
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
+ROWS, FILES, EPOCHS = 400, 3, 2
+PRETRAINED = 3
+"""The partition that stands in the records of the files; the topic has partition 0 alone."""
+
+
+def files(folder: Path) -> list[str]:
+    """Write files of Examples with ids of their own; the last one is validated on."""
+    from tests.pipelines.example_files import example, write
+
+    paths, random = [], Random(5)
+    folder.mkdir()
+    for number in range(FILES):
+        path = folder / f"{number}.tfrecord.gz"
+        places = [ExpectedPosition(PRETRAINED, number * ROWS + row) for row in range(ROWS)]
+        write(path, [example(good(place, random)) for place in places])
+        paths.append(str(path))
+    return paths
+
+
+def pretrain(project: Project, *arguments: str, failpoints: str = "") -> "CompletedProcess[str]":
+    command = ["pretrain", "-c", str(project.config), *arguments]
+    return run_forked(command, cwd=project.path, env={**os.environ, "MILLRACE_FAILPOINTS": failpoints})
+
+
+def test_a_pretrained_model_goes_live_at_the_offset_that_its_checkpoint_names(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    topic = stream()
+    topic.write(300)
+    made = project(topic, kafka={"start": "latest"})
+    paths = files(made.path / "files")
+    done = pretrain(made, *paths, "--epochs", str(EPOCHS), "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout[done.stdout.index("{") :])  # the model prints a line of its own
+    rows = (FILES - 1) * ROWS
+    assert said["positions"] == {f"{topic.name}:0": 300}
+    assert [epoch["visited"] for epoch in said["epochs"]] == [
+        {"rows": rows, "visited": rows, "twice": 0, "lacking": {}}
+    ] * EPOCHS
+    zero = Shelf(made.folder).statement(0)
+    ids = sum(range(rows)) * EPOCHS, sum(i * i for i in range(rows)) * EPOCHS
+    assert zero.ids[PRETRAINED] == (rows * EPOCHS, *ids), "each row once an epoch, the validation's never"
+    assert zero.manifest.provenance["pretrained"]["rows"] == rows
+    assert "val_loss" in zero.manifest.provenance["pretrained"]["figures"]
+
+    topic.write(200)
+    with Run(made, "--until", "now") as run:
+        run.finish()
+    last = Shelf(made.folder).newest()
+    assert last is not None
+    assert last.positions == {0: 500}
+    assert last.ids[0] == (200, sum(range(300, 500)), sum(i * i for i in range(300, 500)))
+    assert last.ids[PRETRAINED] == zero.ids[PRETRAINED]
+
+    again = pretrain(made, *paths)
+    assert again.returncode == 4
+    assert "holds" in again.stderr
+    assert "checkpoints already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "published"),
+    [("start.before_zero", False), ("save.after_manifest", False), ("save.after_rename", True)],
+)
+def test_a_kill_leaves_a_whole_checkpoint_or_none(
+    stream: MakeStream, project: MakeProject, point: str, published: bool
+) -> None:
+    made = project(stream())
+    paths = files(made.path / "files")
+    done = pretrain(made, *paths, "--position", f"{made.name.removeprefix('m-')}:0=7", failpoints=f"{point}=kill")
+    assert done.returncode == -9, done.stderr
+    shelf = Shelf(made.folder)
+    assert shelf.numbers() == ([0] if published else [])
+    if published:
+        assert shelf.statement(0).positions == {0: 7}
+        return
+    assert pretrain(made, *paths).returncode == 0
+    assert shelf.statement(0).ids[PRETRAINED][0] == (FILES - 1) * ROWS

@@ -1,0 +1,1 @@
+"""Epochs over files, before the first live record."""
