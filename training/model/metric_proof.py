@@ -4,17 +4,17 @@ The live metrics depend on it: a state covers one call, and the sums over calls 
 mean or the last value cannot be added up. Runs while the model is examined, and leaves its state as it was.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from training.model.kept_state import KeptState
 from training.model.learner import Learner
 from training.model.metrics import State
 from training.model.proof import Finding
-from training.model.variables import assign, read
+from training.model.variables import read
 
 CLAIM = "the metrics' states are sums"
 _TOLERANCE = 0.01
@@ -58,9 +58,10 @@ def _starts_elsewhere(learner: Learner, name: str) -> bool:
 def _states(learner: Learner) -> list[tuple[str, list[State], list[State]]] | None:
     """Return each metric's states: added up over two calls, and of one call; None where an update is not finite."""
     one, other = learner.rows_of(learner.probe(1)), learner.rows_of(learner.probe(2))
-    with _undone(learner):
+    kept = KeptState(learner)
+    with kept.undone():
         first, second = learner.call(one), learner.call(other)
-    with _undone(learner):
+    with kept.undone():
         both = learner.call(tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), one, other))
     if not all(result.finite.all() for result in (first, second, both)):
         return None
@@ -70,17 +71,6 @@ def _states(learner: Learner) -> list[tuple[str, list[State], list[State]]] | No
         apart = [first.states[place] + second.states[place] for place in places]
         compared.append((name, apart, [both.states[place] for place in places]))
     return compared
-
-
-@contextmanager
-def _undone(learner: Learner) -> Iterator[None]:
-    """Put weights, optimizer, seeds and witness back at the end."""
-    before = [np.array(read(variable)) for variable in learner.state]
-    try:
-        yield
-    finally:
-        for variable, value in zip(learner.state, before, strict=True):
-            assign(variable, value)
 
 
 def _same(apart: Sequence[State], together: Sequence[State]) -> bool:

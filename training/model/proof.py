@@ -10,8 +10,8 @@ also records what reaches the optimizers (`training/model/row_pull.py`), because
 A model that fails is refused with the layer or metric at fault and what to do, or only warned of (`training.proof`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from pipelines.blocks import Rows
-from training.model.compiled_call import CallResult
 from training.model.learner import Learner, Mask
 from training.model.probe_batches import Probe
+from training.model.proof_trials import ProofTrials, StateAfterCall
 from training.model.row_pull import RecordedBatch, differing, divides_by, ratio, together
-from training.model.variables import assign, model_variables, optimizer_variables, read
 
-Values = dict[str, npt.NDArray[Any]]
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 _ROUNDING, _COARSE_ROUNDING = 1e-3, 0.1
 """By how much pulls that should be equal may differ: in float32, and where a layer computes in 16 bits."""
@@ -46,14 +43,6 @@ class Finding:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StateAfterCall:
-    """The model's state and the scores after one call."""
-
-    values: Values
-    result: CallResult
-
-
 class _NotFiniteError(Exception):
     """An update on some rows is not finite."""
 
@@ -63,12 +52,7 @@ class ModelProof:
 
     def __init__(self, learner: Learner, *, whole_batches: bool = False) -> None:
         self._learner, self._whole_batches = learner, whole_batches
-        self._variables = {**model_variables(learner.model), **optimizer_variables(learner.model)}
-        weights = {id(variable) for variable in learner.model.trainable_variables}
-        self._weights = [key for key, variable in self._variables.items() if id(variable) in weights]
-        self._kept = self._copied()
-        self._records: dict[tuple[int, bytes, float, int], tuple[Probe, RecordedBatch]] = {}
-        """What was recorded already, as the same batch from the same state gives the same."""
+        self._trials = ProofTrials(learner)
         self._rounding = _COARSE_ROUNDING if _is_coarse(learner.model) else _ROUNDING
         self._probe = self._finite_probe()
 
@@ -77,9 +61,8 @@ class ModelProof:
         if self._probe is None:
             detail = "the model gives NaN or infinity on made-up rows; its own records will show"
             return [Finding(claim="absent rows change nothing", holds=None, detail=detail)]
-        once = self.recorded(self._probe)
-        self._records.clear()
-        again = self.recorded(self._probe)
+        once = self._trials.recorded(self._probe)
+        again = self._trials.record(self._probe)
         if differing(once.pulls, again.pulls, self._rounding):
             detail = (
                 "the step gives something else each time: it draws random numbers outside of Keras' seed generators"
@@ -96,58 +79,6 @@ class ModelProof:
             findings.append(self._replicas(self._probe))
         return findings
 
-    def outcome(self, probe: Probe, present: Mask | None = None) -> StateAfterCall:
-        """Run one batch from the present state, copy the resulting state, and restore the present one."""
-        with self._undone():
-            # One pass: in a second one two halves would start from other weights than the whole, and not add up to it.
-            result = self._learner.call(self._learner.rows_of(probe, present), passes=1)
-            after = {key: np.array(read(variable)) for key, variable in self._variables.items()}
-        return StateAfterCall(after, result)
-
-    def recorded(
-        self, probe: Probe, present: Mask | None = None, *, weight: float = 1.0, times: int = 1
-    ) -> RecordedBatch:
-        """Record one batch from the present state, with its weights multiplied or its rows repeated; undo it."""
-        key = (id(probe), b"" if present is None or present.all() else present.tobytes(), weight, times)
-        if key not in self._records:
-            self._records[key] = probe, self._record(probe, present, weight, times)  # with it, as its id is the key
-        return self._records[key][1]
-
-    def _record(self, probe: Probe, present: Mask | None, weight: float, times: int) -> RecordedBatch:
-        rows = self._learner.rows_of(probe, present)
-        rows = rows._replace(weights=rows.weights * weight)
-        with self._undone():
-            step = self._learner.call.record(_repeated(rows, times))
-            moved = {key: np.array(read(v)) - self._kept[key] for key, v in self._changed() if _is_float(v)}
-        direct = {f"{key}, assigned by the step,": moved[key] for key in self._weights if key in moved}
-        gradients = {_place(*place): gradient for place, gradient in step.gradients.items()}
-        return RecordedBatch(
-            pulls={**gradients, **{key: value.astype(np.float64) for key, value in direct.items()}},
-            loss=step.loss,
-            graph=step.graph,
-            assigned=frozenset(moved),
-        )
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Restore the present state at the end."""
-        # The made-up offsets are counted by the call as well, and the ledger knows nothing of them.
-        witness = np.array(read(self._learner.witness.variable))
-        try:
-            yield
-        finally:
-            for key, variable in self._changed():
-                assign(variable, self._kept[key])
-            assign(self._learner.witness.variable, witness)
-
-    def _copied(self) -> Values:
-        return {key: np.array(read(variable)) for key, variable in self._variables.items()}
-
-    def _changed(self) -> list[tuple[str, Any]]:
-        """Return the variables that differ from the present state, by name."""
-        pairs = self._variables.items()
-        return [(key, variable) for key, variable in pairs if not np.array_equal(read(variable), self._kept[key])]
-
     def _absent_rows(self, probe: Probe) -> Finding:
         claim = "absent rows change nothing"
         size = self._learner.options.batch_size
@@ -156,8 +87,8 @@ class ModelProof:
         half = size // 2
         present = np.arange(size) < half
         arranged = [probe.arranged(_order(size, half, fill=fill)) for fill in (0, half - 1)]
-        one, other = (self.outcome(rows, present) for rows in arranged)
-        pulls, others = (self.recorded(rows, present).pulls for rows in arranged)
+        one, other = (self._trials.outcome(rows, present) for rows in arranged)
+        pulls, others = (self._trials.recorded(rows, present).pulls for rows in arranged)
         moved = _differences(one.values, other.values) or differing(pulls, others, _ROUNDING)
         if moved:
             return Finding(claim=claim, holds=False, detail=self._blame(moved))
@@ -186,7 +117,7 @@ class ModelProof:
         # Where a step clips gradients by itself they do not add up; below the bound they do.
         if wrong and self._not_additive(probe, _FAINT):
             return Finding(claim=claim, holds=False, detail=_of_present_rows(wrong[0]))
-        if self._ignores_size(probe, whole):
+        if self._ignores_size(probe):
             text = (
                 "the loss is a sum over rows, so that a batch twice as large pulls twice as far: use the default "
                 "reduction, sum_over_batch_size, or divide by training.batch_size"
@@ -197,7 +128,7 @@ class ModelProof:
     def _not_additive(self, probe: Probe, weight: float) -> list[str]:
         """Return where two halves of a batch do not pull together as the whole does."""
         # What is in every batch, with or without rows (a loss of regularization), is subtracted.
-        apart, left, right, whole = (self.recorded(probe, present, weight=weight) for present in self._halves())
+        apart, left, right, whole = (self._trials.recorded(probe, present, weight=weight) for present in self._halves())
         halves, both = [left.beyond(apart), right.beyond(apart)], whole.beyond(apart)
         return differing(together(*halves), both, self._rounding, beside=halves)
 
@@ -206,23 +137,36 @@ class ModelProof:
         first = np.arange(self._learner.options.batch_size) % 2 == 0
         return np.zeros_like(first), first, ~first, np.ones_like(first)
 
-    def _ignores_size(self, probe: Probe, whole: RecordedBatch) -> bool:
+    def _ignores_size(self, probe: Probe) -> bool:
         """Return whether the same rows several times over pull several times as far; False where that cannot be run."""
         size, replicas = self._learner.options.batch_size, self._learner.replicas
-        times = replicas + 1  # so that a replica's share of the rows is not the size that is looked for below
-        none = np.zeros(size, np.bool_)
-        try:
-            larger, apart = self.recorded(probe, times=times), self.recorded(probe, none, times=times)
-        except Exception:  # noqa: BLE001 - the user's own code may need the batch to have the size that it has
-            return False
-        pulled = ratio(larger.beyond(apart), whole.beyond(self.recorded(probe, none)))
-        # A step that divides by a batch size of its own pulls with 1/B as well, and has that number in its graph.
-        share = size / replicas
-        return pulled > (1 + times) / 2 and not divides_by(larger.graph, [size, share, 1 / size, 1 / share])
+        # A part of the batch costs less than a larger one. Of a single row a replica, a layer may make nothing at all.
+        parts = [size // part for part in (4, 2) if size % (part * replicas) == 0 and size // part >= 2 * replicas]
+        pairs = [(part, size) for part in parts[:1]] + [(size, (replicas + 1) * size)]
+        for small, large in pairs:
+            with suppress(Exception):  # the user's own code may need the batch to have the size that it has
+                return self._pulls_by_rows(probe, small, large)
+        return False
+
+    def _pulls_by_rows(self, probe: Probe, small: int, large: int) -> bool:
+        """Return whether some rows, repeated to a larger batch, pull as much farther in it."""
+        size, replicas = self._learner.options.batch_size, self._learner.replicas
+        same, none = probe.arranged(np.resize(np.arange(small), size)), np.zeros(size, np.bool_)
+        few, many = (self._trials.recorded(same, size=each) for each in (small, large))
+        few_apart = many_apart = self._trials.recorded(same, none, size=small)
+        if differing(
+            few_apart.pulls, self._trials.recorded(probe, none).pulls, self._rounding
+        ):  # by the rows, or their number
+            many_apart = self._trials.recorded(same, none, size=large)
+        pulled, times = ratio(many.beyond(many_apart), few.beyond(few_apart)), large / small
+        # A step that divides by a batch size of its own pulls with 1/B as well, and has that number in its graph. In
+        # the graph of a batch of B rows it may be their number, too.
+        graph, share = (few if large == size else many).graph, size / replicas
+        return pulled > (1 + times) / 2 and not divides_by(graph, [size, share, 1 / size, 1 / share])
 
     def _reported_loss(self, claim: str, probe: Probe) -> Finding:
         """Check the same of the loss that the live metrics show."""
-        apart, left, right, whole = (self.recorded(probe, present).loss for present in self._halves())
+        apart, left, right, whole = (self._trials.recorded(probe, present).loss for present in self._halves())
         if np.isnan([apart, left, right, whole]).any():
             return Finding(claim=claim, holds=True, detail="the model's train_step reports no finite loss")
         if np.isclose((left - apart) + (right - apart), whole - apart, rtol=self._rounding, atol=1e-6):
@@ -236,16 +180,14 @@ class ModelProof:
     def _replicas(self, probe: Probe) -> Finding:
         replicas = self._learner.replicas
         claim = f"1 replica and {replicas} agree"
-        if any("seed_generator" in key for key in self._variables):
+        if any("seed_generator" in key for key in self._trials.kept.variables):
             return Finding(claim=claim, holds=None, detail="the model draws random numbers, on each replica the same")
-        single = ModelProof(self._learner.alone())
-        for key, variable in single._variables.items():
-            assign(variable, np.array(read(self._variables[key])))
-        single._kept, single._records = single._copied(), {}
+        single = ProofTrials(self._learner.alone())
+        single.begin_as(self._trials)
         size = self._learner.options.batch_size
         for rows in (size, max(1, size // (2 * replicas))):
             present = np.arange(size) < rows
-            several, alone = self.recorded(probe, present), single.recorded(probe, present)
+            several, alone = self._trials.recorded(probe, present), single.recorded(probe, present)
             if moved := differing(several.pulls, alone.pulls, self._rounding):
                 return Finding(claim=claim, holds=False, detail=self._blame_replicas(moved[0], several, alone))
             if not np.isclose(several.loss, alone.loss, rtol=self._rounding, atol=1e-6, equal_nan=True):
@@ -256,24 +198,29 @@ class ModelProof:
                 return Finding(claim=claim, holds=False, detail=text)
             if self._rounding == _COARSE_ROUNDING:
                 continue  # an optimizer such as Adam turns the rounding of a small gradient into a whole step
-            moved = _differences(self.outcome(probe, present).values, single.outcome(probe, present).values)
+            moved = _differences(self._trials.outcome(probe, present).values, single.outcome(probe, present).values)
             if moved:
                 return Finding(claim=claim, holds=False, detail=self._blame(moved))
         return Finding(claim=claim, holds=True)
 
     def _finite_probe(self) -> Probe | None:
         """Find a probe on which the model's update is finite; None where a few tries give none."""
+        tried: list[Probe] = []
+
+        def require_finite(probe: Probe) -> None:
+            tried.append(probe)
+            if not self._trials.result(probe).finite.all():
+                raise _NotFiniteError
+
         with suppress(_NotFiniteError):
-            self._learner.probes.require(self._require_finite)
+            self._learner.probes.require(require_finite)
+            if len(tried) == 1:
+                return tried[0]  # a whole batch, which need not be run again
         for seed in range(1, 4):
             probe = self._learner.probe(seed)
-            if self.outcome(probe).result.finite.all():
+            if self._trials.result(probe).finite.all():
                 return probe
         return None
-
-    def _require_finite(self, probe: Probe) -> None:
-        if not self.outcome(probe).result.finite.all():
-            raise _NotFiniteError
 
     def _blame(self, moved: Sequence[str]) -> str:
         layers = [*self._learner.model._flatten_layers()]  # noqa: SLF001 - Keras has no public recursive walk
@@ -311,7 +258,7 @@ class ModelProof:
     def _metrics_that_count_nothing(self, probe: Probe) -> list[str]:
         """Return the metrics whose values a batch without records changes, beside a batch with some."""
         none = np.zeros(self._learner.options.batch_size, np.bool_)
-        empty, whole = self.outcome(probe, none).result.states, self.outcome(probe).result.states
+        empty, whole = self._trials.result(probe, none).states, self._trials.result(probe).states
         metrics, wrong, at = self._learner.call.metrics, [], 0
         for name, metric in metrics.metrics.items():
             own = slice(at, at + len(metric.variables))
@@ -342,9 +289,11 @@ def _order(size: int, present: int, fill: int) -> npt.NDArray[np.int64]:
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return the keys whose values differ by more than rounding, the largest difference first."""
+    # Most are equal to the bit, which is found in a fraction of the time.
+    unequal = [key for key in one if not np.array_equal(one[key], other[key])]
     gaps = {
         key: float(np.max(np.abs(one[key].astype(np.float64) - other[key].astype(np.float64)), initial=0.0))
-        for key in one
+        for key in unequal
         if not np.allclose(one[key], other[key], rtol=_RELATIVE, atol=_ABSOLUTE)
     }
     return sorted(gaps, key=lambda key: -gaps[key])
@@ -361,17 +310,6 @@ def _same_values(one: Any, other: Any) -> bool:
     return all(np.allclose(a, b, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True) for a, b in pairs)
 
 
-def _repeated(rows: Rows, times: int) -> Rows:
-    """Return a block whose batch holds the same rows several times over."""
-    repeated: Rows = tf.nest.map_structure(lambda column: tf.concat([column] * times, axis=1), rows)
-    return repeated
-
-
-def _place(update: int, optimizer: str, variable: str) -> str:
-    by = "" if optimizer == "optimizer" else f" for {optimizer}"
-    return f"the gradient of {variable}{by}" + (f" in update {update + 1}" if update else "")
-
-
 def _of_present_rows(place: str) -> str:
     return (
         f"{place} is not the sum of what the rows pull by themselves, as if the loss were a mean over present rows: "
@@ -383,7 +321,3 @@ def _is_coarse(model: Any) -> bool:
     """Return whether some layer computes in 16 bits."""
     layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
     return any(getattr(layer, "compute_dtype", None) in {"bfloat16", "float16"} for layer in layers)
-
-
-def _is_float(variable: Any) -> bool:
-    return bool(tf.as_dtype(variable.dtype).is_floating)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pipelines.schema import Field, Schema
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
+from training.model.compiled_call import TrainingCall
 from training.model.proof import Finding, ModelProof
 from training.model.variables import copies
 
@@ -249,9 +250,21 @@ def test_a_train_step_that_pulls_otherwise_is_refused(learner_of: MakeLearner, m
     assert words in found[1].detail
 
 
-def test_a_compiled_loss_that_is_a_sum_is_refused(learner_of: MakeLearner) -> None:
-    found = _findings(learner_of, lambda: mlp(loss=keras.losses.BinaryCrossentropy(reduction="sum")))
+@pytest.mark.parametrize(("replicas", "batch"), [(1, BATCH), (2, BATCH), (1, 5)])
+def test_a_compiled_loss_that_is_a_sum_is_refused(learner_of: MakeLearner, replicas: int, batch: int) -> None:
+    loss = keras.losses.BinaryCrossentropy(reduction="sum")
+    found = _findings(learner_of, lambda: mlp(loss=loss), replicas=replicas, batch=batch)
     assert found[1].holds is False
+    assert "the loss is a sum over rows" in found[1].detail
+
+
+def test_a_sum_is_refused_though_the_step_needs_whole_batches(learner_of: MakeLearner) -> None:
+    class Folding(Summing):
+        def reduced(self, rows: Any, weight: Any) -> Any:
+            return tf.reduce_sum(tf.reshape(rows, [-1, BATCH]))
+
+    found = _findings(learner_of, lambda: mlp(model=Folding))
+    assert [finding.holds for finding in found] == [True, False]
     assert "the loss is a sum over rows" in found[1].detail
 
 
@@ -316,6 +329,25 @@ def test_a_metric_that_counts_absent_rows_is_named(learner_of: MakeLearner) -> N
     found = _findings(learner_of, lambda: mlp(metrics=["accuracy", Sum()]))
     assert found[0].holds is False
     assert found[0].detail.startswith("metric sum counts absent rows")
+
+
+def test_the_proof_computes_no_batch_twice(learner_of: MakeLearner, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, rows = learner_of(mlp), list[int]()
+    call, record = TrainingCall.__call__, TrainingCall.record
+
+    def counted(run: Any) -> Any:
+        def counting(self: Any, block: Any, **kwargs: Any) -> Any:
+            rows.append(block.weights.shape[1])
+            return run(self, block, **kwargs)
+
+        return counting
+
+    monkeypatch.setattr(TrainingCall, "__call__", counted(call))
+    monkeypatch.setattr(TrainingCall, "record", counted(record))
+    assert [finding.holds for finding in ModelProof(learner).findings()] == [True, True]
+    # Four calls (all rows, none, absent ones filled in two ways), and as records: all rows twice, none, two halves,
+    # absent ones filled in two ways, a quarter's rows four times over; and a quarter, with and without its rows.
+    assert sum(rows) == (4 + 8 + 2 * 0.25) * BATCH
 
 
 def test_the_proof_leaves_the_model_as_it_was(learner_of: MakeLearner) -> None:
