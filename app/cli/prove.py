@@ -59,6 +59,8 @@ def _lines(proof: ProofResult) -> Iterator[str]:
         f"  {summary['restored_newest']} restarts resumed from the newest durable checkpoint"
         + (f"; {wrong} DID NOT, or a checkpoint was damaged" if wrong else ", every one of them")
     )
+    if waiting := summary["waiting"]:
+        yield f"  {waiting:,} records at the end wait for a whole batch (training.partial_batches: wait)"
     listed = ", ".join(f"{count} {reason}" for reason, count in proof.set_aside.items())
     yield f"  set aside {sum(proof.set_aside.values())}{f': {listed}' if listed else ''}"
     rto, replay = summary["rto_s"], summary["replay"]

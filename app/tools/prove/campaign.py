@@ -17,7 +17,8 @@ from app.tools.prove.trainer_process import Run, TrainerFolder
 from consumers.records import Partition
 from training.ledger.offset_checksum import Evidence
 
-Expected = Callable[[], Mapping[Partition, Evidence]]
+Expected = Callable[[], Mapping[Partition, Sequence[int]]]
+"""Returns the offsets that must be learnt, ascending, by partition."""
 _FRUITLESS = 2
 """Kills during learning without a checkpoint in between: after more, the trainer rightly suspects the next records."""
 _IN_A_CALL = ("call.", "careful.")
@@ -34,6 +35,8 @@ class Figures:
     """Of them, how many left a save half done, or died in one of its windows."""
     points: Counter[str] = field(default_factory=Counter)
     """How many died at each failpoint."""
+    waiting: int = 0
+    """Records that are left at the end because they do not fill a batch (`training.partial_batches: wait`)."""
     lost: int = 0
     learnt_twice: int = 0
     unbalanced: int = 0
@@ -58,7 +61,16 @@ class Figures:
 
     def add(self, other: "Figures") -> None:
         """Add the results of another history."""
-        for name in ("records", "kills", "kills_in_save", "lost", "learnt_twice", "unbalanced", "valid_rejected"):
+        for name in (
+            "records",
+            "kills",
+            "kills_in_save",
+            "waiting",
+            "lost",
+            "learnt_twice",
+            "unbalanced",
+            "valid_rejected",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.restored_newest += other.restored_newest
         self.replay_beyond_bound += other.replay_beyond_bound
@@ -106,9 +118,14 @@ class Campaign:
         pace: SaveSchedule,
         figures: Figures,
         provoke: Callable[[KillMethod], None] = lambda _fault: None,
+        most_waiting: int = 0,
     ) -> None:
-        """Prepare it. `provoke` does what a kill needs and only the caller, who feeds the trainer, can do."""
+        """Prepare it. `provoke` does what a kill needs and only the caller, who feeds the trainer, can do.
+
+        `most_waiting` is how many records the trainer may leave at the end, as they fill no batch.
+        """
         self.figures = figures
+        self._most_waiting = most_waiting
         self._home, self._shelf, self._pace, self._provoke = home, shelf, pace, provoke
         self._durable: int | None = None
         self._settled = 0
@@ -157,10 +174,11 @@ class Campaign:
         newest = self._shelf.newest()
         if newest is None:
             raise UnprovenError("a trainer that ended well has left no checkpoint")
-        for partition, evidence in expected().items():
-            lost, twice = compared(evidence, newest.testimonies.get(partition, Evidence(0, 0, 0)))
-            self.figures.lost += lost
-            self.figures.learnt_twice += twice
+        positions = {partition: account.position for partition, account in newest.accounts.items()}
+        waiting, lost, twice = judged(expected(), positions, newest.testimonies, self._most_waiting)
+        self.figures.waiting += waiting
+        self.figures.lost += lost
+        self.figures.learnt_twice += twice
         self.figures.unbalanced += sum(not account.balanced for account in newest.accounts.values())
         return newest
 
@@ -184,6 +202,22 @@ class Campaign:
         assert run.first_call_s is not None
         bound = self._pace.bound(settled - self._settled, run.age_s - run.first_call_s)
         self.figures.replay_beyond_bound += replayed > bound
+
+
+def judged(
+    expected: Mapping[Partition, Sequence[int]],
+    positions: Mapping[Partition, int],
+    testimonies: Mapping[Partition, Evidence],
+    most_waiting: int,
+) -> tuple[int, int, int]:
+    """Return how many offsets wait beyond the positions, how many were lost, and how many learnt twice."""
+    waiting = lost = twice = 0
+    for partition, offsets in expected.items():
+        due = [offset for offset in offsets if offset < positions.get(partition, 0)]
+        waiting += len(offsets) - len(due)
+        missing, again = compared(Evidence.of(due), testimonies.get(partition, Evidence(0, 0, 0)))
+        lost, twice = lost + missing, twice + again
+    return min(waiting, most_waiting), lost + max(0, waiting - most_waiting), twice
 
 
 def compared(expected: Evidence, seen: Evidence) -> tuple[int, int]:

@@ -27,7 +27,6 @@ from app.tools.traffic.topic_reader import dead_letters
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition
-from training.ledger.offset_checksum import Evidence
 
 _PARTITIONS = 4
 _RECORDS_PER_S = 1000.0
@@ -96,20 +95,21 @@ def _wage(
     training = settings.training
     figures, shelf = Figures(seed=seed), Shelf(home.folder)
     pace = SaveSchedule(every_s=EVERY_S, block_rows=training.batch_size * training.batches_per_call)
-    campaign = Campaign(home, shelf, pace, figures)
+    most_waiting = training.batch_size - 1 if training.partial_batches == "wait" else 0
+    campaign = Campaign(home, shelf, pace, figures, most_waiting=most_waiting)
     campaign.wage(faults, lambda fault: on_strike(fault, figures))
     for stream in streams:
         stream.still()
     figures.records = sum(stream.records for stream in streams)
     set_aside: dict[tuple[str, int, int], Reason] = {}
 
-    def expected() -> dict[Partition, Evidence]:
+    def expected() -> dict[Partition, list[int]]:
         letters = dead_letters(streams[0].bootstrap, home.dead_letters)
         set_aside.update({(letter.topic, letter.partition, letter.offset): letter.reason for letter in letters})
         return {
-            Partition(stream.name, number): Evidence.of(
+            Partition(stream.name, number): [
                 offset for offset in range(len(written)) if (stream.name, number, offset) not in set_aside
-            )
+            ]
             for stream in streams
             for number, written in enumerate(stream.verdicts)
         }

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli.prove import _facts, _lines
 from app.settings import load
-from app.tools.prove.campaign import Figures, SaveSchedule, compared, spread
+from app.tools.prove.campaign import Figures, SaveSchedule, compared, judged, spread
 from app.tools.prove.kills import SAVE_POINTS, START_POINTS, AfterSave, AtPoint, plan
 from app.tools.prove.prove import POINTS, ProofResult
 from app.tools.prove.random_records import Generated
@@ -19,6 +19,7 @@ from app.tools.traffic.single_writer import ExpectedPosition
 from consumers.errors import ConfigError
 from consumers.failpoints import NAMES
 from consumers.reasons import Reason
+from consumers.records import Partition
 from pipelines.decoders import make_decoder
 from pipelines.schema import DTYPES, Field, Schema
 from tests.app.conftest import FIVE_LINES, LoadText
@@ -108,6 +109,17 @@ def test_one_lost_and_one_repeated_do_not_cancel_out() -> None:
     assert compared(written, Evidence.of([*range(10), 4, 4])) == (0, 2)
     assert compared(written, Evidence.of([0, 1, 2, 3, 4, 5, 6, 7, 8, 8])) == (1, 1)
     assert compared(written, Evidence.of([0, 1, 2, 3, 4, 5, 6, 8, 8, 8])) == (1, 1), "the sum alone would not tell"
+
+
+def test_records_that_wait_for_a_whole_batch_are_not_lost_and_more_are() -> None:
+    at = Partition("clicks", 0)
+    learnt = {at: Evidence.of([0, 1, 2, 4])}  # offset 3 is set aside
+    written = {at: [0, 1, 2, 4, 5, 6]}
+    assert judged(written, {at: 5}, learnt, most_waiting=2) == (2, 0, 0)
+    assert judged(written, {at: 5}, learnt, most_waiting=1) == (1, 1, 0)
+    assert judged(written, {at: 5}, learnt, most_waiting=0) == (0, 2, 0)
+    assert judged(written, {at: 6}, learnt, most_waiting=2) == (1, 1, 0), "what is lost before the position never waits"
+    assert judged(written, {}, {}, most_waiting=6) == (6, 0, 0)
 
 
 def test_a_replay_longer_than_a_save_interval_and_a_block_breaks_the_bound() -> None:

@@ -1,6 +1,7 @@
 """The campaign of kills: a trainer is killed again and again while records keep coming, then drains the topic.
 
     python -m tests.faults.campaigns.kills --rounds 20
+    python -m tests.faults.campaigns.kills --rounds 20 --partial-batches wait
     python -m tests.faults.campaigns.kills --deterministic 20
     python -m tests.faults.campaigns.kills --terms 20
 
@@ -36,7 +37,6 @@ from tests.faults.harness.records import Mixture
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.spikes import QUIET, Spiked
 from tests.faults.harness.topics import Topic
-from training.ledger.offset_checksum import Evidence
 
 CI_ROUNDS, ROUNDS = 10, 20
 HISTORY_ROUNDS = 50
@@ -67,7 +67,13 @@ class Aftermath:
 
 @contextmanager
 def campaign(
-    bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnStrike = lambda *_told: None
+    bootstrap: str,
+    folder: Path,
+    *,
+    rounds: int,
+    seed: int,
+    on_strike: OnStrike = lambda *_told: None,
+    partial_batches: str = "pad",
 ) -> Iterator[Aftermath]:
     """Run one history: kill this often, drain, and show what is left while the topic still exists."""
     began = time.monotonic()
@@ -87,10 +93,18 @@ def campaign(
             folder,
             topic,
             records={"dead_letters": {"topic": f"{name}-dead"}},
-            training={"replicas": REPLICAS, "shuffle": 1024, "batch_size": _BATCH, "batches_per_call": _BATCHES},
+            training={
+                "replicas": REPLICAS,
+                "shuffle": 1024,
+                "batch_size": _BATCH,
+                "batches_per_call": _BATCHES,
+                "partial_batches": partial_batches,
+            },
         )
         figures, shelf = Figures(seed=seed), Shelf(project.folder)
-        kills = Campaign(project, shelf, SaveSchedule(every_s=1.0, block_rows=_BATCH * _BATCHES), figures, provoke)
+        pace = SaveSchedule(every_s=1.0, block_rows=_BATCH * _BATCHES)
+        most_waiting = _BATCH - 1 if partial_batches == "wait" else 0
+        kills = Campaign(project, shelf, pace, figures, provoke, most_waiting)
         planned = tuple(plan(Random(seed), rounds))
         kills.wage(planned, lambda fault: on_strike(fault, figures))
         topic.still()
@@ -107,14 +121,24 @@ def campaign(
         )
 
 
-def kill(bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnStrike) -> Figures:
+def kill(
+    bootstrap: str, folder: Path, *, rounds: int, seed: int, on_strike: OnStrike, partial_batches: str = "pad"
+) -> Figures:
     """Run as many histories as it takes; return their figures together."""
     total = Figures(seed=seed)
     histories = math.ceil(rounds / HISTORY_ROUNDS)
     for number in range(histories):
         share = rounds // histories + (number < rounds % histories)
         there = folder / f"history-{number}"
-        with campaign(bootstrap, there, rounds=share, seed=seed + number, on_strike=on_strike) as aftermath:
+        history = campaign(
+            bootstrap,
+            there,
+            rounds=share,
+            seed=seed + number,
+            on_strike=on_strike,
+            partial_batches=partial_batches,
+        )
+        with history as aftermath:
             total.add(aftermath.figures)
     return total
 
@@ -124,8 +148,8 @@ def missed(points: Mapping[str, int]) -> list[str]:
     return [point for point in NAMES if not points.get(point) and not point.startswith(_OF_A_GROUP)]
 
 
-def _written(topic: Topic) -> dict[Partition, Evidence]:
-    return {Partition(topic.name, number): topic.evidence(number) for number in range(PARTITIONS)}
+def _written(topic: Topic) -> dict[Partition, list[int]]:
+    return {Partition(topic.name, number): [*topic.learnable(number)] for number in range(PARTITIONS)}
 
 
 @contextmanager
@@ -149,6 +173,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how many kills")
     parser.add_argument("--deterministic", type=int, help="how many kills of a run that must end with the same bits")
     parser.add_argument("--terms", type=int, help="how many SIGTERMs instead")
+    parser.add_argument("--partial-batches", choices=("pad", "wait"), default="pad", help="the setting of that name")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the kills and the records")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()
@@ -163,7 +188,14 @@ def main() -> None:
         elif options.terms is not None:
             found = terms.terminate(bootstrap, there, rounds=options.terms, seed=options.seed)
         else:
-            found = kill(bootstrap, there, rounds=options.rounds, seed=options.seed, on_strike=say)
+            found = kill(
+                bootstrap,
+                there,
+                rounds=options.rounds,
+                seed=options.seed,
+                on_strike=say,
+                partial_batches=options.partial_batches,
+            )
         print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
     sys.exit(int(not found.kept))
 
