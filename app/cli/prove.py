@@ -14,6 +14,7 @@ from app.tools.prove.campaign import Figures
 from app.tools.prove.kills import KillMethod
 from app.tools.prove.prove import ProofResult
 from app.tools.prove.prove import prove as run_campaign
+from training.model.model_file import require_file
 
 
 def prove(
@@ -32,7 +33,7 @@ def prove(
     """
     require_tensorflow_backend()
     found = loaded(file)
-
+    require_file(found.settings.model.build.file)
     drawn = int(time.time()) if seed is None else seed
     typer.echo(f"Starting a broker, then killing {found.settings.name} {kills} times (seed {drawn}).", err=True)
 

@@ -41,10 +41,12 @@ def run(
         from app.settings import load
         from app.settings.environment import require_tensorflow_backend
         from consumers.kafka.positions import parse_until
+        from training.model.model_file import require_file
 
         require_tensorflow_backend()
         notes: list[str] = []
         loaded = load(config_file(file, notes.append))
+        require_file(loaded.settings.model.build.file)
         end = None if until is None else parse_until(until)
         from app.service.logs import configure
         from app.service.native_log import load_tensorflow

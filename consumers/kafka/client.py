@@ -105,9 +105,10 @@ class KafkaClient:
                 # Any broker answers for the topics. Only this request goes to the leaders, from which records come.
                 await self.ends(self.partitions())
         except TimeoutError:
+            start_one = ". Without a Kafka, start one: millrace local broker" if self._options.on_this_machine else ""
             raise UnreachableError(
                 f"{step} did not answer within {deadline_s:g} s: is the broker at {self._options.servers} up, and "
-                "reachable from here? Check kafka.bootstrap_servers and kafka.security_protocol"
+                f"reachable from here? Check kafka.bootstrap_servers and kafka.security_protocol{start_one}"
             ) from None
 
     async def close(self) -> None:

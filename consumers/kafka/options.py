@@ -55,6 +55,11 @@ class KafkaOptions:
     """The limit for each of aiokafka's loggers, so that a broker that is away does not fill a disk."""
 
     @property
+    def on_this_machine(self) -> bool:
+        """Whether every bootstrap server is named by an address of this machine alone."""
+        return {server.rpartition(":")[0] for server in self.bootstrap_servers} <= {"localhost", "127.0.0.1", "[::1]"}
+
+    @property
     def servers(self) -> str:
         """The bootstrap servers as one text."""
         return ",".join(self.bootstrap_servers)

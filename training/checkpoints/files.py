@@ -10,7 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
-from consumers.durable_files import FileFacts, write_durably
+from consumers.durable_files import FileFacts, is_full, write_durably
 from consumers.suggested_command import suggested_command
 from training.errors import CorruptError, NoRoomError
 
@@ -56,3 +56,13 @@ def require_space(path: Path, needed: int) -> None:
             f"a checkpoint needs {needed:,} bytes and {path} has {free:,} free: "
             "make room, keep fewer checkpoints (checkpoints.keep), or move checkpoints.path"
         )
+
+
+def unwritable(path: Path, error: OSError) -> str:
+    """Say that the setting's folder cannot be written, and the way out."""
+    way_out = (
+        "remove other files from the volume, or make it larger"
+        if is_full(error)
+        else "make it a folder that this user may write to, or name another one"
+    )
+    return f"checkpoints.path: cannot write to {path}: {error.strerror}; {way_out}"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from consumers.durable_files import sync_folder
 from consumers.errors import ConfigError
+from training.checkpoints.files import unwritable
 
 _NUMBER = re.compile(r"(\d{10,})")
 _LOCK = re.compile(r"lock\.(\d{10,})")
@@ -112,7 +113,7 @@ class Folder:
             if os.access(self.root.parent, os.R_OK):
                 sync_folder(self.root.parent)
         except OSError as error:
-            raise ConfigError(f"checkpoints.path: cannot write to {self.root}: {error.strerror}") from error
+            raise ConfigError(unwritable(self.root, error)) from error
 
     def numbers(self) -> list[int]:
         """Return the numbers of all published checkpoints, of any condition, ascending."""

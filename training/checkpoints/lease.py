@@ -29,6 +29,7 @@ from typing import Any
 from consumers.durable_files import is_full
 from consumers.errors import ConfigError
 from training.checkpoints.fencing import begin
+from training.checkpoints.files import unwritable
 from training.checkpoints.folder import Folder
 from training.errors import FolderBusyError, PassedError
 
@@ -94,8 +95,7 @@ class FolderLease:
             writer._live(options, on_passed)
             writer._begin(facts, make_room)
         except OSError as error:
-            way_out = "; remove other files from the volume, or make it larger" if is_full(error) else ""
-            raise ConfigError(f"checkpoints.path: cannot write to {folder.root}: {error.strerror}{way_out}") from error
+            raise ConfigError(unwritable(folder.root, error)) from error
         log.info("writing to %s with term %d", folder.root, writer.term)
         return writer
 

@@ -57,8 +57,7 @@ class LoadedModelFile:
 
 def load(source: ModelFile) -> LoadedModelFile:
     """Import the file and find its functions. Building is left to the caller, inside the strategy's scope."""
-    if not source.path.is_file():
-        raise ModelError(f"model.build: there is no file {source.path}; the path is relative to the config file")
+    require_file(source.path)
     module = _import(source.path)
     build = _function(module, source.function, source.path, "model.build")
     _check_arguments(build, source)
@@ -67,6 +66,12 @@ def load(source: ModelFile) -> LoadedModelFile:
         preprocess = _function(module, source.preprocess or PREPROCESS, source.path, "model.preprocess")
         _check_takes_a_batch(preprocess, source.preprocess or PREPROCESS)
     return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess)
+
+
+def require_file(path: Path) -> None:
+    """Raise ModelError where there is no such file; this alone needs no TensorFlow."""
+    if not path.is_file():
+        raise ModelError(f"model.build: there is no file {path}; the path is relative to the config file")
 
 
 def _import(path: Path) -> ModuleType:

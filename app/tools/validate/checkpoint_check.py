@@ -16,7 +16,7 @@ from app.tools.validate.kafka_check import Bounds
 from consumers.errors import ConfigError, DataLossError, MillraceError
 from consumers.records import Partition
 from consumers.rounded import rounded_size
-from training.checkpoints.files import require_space
+from training.checkpoints.files import require_space, unwritable
 from training.checkpoints.folder import Folder
 from training.checkpoints.lock_holder import holder_of
 from training.checkpoints.manifest import Manifest
@@ -63,11 +63,7 @@ def _writable(folder: Folder) -> CheckResult:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        text = (
-            f"checkpoints.path: cannot write to {there}: {error.strerror}; make it a folder that this user may write "
-            "to, or name another one"
-        )
-        return fail("folder", ConfigError(text))
+        return fail("folder", ConfigError(unwritable(there, error)))
     return ok("folder", f"{folder.root} " + ("is writable" if there == folder.checkpoints else "can be made"))
 
 

@@ -229,6 +229,16 @@ def test_another_backend_of_keras_is_refused_in_one_line(
     )
 
 
+@pytest.mark.parametrize("verb", ["run", "prove"])
+def test_a_missing_model_file_is_reported_before_kafka_is_asked(verb: str, typed: Typed, tmp_path: Path) -> None:
+    done = typed(verb, "-c", str(config_in(tmp_path)))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"millrace: error: model.build: there is no file {tmp_path / 'model.py'}; "
+        "the path is relative to the config file\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
