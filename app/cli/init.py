@@ -4,13 +4,15 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.cli.notes import note
 from app.settings import load_kafka
-from app.tools.init.column_roles import ChosenRoles, cast, likely_labels
+from app.tools.init.column_roles import ChosenRoles, cast, label_by_name, likely_labels
 from app.tools.init.columns import ColumnLook, columns_of
 from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
 from app.tools.init.drafted_config import DraftTarget, config_text
@@ -29,7 +31,11 @@ def init(
         ),
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="The field to predict; without it, init asks in a terminal.")
+        str | None,
+        typer.Option(
+            help="The field to predict; without it, init asks in a terminal, and elsewhere takes the one field that is "
+            "named as labels are: label, target, y, clicked …"
+        ),
     ] = None,
     weight: Annotated[str | None, typer.Option(help="The field with the weight of a record.")] = None,
     event_time: Annotated[str | None, typer.Option(help="The field with the event time, in ms.")] = None,
@@ -81,11 +87,17 @@ def _split(text: str | None) -> tuple[str, ...] | None:
 
 
 def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) -> "ChosenRoles":
-    """Ask in the terminal for the roles that the options leave open. ConfigError without a terminal."""
+    """Ask in the terminal for the roles that the options leave open.
+
+    Without a terminal the label is the one field that is named as labels are; ConfigError where there is none.
+    """
     labels = likely_labels(seen)
     if not labels:
         raise ConfigError("no field can be predicted; a label must be in the record: join it upstream")
     if not (ask and sys.stdin.isatty()):
+        if (label := label_by_name(seen)) is not None:
+            note(f"took {label!r} for the field to predict, by its name; --label names another")
+            return replace(wanted, label=label)
         raise ConfigError(f"--label is missing: name the field to predict, one of {', '.join(labels)}")
     return asked_parts(seen, wanted)
 

@@ -131,7 +131,7 @@ def test_the_topic_and_servers_that_were_typed_win_over_the_environment(
     assert json.loads(done.stdout)["features"] == ["a"]
 
 
-def test_a_label_that_no_record_has_is_told_with_those_there_are(
+def test_a_label_that_no_record_has_is_told_and_one_by_its_name_taken(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
     name = topic()
@@ -142,5 +142,14 @@ def test_a_label_that_no_record_has_is_told_with_those_there_are(
         "millrace: error: --label: the records have no field 'z'; they have a, y\n",
     )
     done = millrace("init", "--bootstrap-servers", broker, "--topic", name, cwd=tmp_path)
+    assert (done.returncode, "Learns y (yes or no) from a." in done.stdout) == (0, True)
+    assert done.stderr == "millrace: took 'y' for the field to predict, by its name; --label names another\n"
+
+
+def test_without_a_label_by_its_name_the_fields_that_can_be_one_are_listed(
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    produce(name := topic(), [b'{"a": 1, "b": 0}', b'{"a": 2, "b": 1}'])
+    done = millrace("init", "--bootstrap-servers", broker, "--topic", name, cwd=tmp_path)
     assert done.returncode == 2
-    assert "--label is missing: name the field to predict, one of y, a" in done.stderr
+    assert "--label is missing: name the field to predict, one of a, b" in done.stderr

@@ -8,7 +8,8 @@ from enum import StrEnum
 from app.tools.init.columns import ColumnKind, ColumnLook
 from consumers.errors import ConfigError
 
-_LIKE_A_LABEL = re.compile(r"^(y|label|target|class|outcome|clicked|converted|churned|is_.*|has_.*)$", re.IGNORECASE)
+_NAMED_AS_LABEL = re.compile(r"y|label|target|class|outcome|clicked|converted|churned", re.IGNORECASE)
+_LIKE_A_LABEL = re.compile(rf"{_NAMED_AS_LABEL.pattern}|is_.*|has_.*", re.IGNORECASE)
 _MOST_CLASSES = 20
 _WEIGHS = (ColumnKind.NUMBER, ColumnKind.CATEGORY)
 
@@ -49,7 +50,13 @@ class Roles:
 def likely_labels(columns: Sequence[ColumnLook]) -> list[str]:
     """Return the columns that can be a label, the likeliest first."""
     able = [column for column in columns if _task(column) is not None]
-    return [column.source for column in sorted(able, key=lambda column: not _LIKE_A_LABEL.match(column.source))]
+    return [column.source for column in sorted(able, key=lambda column: not _LIKE_A_LABEL.fullmatch(column.source))]
+
+
+def label_by_name(columns: Sequence[ColumnLook]) -> str | None:
+    """Return the only column that can be a label and is named as labels are; None where there is none, or several."""
+    named = [source for source in likely_labels(columns) if _NAMED_AS_LABEL.fullmatch(source)]
+    return named[0] if len(named) == 1 else None
 
 
 def likely_times(columns: Sequence[ColumnLook]) -> list[str]:

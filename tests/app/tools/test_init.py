@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from app.cli.command_list import application
 from app.settings import Settings, load, to_decoder
 from app.tools.init import topic_sample
-from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast, likely_labels, likely_times
+from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast, label_by_name, likely_labels, likely_times
 from app.tools.init.columns import ColumnKind, columns_of
 from app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
 from app.tools.init.drafted_config import DraftTarget, config_text, input_names
@@ -311,6 +311,20 @@ def test_the_likeliest_field_is_offered_first() -> None:
     columns = columns_of(json_look(*ROWS).rows)
     assert likely_labels(columns)[0] == "class"
     assert likely_times(columns) == ["time"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "label"),
+    [
+        ([{"Label": n % 2, "is_new": n % 2, "x": n / 7} for n in range(60)], "Label"),
+        ([{"y": n % 2, "target": n % 2, "x": n / 7} for n in range(60)], None),
+        ([{"is_new": n % 2, "labels": n % 2, "x": n / 7} for n in range(60)], None),
+        ([{"label": f"k{n}", "x": n / 7} for n in range(60)], None),
+    ],
+    ids=["one", "two", "like one", "cannot be one"],
+)
+def test_the_one_field_that_is_named_as_labels_are_is_taken(rows: list[dict[str, Any]], label: str | None) -> None:
+    assert label_by_name(columns_of(json_look(*rows).rows)) == label
 
 
 def test_names_that_keras_refuses_are_simplified_and_stay_distinct() -> None:
