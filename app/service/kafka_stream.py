@@ -7,7 +7,7 @@ closed on the trainer's thread.
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.settings import Settings, to_decoder, to_schema
@@ -184,7 +184,7 @@ class StreamFactory:
             handoff,
             pool,
             assembler,
-            FeedOptions(max_bytes=int(settings.memory.limit * _FEED_SHARE)),
+            feed_options(settings),
             pick=EventTimeOrder(self._behind, _BEHIND_S),
             stopped=stopped,
         )
@@ -254,6 +254,14 @@ class StreamFactory:
 
     def _behind(self) -> list[Partition]:
         return [partition for partition, lag in self.lags().items() if lag > 0]
+
+
+def feed_options(settings: Settings) -> FeedOptions:
+    """Return the bounds of what is between hand-off and trainer."""
+    bounds, scale = FeedOptions(max_bytes=int(settings.memory.limit * _FEED_SHARE)), settings.scale
+    # In a group every call costs messages, and the largest block says for how many batches all members compute. So the
+    # blocks of a backlog, whose records are late anyway, are filled while the others would wait for them.
+    return bounds if scale.workers == 1 else replace(bounds, grace_s=max(bounds.grace_s, scale.patience))
 
 
 def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:

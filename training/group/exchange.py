@@ -23,7 +23,7 @@ from training.errors import PeerLostError
 from training.group.membership import Membership
 from training.telemetry.group_report import CHIEF
 
-_GROUP_KEY = 700_000
+GROUP_KEY = 700_000
 """Far above those of the strategy, which count from 1."""
 _GATHER_KEY, _SEND_KEY = 100, 200
 """Of these the keys of the sizes count up."""
@@ -145,7 +145,7 @@ class Exchange:
     def _common(self) -> dict[str, Any]:
         return {
             "group_size": self._membership.workers,
-            "group_key": _GROUP_KEY,
+            "group_key": GROUP_KEY,
             "communication_hint": "ring",
             "timeout_seconds": self._membership.timeout_s,
         }

@@ -144,7 +144,8 @@ class GroupTrainer:
                 self._carry_out(agreement.order)
             case Step.WAIT:
                 self._phases.enter(Phase.IDLE)
-                self._waits.pause(self._own)
+                waited_ms = max(word.waited_ms for word in self.words)
+                self._waits.pause(self._own, self._opening, (self._patience_ms - waited_ms) / _ROW_MS)
             case Step.REST:
                 paused = any(Flag.PAUSED in word.flags for word in self.words)
                 why = (self._requests.paused or "the chief is paused") if paused else None

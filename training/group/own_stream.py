@@ -91,18 +91,20 @@ class OwnStream:
             return None
         return delivery
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float, standing: Standing) -> None:
         """Wait for a block, for so long at most; returns at once where one is ready.
 
-        Who has one waits in the next exchange for whoever has none, which costs nothing, and not for a clock.
+        Who has one waits in the next exchange for whoever has none, which costs nothing, and not for a clock. A tick
+        ends no wait: it says nothing that the others should hear.
         """
-        if self._held is not None:
-            return
         if self.ended or self.has_to_reopen:
             time.sleep(timeout_s)
-        else:
-            self.stream.draw_ahead()
-            self.stream.wait(timeout_s)
+            return
+        ends_at = time.monotonic() + timeout_s
+        while not (self.poll(standing) or self._held or self.ended or self.has_to_reopen):
+            if (left := ends_at - time.monotonic()) <= 0:
+                return
+            self.stream.wait(left)
 
     def take(self) -> Sieved | None:
         """Return the block that is ready, for the call."""

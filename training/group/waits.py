@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable
 
 from training.group.own_stream import OwnStream
+from training.recovery.step_errors import Standing
 from training.telemetry.meter import Meter
 
 _WAIT_S = 0.05
-"""The longest wait for a block between two exchanges: so long a member with a block may wait for one without."""
+"""The longest wait of a member that expects no block: so long another with a block may wait for it."""
+_EXPECTING_S = 0.25
+"""The longest wait of one that expects a block, within the group's patience, in which the others wait for it anyway."""
 _REST_S = 0.02
 """Between two exchanges while the group is paused or held."""
 
@@ -28,10 +31,14 @@ class Waits:
         self.for_others_s += seconds
         self._meter.waited_for_workers(seconds)
 
-    def pause(self, own: OwnStream) -> None:
-        """Wait a moment for a block of this member's own; with one ready, the next exchange waits for the others."""
+    def pause(self, own: OwnStream, standing: Standing, patience_s: float) -> None:
+        """Wait a moment for a block of this member's own; with one ready, the next exchange waits for the others.
+
+        `patience_s` is how much longer the others wait for a block that is expected. An exchange takes about 1 ms of
+        CPU, so none is made before it can change anything.
+        """
         began = self._clock()
-        own.wait(_WAIT_S)
+        own.wait(max(_WAIT_S, min(_EXPECTING_S, patience_s)) if own.expects else _WAIT_S, standing)
         self._meter.waited(self._clock() - began)
 
     def rest(self) -> None:
