@@ -47,6 +47,7 @@ NAMES: Mapping[str, str] = {
     "fallback.before_restore": "a call has raised, the stream has stopped, the durable state is not loaded",
     "fallback.after_restore": "the durable state is loaded, no position was sought",
     "careful.culprit": "a culprit is found, its block is not settled",
+    "group.before_meeting": "all workers have come to the lobby, this one has not met the others yet",
     "group.before_share": "all workers have agreed to save, this one has given nothing yet",
     "group.after_share": "all have given their shares, the chief has not begun the save",
     "group.before_stream": "the chief's state is taken over, nothing was fetched",

@@ -9,12 +9,14 @@ than 1.
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from app.service.beginning_again import Again
+from app.service.beginning_again import Again, begin_again
+from app.service.deadline import deadline
 from app.service.kept_sample import RecordSamples
 from app.service.model_setup import build_learner, device_options, live_metrics_of, prove
 from app.service.provenance import provenance_of
@@ -25,6 +27,7 @@ from app.settings import Loaded
 from app.settings.environment import suspects_told
 from consumers.dead_letters.letter import DeadLetters
 from consumers.errors import ConfigError
+from consumers.failpoints import failpoint
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from pipelines.blocks import Span
@@ -49,6 +52,8 @@ from training.trainer.saving import Saving
 from training.trainer.state import TrainerState
 
 log = logging.getLogger(__name__)
+_MEETING_S = 30.0
+"""How long the runtime may take to connect workers that are all there; it takes a second or two."""
 
 
 def membership_of(loaded: Loaded) -> Membership:
@@ -84,7 +89,9 @@ class GroupService(Service):
         else:
             goes_on = self.error is None and isinstance(trainer, GroupTrainer) and bool(trainer.left_by)
         saved = self.board.latest is not None and self.board.latest.saves > 0
-        return Again(saved=saved, suspects=json.dumps([_facts_of(raised) for raised in found])) if goes_on else None
+        # What did not come to learning has searched nothing of what it was told.
+        told = json.dumps([_facts_of(raised) for raised in found]) if trainer is not None else suspects_told()
+        return Again(saved=saved, suspects=told) if goes_on else None
 
     def _start(self, opened: ExitStack) -> Running:
         lease = self._take_folder(opened) if self.membership.is_chief else None
@@ -111,7 +118,10 @@ class GroupService(Service):
         began = time.monotonic()
         wait_for_all(membership, self._note_missing)
         self.board.group = report_of(membership)
-        group = meet(membership, device_options(self.settings))
+        failpoint("group.before_meeting")
+        within_s = min(_MEETING_S, membership.timeout_s)
+        with deadline(within_s, lambda: self._leave_meeting(within_s)):
+            group = meet(membership, device_options(self.settings))
         said = group.exchange.gather(json.dumps(self._identity(source)).encode())
         chief = json.loads(said[CHIEF])
         for number, raw in enumerate(said):
@@ -126,6 +136,14 @@ class GroupService(Service):
         told = group.exchange.gather(suspects_told().encode())
         self._suspects = [_raised_of(facts) for raw in told for facts in json.loads(raw)]
         return group
+
+    def _leave_meeting(self, within_s: float) -> None:
+        """Begin again from the thread of the deadline: the one that waits in the meeting cannot be interrupted."""
+        log.error(
+            "the group did not meet within %g s, though all had come: another worker has ended meanwhile", within_s
+        )
+        begin_again(Again(saved=False, suspects=suspects_told()), self._stop_asked)
+        os._exit(0)  # a stop was asked for, and nothing was learnt yet
 
     def _note_missing(self, missing: Sequence[int]) -> None:
         """Post who is waited for; end the wait where a stop was asked for."""

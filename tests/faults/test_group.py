@@ -64,6 +64,19 @@ def test_a_chief_that_waits_answers_probes_and_names_the_missing(stream: MakeStr
         assert group.chief.ready()
 
 
+def test_a_worker_killed_between_lobby_and_meeting_leaves_nobody_waiting(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(500)
+    with GroupOfProcesses(tmp_path, topic, 2, timeout="12s") as group:
+        group.start(0)
+        group.start(1, failpoints="group.before_meeting=kill")
+        late = "the group did not meet within 12 s"
+        group.chief.wait_for(lambda: group.member(1).alive is False, "worker 1 has died")
+        assert group.chief.ready()  # probes are answered while the runtime waits
+        group.chief.wait_for(lambda: late in group.chief.log(), "the chief gives the meeting up")
+        group.assert_learnt_once()
+
+
 def test_a_worker_that_stands_still_is_given_up_and_publishes_nothing(stream: MakeStream, tmp_path: Path) -> None:
     topic = stream(PARTITIONS)
     topic.write(500)

@@ -1,9 +1,9 @@
 """The lobby: where the members wait for each other before TensorFlow's runtime lets them meet.
 
-The runtime waits inside one native call that holds the interpreter's lock: no probe, no command and no signal is seen
-meanwhile. So all members connect to the chief here first, on the port on which they meet afterwards, and enter that
-call at the same time. The chief tells each second who is missing. A member that has gone before all are there is
-missing again; one that dies in the moment between the lobby and the meeting leaves the others in the native call.
+The runtime waits inside one native call that nothing can interrupt, and does not say who is missing. So all members
+connect to the chief here first, on the port on which they meet afterwards, and enter that call at the same time. The
+chief tells each second who is missing. A member that has gone before all are there is missing again; one that dies in
+the moment between the lobby and the meeting leaves the others in the native call, until their deadline has passed.
 
 Owns the chief's listener and one connection for each member, closed at the end. Runs on the trainer's thread.
 """

@@ -1,7 +1,7 @@
 """The meeting: the members of a group find each other, under TensorFlow's MultiWorkerMirroredStrategy.
 
-Before anything else uses TensorFlow's runtime, which waits for the others without a limit of its own, and holds the
-interpreter's lock meanwhile: no other thread runs. So the members come here together, out of the lobby.
+Before anything else uses TensorFlow's runtime, which waits for the others without a limit of its own. So the members
+come here together, out of the lobby, and whoever calls has a limit.
 """
 
 import ctypes
@@ -15,6 +15,9 @@ import tensorflow as tf
 
 from training.group.exchange import Exchange, lost_peers
 from training.group.membership import Membership
+from training.group.native_wait import other_threads_run
+from training.group.sums import GatheredSums
+from training.model.replica_sums import sum_by
 from training.model.strategy import DeviceOptions, prepare
 
 _JOB = "worker"
@@ -31,21 +34,26 @@ class Group:
     exchange: Exchange
 
 
-def meet(membership: Membership, devices: DeviceOptions) -> Group:
+def meet(membership: Membership, options: DeviceOptions) -> Group:
     """Wait for all other members; return the group."""
-    prepare(devices)
+    prepare(options)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({_JOB: list(membership.addresses)}),
         task_type=_JOB,
         task_id=membership.index,
         rpc_layer="grpc",
     )
-    options = tf.distribute.experimental.CommunicationOptions(
+    communication = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation.AUTO,
         timeout_seconds=membership.timeout_s,
     )
-    with _own_sigterm(), lost_peers("while the group met"):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver, communication_options=options)
+    with _own_sigterm(), other_threads_run(), lost_peers("while the group met"):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=resolver, communication_options=communication
+        )
+    [*devices] = strategy.extended.worker_devices
+    if len(devices) == 1 and "CPU" in devices[0]:
+        sum_by(strategy, GatheredSums(membership, devices[0]))
     return Group(membership=membership, strategy=strategy, exchange=Exchange(membership))
 
 

@@ -81,13 +81,18 @@ class WhatAGroupLearns:
 class GroupOfProcesses(WhatAGroupLearns):
     """The members, by their numbers. A context manager: whoever still runs at the end is killed."""
 
-    def __init__(self, path: Path, topic: Topic, workers: int, **sections: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: Path, topic: Topic, workers: int, *, timeout: str = "60s", **sections: Mapping[str, Any]
+    ) -> None:
         addresses = [f"127.0.0.1:{free_port()}" for _ in range(workers)]
         self.projects = [
             Project(
                 path / f"member-{index}",
                 topic,
-                **{**sections, "scale": {"workers": workers, "index": index, "addresses": addresses, "timeout": "60s"}},
+                **{
+                    **sections,
+                    "scale": {"workers": workers, "index": index, "addresses": addresses, "timeout": timeout},
+                },
             )
             for index in range(workers)
         ]
