@@ -48,7 +48,7 @@ class Sieve:
     def _present(self) -> Learner:
         """Return the copy with the present weights."""
         if self._copy is None:
-            self._copy = self._learner.alone()
+            self._copy = self._learner.alone(self._learner.options.batch_size)
             self._copy.trace(self._copy.rows_of(self._copy.probe()), deterministic=False)
         for mine, theirs in zip(self._copy.state, self._learner.state, strict=True):
             assign(mine, read(theirs).numpy())

@@ -102,14 +102,11 @@ class Learner:
         """How the rows of a batch are numbered in a search for culprits; replaced in a group."""
         self._look = self._finite_look()
 
-    def alone(self) -> "Learner":
-        """Build the same model again, by the same code, on one replica."""
+    def alone(self, batch_size: int) -> "Learner":
+        """Build the same model again, by the same code, on one replica that takes batches of this size."""
         one = replace(self.options.devices, replicas=1, group=None)
-        return Learner(
-            self._build_model,
-            self.preprocess,
-            replace(self.options, devices=one, samples=(lambda: self.probes.sample,)),
-        )
+        options = replace(self.options, devices=one, batch_size=batch_size, samples=(lambda: self.probes.sample,))
+        return Learner(self._build_model, self.preprocess, options)
 
     @property
     def replicas(self) -> int:

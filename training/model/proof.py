@@ -182,12 +182,17 @@ class ModelProof:
         claim = f"1 replica and {replicas} agree"
         if any("seed_generator" in key for key in self._trials.kept.variables):
             return Finding(claim=claim, holds=None, detail="the model draws random numbers, on each replica the same")
-        single = ProofTrials(self._learner.alone())
+        single = ProofTrials(self._learner.alone(self._learner.batch_size))
         single.begin_as(self._trials)
         size = self._learner.options.batch_size
+        # Every member of a group takes the same rows. Together they are those of one replica several times over, row by
+        # row: Keras' Adam squares the gradient of an embedding by row, not that of its sum.
+        members = self._learner.batch_size // size
+        whole = probe.arranged(np.tile(np.arange(size), members))
         for rows in (size, max(1, size // (2 * replicas))):
             present = np.arange(size) < rows
-            several, alone = self._trials.recorded(probe, present), single.recorded(probe, present)
+            of_all = np.tile(present, members)
+            several, alone = self._trials.recorded(probe, present), single.recorded(whole, of_all)
             if moved := differing(several.pulls, alone.pulls, self._rounding):
                 return Finding(claim=claim, holds=False, detail=self._blame_replicas(moved[0], several, alone))
             if not np.isclose(several.loss, alone.loss, rtol=self._rounding, atol=1e-6, equal_nan=True):
@@ -198,7 +203,7 @@ class ModelProof:
                 return Finding(claim=claim, holds=False, detail=text)
             if self._rounding == _COARSE_ROUNDING:
                 continue  # an optimizer such as Adam turns the rounding of a small gradient into a whole step
-            moved = _differences(self._trials.outcome(probe, present).values, single.outcome(probe, present).values)
+            moved = _differences(self._trials.outcome(probe, present).values, single.outcome(whole, of_all).values)
             if moved:
                 return Finding(claim=claim, holds=False, detail=self._blame(moved))
         return Finding(claim=claim, holds=True)

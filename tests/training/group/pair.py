@@ -22,6 +22,7 @@ from tests.training.conftest import FEATURES, SCHEMA, block, mlp, state_of, with
 from training.group.meeting import Group, meet
 from training.group.membership import Membership
 from training.model.learner import Learner, LearnerOptions
+from training.model.proof import ModelProof
 from training.model.strategy import DeviceOptions
 
 GLOBAL_BATCH = 24
@@ -76,6 +77,10 @@ MODELS: Mapping[str, Build] = {
     "clipping by the global norm": _with(_adam(global_clipnorm=0.1)),
     "accumulated gradients": _with(_adam(gradient_accumulation_steps=2)),
 }
+PROVEN: Mapping[str, Build] = {
+    "embeddings": _embedded,
+    "batch normalization": _with(_adam(), keras.layers.BatchNormalization),
+}
 
 
 def blocks() -> list[Rows]:
@@ -113,6 +118,13 @@ def learnt(build: Build, index: int, members: int, group: Group | None) -> dict[
     return {"state": state_of(learner), "calls": calls, "culprits": culprits, "seen": seen}
 
 
+def refuted(build: Build, group: Group) -> list[str]:
+    """Prove a model, as every member does at a start; return what does not hold."""
+    devices = DeviceOptions(replicas=1, threads=1, group=group.strategy)
+    learner = Learner(build, None, LearnerOptions(schema=SCHEMA, batch_size=GLOBAL_BATCH // 2, devices=devices, seed=7))
+    return [f"{finding.claim}: {finding.detail}" for finding in ModelProof(learner).findings() if not finding.holds]
+
+
 def main() -> None:
     """Meet the others, learn every model, write."""
     index, addresses, out = int(sys.argv[1]), sys.argv[2].split(","), Path(sys.argv[3])
@@ -121,7 +133,12 @@ def main() -> None:
     gathered = [[len(raw) for raw in group.exchange.gather(bytes([index]) * (size + index))] for size in sizes]
     numbers = np.arange(5.0) if index == 0 else np.zeros(5)
     found = {name: learnt(build, index, len(addresses), group) for name, build in MODELS.items()}
-    told = {"models": found, "gathered": gathered, "sent": group.exchange.broadcast_array(numbers).tolist()}
+    told = {
+        "models": found,
+        "gathered": gathered,
+        "sent": group.exchange.broadcast_array(numbers).tolist(),
+        "refuted": {name: refuted(build, group) for name, build in PROVEN.items()},
+    }
     out.write_bytes(pickle.dumps(told))
     group.exchange.rows(np.zeros(1, np.int64))  # nobody leaves before all are done
     os._exit(0)  # the runtime's own end waits for those that have left

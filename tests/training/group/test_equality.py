@@ -61,3 +61,11 @@ def test_what_is_exchanged_arrives_whole_whatever_its_size(members: list[dict[st
     for member in members:
         assert member["gathered"] == [[10, 11], [3000, 3001], [40_000, 40_001]]
         assert member["sent"] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_the_proof_in_a_group_holds_for_embeddings_and_refutes_batch_normalization(
+    members: list[dict[str, Any]],
+) -> None:
+    for member in members:
+        assert member["refuted"]["embeddings"] == []
+        assert any("batch_normalization" in what for what in member["refuted"]["batch normalization"])
