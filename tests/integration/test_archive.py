@@ -25,7 +25,7 @@ from consumers.errors import ArchiveBusyError, ConfigError, DataLossError
 from consumers.kafka.positions import Now
 from tests.conftest import MakeTopic, Produce, WaitFor
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.row(32)]
 
 
 def config(folder: Path, broker: str, topic: str, **archive_settings: object) -> Path:

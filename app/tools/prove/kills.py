@@ -17,6 +17,8 @@ from app.tools.prove.errors import UnprovenError, WaitedError
 from app.tools.prove.trainer_process import Run
 from consumers.failpoints import NAMES
 
+TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(("group.", "archive.")))
+"""The failpoints that a trainer alone can pass: not those of a group's worker, nor those of the archiver."""
 SAVE_POINTS = tuple(name for name in NAMES if name.startswith(("save.", "commit.")))
 """The windows of a save, in their order."""
 START_POINTS = tuple(name for name in NAMES if name.startswith("start."))
@@ -152,7 +154,7 @@ _PASSED_ONCE = ("term.", "start.", "restore.", "rewind.", "fallback.", "careful.
 """Points that a process passes once, or once for what leads there."""
 
 
-def plan(random: Random, rounds: int, points: Sequence[str] = tuple(NAMES)) -> Iterator[KillMethod]:
+def plan(random: Random, rounds: int, points: Sequence[str] = TRAINER_POINTS) -> Iterator[KillMethod]:
     """Draw the kills of one history: first those of its beginning, then other failpoints and random times, shuffled."""
     beginning: Sequence[KillMethod] = [AtPoint(point) for point in START_POINTS if point in points][: rounds // 3]
     left = rounds - len(beginning)

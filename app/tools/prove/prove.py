@@ -19,12 +19,11 @@ from app.tools.local_broker.topics import create_topic
 from app.tools.prove.campaign import Campaign, Figures, SaveSchedule
 from app.tools.prove.checkpoint_reader import Shelf
 from app.tools.prove.errors import UnprovenError, WaitedError
-from app.tools.prove.kills import KillMethod, plan
+from app.tools.prove.kills import TRAINER_POINTS, KillMethod, plan
 from app.tools.prove.random_records import Generated
 from app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart
 from app.tools.traffic.single_writer import SingleWriter
 from app.tools.traffic.topic_reader import dead_letters
-from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition
 
@@ -33,7 +32,7 @@ _RECORDS_PER_S = 1000.0
 _BACKLOG = 500
 _NOT_FOR_SURE = ("fallback.", "careful.", "prune.")
 """Failpoints that need a record on which the model raises, or more checkpoints than the user's settings keep."""
-POINTS = tuple(name for name in NAMES if not name.startswith(_NOT_FOR_SURE))
+POINTS = tuple(name for name in TRAINER_POINTS if not name.startswith(_NOT_FOR_SURE))
 OnStrike = Callable[[KillMethod, Figures], None]
 
 

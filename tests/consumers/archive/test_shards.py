@@ -87,6 +87,7 @@ print([[int(found["offset"]), found["value"].values.numpy().tolist(), found["hea
     ]
 
 
+@pytest.mark.row(32)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none(point: str, tmp_path: Path) -> None:
     code = (
@@ -106,6 +107,7 @@ def test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none(point: str,
     assert sorted(shard.path.parent.iterdir()) == sorted([shard.path, shard.facts_path])
 
 
+@pytest.mark.row(32)
 def test_a_full_disk_is_waited_out_and_the_shard_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[OSError] = []
     writes: list[int] = []

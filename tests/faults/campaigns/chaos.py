@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from consumers.errors import MillraceError
-from tests.faults.campaigns import exactness, group_kills, kills, mutations, terms
+from tests.faults.campaigns import archive_kills, exactness, group_kills, kills, mutations, terms
 from tests.faults.campaigns.machine import ROOT, machine
 from tests.faults.matrix.verdict import Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_HANDED_OVER = ("kills", "deterministic", "terms", "group")
+_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive")
 """What tests hand over by `record_property`, each under its name."""
 _OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
@@ -47,12 +47,14 @@ class Form:
     terms: int = 0
     group: int = 0
     """Kills of a group's workers."""
+    archive: int = 0
+    """Kills of an archiver."""
     soak_minutes: float = 0.0
 
 
 SHORT = Form(name="short")
-USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10)
-FULL = Form(name="full", kills=200, deterministic=20, terms=50, group=60, soak_minutes=30)
+USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10, archive=10)
+FULL = Form(name="full", kills=200, deterministic=20, terms=50, group=60, archive=50, soak_minutes=30)
 _FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
 
 
@@ -113,7 +115,11 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
         )
         return found.summary()
 
-    campaigns = (killed, exact, ended, of_group)
+    def of_archiver() -> dict[str, Any]:
+        found = archive_kills.wage(bootstrap, there / "archive", kills=form.archive, seed=seed, on_strike=_say)
+        return found.summary()
+
+    campaigns = (killed, exact, ended, of_group, of_archiver)
     return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, campaigns, strict=True)}
 
 
@@ -167,7 +173,7 @@ def prove(form: Form, seed: int, rows: Path | None) -> dict[str, Any]:
 
 def again(before: Mapping[str, Any], rows: Path) -> dict[str, Any]:
     """Combine former campaigns with the tests that have run since."""
-    evidence = Evidence(tests=_tests(rows), **{name: before[name] for name in _OF_CAMPAIGNS})
+    evidence = Evidence(tests=_tests(rows), **{name: before[name] for name in _OF_CAMPAIGNS if name in before})
     told = report(_FORMS[before["form"]], before["seed"], evidence)
     return {**told, "machine": before["machine"], "rows_commit": told["machine"]["commit"]}
 

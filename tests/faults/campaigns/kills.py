@@ -26,7 +26,7 @@ from random import Random
 from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.topics import create_topic
 from app.tools.prove.campaign import Campaign, Figures, SaveSchedule
-from consumers.failpoints import NAMES
+from app.tools.prove.kills import TRAINER_POINTS
 from consumers.reasons import Reason
 from consumers.records import Partition
 from tests.faults.campaigns import exactness, terms
@@ -45,8 +45,6 @@ PARTITIONS, REPLICAS = 4, 2
 _POISON = Mixture(share=0.004, kinds=QUIET)
 _AFTER_A_RAISE = ("fallback.", "careful.")
 """Points that are passed when a step has raised."""
-_OF_A_GROUP = "group."
-"""Points that one trainer alone never passes."""
 _RECORDS_PER_S = 1600.0
 _BACKLOG = 2000
 _BATCH, _BATCHES = 64, 4
@@ -145,7 +143,7 @@ def kill(
 
 def missed(points: Mapping[str, int]) -> list[str]:
     """Return the failpoints at which no process was killed."""
-    return [point for point in NAMES if not points.get(point) and not point.startswith(_OF_A_GROUP)]
+    return [point for point in TRAINER_POINTS if not points.get(point)]
 
 
 def _written(topic: Topic) -> dict[Partition, list[int]]:

@@ -31,4 +31,5 @@ ROWS: Mapping[int, str] = {
     29: "a full volume that restarts",
     30: "NaN in the weights, past the optimizer",
     31: "a worker of a group killed, stopped, drained; the chief; all",
+    32: "the archiver killed, its disk full, its topic created again",
 }

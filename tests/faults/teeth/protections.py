@@ -49,6 +49,9 @@ _NAN = "tests/training/recovery/test_state_not_finite.py"
 _HUNG = "tests/faults/test_liveness.py"
 _SERVER = "tests/app/api/test_server.py"
 
+_ARCHIVE = "tests/integration/test_archive.py"
+_SHARDS = "tests/consumers/archive/test_shards.py"
+
 _IN_A_WINDOW = f"{_CRASHES}::test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one"
 _AROUND_A_REWIND = f"{_REWIND}::test_a_kill_around_a_rewind_restarts_on_the_timeline_that_was_last_published"
 _WHILE_LEARNING = f"{_STOP}::test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again"
@@ -570,5 +573,44 @@ TEETH = (
         text="        self.ledger.restore(portion(PartState(facts=facts[self.ledger.name]), mine))",
         instead="        self.ledger.restore(PartState(facts=facts[self.ledger.name]))",
         test="tests/faults/test_group.py::test_when_the_chief_is_killed_the_group_learns_every_record_once",
+    ),
+    Tooth(
+        row=32,
+        missing="An archiver begins at Kafka's first record, whatever its shards hold.",
+        file="app/tools/archive.py",
+        text="    positions = {**source.resolve_start(Earliest()), **next_offsets(shards)}",
+        instead="    positions = source.resolve_start(Earliest())",
+        test=f"{_ARCHIVE}::test_it_resumes_where_its_shards_end_and_archives_each_offset_once",
+    ),
+    Tooth(
+        row=32,
+        missing="An archiver does not recognise a topic by its last shard.",
+        file="app/tools/archive.py",
+        text="{shard.partition: shard.fingerprint for shard in shards}",
+        instead="{shard.partition: shard.fingerprint for shard in shards[:0]}",
+        test=f"{_ARCHIVE}::test_a_topic_that_was_created_again_is_refused_with_what_to_do",
+    ),
+    Tooth(
+        row=32,
+        missing="A shard gets its name before what describes it is durable.",
+        file="consumers/archive/shard_writer.py",
+        text="        self._repeat_while_full(lambda: replace_durably(shard.facts_path, facts_document(shard)))  # (2)",
+        test=f"{_SHARDS}::test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none",
+    ),
+    Tooth(
+        row=32,
+        missing="What a killed archiver has left half written stays.",
+        file="consumers/archive/shards.py",
+        text="            if name.startswith(OPEN) or _STEM.fullmatch(name):",
+        instead="            if name == OPEN:",
+        test=f"{_SHARDS}::test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none",
+    ),
+    Tooth(
+        row=32,
+        missing="A full disk ends the archiver.",
+        file="consumers/archive/shard_writer.py",
+        text="                self._wait_for_room(error)\n        self._digest",
+        instead="                raise\n        self._digest",
+        test=f"{_SHARDS}::test_a_full_disk_is_waited_out_and_the_shard_is_whole",
     ),
 )
