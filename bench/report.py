@@ -60,6 +60,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "group_decode_cpu_kept": Meaning("the same: records a CPU second, two over one", "≥ 0.9"),
     "group_mlp_cpu_kept": Meaning("MLP 1024-1024, 4,096 rows a worker: records a CPU second, two over one", "≥ 0.9"),
     "group_restart_p50_s": Meaning("a worker of two killed: to the group's next call, s", "≤ 20"),
+    "archive_write_of_library": Meaning("`millrace archive`: Parquet written, over pyarrow alone, by CPU", "≥ 0.8"),
+    "archive_read_of_library": Meaning("the archive read as tables, over pyarrow alone, by CPU", "≥ 0.8"),
     "passes_4_over_1_points": Meaning(
         "drifting streams: 4 passes over 1, both at rate 0.001, points of accuracy", "≥ 8"
     ),
@@ -85,6 +87,8 @@ DETAILS: Mapping[str, str] = {
     "group_decode_sharing_2_over_1": "JSON, two workers that share a batch of 4,096 over one",
     "group_decode_sharing_cpu_kept": "the same: records a CPU second",
     "group_mlp_sharing_cpu_kept": "MLP 1024-1024, two workers that share a batch of 4,096: records a CPU second",
+    "archive_replay_of_library": "the archive read as the trainer takes records, over pyarrow alone, by CPU",
+    "archive_write_by_clock": "the archive written and synced, over pyarrow alone unsynced, by the clock",
     "checkpoint_cost_share": "what one save every 10 s costs of the learning (aim: ≤ 0.02)",
     "checkpoint_next_call_p50_ms": "by how much the call after a save takes longer than quiet ones, the median, ms",
     "checkpoint_noise_p99_ms": "by how much calls differ without a save, p99, ms",

@@ -32,6 +32,7 @@ class Lengths:
     looks: int = 60
     memory_s: int = 90
     starts: int = 3
+    archive_rounds: int = 7
     group_s: int = 10
     group_restarts: int = 3
     pretrain_rows: int = 131_072
@@ -58,6 +59,7 @@ QUICK = Lengths(
     looks=10,
     memory_s=6,
     starts=1,
+    archive_rounds=2,
     group_s=3,
     group_restarts=1,
     pretrain_rows=32_768,
@@ -206,6 +208,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "pretrain_light_rows_per_s": "light_rows_per_s",
                 "pretrain_naive_rows_per_s": "naive_rows_per_s",
             },
+        ),
+        ServiceCase(
+            "archive",
+            "archive.py",
+            {"rounds": lengths.archive_rounds},
+            {"archive_write_of_library": "write_of_library", "archive_read_of_library": "read_of_library"},
+            {"archive_replay_of_library": "replay_of_library", "archive_write_by_clock": "write_of_library_by_clock"},
         ),
         ServiceCase(
             "group",
