@@ -33,7 +33,7 @@ from app.service.recorded_settings import hyperparameter_options
 from app.service.running import NotRunning, Running
 from app.service.source_view import NotConnected, SourceView
 from app.settings import Loaded, Settings
-from app.settings.connection import kafka_options
+from app.settings.connection import kafka_history, kafka_options
 from consumers.dead_letters.letter import CountedOnly, DeadLetters
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import MillraceError
@@ -219,7 +219,7 @@ class Service:
             options = replace(options, freeze_partitions=True)
         if self.settings.scale.workers > 1:
             options = replace(options, only_given=True)
-        source = KafkaSource(options)
+        source = KafkaSource(options, kafka_history(self.settings))
         source.start(_CONNECT_S)
         opened.callback(source.stop, _COMMIT_S)
         self.source = source

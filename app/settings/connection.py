@@ -7,9 +7,11 @@ from typing import Any
 from pydantic import SecretStr
 
 from app.settings.certificates import PemFile, present, trusting
+from app.settings.root import Settings
 from app.settings.sections.kafka import KafkaSettings
 from consumers.errors import ConfigError
 from consumers.kafka.options import KafkaOptions
+from consumers.kafka.replaying import NO_HISTORY, History
 
 
 def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
@@ -26,6 +28,15 @@ def kafka_options(kafka: KafkaSettings) -> KafkaOptions:
         fetch_bytes=kafka.fetch_bytes,
         metadata_max_age_ms=round(kafka.metadata_max_age * 1000),
     )
+
+
+def kafka_history(settings: Settings) -> History:
+    """Return what the archive holds from before Kafka's retention; an empty history where no archive is set."""
+    if settings.archive.path is None:
+        return NO_HISTORY
+    from consumers.archive.replay import ArchivedHistory  # noqa: PLC0415 - loads pyarrow's Parquet, which few need
+
+    return ArchivedHistory(settings.archive.path, chunk_records=settings.kafka.chunk_records)
 
 
 def read_secret(key: str, path: Path | None) -> SecretStr | None:

@@ -16,7 +16,7 @@ from app.monitoring.command_models import RewindPlanAnswer
 from app.monitoring.rewind_view import beginnings_of, plan_fields
 from app.service.checkpoint_policies import keep_policy, remove_some
 from app.settings import Settings
-from app.settings.connection import kafka_options
+from app.settings.connection import kafka_history, kafka_options
 from app.tools.service_client import NO_FILES, Remote, TlsFiles, local_service
 from consumers.errors import ConfigError, MillraceError, UnreachableError
 from consumers.kafka.source import KafkaSource
@@ -95,7 +95,7 @@ def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _beginnings(settings: Settings) -> Mapping[Partition, int] | None:
     """Return the first offsets that Kafka still has; None where it does not answer soon."""
     try:
-        source = KafkaSource(kafka_options(settings.kafka))
+        source = KafkaSource(kafka_options(settings.kafka), kafka_history(settings))
         source.start(CONNECT_S)
     except MillraceError:
         return None

@@ -1,6 +1,6 @@
 """The columns of archived records, between arrow's tables and the shape of a chunk. Pure; runs anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -50,14 +50,25 @@ class RecordColumns:
     def behind(self, offset: int) -> "RecordColumns":
         """Return the records at this offset and behind it."""
         at = int(self.offsets.searchsorted(offset))
-        if at == 0:
-            return self
+        return self if at == 0 else self._slice(at, len(self))
+
+    def before(self, offset: int) -> "RecordColumns":
+        """Return the records before this offset."""
+        at = int(self.offsets.searchsorted(offset))
+        return self if at == len(self) else self._slice(0, at)
+
+    def split(self, most: int) -> Iterator["RecordColumns"]:
+        """Yield the records, at most `most` at a time."""
+        for start in range(0, len(self), most):
+            yield self._slice(start, start + most)
+
+    def _slice(self, start: int, end: int) -> "RecordColumns":
         return RecordColumns(
-            offsets=self.offsets[at:],
-            timestamps=self.timestamps[at:],
-            keys=self.keys[at:],
-            values=self.values[at:],
-            headers=self.headers[at:],
+            offsets=self.offsets[start:end],
+            timestamps=self.timestamps[start:end],
+            keys=self.keys[start:end],
+            values=self.values[start:end],
+            headers=self.headers[start:end],
         )
 
 

@@ -20,6 +20,9 @@ from consumers.durable_files import FileFacts, complaint
 from consumers.errors import ArchiveDamagedError
 from consumers.suggested_command import suggested_command
 
+_BATCH_BYTES = 2**20
+"""As Kafka's fetches are bounded."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPiece:
@@ -77,6 +80,26 @@ def read(shard: Shard, from_offset: int = 0) -> Iterator[RecordColumns]:
         if piece.first < from_offset:
             table = table.slice(int(table.column("offset").to_numpy().searchsorted(from_offset)))
         yield from_table(table)
+
+
+def read_batches(shard: Shard, from_offset: int, most: int) -> Iterator[RecordColumns]:
+    """Yield the records of a shard from an offset on, at most `most` or about 1 MiB at a time."""
+    if shard.format == "tfrecord":
+        for columns in read(shard, from_offset):
+            yield from columns.split(most)
+        return
+    file = _open(shard)
+    groups = [piece.index for piece in pieces(shard) if piece.last >= from_offset]
+    try:
+        for group in groups:
+            found = file.metadata.row_group(group)
+            rows = max(1, min(most, _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size)))
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
+                columns = from_table(pa.Table.from_batches([batch])).behind(from_offset)
+                if len(columns):
+                    yield columns
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _damaged(shard, str(error)) from error
 
 
 def complaint_about(shard: Shard, *, deep: bool) -> str | None:

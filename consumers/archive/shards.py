@@ -103,15 +103,40 @@ def survey(folder: Path) -> Survey:
         try:
             shards.append(_described(partition, path))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(
-                f"{path} is not described by {facts_path(path).name} ({_why(error)}): restore that file from a copy, "
-                "or remove both"
-            )
+            problems.append(_undescribed(path, error))
     shards.sort(key=lambda shard: (shard.partition, shard.first))
     for before, after in pairwise(shards):
         if before.partition == after.partition and after.first < before.next_offset:
             problems.append(f"{after.path} begins within {before.path.name}: remove one of them")
     return Survey(shards=tuple(shards), problems=tuple(problems))
+
+
+def shard_at(folder: Path, partition: Partition, offset: int) -> Shard | None:
+    """Return the shard that covers an offset, or None. Reads the names of one folder and one JSON file.
+
+    Raises ArchiveDamagedError where nothing describes that shard.
+    """
+    for first, next_offset, path in _ranges(folder, partition):
+        if first <= offset < next_offset:
+            try:
+                return _described(partition, path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ArchiveDamagedError(_undescribed(path, error)) from error
+    return None
+
+
+def first_offset_behind(folder: Path, partition: Partition, offset: int) -> int | None:
+    """Return the first offset of the first shard that begins at this offset or behind it, or None."""
+    return min((first for first, _, _ in _ranges(folder, partition) if first >= offset), default=None)
+
+
+def _ranges(folder: Path, partition: Partition) -> list[tuple[int, int, Path]]:
+    """Return first offset, next offset and path of each shard of a partition, by their names, in no order."""
+    try:
+        names = [(_NAME.fullmatch(path.name), path) for path in partition_folder(folder, partition).iterdir()]
+    except OSError:  # no shard of this partition, or no archive at all
+        return []
+    return [(int(name["first"]), int(name["last"]) + 1, path) for name, path in names if name is not None]
 
 
 def next_offsets(shards: list[Shard]) -> dict[Partition, int]:
@@ -195,6 +220,13 @@ def _described(partition: Partition, path: Path) -> Shard:
     if json.loads(facts_document(shard)) != document:
         raise ValueError("it describes another file")
     return shard
+
+
+def _undescribed(path: Path, error: Exception) -> str:
+    return (
+        f"{path} is not described by {facts_path(path).name} ({_why(error)}): restore that file from a copy, or remove "
+        "both"
+    )
 
 
 def _why(error: Exception) -> str:

@@ -63,6 +63,10 @@ class Admission:
         if chunk.fingerprint is not None:
             self._fingerprints[chunk.partition] = chunk.fingerprint
 
+    def settled(self, partition: Partition) -> Fingerprint | None:
+        """Return the fingerprint of the last record that was settled or fetched; None where none is known."""
+        return self._fingerprints.get(partition)
+
     async def look(self, positions: Mapping[Partition, int]) -> bool:
         """Check the doubted partitions. Return True when all must be assigned again at their positions.
 

@@ -64,6 +64,24 @@ def chunk_of(
 ) -> Chunk:
     """Return the records as one chunk of columns. There must be at least one record."""
     keys, values, headers, timestamps = _columns(records)
+    return Chunk(
+        partition=partition,
+        incarnation=incarnation,
+        start=start,
+        end=end,
+        offsets=_offsets(records),
+        timestamps=np.fromiter(timestamps, np.int64, len(timestamps)),
+        keys=keys,
+        values=values,
+        headers=headers,
+        nbytes=bytes_of(keys, values, headers),
+        fetched_at=fetched_at,
+        fingerprint=fingerprint_of(records[-1]),
+    )
+
+
+def bytes_of(keys: Sequence[bytes | None], values: Sequence[bytes | None], headers: Sequence[Headers]) -> int:
+    """Return the approximate size of a chunk of these columns in memory."""
     nbytes = _CHUNK_BYTES + _RECORD_BYTES * len(values)
     nbytes += sum(map(len, filter(None, values)))
     if any(keys):
@@ -75,20 +93,7 @@ def chunk_of(
             for record_headers in headers
             for name, value in record_headers
         )
-    return Chunk(
-        partition=partition,
-        incarnation=incarnation,
-        start=start,
-        end=end,
-        offsets=_offsets(records),
-        timestamps=np.fromiter(timestamps, np.int64, len(timestamps)),
-        keys=keys,
-        values=values,
-        headers=headers,
-        nbytes=nbytes,
-        fetched_at=fetched_at,
-        fingerprint=fingerprint_of(records[-1]),
-    )
+    return nbytes
 
 
 def fingerprint_of(record: FetchedRecord) -> Fingerprint:

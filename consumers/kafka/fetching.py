@@ -6,10 +6,12 @@ on the consumer's loop. One iteration handles one poll, some milliseconds of wor
 1. Admission checks the partitions that are doubted. When this changes which partitions may be read, they are assigned
    again, each at its position.
 2. New partitions join at their beginnings, or are only reported where they may not join.
-3. Chunks that the hand-off refused are offered again.
-4. The partitions to poll are chosen: admitted, not finished, no chunk held, room in the hand-off. When there are none,
-   the task waits for room and does not poll.
-5. The chosen partitions are polled. A failure moves no position except past offsets that are counted as lost.
+3. Chunks that the hand-off refused are offered again. Of each partition that is replayed from the archive, the next
+   chunk is sent if there is room; one whose archive ends is doubted, so that it is recognised before Kafka is read.
+4. The partitions to poll are chosen: admitted, not replayed, not finished, no chunk held, room in the hand-off. When
+   there are none, the task waits for room and does not poll.
+5. The chosen partitions are polled. A failure moves no position except past offsets that are counted as lost. A
+   partition whose position lies before Kafka's first offset is replayed from the archive, if that has it.
 6. What was polled is dropped if a doubt was raised meanwhile, as it may come from another topic of the same name. The
    positions have not moved, so step 1 seeks back to them.
 7. Each partition's records become one chunk that begins exactly at the position, and covers the offsets without a
@@ -34,6 +36,7 @@ from consumers.kafka.admission import Admission
 from consumers.kafka.chunking import FetchedRecord, chunk_of, empty_chunk, records_between
 from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
 from consumers.kafka.options import KafkaOptions
+from consumers.kafka.replaying import NO_HISTORY, History, Replaying
 from consumers.kafka.statistics import SourceMeter
 from consumers.records import Chunk, Partition
 
@@ -73,6 +76,7 @@ class Fetching:
         options: KafkaOptions,
         meter: SourceMeter,
         room: asyncio.Event,
+        history: History = NO_HISTORY,
     ) -> None:
         self._number = incarnation.number
         self._positions = dict(incarnation.positions)
@@ -86,6 +90,7 @@ class Fetching:
         self._admission = Admission(
             self._positions, incarnation.fingerprints, client=client, options=options, meter=meter
         )
+        self._replaying = Replaying(history, incarnation.number)
         self._look_due = self._sweep_due = 0.0
         self._failures = 0
 
@@ -115,14 +120,18 @@ class Fetching:
         await self._look_for_new_partitions()  # (2)
         for chunk in list(self._held.values()):  # (3)
             self._offer(chunk)
-        unfinished = [p for p in self._positions if self._admission.admits(p) and not self._finished(p)]  # (4)
+        replayed = await self._replay()
+        polled_ones = [p for p in self._positions if self._admission.admits(p) and p not in self._replaying]  # (4)
+        unfinished = [p for p in polled_ones if not self._finished(p)]
         ready = [p for p in unfinished if p not in self._held and self._handoff.has_room(p)]
         # The client would take an empty list for all partitions, the full ones included.
         if not ready:
-            await self._wait_for_room()
+            if not replayed:
+                await self._wait_for_room()
             return
         try:
-            timeout_ms = _POLL_MS if len(ready) == len(unfinished) else _POLL_BESIDE_FULL_MS
+            waits_for_room = len(ready) < len(unfinished) or self._replaying.partitions
+            timeout_ms = 0 if replayed else _POLL_BESIDE_FULL_MS if waits_for_room else _POLL_MS
             polled = await self._client.poll(ready, timeout_ms)  # (5)
         except OffsetGoneError as gone:
             await self._handle_gone_offset(gone)
@@ -137,6 +146,21 @@ class Fetching:
         await self._send_records(polled)  # (7)
         await self._pass_empty_ends(ready, idle=not polled)  # (8)
         await asyncio.sleep(0)  # a poll that finds records buffered does not yield to the loop by itself
+
+    async def _replay(self) -> bool:
+        """Send the next chunk of each replayed partition that has room. Return whether anything was done."""
+        done = False
+        for partition in self._replaying.partitions:
+            if partition in self._held or self._finished(partition) or not self._handoff.has_room(partition):
+                continue
+            start = self._positions[partition]
+            chunk = await self._replaying.next_chunk(partition, start, self._stop_at(partition))
+            if chunk is None:
+                self._admission.doubt([partition])
+            else:
+                self._send(chunk)
+            done = True
+        return done
 
     async def _send_records(self, polled: Mapping[Partition, Sequence[FetchedRecord]]) -> None:
         fetched_at = time.monotonic()
@@ -196,8 +220,11 @@ class Fetching:
 
     def _limited(self, partition: Partition, end: int) -> tuple[int, int | None]:
         """Return how far a chunk that would reach `end` may reach, and the offset to stop at (None: no end)."""
-        until = None if self._until is None else self._until.get(partition)
+        until = self._stop_at(partition)
         return (end if until is None else min(end, max(until, self._positions[partition]))), until
+
+    def _stop_at(self, partition: Partition) -> int | None:
+        return None if self._until is None else self._until.get(partition)
 
     def _finished(self, partition: Partition) -> bool:
         return self._until is not None and self._positions[partition] >= self._until.get(partition, 0)
@@ -215,7 +242,7 @@ class Fetching:
             raise SourceError(f"fetching fails again and again: {error}; is the log of the broker sound?")
         self._meter.trouble(f"a poll failed: {error}")
         for partition, position in self._positions.items():
-            if self._admission.admits(partition):
+            if self._admission.admits(partition) and partition not in self._replaying:
                 self._client.seek(partition, position)
         await asyncio.sleep(_RETRY_S)
 
@@ -231,12 +258,22 @@ class Fetching:
             self._client.seek(partition, position)
             return
         if position < first:
-            self._pass_lost(partition, first)
-            self._client.seek(partition, first)
+            await self._read_before_kafka(partition, position, first)
         elif position > end:
             self._admission.doubt([partition])
         else:
             await self._seek_again(PollError(str(gone)))
+
+    async def _read_before_kafka(self, partition: Partition, position: int, first: int) -> None:
+        """Replay the offsets before Kafka's first from the archive; pass those that it does not have either."""
+        settled = self._admission.settled(partition)
+        if await self._replaying.begin(partition, position, self._stop_at(partition), settled):
+            # Without it, as the client would ask Kafka for it again and again.
+            self._assign_all()
+            return
+        archived = await self._replaying.first_behind(partition, position)
+        self._pass_lost(partition, first if archived is None else min(first, archived))
+        self._client.seek(partition, self._positions[partition])
 
     def _pass_lost(self, partition: Partition, first: int) -> None:
         """Send the offsets before `first` as lost, or raise DataLossError where the settings ask to fail."""
@@ -281,4 +318,5 @@ class Fetching:
         """Share the hand-off among all partitions, and assign those that are admitted at their positions."""
         self._handoff.set_partitions(max(1, len(self._positions)))
         # An assignment drops the client's buffers and positions of all partitions, so every one is sought again.
-        self._client.assign({p: at for p, at in self._positions.items() if self._admission.admits(p)})
+        read = (p for p in self._positions if self._admission.admits(p) and p not in self._replaying)
+        self._client.assign({p: self._positions[p] for p in read})

@@ -21,7 +21,8 @@ from consumers.kafka.commits import Committing
 from consumers.kafka.fetching import Fetching, Incarnation
 from consumers.kafka.offset_lookup import resolve_start, resolve_until
 from consumers.kafka.options import KafkaOptions
-from consumers.kafka.positions import Start, Until
+from consumers.kafka.positions import Earliest, Start, Until
+from consumers.kafka.replaying import NO_HISTORY, History, beginnings_with
 from consumers.kafka.statistics import SourceMeter, SourceStatistics
 from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
@@ -42,8 +43,8 @@ _SPARE_S = 5.0
 class KafkaSource:
     """All partitions of some topics, fetched by this process alone."""
 
-    def __init__(self, options: KafkaOptions) -> None:
-        self._options = options
+    def __init__(self, options: KafkaOptions, history: History = NO_HISTORY) -> None:
+        self._options, self._history = options, history
         self._meter = SourceMeter()
         self._loop = LoopThread("consumer")
         self._parts: _LoopParts | None = None
@@ -54,7 +55,8 @@ class KafkaSource:
         limit_loggers("aiokafka", self._options.log_lines_per_minute)
         self._loop.start()
         try:
-            self._parts = self._loop.run(_connect(self._options, self._meter, deadline_s), deadline_s + _SPARE_S)
+            connecting = _connect(self._options, self._meter, self._history, deadline_s)
+            self._parts = self._loop.run(connecting, deadline_s + _SPARE_S)
         except BaseException:
             self._loop.stop(_SPARE_S)
             raise
@@ -68,9 +70,14 @@ class KafkaSource:
         return self._connected.client.cluster_id
 
     def resolve_start(self, start: Start) -> dict[Partition, int]:
-        """Return the offset that `start` means for each partition, as of now."""
+        """Return the offset that `start` means for each partition, as of now.
+
+        The earliest is the archive's, where there is one that begins before Kafka does.
+        """
         parts = self._connected
-        return self._loop.run(resolve_start(start, parts.client, parts.commits, now_s=time.time()), self._timeout_s)
+        resolving = resolve_start(start, parts.client, parts.commits, now_s=time.time())
+        found = self._loop.run(resolving, self._timeout_s)
+        return beginnings_with(self._history, found.items()) if isinstance(start, Earliest) else found
 
     def resolve_until(self, until: Until) -> dict[Partition, int]:
         """Return the offset that `until` means for each partition, as of now."""
@@ -156,8 +163,8 @@ class KafkaSource:
 class _LoopParts:
     """The clients and tasks that belong to the loop. Everything here runs on it."""
 
-    def __init__(self, options: KafkaOptions, meter: SourceMeter) -> None:
-        self._options = options
+    def __init__(self, options: KafkaOptions, meter: SourceMeter, history: History) -> None:
+        self._options, self._history = options, history
         self._meter = meter
         self.client = KafkaClient(options)
         self.commits = GroupCommits(options)
@@ -184,7 +191,14 @@ class _LoopParts:
     async def begin(self, incarnation: Incarnation, meter: SourceMeter) -> None:
         await self.end_fetching()
         self.room.clear()
-        fetching = Fetching(incarnation, client=self.client, options=self._options, meter=meter, room=self.room)
+        fetching = Fetching(
+            incarnation,
+            client=self.client,
+            options=self._options,
+            meter=meter,
+            room=self.room,
+            history=self._history,
+        )
         self._fetching = asyncio.create_task(fetching.run(), name=f"fetch-{incarnation.number}")
 
     async def end_fetching(self) -> None:
@@ -240,8 +254,8 @@ class _LoopParts:
             await asyncio.sleep(_RETENTION_EVERY_S if retention_ms else _RETENTION_RETRY_S)
 
 
-async def _connect(options: KafkaOptions, meter: SourceMeter, deadline_s: float) -> _LoopParts:
-    parts = _LoopParts(options, meter)  # here and not in `start`: aiokafka binds its objects to the running loop
+async def _connect(options: KafkaOptions, meter: SourceMeter, history: History, deadline_s: float) -> _LoopParts:
+    parts = _LoopParts(options, meter, history)  # aiokafka binds its objects to the running loop
     await parts.connect(deadline_s)
     return parts
 

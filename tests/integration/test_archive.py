@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from app.settings import Settings, load
 from app.tools.archive import archive
@@ -24,6 +22,7 @@ from consumers.archive.shards import listing
 from consumers.errors import ArchiveBusyError, ConfigError, DataLossError
 from consumers.kafka.positions import Now
 from tests.conftest import MakeTopic, Produce, WaitFor
+from tests.faults.harness.retention import delete_before
 
 pytestmark = [pytest.mark.broker, pytest.mark.row(32)]
 
@@ -56,18 +55,6 @@ def values(folder: Path) -> dict[tuple[int, int], bytes | None]:
                 assert (shard.partition.number, offset) not in found
                 found[shard.partition.number, offset] = value
     return found
-
-
-def delete_before(broker: str, topic: str, offset: int) -> None:
-    async def run() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker)
-        await admin.start()
-        try:
-            await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(offset)})
-        finally:
-            await admin.close()
-
-    asyncio.run(run())
 
 
 def recreate(broker: str, topic: str, wait_for: WaitFor) -> None:
@@ -114,7 +101,7 @@ def test_what_retention_removed_before_it_was_archived_is_a_gap(
     produce(name, [b"a"] * 10)
     archived_up_to_now(settings)
     produce(name, [b"b"] * 20)
-    delete_before(broker, name, 17)
+    delete_before(broker, name, {0: 17})
     archived_up_to_now(settings)
     (archived,) = by_partition(listing(tmp_path / "archive"))
     assert [(shard.first, shard.next_offset) for shard in archived.shards] == [(0, 10), (17, 30)]

@@ -14,7 +14,7 @@ class ArchiveSettings(Section):
     path: ConfigPath | None = Field(
         None,
         description="The folder into which `millrace archive` writes the topics' records, one folder per topic and "
-        "partition below it. null: there is no archive.",
+        "partition below it. A trainer reads there what Kafka no longer has. null: there is no archive.",
         examples=["./archive"],
     )
     format: Literal["parquet", "tfrecord"] = Field(

@@ -62,13 +62,13 @@ class KafkaSettings(Section):
     start: Start = Field(
         "earliest",
         description="Where the very first start begins: earliest, latest, committed (the group's offsets), an age "
-        "(-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition ({clicks:0: 123}). Later starts "
-        "resume from the newest checkpoint.",
+        "(-7d), a time with its zone (2026-11-21T00:00:00Z), or offsets by partition ({clicks:0: 123}). The earliest "
+        "is the archive's, where there is one. Later starts resume from the newest checkpoint.",
     )
     out_of_range: Literal["fail", "earliest"] = Field(
         "fail",
-        description="When Kafka has removed the records that come next: fail, or continue with the earliest record "
-        "that is left and count the gap as lost.",
+        description="When Kafka has removed the records that come next, and no archive has them: fail, or continue "
+        "with the earliest record that is left and count the gap as lost.",
     )
     on_recreated: Literal["fail", "earliest"] = Field(
         "fail",

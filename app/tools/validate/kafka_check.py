@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from app.settings import Settings
-from app.settings.connection import kafka_options
+from app.settings.connection import kafka_history, kafka_options
 from app.tools.validate.check import CheckResult, fail, ok, skip
 from app.tools.validate.record_check import sample_check
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
@@ -39,7 +39,7 @@ def kafka_checks(settings: Settings) -> Generator[CheckResult, None, Bounds | No
     """Check Kafka; return the bounds of the topics where they are known."""
     try:
         options = kafka_options(settings.kafka)
-        source = KafkaSource(options)
+        source = KafkaSource(options, kafka_history(settings))
         source.start(_CONNECT_S)
     except TopicMissingError as error:
         yield ok("broker", f"{options.servers} answers")

@@ -137,15 +137,18 @@ def _archive(config: Path, *, until_now: bool = False, failpoints: str = "") -> 
 
 def _strike(config: Path, point: str | None, draws: random.Random) -> None:
     """Start an archiver, and kill it: at a failpoint, or at a random time."""
-    if point is not None:
-        died = _archive(config, failpoints=f"{point}=kill:after={draws.randrange(PARTITIONS)}").wait(_WITHIN_S)
-        assert died == -signal.SIGKILL, f"it was to die at {point}, and ended with {died}"
-        return
-    process = _archive(config)
-    time.sleep(draws.uniform(0.0, _LATEST_S))
-    assert process.poll() is None, f"the archiver has ended by itself, with {process.returncode}"
-    process.kill()
-    process.wait(_WITHIN_S)
+    armed = "" if point is None else f"{point}=kill:after={draws.randrange(PARTITIONS)}"
+    process = _archive(config, failpoints=armed)
+    try:
+        if point is not None:
+            died = process.wait(_WITHIN_S)
+            assert died == -signal.SIGKILL, f"it was to die at {point}, and ended with {died}"
+        else:
+            time.sleep(draws.uniform(0.0, _LATEST_S))
+            assert process.poll() is None, f"the archiver has ended by itself, with {process.returncode}"
+    finally:
+        process.kill()
+        process.wait(_WITHIN_S)
 
 
 def _compare(folder: Path, written: list[int], figures: Figures) -> None:

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from consumers.errors import MillraceError
-from tests.faults.campaigns import archive_kills, exactness, group_kills, kills, mutations, terms
+from tests.faults.campaigns import archive_kills, exactness, group_kills, handover, kills, mutations, terms
 from tests.faults.campaigns.machine import ROOT, machine
 from tests.faults.matrix.verdict import Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive")
+_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive", "handover")
 """What tests hand over by `record_property`, each under its name."""
 _OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
@@ -49,12 +49,14 @@ class Form:
     """Kills of a group's workers."""
     archive: int = 0
     """Kills of an archiver."""
+    handover: int = 0
+    """Kills of a run that hands over from archive to Kafka."""
     soak_minutes: float = 0.0
 
 
 SHORT = Form(name="short")
-USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10, archive=10)
-FULL = Form(name="full", kills=200, deterministic=20, terms=50, group=60, archive=50, soak_minutes=30)
+USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10, archive=10, handover=3)
+FULL = Form(name="full", kills=200, deterministic=20, terms=50, group=60, archive=50, handover=10, soak_minutes=30)
 _FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
 
 
@@ -119,7 +121,10 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
         found = archive_kills.wage(bootstrap, there / "archive", kills=form.archive, seed=seed, on_strike=_say)
         return found.summary()
 
-    campaigns = (killed, exact, ended, of_group, of_archiver)
+    def handed_over() -> dict[str, Any]:
+        return handover.hand_over(bootstrap, there / "handover", kills=form.handover, seed=seed).summary()
+
+    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over)
     return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, campaigns, strict=True)}
 
 

@@ -26,7 +26,7 @@ from tests.faults.harness.topics import Topic
 
 PARTITIONS = 4
 EXACT = {"deterministic": True, "max_wait": None, "replicas": 1, "shuffle": 512, "batch_size": 64, "passes": 3}
-_POISON = Mixture(share=0.002)
+POISON = Mixture(share=0.002)
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS = 9
@@ -64,13 +64,13 @@ class Figures:
 def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True) -> Figures:
     """Learn once undisturbed and once killed `kills` times, and return how far apart the two end."""
     began, figures, random = time.monotonic(), Figures(seed=seed), Random(seed)
-    with Topic(bootstrap, f"exact-{uuid.uuid4().hex[:8]}", PARTITIONS, _POISON, seed) as topic:
+    with Topic(bootstrap, f"exact-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
         topic.write(_BEFORE + kills * _A_KILL)
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         whole = Project(folder / "whole", topic, training=EXACT, checkpoints={"every": "150 steps"})
         killed = Project(folder / "killed", topic, training=EXACT, checkpoints={"every": "7 steps"})
         with Run(whole, "--until", end, cold=cold) as beside:
-            _kill(killed, end, (_drawn(random, cold=cold) for _ in range(kills)), figures, cold=cold)
+            kill_often(killed, end, (drawn(random, cold=cold) for _ in range(kills)), figures, cold=cold)
             with Run(killed, "--until", end, cold=cold) as run:
                 run.finish()
             beside.finish()
@@ -85,7 +85,8 @@ def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool =
     return figures
 
 
-def _kill(project: Project, end: str, faults: Iterable[KillMethod], figures: Figures, *, cold: bool) -> None:
+def kill_often(project: Project, end: str, faults: Iterable[KillMethod], figures: Figures, *, cold: bool) -> None:
+    """Start the run again and again, and kill it by each of these."""
     shelf = Shelf(project.folder)
     for fault in faults:
         with Run(project, "--until", end, failpoints=fault.failpoints, cold=cold) as run:
@@ -96,7 +97,8 @@ def _kill(project: Project, end: str, faults: Iterable[KillMethod], figures: Fig
         figures.points[fault.point or type(fault).__name__] += 1
 
 
-def _drawn(random: Random, *, cold: bool) -> KillMethod:
+def drawn(random: Random, *, cold: bool) -> KillMethod:
+    """Draw a kill: at a failpoint, or now and then at a random time."""
     if random.random() < 0.2:
         return AfterStart(random.uniform(2, 9) - (0 if cold else _IMPORTS_S))
     return AtPoint(random.choice(_REPEATED), random.randrange(_MOST_CALLS))

@@ -29,6 +29,7 @@ MEANINGS: Mapping[str, str] = {
     "archive_kills": "SIGKILLs of an archiver while records arrive",
     "archive_missing": "offsets that no shard of the archive has",
     "archive_twice": "offsets that two shards have",
+    "handover_max_difference": "archive to Kafka: greatest difference of any weight to a run from Kafka alone",
     "rows_passed": f"rows of the matrix that passed, of {len(ROWS)}",
     "rows_skipped": "rows that this machine cannot show",
     "rto_p50_s": "restart to the first new call, median, s",

@@ -32,4 +32,5 @@ ROWS: Mapping[int, str] = {
     30: "NaN in the weights, past the optimizer",
     31: "a worker of a group killed, stopped, drained; the chief; all",
     32: "the archiver killed, its disk full, its topic created again",
+    33: "offsets that Kafka has removed and the archive has",
 }

@@ -50,6 +50,7 @@ _HUNG = "tests/faults/test_liveness.py"
 _SERVER = "tests/app/api/test_server.py"
 
 _ARCHIVE = "tests/integration/test_archive.py"
+_REPLAY = "tests/integration/test_archive_source.py"
 _SHARDS = "tests/consumers/archive/test_shards.py"
 
 _IN_A_WINDOW = f"{_CRASHES}::test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one"
@@ -612,5 +613,29 @@ TEETH = (
         text="                self._wait_for_room(error)\n        self._digest",
         instead="                raise\n        self._digest",
         test=f"{_SHARDS}::test_a_full_disk_is_waited_out_and_the_shard_is_whole",
+    ),
+    Tooth(
+        row=33,
+        missing="What Kafka has removed is not looked for in the archive.",
+        file="consumers/kafka/fetching.py",
+        text="        if await self._replaying.begin(partition, position, self._stop_at(partition), settled):",
+        instead="        if position < 0:",
+        test=f"{_REPLAY}::test_a_position_before_kafkas_first_is_read_from_the_archive_up_to_kafka",
+    ),
+    Tooth(
+        row=33,
+        missing="A replayed chunk leaves out the offsets up to the next one.",
+        file="consumers/archive/replay.py",
+        text="        end = self._shard.next_offset if self._ahead is None else int(self._ahead.offsets[0])",
+        instead="        end = self._shard.next_offset",
+        test=f"{_REPLAY}::test_a_position_before_kafkas_first_is_read_from_the_archive_up_to_kafka",
+    ),
+    Tooth(
+        row=33,
+        missing="An archive is read whatever topic it holds.",
+        file="consumers/kafka/replaying.py",
+        text="        if settled is not None and not await asyncio.to_thread(replay.recognises, settled):",
+        instead="        if settled is not None and start < 0:",
+        test=f"{_REPLAY}::test_an_archive_of_another_topic_of_the_same_name_is_not_read",
     ),
 )
