@@ -81,6 +81,8 @@ DETAILS: Mapping[str, str] = {
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
+    "pretrain_parquet_cpu_of_memory": "pretraining an MLP 1024-1024: rows a CPU second from Parquet, over memory",
+    "pretrain_tfrecord_cpu_of_memory": "the same from TFRecord files with GZIP",
     "pretrain_light_rows_per_s": "pretraining an MLP 64-64 from TFRecord files with GZIP, rows/s",
     "pretrain_naive_rows_per_s": "the naive pipeline from one such file, rows/s",
     "group_mlp_2_over_1": "MLP 1024-1024, two workers over one, each on a core",

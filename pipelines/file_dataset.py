@@ -35,7 +35,6 @@ _AT_ONCE = 16
 _CHUNK = 1024
 """Rows that are decoded at a time: enough for the vectorised decoders, few enough to mix shards well."""
 _READ_AHEAD = 4 << 20
-_WINDOW_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +50,8 @@ class FileOptions:
     deterministic: bool = False
     seed: int = 0
     threads: int = 2
+    window_bytes: int = 64 << 20
+    """The most memory of a window, as it is decoded; some windows are in flight."""
 
 
 class ShardReader(Protocol):
@@ -275,7 +276,7 @@ class FileBlocks:
     def _window(self) -> int:
         """Rows of a window: a whole number of calls, within a bound of memory."""
         call = self.options.batch_size * self.options.batches_per_call
-        within = min(self.options.shuffle, _WINDOW_BYTES // max(1, self.schema.row_nbytes))
+        within = min(self.options.shuffle, self.options.window_bytes // max(1, self.schema.row_nbytes))
         return call * max(1, within // call)
 
     def _fresh(self, number: int) -> Any:

@@ -35,7 +35,7 @@ class Lengths:
     archive_rounds: int = 7
     group_s: int = 10
     group_restarts: int = 3
-    pretrain_rows: int = 131_072
+    pretrain_rows: int = 262_144
     pretrain_light_rows: int = 1_048_576
     pretrain_rounds: int = 3
     at_once: int = 1
@@ -205,6 +205,8 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "pretrain_over_naive": "over_naive",
             },
             {
+                "pretrain_parquet_cpu_of_memory": "parquet_cpu_of_memory",
+                "pretrain_tfrecord_cpu_of_memory": "tfrecord_cpu_of_memory",
                 "pretrain_light_rows_per_s": "light_rows_per_s",
                 "pretrain_naive_rows_per_s": "naive_rows_per_s",
             },

@@ -37,7 +37,8 @@ def files(folder: Path) -> list[str]:
 
 def pretrain(project: Project, *arguments: str, failpoints: str = "") -> "CompletedProcess[str]":
     command = ["pretrain", "-c", str(project.config), *arguments]
-    return run_forked(command, cwd=project.path, env={**os.environ, "MILLRACE_FAILPOINTS": failpoints})
+    environment = {**os.environ, "MILLRACE_FAILPOINTS": failpoints}
+    return run_forked(command, cwd=project.path, env=environment, timeout=300)
 
 
 def test_a_pretrained_model_goes_live_at_the_offset_that_its_checkpoint_names(

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from app.settings import Settings, to_decoder, to_schema
 from app.tools.pretrain.shard_sources import ShardSource
 from consumers.archive.shard_reader import pieces, read, read_piece
 from consumers.archive.shards import Shard
+from consumers.errors import ConfigError
 from consumers.records import Chunk, Int64s
 from pipelines.dataset import Preprocess
 from pipelines.file_dataset import ChunkFiles, ExampleFiles, FileBlocks, FileOptions, ShardReader
@@ -14,6 +16,8 @@ from pipelines.visits import Refusals
 from training.model.cores import usable_cores
 
 _CHUNK = 1024
+_WINDOWS = 4
+"""How many windows share `memory.limit`: one is filled, one or two are permuted and prepared, one is cut into calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,15 @@ def reader_of(source: ShardSource, settings: Settings, refusals: Refusals) -> Sh
     if not source.archived:
         return ExampleFiles(source.shards, to_schema(settings.records), refusals)
     return ChunkFiles(lambda place: chunks_of(source.archived[place]), to_decoder(settings.records), refusals)
+
+
+def require_unused(options: InputOptions) -> None:
+    """Raise ConfigError where the folder of the cache holds anything: it would be taken for this source's rows."""
+    if options.cache in {None, "memory"}:
+        return
+    folder = Path(str(options.cache))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"--cache: {folder} is not an empty folder; name one that is, or that is not there yet")
 
 
 def training_blocks(
@@ -49,6 +62,7 @@ def training_blocks(
             deterministic=options.deterministic or training.deterministic,
             seed=training.seed,
             threads=usable_cores(),
+            window_bytes=settings.memory.limit // _WINDOWS,
         ),
         preprocess,
     )

@@ -21,7 +21,7 @@ from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
-from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks, validation_blocks
+from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks, validation_blocks
 from app.tools.pretrain.shard_sources import ShardSource, split
 from consumers.errors import ConfigError, DataLossError
 from consumers.kafka.positions import Offsets
@@ -93,6 +93,7 @@ def pretrain(loaded: Loaded, source: ShardSource, options: PretrainOptions, repo
     """Train on the source, and publish checkpoint 0; raise MillraceError where either cannot be done."""
     settings = loaded.settings
     training, validation = split(source, options.validation)
+    require_unused(options.inputs)
     with _taken(settings) as lease:  # (1)
         store = CheckpointStore(lease.folder, lease, StoreOptions(keep=keep_policy(settings)))
         _require_empty(store)  # (2)

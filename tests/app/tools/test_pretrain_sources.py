@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import load, to_schema
-from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
+from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
 from consumers.archive.shards import Format
 from consumers.errors import ConfigError
@@ -99,3 +99,11 @@ def test_the_newest_shards_are_validated_on_and_never_trained_on() -> None:
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="there is no file nowhere"):
         from_files([Path("nowhere")])
+
+
+def test_a_folder_for_the_cache_that_holds_anything_is_refused(tmp_path: Path) -> None:
+    for unused in (None, "memory", str(tmp_path), str(tmp_path / "new")):
+        require_unused(InputOptions(cache=unused))
+    (tmp_path / "epoch.index").touch()
+    with pytest.raises(ConfigError, match="is not an empty folder"):
+        require_unused(InputOptions(cache=str(tmp_path)))
