@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from training.errors import PeerLostError
 from training.group.membership import Membership
+from training.group.watch import Watch
 from training.telemetry.group_report import CHIEF
 
 GROUP_KEY = 700_000
@@ -59,8 +60,8 @@ def lost_peers(what: str) -> Iterator[None]:
 class Exchange:
     """The collectives of one member."""
 
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
+    def __init__(self, membership: Membership, watch: Watch) -> None:
+        self._membership, self._watch = membership, watch
         self._device = f"/job:worker/replica:0/task:{membership.index}/device:CPU:0"
         self._gathers: dict[int, Callable[[Any], Any]] = {}
         self._sends: dict[int, Callable[[Any], Any]] = {}
@@ -104,7 +105,7 @@ class Exchange:
         size = len(padded)
         if size not in self._gathers:
             self._gathers[size] = self._gather_of(size)
-        with lost_peers("in an exchange"):
+        with lost_peers("in an exchange"), self._watch.within(self._membership.timeout_s):
             gathered: npt.NDArray[np.int32] = self._gathers[size](tf.constant(padded)).numpy()
         return gathered
 
@@ -126,7 +127,7 @@ class Exchange:
         size = len(padded)
         if size not in self._sends:
             self._sends[size] = self._send_of(size)
-        with lost_peers("while the state was shared"):
+        with lost_peers("while the state was shared"), self._watch.within(self._membership.timeout_s):
             sent: npt.NDArray[np.int32] = self._sends[size](tf.constant(padded)).numpy()
         return sent
 
@@ -147,7 +148,6 @@ class Exchange:
             "group_size": self._membership.workers,
             "group_key": GROUP_KEY,
             "communication_hint": "ring",
-            "timeout_seconds": self._membership.timeout_s,
         }
 
 

@@ -200,7 +200,9 @@ class GroupTrainer:
         held = self._own.take()
         empty = replace(_NOTHING, incarnation=self._ledger.incarnation)
         delivery, culprits = (None, None) if held is None else (held.delivery, held.culprits)
-        self._learning.learn(self._filling.filled(delivery, batches, empty), self._own.stream, culprits)
+        steps = max(1, batches) * self._state.learner.options.passes
+        with self._state.group.watch.within(self._membership.timeout_s * steps):
+            self._learning.learn(self._filling.filled(delivery, batches, empty), self._own.stream, culprits)
         self._calls += 1
 
     def _places(self, present: int) -> tuple[int, int]:

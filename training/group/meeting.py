@@ -17,6 +17,7 @@ from training.group.exchange import Exchange, lost_peers
 from training.group.membership import Membership
 from training.group.native_wait import other_threads_run
 from training.group.sums import GatheredSums
+from training.group.watch import Watch
 from training.model.replica_sums import sum_by
 from training.model.strategy import DeviceOptions, prepare
 
@@ -32,6 +33,7 @@ class Group:
     membership: Membership
     strategy: Any
     exchange: Exchange
+    watch: Watch
 
 
 def meet(membership: Membership, options: DeviceOptions) -> Group:
@@ -43,18 +45,14 @@ def meet(membership: Membership, options: DeviceOptions) -> Group:
         task_id=membership.index,
         rpc_layer="grpc",
     )
-    communication = tf.distribute.experimental.CommunicationOptions(
-        implementation=tf.distribute.experimental.CommunicationImplementation.AUTO,
-        timeout_seconds=membership.timeout_s,
-    )
     with _own_sigterm(), other_threads_run(), lost_peers("while the group met"):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
-            cluster_resolver=resolver, communication_options=communication
-        )
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     [*devices] = strategy.extended.worker_devices
     if len(devices) == 1 and "CPU" in devices[0]:
         sum_by(strategy, GatheredSums(membership, devices[0]))
-    return Group(membership=membership, strategy=strategy, exchange=Exchange(membership))
+    watch = Watch()
+    watch.start()
+    return Group(membership=membership, strategy=strategy, exchange=Exchange(membership, watch), watch=watch)
 
 
 @contextmanager

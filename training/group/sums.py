@@ -41,7 +41,6 @@ class GatheredSums:
                 instance_key=next(self._keys),
                 ordering_token=[],
                 communication_hint="ring",
-                timeout_seconds=self._membership.timeout_s,
             )
             total = tf.add_n(tf.unstack(gathered, self._membership.workers))
             portions = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])

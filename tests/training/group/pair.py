@@ -118,11 +118,27 @@ def learnt(build: Build, index: int, members: int, group: Group | None) -> dict[
     return {"state": state_of(learner), "calls": calls, "culprits": culprits, "seen": seen}
 
 
+def threads_of(group: Group) -> list[int]:
+    """Return how many threads this process has before and after some hundred collectives, of each kind."""
+    learner = _learner(_embedded, group)
+    rows = tf.nest.map_structure(lambda column: column[:, : GLOBAL_BATCH // 2], block(50, batch=GLOBAL_BATCH, seed=5))
+    learner.learn(rows)
+    before = len([*Path("/proc/self/task").iterdir()])
+    learner.learn(rows)
+    for _ in range(100):
+        group.exchange.rows(np.zeros(1, np.int64))
+    return [before, len([*Path("/proc/self/task").iterdir()])]
+
+
+def _learner(build: Build, group: Group) -> Learner:
+    devices = DeviceOptions(replicas=1, threads=1, group=group.strategy)
+    return Learner(build, None, LearnerOptions(schema=SCHEMA, batch_size=GLOBAL_BATCH // 2, devices=devices, seed=7))
+
+
 def refuted(build: Build, group: Group) -> list[str]:
     """Prove a model, as every member does at a start; return what does not hold."""
-    devices = DeviceOptions(replicas=1, threads=1, group=group.strategy)
-    learner = Learner(build, None, LearnerOptions(schema=SCHEMA, batch_size=GLOBAL_BATCH // 2, devices=devices, seed=7))
-    return [f"{finding.claim}: {finding.detail}" for finding in ModelProof(learner).findings() if not finding.holds]
+    findings = ModelProof(_learner(build, group)).findings()
+    return [f"{finding.claim}: {finding.detail}" for finding in findings if not finding.holds]
 
 
 def main() -> None:
@@ -137,6 +153,7 @@ def main() -> None:
         "models": found,
         "gathered": gathered,
         "sent": group.exchange.broadcast_array(numbers).tolist(),
+        "threads": threads_of(group),
         "refuted": {name: refuted(build, group) for name, build in PROVEN.items()},
     }
     out.write_bytes(pickle.dumps(told))

@@ -69,3 +69,9 @@ def test_the_proof_in_a_group_holds_for_embeddings_and_refutes_batch_normalizati
     for member in members:
         assert member["refuted"]["embeddings"] == []
         assert any("batch_normalization" in what for what in member["refuted"]["batch normalization"])
+
+
+def test_collectives_leave_no_threads_behind(members: list[dict[str, Any]]) -> None:
+    for member in members:
+        before, after = member["threads"]
+        assert after < before + 20
