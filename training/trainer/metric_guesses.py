@@ -114,7 +114,9 @@ def _function_of_loss(model: Any) -> tuple[str | None, Options]:
     if not type(loss).__module__.startswith("keras.") and not _is_keras_function(loss):
         return None, {}
     if isinstance(loss, keras.losses.Loss):
-        return _LOSS_CLASSES.get(type(loss).__name__), loss.get_config()
+        # Huber's config lacks its delta.
+        options = {**getattr(loss, "_fn_kwargs", {}), **loss.get_config()}
+        return _LOSS_CLASSES.get(type(loss).__name__), options
     return getattr(loss, "__name__", None), {}
 
 

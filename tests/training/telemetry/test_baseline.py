@@ -208,6 +208,17 @@ def test_the_guessed_loss_is_weighted_and_divided_by_rows_as_keras_does() -> Non
         assert plan.guessed(LabelSums(), sums)["loss"] == pytest.approx(own, rel=1e-4)
 
 
+@pytest.mark.parametrize("delta", [0.5, 30.0])
+def test_the_guess_of_hubers_loss_honours_its_delta(delta: float) -> None:
+    loss = keras.losses.Huber(delta=delta)
+    plan = planned(loss, [], NUMBERS, 1)
+    sums = LabelSums.over(plan.labels, NUMBERS, quantiles=plan.quantiles)
+    guess = plan.guessed(LabelSums(), sums)["loss"]
+    constants = np.quantile(NUMBERS, np.linspace(0, 1, 200))
+    best = min(float(loss(NUMBERS, np.full_like(NUMBERS, constant))) for constant in constants)
+    assert guess == pytest.approx(best, rel=0.02)
+
+
 def test_class_weights_move_the_guess_of_the_loss_not_of_an_unweighted_metric() -> None:
     rare = (np.arange(ROWS) % 200 == 0).astype(np.float32)[:, None]
     weights = np.where(rare[:, 0] == 1, 199.0, 1.0).astype(np.float32)
