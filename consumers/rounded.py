@@ -1,6 +1,7 @@
-"""Sizes and ages rounded for people; programs get the exact numbers in JSON. Pure."""
+"""Sizes, ages and values rounded for people; programs get the exact numbers in JSON. Pure."""
 
 _SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_READABLE = 1e9
 _AGES = (("days", 86_400, 172_800), ("h", 3600, 7200), ("min", 60, 120))
 
 
@@ -11,6 +12,12 @@ def rounded_size(count: float) -> str:
         if count >= size * 0.99995:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def rounded_value(value: float, digits: int = 3) -> str:
+    """Write a metric's value with so many digits, and with all before the point where an exponent would stand."""
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}" if "e+" in text and abs(value) < _READABLE else text
 
 
 def rounded_age(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.api.checkpoint_reads import best_number
 from app.cli.config_file import ConfigFile
 from app.cli.options import Json, loaded, named_checkpoint
 from app.cli.render import differences
@@ -72,8 +73,8 @@ def listing(file: ConfigFile = None, as_json: Json = False) -> None:
     elif not found:
         typer.echo("there are no checkpoints yet")
     else:
-        watched = watched_in(found)
-        print_table(headings(watched), [as_row(one, watched, now_s=time.time()) for one in found])
+        watched, best = watched_in(found), best_number(found)
+        print_table(headings(watched), [as_row(one, watched, best=best, now_s=time.time()) for one in found])
 
 
 @checkpoints.command()

@@ -9,6 +9,7 @@ from app.monitoring.observer import Observation
 from app.monitoring.snapshot import AT_WORK
 from app.monitoring.throughput import at_the_first, kafka_is_away
 from consumers.error_texts import first_clause
+from consumers.rounded import rounded_value
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.phases import Phase
 from training.telemetry.watched import LOSS
@@ -111,9 +112,9 @@ def how_well(live: LiveSnapshot) -> list[str]:
         return []
     name = headline(live)
     guess = live.baseline.get(name)
-    beside = "" if guess is None else f" ({live.guesses.get(name, 'guessing')}: {guess:.3g})"
+    beside = "" if guess is None else f" ({live.guesses.get(name, 'guessing')}: {rounded_value(guess)})"
     over = _OVER.get(live.window_s) or _span(live.window_s)
-    return [f"{in_words(name)} {live.values[name]:.3g} over the last {over}{beside}."]
+    return [f"{in_words(name)} {rounded_value(live.values[name])} over the last {over}{beside}."]
 
 
 def in_words(name: str) -> str:

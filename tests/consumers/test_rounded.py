@@ -1,8 +1,10 @@
-"""Sizes and ages for people."""
+"""Sizes, ages and values for people."""
+
+import math
 
 import pytest
 
-from consumers.rounded import rounded_age, rounded_size
+from consumers.rounded import rounded_age, rounded_size, rounded_value
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,21 @@ def test_a_size_has_one_decimal_and_the_largest_unit_that_fits(count: float, tex
 )
 def test_an_age_is_written_as_on_the_page(seconds: float, text: str) -> None:
     assert rounded_age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.88349, "0.883"),
+        (0.0004321, "0.000432"),
+        (12.44, "12.4"),
+        (999.4, "999"),
+        (1123.9, "1,124"),
+        (-484_354.2, "-484,354"),
+        (3.1e9, "3.1e+09"),
+        (0.0, "0"),
+        (math.nan, "nan"),
+    ],
+)
+def test_a_value_of_everyday_size_has_no_exponent(value: float, text: str) -> None:
+    assert rounded_value(value) == text

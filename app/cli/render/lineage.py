@@ -8,7 +8,7 @@ from app.cli.render.pretrained import in_sentences
 from app.monitoring.checkpoint_models import Checkpoint
 from app.monitoring.lineage_models import LineageAnswer
 from app.monitoring.lineage_view import event_time_of, lineage_fields, rewound_of, skips_of
-from consumers.rounded import rounded_age, rounded_size
+from consumers.rounded import rounded_age, rounded_size, rounded_value
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.manifest import Manifest
 from training.history.lineage import CheckpointLineage, Link
@@ -30,7 +30,7 @@ def headings(watched: str | None) -> list[str]:
     return ["number", "condition", "parent", "step", "age", "size", *metric, "reason", "note"]
 
 
-def as_row(found: Inspection, watched: str | None, *, now_s: float) -> list[str]:
+def as_row(found: Inspection, watched: str | None, *, best: int | None, now_s: float) -> list[str]:
     """Return one row of the list, with sizes and ages rounded for people."""
     manifest, lineage = found.manifest, found.lineage
     metric = [] if watched is None else [""]
@@ -39,7 +39,7 @@ def as_row(found: Inspection, watched: str | None, *, now_s: float) -> list[str]
         parent = "" if lineage is None else _or_none(lineage.parent)
         return [name, found.condition, parent, "", "", "", *metric, "", _why(found)]
     if watched is not None and watched in manifest.metrics:
-        metric = [f"{manifest.metrics[watched]:.4g}"]
+        metric = [rounded_value(manifest.metrics[watched], 4)]
     return [
         str(manifest.number),
         found.condition,
@@ -49,7 +49,7 @@ def as_row(found: Inspection, watched: str | None, *, now_s: float) -> list[str]
         rounded_size(manifest.size),
         *metric,
         manifest.reason,
-        manifest.note or _why(found),
+        "; ".join(filter(None, ["the best" if manifest.number == best else "", manifest.note or _why(found)])),
     ]
 
 
@@ -135,11 +135,13 @@ def _metrics(manifest: Manifest) -> Iterator[str]:
     label = "metrics"
     for name in sorted(manifest.metrics, key=lambda name: (name != watched, name)):
         guess = None if measured is None else measured.baseline.get(name)
-        beside = [] if guess is None else [f"guessing scores {guess:.4g}"]
+        beside = [] if guess is None else [f"guessing scores {rounded_value(guess, 4)}"]
         if measured is not None and name == watched:
             better = "higher" if measured.higher_is_better else "lower"
             beside += [f"watched, {better} is better", f"{measured.records:,} records"]
-        yield _fact(label, f"{name} {manifest.metrics[name]:.4g}" + (f" ({'; '.join(beside)})" if beside else ""))
+        yield _fact(
+            label, f"{name} {rounded_value(manifest.metrics[name], 4)}" + (f" ({'; '.join(beside)})" if beside else "")
+        )
         label = ""
 
 
@@ -179,7 +181,7 @@ def _why(found: Inspection) -> str:
 
 
 def _fact(label: str, text: str) -> str:
-    return f"{label:<{_WIDTH}}{text}"
+    return f"{label:<{_WIDTH - 2}}  {text}"  # a long name of a partition stands apart, too
 
 
 def _or_none(parent: int | None) -> str:

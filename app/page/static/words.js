@@ -15,6 +15,7 @@ export function rate(n) {
 
 export function metric(n) {
   if (n == null) return NONE;
+  if (n !== 0 && Math.abs(n) < 0.001) return String(Number(n.toPrecision(2)));
   return Math.abs(n) >= 1000 ? compact.format(n) : Math.abs(n) >= 10 ? n.toFixed(1) : n.toFixed(3);
 }
 

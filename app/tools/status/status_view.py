@@ -10,6 +10,7 @@ from rich.text import Text
 from app.tools.status.group_table import group_drawn
 from app.tools.status.sparkline import sparkline
 from app.tools.status.status_readings import KEPT, StatusReadings, live_metric
+from consumers.rounded import rounded_value
 
 _WIDTH = min(44, KEPT)
 _BAR = 40
@@ -75,7 +76,7 @@ def _series(watched: StatusReadings) -> Table:
     stream, throughput = watched.status["stream"], watched.status["throughput"]
     live = watched.status.get("live") or {}
     words = live.get("guesses", {}).get(name, "guessing")
-    beside = "" if guess is None else f"{words}: {guess:.3g}"
+    beside = "" if guess is None else f"{words}: {rounded_value(guess)}"
     # What is better the higher is mostly a share; an error has a scale of its own.
     at_least = 1.0 if live.get("watch", {}).get("better") == "higher" else 0.0
     table.add_row("how well", _number(value, f" {name}"), beside, _line(watched.metric, at_least))

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.command_list import application
+from app.cli.render.lineage import _fact
 from app.tools import rewind
 from consumers.errors import ConfigError, MillraceError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
@@ -93,6 +94,7 @@ def test_list_shows_the_watched_metric_and_which_is_the_best(scored: str) -> Non
     heading, *lines = run("list", "-c", scored).splitlines()
     at = heading.index("accuracy")
     assert [line[at:].split()[0] for line in lines] == ["0.625", "0.75", "0.875", "start"]
+    assert [line.rstrip().endswith("the best") for line in lines] == [False, False, True, False]
     answer = json.loads(run("list", "-c", scored, "--json"))
     assert answer["best"] == 1
     assert answer["checkpoints"][0]["metrics"] == {"accuracy": 0.625, "loss": 0.5}
@@ -103,6 +105,11 @@ def test_list_shows_the_watched_metric_and_which_is_the_best(scored: str) -> Non
         "window_s": 300.0,
         "baseline": {"accuracy": 0.5, "loss": 0.69},
     }
+
+
+def test_a_long_name_of_a_partition_stands_apart_from_its_account() -> None:
+    assert _fact("clicks:0", "offsets 0..9") == "clicks:0      offsets 0..9"
+    assert _fact("clicks-of-yesterday:0", "offsets 0..9") == "clicks-of-yesterday:0  offsets 0..9"
 
 
 def test_show_best_names_the_metrics_with_the_watched_one_first(scored: str) -> None:

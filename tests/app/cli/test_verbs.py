@@ -167,6 +167,8 @@ def figures(mood: str, state: str, lag: int | None, *, learnt: float = 0.0, scor
         (figures("well", "training", 3000, learnt=7.0), False),
         (figures("well", "training", 3000, learnt=7.0, scored=2000), True),
         (figures("well", "idle", 0), True),
+        (figures("well", "idle", 0, learnt=7.0), False),
+        (figures("well", "idle", 0, learnt=7.0, scored=2000), True),
         (figures("rest", "paused", 5000), True),
         (figures("bad", "failed", None), True),
     ],
