@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.config_file import ConfigFile
+from app.cli.notes import note_alone
 from app.cli.options import Json, loaded
 from app.service.logs import configure
 from app.service.native_log import load_tensorflow
@@ -36,6 +37,7 @@ def bench(
     """
     require_tensorflow_backend()
     found = loaded(file)
+    note_alone(found.settings.scale.workers, "one process measures the model alone, on whole batches")
     typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
     configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     load_tensorflow()

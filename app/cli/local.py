@@ -116,6 +116,7 @@ def group(
             help="Learn up to this point, save and exit: now, a time, or offsets as in clicks:0=123,clicks:1=77."
         ),
     ] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Start without learning, until `millrace resume`.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each start as JSON, one a line.")] = False,
 ) -> None:
     """Learn one model by a group of workers on this machine, until Ctrl-C.
@@ -138,6 +139,7 @@ def group(
         config,
         workers,
         until,
+        paused=paused,
         in_terminal=sys.stderr.isatty(),
         started=started,
         write=lambda line: typer.echo(line, err=True),

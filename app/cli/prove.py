@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from app.cli.config_file import ConfigFile
+from app.cli.notes import note_alone
 from app.cli.options import Json, loaded
 from app.settings.environment import require_tensorflow_backend
 from app.tools.prove.campaign import Figures
@@ -35,6 +36,7 @@ def prove(
     found = loaded(file)
     require_file(found.settings.model.build.file)
     drawn = int(time.time()) if seed is None else seed
+    note_alone(found.settings.scale.workers, "one trainer alone is killed")
     typer.echo(f"Starting a broker, then killing {found.settings.name} {kills} times (seed {drawn}).", err=True)
 
     def report(fault: KillMethod, figures: Figures) -> None:

@@ -14,7 +14,7 @@ from app.settings.environment import begun_again, times_begun_again
 
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LOOK_EVERY_S = 0.5, 30.0, 0.1
-_START_OVER = "--start-over"
+_START_OVER, _PAUSED = "--start-over", "--paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,8 @@ class Again:
     """Whether this process has saved anything: then it is the first time in a row."""
     suspects: str
     """What the next one has to search before it learns, as JSON."""
+    paused: bool
+    """Whether it comes up paused, as this one is, whatever it was started with."""
 
 
 def begin_again(again: Again, asked: threading.Event) -> None:
@@ -42,6 +44,7 @@ def begin_again(again: Again, asked: threading.Event) -> None:
         return
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    arguments = [one for one in sys.orig_argv[1:] if not (again.saved and one == _START_OVER)]
-    command = [sys.executable, *arguments]
+    left_out = {_PAUSED, _START_OVER} if again.saved else {_PAUSED}
+    arguments = [one for one in sys.orig_argv[1:] if one not in left_out]
+    command = [sys.executable, *arguments, *([_PAUSED] if again.paused else [])]
     os.execve(sys.executable, command, begun_again(times + 1, again.suspects))  # noqa: S606 - this very program

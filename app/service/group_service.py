@@ -91,7 +91,8 @@ class GroupService(Service):
         saved = self.board.latest is not None and self.board.latest.saves > 0
         # What did not come to learning has searched nothing of what it was told.
         told = json.dumps([_facts_of(raised) for raised in found]) if trainer is not None else suspects_told()
-        return Again(saved=saved, suspects=told) if goes_on else None
+        paused = trainer.requests.paused is not None if isinstance(trainer, GroupTrainer) else self.options.paused
+        return Again(saved=saved, suspects=told, paused=paused) if goes_on else None
 
     def _start(self, opened: ExitStack) -> Running:
         lease = self._take_folder(opened) if self.membership.is_chief else None
@@ -142,7 +143,7 @@ class GroupService(Service):
         log.error(
             "the group did not meet within %g s, though all had come: another worker has ended meanwhile", within_s
         )
-        begin_again(Again(saved=False, suspects=suspects_told()), self._stop_asked)
+        begin_again(Again(saved=False, suspects=suspects_told(), paused=self.options.paused), self._stop_asked)
         os._exit(0)  # a stop was asked for, and nothing was learnt yet
 
     def _note_missing(self, missing: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from app.monitoring.snapshot import take
 from app.monitoring.throughput import throughput_of
 from app.service.service import RunOptions, Service
 from app.settings import Loaded, Settings
+from app.settings.sections.scale import ScaleSettings
 from consumers.errors import MillraceError
 from consumers.kafka.positions import Now
 from training.telemetry.meter import Meterings
@@ -112,7 +113,7 @@ def set_apart(settings: Settings, folder: Path) -> Settings:
     parts = {name: getattr(settings, name).model_copy(update=update) for name, update in changes.items()}
     letters = settings.records.dead_letters.model_copy(update={"topic": None})
     parts["records"] = settings.records.model_copy(update={"dead_letters": letters})
-    return settings.model_copy(update=parts)
+    return settings.model_copy(update={**parts, "scale": ScaleSettings()})
 
 
 def _watch(service: Service, ended: threading.Event, span: _Interval) -> Observation:

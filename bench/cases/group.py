@@ -1,7 +1,8 @@
 """What a group of workers gains and costs, and how soon it is back after a kill.
 
 Processes of `millrace run` as users have them, each pinned to a core of its own, at batches of 4,096 rows a worker: one
-worker, then two on the same topic, then two that share a batch of 4,096. JSON with the benchmark's model is bound by
+worker, then two on the same topic, two that share a batch of 4,096, and three, which have more workers than there are
+cores where these are two. JSON with the benchmark's model is bound by
 decoding; raw records with an MLP of 1,024 by 1,024 are bound by computing. Counted between two looks at `/status` of
 every worker: records that all have learnt, and the CPU of all; the broker runs beside them on the same cores. A worker
 is killed and started again some times: from the kill to the chief's next call.
@@ -163,7 +164,7 @@ def main() -> None:
     details: dict[str, object] = {}
     by_work: dict[str, dict[str, dict[str, float]]] = {}
     restarts: list[float] = []
-    ways = {"1": (1, BATCH), "2": (2, 2 * BATCH), "2_sharing": (2, BATCH)}
+    ways = {"1": (1, BATCH), "2": (2, 2 * BATCH), "2_sharing": (2, BATCH), "3": (3, 3 * BATCH)}
     for name, work in (("decode", decode), ("mlp", compute)):
         by_work[name] = {}
         for way, (workers, batch) in ways.items():
@@ -187,7 +188,9 @@ def main() -> None:
         "decode_sharing_cpu_kept": ratio("decode", "records_per_cpu_s", "2_sharing"),
         "mlp_sharing_cpu_kept": ratio("mlp", "records_per_cpu_s", "2_sharing"),
     }
-    details |= {**sharing, "mlp_2_over_1": ratio("mlp", "records_per_s"), "restarts_s": restarts}
+    three = {f"{name}_3_over_1": ratio(name, "records_per_s", "3") for name in by_work}
+    three |= {f"{name}_3_cpu_kept": ratio(name, "records_per_cpu_s", "3") for name in by_work}
+    details |= {**sharing, **three, "mlp_2_over_1": ratio("mlp", "records_per_s"), "restarts_s": restarts}
     report(figures, details)
 
 

@@ -239,6 +239,10 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "group_decode_sharing_2_over_1": "decode_sharing_2_over_1",
                 "group_decode_sharing_cpu_kept": "decode_sharing_cpu_kept",
                 "group_mlp_sharing_cpu_kept": "mlp_sharing_cpu_kept",
+                "group_decode_3_over_1": "decode_3_over_1",
+                "group_decode_3_cpu_kept": "decode_3_cpu_kept",
+                "group_mlp_3_over_1": "mlp_3_over_1",
+                "group_mlp_3_cpu_kept": "mlp_3_cpu_kept",
             },
         ),
     ]

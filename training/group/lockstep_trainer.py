@@ -52,7 +52,6 @@ _ROW_MS = 1000
 _SOON_S, _AT_THE_END_S = 2.0, 20.0
 """How long a save waits for dead letters, while all members stand still; and how long the last one does."""
 
-
 _NOTHING = BlockFacts(
     number=0, incarnation=0, spans=(), batches=0, rows=0, seed=0, fetched_at=0.0, oldest_ms=0, newest_ms=0
 )
@@ -88,7 +87,7 @@ class GroupTrainer:
         parts.state.learner.places = self._places
         self._filling = Filling(parts.state.learner.rows_of(parts.state.learner.probe()))
         self._own = OwnStream(self._ledger, self._learning.steps, Sieve(parts.state.learner, self._learning.steps))
-        self._requests = Requests(parts, reports, options, self._learning.profiling)
+        self.requests = Requests(parts, reports, options, self._learning.profiling)
         self._calls = 0
         self._opening = Opening(deal=(), number=0, positions={})
         self._known: frozenset[Partition] = frozenset()
@@ -132,7 +131,7 @@ class GroupTrainer:
 
     def _iterate(self) -> bool:
         """Run one iteration, numbered as above; return False when the group ends."""
-        self._requests.take()  # (1)
+        self.requests.take()  # (1)
         self._learning.profiling.look()
         if self._own.poll(self._opening):  # (2)
             self._phases.enter(Phase.TRAINING)
@@ -144,11 +143,11 @@ class GroupTrainer:
                 self._carry_out(agreement.order)
             case Step.WAIT:
                 self._phases.enter(Phase.IDLE)
-                waited_ms = max(word.waited_ms for word in self.words)
-                self._waits.pause(self._own, self._opening, (self._patience_ms - waited_ms) / _ROW_MS)
+                left_ms = self._patience_ms - max(word.waited_ms for word in self.words)
+                self._waits.pause(self._own, self._opening, left_ms / _ROW_MS)
             case Step.REST:
                 paused = any(Flag.PAUSED in word.flags for word in self.words)
-                why = (self._requests.paused or "the chief is paused") if paused else None
+                why = (self.requests.paused or "the chief is paused") if paused else None
                 self._phases.enter(Phase.PAUSED if paused else Phase.IDLE, why)
                 self._waits.rest()
             case Step.END:
@@ -161,7 +160,7 @@ class GroupTrainer:
 
     def _agree(self) -> Agreement:
         """Say what this member is in, hear the others, and decide."""
-        order = self._requests.order(self._known)
+        order = self.requests.order(self._known)
         began = self._clock()
         rows = self._exchange.rows(self._word(order).row())
         self._waits.exchanged(self._clock() - began)
@@ -175,9 +174,9 @@ class GroupTrainer:
         for flag, holds in {
             Flag.EXPECTS: own.expects,
             Flag.ENDED: own.ended,
-            Flag.STOP: bool(self._requests.stopping),
+            Flag.STOP: bool(self.requests.stopping),
             Flag.HELD: self._parts.letters.full,
-            Flag.PAUSED: self._membership.is_chief and self._requests.paused is not None,
+            Flag.PAUSED: self._membership.is_chief and self.requests.paused is not None,
             Flag.REOPEN: own.has_to_reopen,
         }.items():
             flags |= flag if holds else Flag.NONE
@@ -211,7 +210,7 @@ class GroupTrainer:
         return int(counts[: self._membership.index].sum()), int(counts.sum())
 
     def _carry_out(self, order: Order) -> None:
-        asked = self._requests.agreed(order)
+        asked = self.requests.agreed(order)
         match order:
             case Order.SAVE:
                 self._save(asked)
@@ -366,12 +365,12 @@ class GroupTrainer:
         if not self._letters_acknowledged(_AT_THE_END_S):
             raise _not_acknowledged(_AT_THE_END_S)
         if self._saving is not None:
-            self._requests.end()
+            self.requests.end()
             self._saving.finish(whole.parts())
         self._exchange.rows(_row_of(self._calls))
         self._learning.post()
         self._phases.enter(Phase.ENDED)
-        self._requests.stopped()
+        self.requests.stopped()
 
     def _fail(self, error: BaseException) -> None:
         """End without a checkpoint: the group resumes from the newest durable one."""
@@ -382,7 +381,7 @@ class GroupTrainer:
                 clean_up()
             except Exception:
                 log.exception("cleaning up after this error failed too")
-        self._requests.stopped()
+        self.requests.stopped()
 
 
 def _not_acknowledged(within_s: float) -> CheckpointError:

@@ -19,19 +19,22 @@ def run_locally(
     workers: int,
     until: str | None,
     *,
+    paused: bool = False,
     in_terminal: bool,
     started: Callable[[Place, int], None],
     write: Callable[[str], None],
 ) -> int:
     """Run so many workers of a config until a signal, or until they have learnt up to `until`; return the exit code.
 
+    With `paused` they begin to learn when the chief is told to resume.
     `started` is called with the place and the process id of each worker that was started, also again; `write` with
     each line of their logs.
     """
     if until is not None:
         parse_until(until)  # so that a mistake is one line, and not one of each worker
     plan = plan_of(config, workers, in_terminal=in_terminal)
-    command = millrace_command(["run", "-c", str(config), *([] if until is None else ["--until", until])])
+    more = [*([] if until is None else ["--until", until]), *(["--paused"] if paused else [])]
+    command = millrace_command(["run", "-c", str(config), *more])
     signals = StopSignals()
     signals.install()
     with tempfile.TemporaryDirectory(prefix="millrace-group-") as logs:

@@ -41,6 +41,7 @@ def set_apart(settings: Settings, bootstrap: str, path: Path) -> Apart:
     values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
     values["api"] = {"listen": f"{_LOOPBACK}:{port}"}
     values["logs"] = {"format": "text", "level": "info"}
+    values["scale"] = {"workers": 1}
     config = path / "millrace.yaml"
     config.write_text(json.dumps(values, indent=1))  # JSON is YAML
     folder = Folder(path / "checkpoints" / settings.name)

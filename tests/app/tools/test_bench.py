@@ -63,6 +63,11 @@ def test_neither_the_groups_offsets_nor_checkpoints_nor_dead_letters_are_touched
     assert (apart.training, apart.model, apart.memory) == (settings.training, settings.model, settings.memory)
 
 
+def test_a_trial_of_a_groups_config_is_one_process_alone(load_text: LoadText, tmp_path: Path) -> None:
+    settings = load_text(FIVE_LINES + "scale: {workers: 2}\n").settings
+    assert set_apart(settings, tmp_path / "apart").scale.workers == 1
+
+
 def test_bench_reports_the_rate_the_limit_and_the_headroom() -> None:
     assert list(_lines(TRIAL)) == [
         "clicks: 824,000 records in 20.0 s",
