@@ -230,3 +230,15 @@ def test_a_paused_group_learns_nothing_saves_on_demand_and_goes_on(stream: MakeS
         assert sum(group.newest().positions.values()) == before
         assert group.chief.ask("POST", "/resume")[0] == HTTPStatus.OK
         group.assert_learnt_once()
+
+
+def test_a_group_shows_how_well_it_learns_between_two_saves(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    with GroupOfProcesses(tmp_path, topic, 2, checkpoints={"every": "1h"}) as group:
+        group.start()
+        topic.write(500)
+        runs = group.chief, group.member(1)
+        group.chief.wait_for(
+            lambda: all(run.status().get("live", {}).get("records") for run in runs), "all show a score"
+        )
+        assert group.newest().manifest.number == 0

@@ -160,7 +160,7 @@ class GroupTrainer:
 
     def _agree(self) -> Agreement:
         """Say what this member is in, hear the others, and decide."""
-        order = self.requests.order(self._known)
+        order = self.requests.order(self._known, scored=self._scores.waiting)
         began = self._clock()
         rows = self._exchange.rows(self._word(order).row())
         self._waits.exchanged(self._clock() - began)

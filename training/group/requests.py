@@ -22,6 +22,8 @@ from training.trainer.dependencies import TrainerOptions, TrainerReports
 
 _LOOK_EVERY_S = 5.0
 """How often the chief looks for new partitions."""
+_REPORT_EVERY_S = 1.0
+"""How often it has the members report what they have scored, while they score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Requests:
         self._parts, self._saving, self._reports, self._clock = parts, parts.saving, reports, options.clock
         self._profiling = profiling
         self._name = parts.state.group.membership.name
-        self._looked_at = options.clock()
+        self._looked_at = self._reported_at = options.clock()
         self.asked: Asked | None = None
         self.paused = options.paused
         """Why the chief has paused the group; None while it learns."""
@@ -60,8 +62,11 @@ class Requests:
                     command.answer.set_exception(error)
                 raise
 
-    def order(self, known: Collection[Partition]) -> Order:
-        """Return the chief's next order: what it was asked for, a save that is due, new partitions, the figures."""
+    def order(self, known: Collection[Partition], *, scored: bool) -> Order:
+        """Return the chief's next order: what it was asked for, a save that is due, new partitions, the figures.
+
+        `scored` says that there are scores which no report has told yet.
+        """
         saving = self._saving
         if saving is None:
             return Order.NONE
@@ -71,12 +76,14 @@ class Requests:
             self._looked_at = self._clock()
             if self._parts.streams.newcomers(known):
                 self.asked = Asked(Order.REOPEN)
-        if self.asked is None and self._reports.board.wants(self._clock(), saving.last):
+        if self.asked is None and scored and self._clock() - self._reported_at > _REPORT_EVERY_S:
             return Order.REPORT
         return Order.NONE if self.asked is None else self.asked.order
 
     def agreed(self, order: Order) -> Asked | None:
         """Return what was asked for, if it is what the group has agreed to; else it is still to be done."""
+        if order is Order.REPORT:
+            self._reported_at = self._clock()
         if self.asked is None or self.asked.order is not order:
             return None
         asked, self.asked = self.asked, None

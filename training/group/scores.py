@@ -24,11 +24,17 @@ class Scores:
 
     def __init__(self, group: Group, live: LiveMetrics) -> None:
         self._group, self._live = group, live
-        self._pending = Sums()
+        self._pending, self._waiting = Sums(), False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something that no report has told; the same at all members, as calls are everybody's."""
+        return self._waiting
 
     def add(self, sums: Sums) -> None:
         """Take in what a call of this member has scored."""
         self._pending.add(sums)
+        self._waiting = True
 
     def report(self) -> None:
         """Add what all members have scored since the last report to the live metrics of each; called by all."""
@@ -41,7 +47,7 @@ class Scores:
 
     def forget(self) -> None:
         """Drop what is not reported yet, as the state goes back."""
-        self._pending = Sums()
+        self._pending, self._waiting = Sums(), False
 
 
 def _packed(sums: Sums) -> bytes:

@@ -11,13 +11,12 @@ import pytest
 from app.cli.prove import _facts, _lines
 from app.settings import load
 from app.tools.prove.campaign import Figures, SaveSchedule, compared, judged, spread
-from app.tools.prove.kills import SAVE_POINTS, START_POINTS, AfterSave, AtPoint, plan
+from app.tools.prove.kills import SAVE_POINTS, START_POINTS, TRAINER_POINTS, AfterSave, AtPoint, plan
 from app.tools.prove.prove import POINTS, ProofResult
 from app.tools.prove.random_records import Generated
 from app.tools.prove.sandbox_config import set_apart
 from app.tools.traffic.single_writer import ExpectedPosition
 from consumers.errors import ConfigError
-from consumers.failpoints import NAMES
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.decoders import make_decoder
@@ -94,7 +93,7 @@ def test_a_plan_of_fifty_kills_strikes_at_every_failpoint_and_often_in_a_save() 
     faults = list(plan(Random(3), 50))
     struck = Counter(fault.point for fault in faults)
     assert len(faults) == 50
-    assert [point for point in NAMES if not struck[point]] == []
+    assert [point for point in TRAINER_POINTS if not struck[point]] == []
     assert [fault.point for fault in faults[: len(START_POINTS)]] == list(START_POINTS)
     assert sum(struck[point] for point in SAVE_POINTS) >= 10
     assert any(isinstance(fault, AfterSave) for fault in faults)
