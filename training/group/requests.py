@@ -16,9 +16,9 @@ from training.errors import GroupError
 from training.group.agreement import Order
 from training.group.roles import GroupParts
 from training.history.rewind import PreparedRewind
-from training.model.profiling import Profiling
 from training.trainer import announcements
 from training.trainer.dependencies import TrainerOptions, TrainerReports
+from training.trainer.profiling import Profiling
 
 _LOOK_EVERY_S = 5.0
 """How often the chief looks for new partitions."""

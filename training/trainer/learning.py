@@ -13,7 +13,6 @@ from pipelines.blocks import BlockFacts, Delivery
 from training.ledger.ledger import Ledger
 from training.model.culprit_search import Culprits
 from training.model.learner import Learner
-from training.model.profiling import Profiling
 from training.recovery.crash_guard import InFlight
 from training.recovery.isolation import Culprit, Piece
 from training.recovery.step_errors import LearntBlock, StepRecovery
@@ -24,6 +23,7 @@ from training.trainer import announcements
 from training.trainer.board import ModelFacts, Posting
 from training.trainer.call_size import CallSize
 from training.trainer.dependencies import TrainerOptions, TrainerReports
+from training.trainer.profiling import Profiling
 from training.trainer.save_figures import SaveFigures
 from training.trainer.scoring import sums_of
 

@@ -9,7 +9,7 @@ import pytest
 from tests.training.trainer_rig import SHARE, Clock, Run, Topic, running
 from training.commands import Pause, Profile, Profiled, Resume, Save
 from training.errors import ProfileError
-from training.model.profiling import LONGEST_S
+from training.trainer.profiling import LONGEST_S
 
 pytestmark = pytest.mark.tensorflow
 
