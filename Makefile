@@ -96,7 +96,7 @@ kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learn
 kills-archive: $(READY) ## Kill an archiver 50 times while 2,000,000 records arrive, and compare what is archived (about 10 minutes)
 	$(BIN)/python -m tests.faults.campaigns.archive_kills
 
-kills-group: $(READY) ## Kill, stop and drain the workers of a group, 60 kills, and show what it has learnt (about 20 minutes)
+kills-group: $(READY) ## Kill, stop and drain the workers of a group of 2, then 3, 60 kills, and show what it has learnt (about 20 minutes)
 	$(BIN)/python -m tests.faults.campaigns.group_kills
 
 chaos: $(READY) ## Every row of the matrix of faults, 40 kills, 10 of a group, 6 exact ones, 10 SIGTERMs (within 25 minutes)

@@ -14,18 +14,22 @@ from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
 from tests.faults.campaigns.group_kills import wage
 from tests.faults.conftest import MakeStream
+from tests.faults.harness.broker_disturbances import BrokerStopped
+from tests.faults.harness.disturbances import disturbed
 from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.kafka import Letter, dead_letters
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.shifting import ShiftingTopic
 from tests.faults.harness.spikes import QUIET
+from tests.faults.harness.station import Station
+from tests.faults.harness.topics import Topic
 from tests.faults.test_raising import PREPROCESS, RAISING
 from training.ledger.offset_checksum import Evidence
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(31)]
 PARTITIONS = 4
 CI_KILLS = 6
-"""A worker, the chief, both at once, and one at a failpoint."""
+"""A worker, one after a rewind, the chief, both at once, and one at a failpoint."""
 
 
 @pytest.mark.fastest
@@ -51,6 +55,7 @@ def test_whoever_is_killed_at_any_instant_nothing_is_lost_or_learnt_twice(
     figures = wage(broker, tmp_path, kills=CI_KILLS, workers=(2,), seed=seed, on_strike=print)
     record_property("group", figures.summary())
     assert figures.kills >= CI_KILLS
+    assert figures.rewinds >= 1
     assert (figures.lost, figures.learnt_twice) == (0, 0)
     assert {"chief", "worker"} <= figures.victims.keys()
 
@@ -91,6 +96,76 @@ def test_a_worker_that_stands_still_is_given_up_and_publishes_nothing(stream: Ma
         group.wait_until(lambda: group.settled() > at + 2000, "the group learns again")
         topic.still()
         group.assert_learnt_once()
+
+
+def test_a_full_disk_at_the_chief_puts_the_save_off_and_the_group_goes_on(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(500)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        group.start(0, failpoints="save.after_data=full:after=1:once")
+        group.start(1)
+        topic.flow(400)
+        failed = "a checkpoint failed, and the next save tries again"
+        group.chief.wait_for(lambda: failed in group.chief.log(), "a save finds no room")
+        at = group.settled()
+        group.wait_until(lambda: group.settled() > at + 1000, "later saves work", restart=False)
+        topic.still()
+        group.assert_learnt_once()
+        assert not any("beginning again" in group.member(index).log() for index in range(2)), group.tails()
+
+
+def test_a_broker_that_is_away_makes_all_wait_and_none_begin_again(station: Station, tmp_path: Path) -> None:
+    with Topic(station.straight, f"away-{uuid.uuid4().hex[:8]}", PARTITIONS, Mixture(), 7) as topic:
+        topic.write(500)
+        with GroupOfProcesses(tmp_path, topic, 2) as group:
+            group.start()
+            group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
+            with disturbed(BrokerStopped(station.broker)):
+                runs = group.chief, group.member(1)
+                group.chief.wait_for(
+                    lambda: not any(run.status()["kafka"]["connected"] for run in runs), "all see that nobody answers"
+                )
+                assert group.chief.ask("POST", "/checkpoints?wait=60s")[0] == HTTPStatus.CREATED  # they still agree
+            topic.write(500)
+            group.assert_learnt_once()
+            assert not any("beginning again" in group.member(index).log() for index in range(2)), group.tails()
+
+
+_PAST_THE_OPTIMIZER = """
+
+class TailIds(Ids):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.tail = self.add_weight(name="tail", shape=(), initializer="zeros", trainable=False, aggregation="sum")
+
+
+class Tail(Counting):
+    def train_step(self, data):
+        features, labels, weights = data
+        sums = tf.where(tf.reshape(weights, [-1]) > 0, tf.exp(tf.reshape(features["curse"], [-1])), 0.0)
+        self.ids.tail.value.assign_add(tf.reduce_sum(sums))
+        return super().train_step(({**features, "curse": tf.zeros_like(features["curse"])}, labels, weights))
+
+
+Ids, Counting = TailIds, Tail
+"""
+"""A weight that the step assigns by itself: what a cursed record makes of it, no guard of an optimizer sees."""
+
+
+def test_a_state_with_infinity_is_not_saved_and_its_cause_is_set_aside(stream: MakeStream, tmp_path: Path) -> None:
+    topic = stream(PARTITIONS)
+    topic.write(300)
+    topic.write(1, Mixture(share=1.0, kinds=(Reason.UPDATE_NOT_FINITE,)))
+    topic.write(300)
+    with GroupOfProcesses(tmp_path, topic, 2) as group:
+        for project in group.projects:
+            with (project.path / "model.py").open("a") as file:
+                file.write(_PAST_THE_OPTIMIZER)
+        group.start()
+        group.assert_learnt_once()
+        assert "NaN or infinity in" in group.chief.log()
+        for account in group.newest().ledger.values():
+            assert sum(account.set_aside.values()) == 1
 
 
 def test_a_worker_that_is_drained_saves_first_and_the_others_wait_for_it(stream: MakeStream, tmp_path: Path) -> None:
@@ -223,6 +298,10 @@ def test_a_paused_group_learns_nothing_saves_on_demand_and_goes_on(stream: MakeS
         group.wait_until(lambda: group.settled() == topic.records, "all is learnt", restart=False)
         assert group.chief.ask("POST", "/pause")[0] == HTTPStatus.OK
         group.chief.wait_for(lambda: group.member(1).status().get("state") == "paused", "all are paused")
+        group.member(1).kill()  # the chief begins again, and stays paused
+        group.start(1)
+        group.chief.wait_for(lambda: "beginning again" in group.chief.log(), "the chief begins again")
+        group.chief.wait_for(lambda: group.member(1).status().get("state") == "paused", "all are paused again")
         before = topic.records
         topic.write(500)
         code, answer = group.chief.ask("POST", "/checkpoints?wait=60s")

@@ -300,9 +300,9 @@ def test_weights_are_the_checkpoints_in_plain_keras(tmp_path: Path) -> None:
     fresh = load(ModelFile(path=tmp_path / "model.py", function="build_model")).build()
     fresh.load_weights(tmp_path / "out.weights.h5")
     found = {key: np.asarray(v.value) for key, v in model_variables(fresh).items()}
-    trained = np.load(tmp_path / "trained.npz")
-    assert found.keys() == set(trained.files)
-    assert all(np.array_equal(found[key], trained[key]) for key in found)
+    with np.load(tmp_path / "trained.npz") as trained:
+        assert found.keys() == set(trained.files)
+        assert all(np.array_equal(found[key], trained[key]) for key in found)
     with pytest.raises(ConfigError, match="is there already"):
         run("weights", "1", str(tmp_path / "out.weights.h5"), "-c", str(tmp_path / "clicks.yaml"))
 

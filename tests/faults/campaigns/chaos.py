@@ -113,7 +113,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
 
     def of_group() -> dict[str, Any]:
         found = group_kills.wage(
-            bootstrap, there / "group", kills=form.group, workers=(2, 3), seed=seed, on_strike=_say
+            bootstrap, there / "group", kills=form.group, workers=(2, 3, 1), seed=seed, on_strike=_say
         )
         return found.summary()
 

@@ -1,9 +1,10 @@
 """The campaign of kills of a group: its workers are killed, stopped and drained while records keep coming.
 
-    python -m tests.faults.campaigns.group_kills --kills 60 --workers 2,3
+    python -m tests.faults.campaigns.group_kills --kills 60 --workers 2,3,1
 
 prints its figures as JSON, and ends with 1 where a promise is broken. Each number of workers resumes from what the one
-before has left. `--bootstrap` names a broker; without it a local one is started.
+before has left; a single worker is not killed, and learns the rest. `--bootstrap` names a broker; without it a local
+one is started.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,6 +30,7 @@ from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.spikes import QUIET
 from tests.faults.harness.topics import Topic
+from training.ledger.offset_checksum import Evidence
 
 PARTITIONS = 4
 _POISON = Mixture(share=0.004, kinds=QUIET)
@@ -37,6 +40,8 @@ _PROGRESS = 400
 _STOPPED_S = 15.0
 """Longer than the others take to give up a member that stands still."""
 _BATCH = 48
+_SKIPPED = 20
+"""Offsets that a rewind skips."""
 _OF_CHIEF = ("save.", "restore.", "commit.", "prune.", "term.")
 _OF_ALL = ("call.", "group.")
 POINTS = tuple(point for point in NAMES if point.startswith((*_OF_CHIEF, *_OF_ALL)))
@@ -51,6 +56,7 @@ class Figures:
     kills: int = 0
     stops: int = 0
     drains: int = 0
+    rewinds: int = 0
     points: Counter[str] = field(default_factory=Counter)
     """How many died at each failpoint."""
     victims: Counter[str] = field(default_factory=Counter)
@@ -61,6 +67,8 @@ class Figures:
     """How many were found on disk whose weights, witness and ledger agree."""
     restart_s: list[float] = field(default_factory=list)
     """By kill: seconds until the group made its next checkpoint's progress."""
+    skipped: dict[int, set[int]] = field(default_factory=dict)
+    """By partition, what rewinds have skipped: learnt by nobody, and neither lost."""
     seconds: float = 0.0
 
     @property
@@ -70,7 +78,12 @@ class Figures:
 
     def summary(self) -> dict[str, Any]:
         """Return the results for a program, and for people."""
-        counted = {"points": dict(self.points), "victims": dict(self.victims), "seconds": round(self.seconds, 1)}
+        counted = {
+            "points": dict(self.points),
+            "victims": dict(self.victims),
+            "skipped": sum(map(len, self.skipped.values())),
+            "seconds": round(self.seconds, 1),
+        }
         return {**asdict(self), **counted, "restart_s": spread(self.restart_s), "kept": self.kept}
 
 
@@ -83,10 +96,11 @@ def wage(
     with Topic(bootstrap, f"group-{uuid.uuid4().hex[:8]}", PARTITIONS, _POISON, seed) as topic:
         topic.write(500)
         topic.flow(_RECORDS_PER_S)
+        several = [number for number, size in enumerate(workers) if size > 1]
         for number, size in enumerate(workers):
-            due = kills * (number + 1) // len(workers)
+            due = kills * sum(each <= number for each in several) // len(several)
             with GroupOfProcesses(folder, topic, size, training={"batch_size": _BATCH, "batches_per_call": 4}) as group:
-                _Campaign(group, random, figures, on_strike).strike_until(due)
+                _Campaign(group, topic, random, figures, on_strike).strike_until(due)
                 if number == len(workers) - 1:
                     topic.still()
                     group.wait_until(lambda: group.settled() == topic.records, "all is learnt")
@@ -99,14 +113,17 @@ def wage(
 class _Campaign:
     """Faults in one group."""
 
-    def __init__(self, group: GroupOfProcesses, random: Random, figures: Figures, on_strike: OnStrike) -> None:
-        self._group, self._random, self._figures, self._on_strike = group, random, figures, on_strike
+    def __init__(
+        self, group: GroupOfProcesses, topic: Topic, random: Random, figures: Figures, on_strike: OnStrike
+    ) -> None:
+        self._group, self._topic = group, topic
+        self._random, self._figures, self._on_strike = random, figures, on_strike
 
     def strike_until(self, kills: int) -> None:
         """Strike until so many kills are done in all."""
         self._group.start()
         self._learns(self._group.settled())
-        first = [self._kill_worker, self._kill_chief, self._kill_two, self._kill_at_point]
+        first = [self._kill_worker, self._rewind, self._kill_chief, self._kill_two, self._kill_at_point]
         while self._figures.kills < kills:
             at, began = self._group.settled(), time.monotonic()
             strike = first.pop(0) if first else self._random.choice(self._strikes)
@@ -117,7 +134,7 @@ class _Campaign:
     @property
     def _strikes(self) -> list[Callable[[], None]]:
         kills = [self._kill_worker, self._kill_chief, self._kill_two]
-        return [*kills * 3, *[self._kill_at_point] * 8, self._stop, self._drain]
+        return [*kills * 3, *[self._kill_at_point] * 8, self._stop, self._drain, self._rewind]
 
     def _learns(self, before: int) -> None:
         group = self._group
@@ -169,12 +186,30 @@ class _Campaign:
         self._figures.drains += 1
         self._on_strike(f"drained {member}")
 
+    def _rewind(self) -> None:
+        """Go back to the oldest checkpoint that is kept, skip what one partition learnt next, and kill a member."""
+        oldest = min(self._group.shelf.contents().good)
+        target, newest = self._group.shelf.statement(oldest), self._group.newest()
+        partition = self._random.randrange(self._topic.partitions)
+        begin = target.positions.get(partition, 0)
+        end = min(begin + _SKIPPED, newest.positions.get(partition, 0))
+        skip = [f"{self._topic.name}:{partition}:{begin}-{end - 1}"] if end > begin else []
+        body = {"to": oldest, "skip": skip, "reason": "a campaign"}
+        status, answer = self._group.chief.ask("POST", "/rewind?wait=60s", body)
+        assert status in {HTTPStatus.OK, HTTPStatus.CREATED}, answer
+        self._figures.skipped.setdefault(partition, set()).update(range(begin, end))
+        self._figures.rewinds += 1
+        self._on_strike(f"went back to {oldest}, and skipped {skip}")
+        self._kill(self._random.randrange(len(self._group.runs)))
+
 
 def _compare(group: GroupOfProcesses, topic: Topic, figures: Figures) -> None:
     statement = group.newest()
     figures.records = topic.records
     for partition in range(topic.partitions):
-        expected, seen = topic.evidence(partition), statement.seen[partition]
+        skipped = figures.skipped.get(partition, set())
+        expected = Evidence.of(offset for offset in topic.learnable(partition) if offset not in skipped)
+        seen = statement.seen[partition]
         figures.lost += max(0, expected.count - seen.count)
         figures.learnt_twice += max(0, seen.count - expected.count)
         if expected.count == seen.count and expected != seen:  # one for another: both
@@ -186,7 +221,7 @@ def main() -> None:
     """Read the options, kill, print."""
     parser = argparse.ArgumentParser(description="Kill the workers of a group again and again.")
     parser.add_argument("--kills", type=int, default=60, help="how many, in all")
-    parser.add_argument("--workers", default="2,3", help="the numbers of workers, one after the other")
+    parser.add_argument("--workers", default="2,3,1", help="the numbers of workers, one after the other")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the faults and the records")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()

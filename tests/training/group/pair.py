@@ -76,11 +76,13 @@ MODELS: Mapping[str, Build] = {
     "embeddings": _embedded,
     "clipping by the global norm": _with(_adam(global_clipnorm=0.1)),
     "accumulated gradients": _with(_adam(gradient_accumulation_steps=2)),
+    "each batch twice": _with(_adam()),
 }
 PROVEN: Mapping[str, Build] = {
     "embeddings": _embedded,
     "batch normalization": _with(_adam(), keras.layers.BatchNormalization),
 }
+PASSES = {"each batch twice": 2}
 
 
 def blocks() -> list[Rows]:
@@ -95,11 +97,12 @@ def blocks() -> list[Rows]:
     ]
 
 
-def learnt(build: Build, index: int, members: int, group: Group | None) -> dict[str, Any]:
-    """Learn all blocks, of each the portion of this member; return what came of it."""
+def learnt(name: str, index: int, members: int, group: Group | None) -> dict[str, Any]:
+    """Learn all blocks by a model, of each the portion of this member; return what came of it."""
     share = GLOBAL_BATCH // members
     devices = DeviceOptions(replicas=1, threads=1, group=None if group is None else group.strategy)
-    learner = Learner(build, None, LearnerOptions(schema=SCHEMA, batch_size=share, devices=devices, seed=7))
+    options = LearnerOptions(schema=SCHEMA, batch_size=share, devices=devices, seed=7, passes=PASSES.get(name, 1))
+    learner = Learner(MODELS[name], None, options)
     if group is not None:
 
         def places(present: int) -> tuple[int, int]:
@@ -148,7 +151,7 @@ def main() -> None:
     sizes = (10, 3000, 40_000)
     gathered = [[len(raw) for raw in group.exchange.gather(bytes([index]) * (size + index))] for size in sizes]
     numbers = np.arange(5.0) if index == 0 else np.zeros(5)
-    found = {name: learnt(build, index, len(addresses), group) for name, build in MODELS.items()}
+    found = {name: learnt(name, index, len(addresses), group) for name in MODELS}
     told = {
         "models": found,
         "gathered": gathered,

@@ -41,7 +41,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", pair.MODELS)
 def test_two_members_learn_what_one_process_learns(name: str, members: list[dict[str, Any]]) -> None:
-    one = pair.learnt(pair.MODELS[name], 0, 1, None)
+    one = pair.learnt(name, 0, 1, None)
     first, second = (member["models"][name] for member in members)
     assert largest_difference(first["state"], second["state"]) == 0
     assert largest_difference(one["state"], first["state"]) < _MOST
