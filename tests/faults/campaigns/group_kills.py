@@ -40,6 +40,8 @@ _PROGRESS = 400
 _STOPPED_S = 15.0
 """Longer than the others take to give up a member that stands still."""
 _BATCH = 48
+_BACK = 5
+"""How many checkpoints a rewind goes back, where there are as many: what is learnt again takes time."""
 _SKIPPED = 20
 """Offsets that a rewind skips."""
 _OF_CHIEF = ("save.", "restore.", "commit.", "prune.", "term.")
@@ -187,19 +189,21 @@ class _Campaign:
         self._on_strike(f"drained {member}")
 
     def _rewind(self) -> None:
-        """Go back to the oldest checkpoint that is kept, skip what one partition learnt next, and kill a member."""
-        oldest = min(self._group.shelf.contents().good)
-        target, newest = self._group.shelf.statement(oldest), self._group.newest()
+        """Go back a few checkpoints, skip what one partition learnt next, and kill a member."""
+        newest = self._group.newest()
+        timeline = {newest.manifest.number, *newest.manifest.ancestors}
+        back = sorted(timeline.intersection(self._group.shelf.contents().good))[-_BACK:][0]
+        target = self._group.shelf.statement(back)
         partition = self._random.randrange(self._topic.partitions)
         begin = target.positions.get(partition, 0)
         end = min(begin + _SKIPPED, newest.positions.get(partition, 0))
         skip = [f"{self._topic.name}:{partition}:{begin}-{end - 1}"] if end > begin else []
-        body = {"to": oldest, "skip": skip, "reason": "a campaign"}
+        body = {"to": back, "skip": skip, "reason": "a campaign"}
         status, answer = self._group.chief.ask("POST", "/rewind?wait=60s", body)
         assert status in {HTTPStatus.OK, HTTPStatus.CREATED}, answer
         self._figures.skipped.setdefault(partition, set()).update(range(begin, end))
         self._figures.rewinds += 1
-        self._on_strike(f"went back to {oldest}, and skipped {skip}")
+        self._on_strike(f"went back to {back}, and skipped {skip}")
         self._kill(self._random.randrange(len(self._group.runs)))
 
 
