@@ -74,15 +74,20 @@ def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool =
             with Run(killed, "--until", end, cold=cold) as run:
                 run.finish()
             beside.finish()
-        one, other = Shelf(whole.folder).newest(), Shelf(killed.folder).newest()
-        assert one is not None
-        assert other is not None
-        figures.records, figures.steps = topic.records, one.manifest.step
-        expected = {number: topic.evidence(number) for number in range(PARTITIONS)}
-        figures.same_evidence = one.seen == other.seen == expected and one.manifest.step == other.manifest.step
-        figures.max_weight_difference = difference(one, other)
+        compare_ends(figures, topic, whole, killed)
     figures.seconds = time.monotonic() - began
     return figures
+
+
+def compare_ends(figures: Figures, topic: Topic, whole: Project, other: Project) -> None:
+    """Note how far the newest checkpoints of two projects are apart, and whether both have learnt the whole topic."""
+    one, two = Shelf(whole.folder).newest(), Shelf(other.folder).newest()
+    assert one is not None
+    assert two is not None
+    figures.records, figures.steps = topic.records, one.manifest.step
+    expected = {number: topic.evidence(number) for number in range(topic.partitions)}
+    figures.same_evidence = one.seen == two.seen == expected and one.manifest.step == two.manifest.step
+    figures.max_weight_difference = difference(one, two)
 
 
 def kill_often(project: Project, end: str, faults: Iterable[KillMethod], figures: Figures, *, cold: bool) -> None:

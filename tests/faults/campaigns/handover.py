@@ -21,12 +21,11 @@ from app.settings import load
 from app.tools.archive import archive
 from consumers.archive.shards import listing
 from consumers.kafka.positions import Now
-from tests.faults.campaigns.exactness import EXACT, PARTITIONS, POISON, Figures, difference, drawn, kill_often
+from tests.faults.campaigns.exactness import EXACT, PARTITIONS, POISON, Figures, compare_ends, drawn, kill_often
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.retention import delete_before
-from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
 
 _SHARDS = 3
@@ -56,13 +55,7 @@ def hand_over(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool
         kill_often(handed, until, (drawn(random, cold=cold) for _ in range(kills)), figures, cold=cold)
         with Run(handed, "--until", until, cold=cold) as run:
             run.finish()
-        one, other = Shelf(whole.folder).newest(), Shelf(handed.folder).newest()
-        assert one is not None
-        assert other is not None
-        figures.records, figures.steps = topic.records, one.manifest.step
-        expected = {number: topic.evidence(number) for number in range(PARTITIONS)}
-        figures.same_evidence = one.seen == other.seen == expected and one.manifest.step == other.manifest.step
-        figures.max_weight_difference = difference(one, other)
+        compare_ends(figures, topic, whole, handed)
     figures.seconds = time.monotonic() - began
     return figures
 
