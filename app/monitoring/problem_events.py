@@ -21,6 +21,7 @@ OVER_TEXTS: Mapping[str, str] = {
     "open_transaction": "No transaction stays open any more.",
     "save_failing": "Saving works again.",
     "dead_letters_waiting": "The dead letters have reached their topic.",
+    "nothing_learnt": "Records are learnt again.",
     "commits_refused": "Kafka has refused no commit for ten minutes.",
     "hung": "It makes progress again.",
 }
@@ -72,14 +73,14 @@ class Noticing:
         for reason, count in snapshot.letters.by_reason.items():
             flow = self._flows.setdefault(reason, _SetAsideSurge())
             if count > flow.reported and snapshot.clock >= flow.quiet_until and reason not in _REPORTED_ONE_BY_ONE:
-                self._tell_set_aside(reason, count - flow.reported)
+                self._tell_set_aside(reason, snapshot.letters.in_words(reason), count - flow.reported)
                 recurs = snapshot.clock < flow.quiet_until + flow.pause_s
                 flow.pause_s = min(2 * flow.pause_s, _LONGEST_PAUSE_S) if recurs else _FIRST_PAUSE_S
                 flow.reported, flow.quiet_until = count, snapshot.clock + flow.pause_s
 
-    def _tell_set_aside(self, reason: Reason, count: int) -> None:
+    def _tell_set_aside(self, reason: Reason, words: str, count: int) -> None:
         records = "1 record was" if count == 1 else f"{count:,} records were"
-        sentence = _SENTENCES.get(reason, f"{{}} set aside as {reason.replace('_', ' ')}.").format(records)
+        sentence = _SENTENCES.get(reason, f"{{}} set aside as {words}.").format(records)
         if reason is Reason.UPDATE_NOT_FINITE:
             self._tell(EventKind.NOT_FINITE, sentence, Severity.WARNING, records=count)
         else:

@@ -42,6 +42,9 @@ class CommitFailure(StrEnum):
 LONG_OPEN_S = 60.0
 """Kafka aborts a producer's transaction after this time by default; some producers ask for more."""
 
+_ENOUGH_TO_TELL = 100
+"""So many records set aside and none learnt: it is the settings or the producer, not some bad records."""
+
 KINDS = (
     "failed",
     "trainer_dead",
@@ -57,6 +60,7 @@ KINDS = (
     "commits_refused",
     "save_failing",
     "dead_letters_waiting",
+    "nothing_learnt",
 )
 """Every kind of problem."""
 
@@ -80,6 +84,7 @@ def problems_of(snapshot: Snapshot, *, refused_lately: CommitFailure | None) -> 
         yield _refused(snapshot, refused_lately)
     yield from _saving(snapshot)
     yield from _letters(snapshot)
+    yield from _nothing_learnt(snapshot)
 
 
 def _trainer(snapshot: Snapshot) -> Iterator[Problem]:
@@ -261,3 +266,18 @@ def _letters(snapshot: Snapshot) -> Iterator[Problem]:
             "No checkpoint is made before all are acknowledged.",
             fix=f"Check that the topic {snapshot.settings.records.dead_letters.topic} exists and may be written to.",
         )
+
+
+def _nothing_learnt(snapshot: Snapshot) -> Iterator[Problem]:
+    """Yield a problem where this process has set aside each record that came."""
+    letters = snapshot.letters
+    if snapshot.meter.learnt or letters.put < _ENOUGH_TO_TELL:
+        return
+    most = max(letters.by_reason, key=letters.by_reason.__getitem__)
+    yield Problem(
+        kind="nothing_learnt",
+        what=f"Nothing is learnt: all {letters.put:,} records that came were set aside, most as "
+        f"{letters.in_words(most)}.",
+        fix=f"`{suggested_command('validate')}` says what is wrong with a sample of them. Once settings or records are "
+        f"mended, have them read again, from a checkpoint before them: `{suggested_command('rewind', '--to', '0')}`.",
+    )

@@ -81,7 +81,7 @@ class StatusLog:
         if not new or (snapshot.clock < self._set_aside_due and new.keys() <= self._set_aside.keys()):
             return
         records = "1 record was" if new.total() == 1 else f"{new.total():,} records were"
-        reasons = ", ".join(f"{count:,} {reason.value}" for reason, count in new.most_common())
+        reasons = ", ".join(f"{count:,} {snapshot.letters.in_words(reason)}" for reason, count in new.most_common())
         text = f"{records} set aside: {reasons}. {_where_they_are(snapshot)}"
         log.warning(
             text, extra={"set_aside": {reason.value: count for reason, count in new.items()}, "total": counts.total()}

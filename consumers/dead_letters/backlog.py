@@ -8,13 +8,12 @@ It ends by `close`, which makes every waiting `put` fail.
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from consumers.dead_letters.letter import DeadLetter, DeadLetterStatistics
+from consumers.dead_letters.letter import DeadLetter, DeadLetterStatistics, ReasonCounts
 from consumers.errors import DeadLettersStopped
-from consumers.reasons import Reason
 
 _ASK_EVERY_S = 0.05
 
@@ -35,7 +34,7 @@ class Backlog:
         self._clock = clock
         self._changed = threading.Condition(threading.Lock())
         self._waiting: deque[DeadLetter] = deque()
-        self._by_reason: Counter[Reason] = Counter()
+        self._counts = ReasonCounts()
         self._nbytes = self._peak_bytes = 0
         self._put = self._acknowledged = self._shortened = 0
         self._last_error: str | None = None
@@ -121,7 +120,8 @@ class Backlog:
         with self._changed:
             return DeadLetterStatistics(
                 put=self._put,
-                by_reason=dict(self._by_reason),
+                by_reason=self._counts.by_reason(),
+                fields=self._counts.fields(),
                 acknowledged=self._acknowledged,
                 waiting=len(self._waiting),
                 waiting_bytes=self._nbytes,
@@ -137,7 +137,7 @@ class Backlog:
         self._nbytes += letter.nbytes
         self._peak_bytes = max(self._peak_bytes, self._nbytes)
         self._put += 1
-        self._by_reason[letter.reason] += 1
+        self._counts.add(letter)
 
     def _check_open(self) -> None:
         if self._closed:

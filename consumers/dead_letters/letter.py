@@ -82,6 +82,8 @@ class DeadLetterStatistics:
     """Letters that were ever accepted."""
     by_reason: Mapping[Reason, int]
     """The same, by reason."""
+    fields: Mapping[Reason, str]
+    """The field at fault in the newest letter of a reason that is about one field."""
     acknowledged: int
     """Letters that all in-sync replicas of the topic have."""
     waiting: int
@@ -98,6 +100,11 @@ class DeadLetterStatistics:
     """Why the newest attempt failed; None once one has succeeded again."""
     as_of: float
     """Monotonic clock, when this was read."""
+
+    def in_words(self, reason: Reason) -> str:
+        """Return a reason as a sentence names it: `missing (field 'price')`."""
+        field, words = self.fields.get(reason), reason.value.replace("_", " ")
+        return words if field is None else f"{words} (field {field!r})"
 
 
 def never_stopped() -> bool:
@@ -135,13 +142,39 @@ class DeadLetters(Protocol):
         """Send the letters that wait, within the deadline. Return how many were abandoned."""
 
 
+class ReasonCounts:
+    """The letters by their reason. Not locked: that is its owner's to do."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Reason] = Counter()
+        self._fields: dict[Reason, str] = {}
+
+    def add(self, letter: DeadLetter) -> None:
+        """Count the letter, and remember the field that it is about."""
+        self._counts[letter.reason] += 1
+        if letter.field is not None:
+            self._fields[letter.reason] = letter.field
+
+    def by_reason(self) -> dict[Reason, int]:
+        """Return how many there were of each reason."""
+        return dict(self._counts)
+
+    def fields(self) -> dict[Reason, str]:
+        """Return the field at fault in the newest letter of each reason that is about one field."""
+        return dict(self._fields)
+
+    def total(self) -> int:
+        """Return how many there were."""
+        return self._counts.total()
+
+
 class CountedOnly:
     """The sink without a topic: it counts letters and does nothing else."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._by_reason: Counter[Reason] = Counter()
+        self._counts = ReasonCounts()
 
     def put(self, letter: DeadLetter, stopped: Callable[[], bool] = never_stopped) -> None:  # noqa: ARG002 - never waits
         """Count the letter."""
@@ -150,7 +183,7 @@ class CountedOnly:
     def put_at_once(self, letter: DeadLetter) -> None:
         """Count the letter."""
         with self._lock:
-            self._by_reason[letter.reason] += 1
+            self._counts.add(letter)
 
     @property
     def full(self) -> bool:
@@ -160,7 +193,7 @@ class CountedOnly:
     def sequence(self) -> int:
         """Return how many letters were counted."""
         with self._lock:
-            return self._by_reason.total()
+            return self._counts.total()
 
     def wait_acknowledged(self, sequence: int, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
         """Return True: a letter that is counted needs no acknowledgement."""
@@ -169,10 +202,11 @@ class CountedOnly:
     def statistics(self) -> DeadLetterStatistics:
         """Return the counts."""
         with self._lock:
-            total = self._by_reason.total()
+            total = self._counts.total()
             return DeadLetterStatistics(
                 put=total,
-                by_reason=dict(self._by_reason),
+                by_reason=self._counts.by_reason(),
+                fields=self._counts.fields(),
                 acknowledged=total,
                 waiting=0,
                 waiting_bytes=0,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.service.lifecycle_events import tell_ended
-from consumers.dead_letters.letter import CountedOnly, DeadLetterStatistics
+from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterStatistics
 from consumers.errors import TopicMissingError
 from consumers.reasons import Reason
 from consumers.records import Partition
@@ -182,6 +182,39 @@ class Waiting(CountedOnly):
 
     def statistics(self) -> DeadLetterStatistics:
         return replace(super().statistics(), waiting=1, waiting_bytes=1024, last_error="TimeoutError")
+
+
+def test_a_start_that_sets_all_aside_says_which_field_and_the_way_back(api: Client, rig: Rig) -> None:
+    def problems() -> list[dict[str, str]]:
+        return [problem for problem in api.seen("/status")["problems"] if problem["problem"] == "nothing_learnt"]
+
+    for offset in range(99):
+        rig.running.dead_letters.put(_letter(offset, Reason.MISSING, field="click"))
+    assert not problems()
+    rig.running.dead_letters.put(_letter(99, Reason.MALFORMED))
+    (problem,) = problems()
+    assert problem["what"] == (
+        "Nothing is learnt: all 100 records that came were set aside, most as missing (field 'click')."
+    )
+    assert "millrace validate -c CONFIG" in problem["fix"]
+    assert "millrace rewind -c CONFIG --to 0" in problem["fix"]
+    rig.produce(P0, 1)
+    rig.learn_all()
+    assert not problems()
+
+
+def _letter(offset: int, reason: Reason, field: str | None = None) -> DeadLetter:
+    return DeadLetter(
+        partition=P0,
+        offset=offset,
+        timestamp_ms=0,
+        key=None,
+        value=b"{}",
+        headers=(),
+        reason=reason,
+        field=field,
+        model="clicks",
+    )
 
 
 def test_a_trainer_without_its_thread_fails_liveness(api: Client, rig: Rig) -> None:
