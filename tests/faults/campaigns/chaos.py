@@ -25,7 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from consumers.errors import MillraceError
-from tests.faults.campaigns import archive_kills, exactness, group_kills, handover, kills, mutations, terms
+from tests.faults.campaigns import (
+    archive_kills,
+    exactness,
+    group_kills,
+    group_strikes,
+    handover,
+    kills,
+    mutations,
+    terms,
+)
 from tests.faults.campaigns.machine import ROOT, machine
 from tests.faults.matrix.verdict import Evidence
 
@@ -95,6 +104,7 @@ def gather(form: Form, tests: Mapping[str, Any], seed: int) -> Evidence:
     if form.soak_minutes:
         found["soak"] = _soaked()
     missed = kills.missed(found["kills"].get("points", {})) if form.kills else []
+    missed += found["group"].get("missed", []) if form.group >= group_strikes.WHOLE else []
     return Evidence(tests=tests, missed=missed, **found)
 
 

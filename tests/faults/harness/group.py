@@ -14,6 +14,8 @@ from tests.faults.harness.topics import Topic
 from training.checkpoints.folder import Folder
 
 _WITHIN_S = 180.0
+EMBEDDED = Path(__file__).with_name("embedded_model.py")
+"""A model with an embedding; not imported here, as it loads TensorFlow."""
 
 
 class WhatAGroupLearns:
@@ -23,23 +25,27 @@ class WhatAGroupLearns:
         self._topic = topic
         self.shelf = Shelf(folder)
 
-    def keep_running(self, spare: int | None = None) -> None:
-        """Start whoever has ended, as a kubelet does, but for the member `spare`."""
+    def keep_running(self) -> None:
+        """Start whoever has ended, as a kubelet does."""
 
     def tails(self) -> str:
         """Return the ends of all logs."""
         raise NotImplementedError
 
-    def wait_until(
-        self, condition: Callable[[], object], what: str, *, restart: bool = True, spare: int | None = None
-    ) -> None:
-        """Wait for a condition; meanwhile whoever ends is started again, but for the member `spare`."""
-        deadline = time.monotonic() + _WITHIN_S
+    def wait_until(self, condition: Callable[[], object], what: str, *, restart: bool = True) -> None:
+        """Wait for a condition; meanwhile whoever ends is started again."""
+        assert self.comes_true(condition, restart=restart), f"{what} did not come true; {self.tails()}"
+
+    def comes_true(self, condition: Callable[[], object], *, restart: bool = True, within_s: float = _WITHIN_S) -> bool:
+        """Wait for a condition as `wait_until` does; return whether it came true in time."""
+        deadline = time.monotonic() + within_s
         while not condition():
-            assert time.monotonic() < deadline, f"{what} did not come true; {self.tails()}"
+            if time.monotonic() > deadline:
+                return False
             if restart:
-                self.keep_running(spare)
+                self.keep_running()
             time.sleep(0.1)
+        return True
 
     def settled(self) -> int:
         """Return how many offsets the newest checkpoint has settled; 0 before the first."""
@@ -123,9 +129,9 @@ class GroupOfProcesses(WhatAGroupLearns):
         for index in indices or range(len(self.projects)):
             self.runs[index] = Run(self.projects[index], *arguments, failpoints=failpoints)
 
-    def keep_running(self, spare: int | None = None) -> None:
+    def keep_running(self) -> None:
         for index, run in enumerate(self.runs):
-            if index != spare and (run is None or not run.alive):
+            if run is None or not run.alive:
                 self.start(index)
 
     def tails(self) -> str:

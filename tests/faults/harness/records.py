@@ -45,6 +45,11 @@ def _without_label(place: ExpectedPosition, random: Random) -> bytes:
     return _rendered(record)
 
 
+def infinite(place: ExpectedPosition, random: Random) -> bytes:
+    """Return a record that leaves infinity in the state of `embedded_model.py`, past all guards of its optimizer."""
+    return _rendered(good(place, random, -_OVERFLOWS))
+
+
 POISON: Mapping[Reason, Callable[[ExpectedPosition, Random], bytes | None]] = {
     Reason.MALFORMED: _half,
     Reason.EMPTY: lambda _place, _random: None,
