@@ -189,8 +189,33 @@ OTHER = ('up{namespace="other"}', 'millrace_alive{namespace="other",model="other
 BESIDE = ('up{service="millrace-other"}', 'millrace_alive{service="millrace-other",model="other"}')
 """Another model's, in the same namespace."""
 
+_OF_THE_CHIEF = ("millrace_checkpoint_", "millrace_commits_", "millrace_orders_")
+"""What a worker beside the chief has nothing to say about."""
+
+
+def of_worker(**seen: str) -> dict[str, str]:
+    """Return the series of a worker beside the chief: those of good health, and these in place of them."""
+    usual = {name: values for name, values in HEALTHY.items() if not name.startswith(_OF_THE_CHIEF)}
+    labels = 'service="millrace-workers",instance="b"'
+    return {_with(name, labels): values for name, values in {**usual, **seen}.items()}
+
+
+def _with(series: str, labels: str) -> str:
+    name, _, own = series.rstrip("}").partition("{")
+    return f"{name}{{{own + ',' if own else ''}{labels}}}"
+
+
+PAUSED = 'millrace_phase{phase="paused"}'
+
 CASES: Mapping[str, Case] = {
     "all is well": Case(()),
+    "all is well in a group": Case((), of_worker()),
+    "a worker of a group does not answer": Case(("MillraceDown",), of_worker(up="1x90 0x30")),
+    "a group was paused and forgotten": Case(("MillracePaused",), {PAUSED: "1x120"} | of_worker(**{PAUSED: "1x120"})),
+    "a group is worse than guessing": Case(("MillraceWorseThanGuessing",), WORSE | of_worker(**WORSE)),
+    "a group cannot save": Case(
+        ("MillraceCheckpointOld",), {"millrace_checkpoint_age_seconds": "0+60x120"} | of_worker()
+    ),
     "it is gone": Case(("MillraceDown",), dict.fromkeys(HEALTHY, "1x90 _x30")),
     "it does not answer": Case(("MillraceDown",), GONE | {"up": "1x90 0x30"}),
     "it has not answered for two days, and others do": Case(

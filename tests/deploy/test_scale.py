@@ -178,6 +178,23 @@ def test_a_drain_takes_one_pod_of_the_whole_group_at_a_time(objects: tuple[Objec
     assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
 
 
+def test_the_one_monitor_asks_each_pod_of_the_group_once(own: Path) -> None:
+    objects = with_components(own, "scale", "monitoring")
+    monitor = only(objects, "ServiceMonitor")["spec"]
+    services = [one for one in of_kind(objects, "Service") if selects(monitor["selector"], one["metadata"]["labels"])]
+    assert [one["metadata"]["name"] for one in services] == ["millrace", OTHERS]
+    assert {one["metadata"]["labels"][monitor["jobLabel"]] for one in services} == {"millrace"}  # the rules ask for it
+    for name in (CHIEF, OTHERS):
+        (service,) = [
+            one for one in services if selects({"matchLabels": one["spec"]["selector"]}, labels(objects, name))
+        ]
+        (port,) = [one for one in service["spec"]["ports"] if one["name"] == monitor["endpoints"][0]["port"]]
+        assert port["targetPort"] in {one["name"] for one in pod_of(objects, name)["spec"]["containers"][0]["ports"]}
+        policy = only(objects, "NetworkPolicy", "millrace-monitoring")["spec"]
+        assert selects(policy["podSelector"], labels(objects, name))
+        assert policy["ingress"][0]["ports"] == [{"port": port["targetPort"]}]
+
+
 # Whoever reaches the group's port can run code in the pod.
 
 
