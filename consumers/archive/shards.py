@@ -28,6 +28,8 @@ SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "tfrecord": ".tfrecord.gz"
 _FORMATS = {suffix: form for form, suffix in SUFFIXES.items()}
 _NAME = re.compile(r"(?P<first>\d{20})-(?P<last>\d{20})(?P<suffix>\.parquet|\.tfrecord\.gz)", re.ASCII)
 _STEM = re.compile(r"(\d{20})-(\d{20})\.json", re.ASCII)
+_TOPIC = re.compile(r"[\w.-]+", re.ASCII)
+"""What Kafka lets a topic be called."""
 OPEN = ".open-"
 """How the name of a file begins that is being written, or was when its process died."""
 
@@ -178,7 +180,8 @@ def facts_document(shard: Shard) -> bytes:
 def _homes(folder: Path) -> Iterator[tuple[Partition, Path]]:
     """Yield the folder of each partition, in no order."""
     try:
-        topics = [path for path in folder.iterdir() if path.is_dir()]
+        # A volume may have folders of its own, such as lost+found, which only root may read.
+        topics = [path for path in folder.iterdir() if _TOPIC.fullmatch(path.name) and path.is_dir()]
     except FileNotFoundError:
         return
     except OSError as error:

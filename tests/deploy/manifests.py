@@ -37,22 +37,22 @@ def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
     return [one for one in objects if one["kind"] == kind]
 
 
-def pod_of(objects: Sequence[Object], stateful_set: str | None = None) -> Object:
+def pod_of(objects: Sequence[Object], name: str | None = None, kind: str = "StatefulSet") -> Object:
     """Return the pod that the stateful set makes: its template. Where there are several, name one."""
-    template: Object = only(objects, "StatefulSet", stateful_set)["spec"]["template"]
+    template: Object = only(objects, kind, name)["spec"]["template"]
     return template
 
 
-def containers(objects: Sequence[Object], stateful_set: str | None = None) -> Iterator[Object]:
+def containers(objects: Sequence[Object], name: str | None = None, kind: str = "StatefulSet") -> Iterator[Object]:
     """Yield every container of the pod, the one that runs first included."""
-    spec = pod_of(objects, stateful_set)["spec"]
+    spec = pod_of(objects, name, kind)["spec"]
     yield from spec["containers"]
     yield from spec.get("initContainers", ())
 
 
-def container(objects: Sequence[Object], name: str = "millrace") -> Object:
+def container(objects: Sequence[Object], name: str = "millrace", kind: str = "StatefulSet") -> Object:
     """Return one container by its name."""
-    (found,) = [one for one in containers(objects) if one["name"] == name]
+    (found,) = [one for one in containers(objects, kind=kind) if one["name"] == name]
     return found
 
 

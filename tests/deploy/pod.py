@@ -18,18 +18,25 @@ class Pod:
     """One pod. Its volumes lie in `folder`: another pod with the same one finds what is on them."""
 
     def __init__(
-        self, folder: Path, objects: Sequence[Object], *, tokens: Mapping[str, str], further: Mapping[str, str]
+        self,
+        folder: Path,
+        objects: Sequence[Object],
+        *,
+        tokens: Mapping[str, str],
+        further: Mapping[str, str],
+        kind: str = "StatefulSet",
     ) -> None:
-        self.objects, self.spec = objects, pod_of(objects)["spec"]
-        self._folder, self._further = folder, further
+        self.objects, self.spec = objects, pod_of(objects, kind=kind)["spec"]
+        self._folder, self._further, self._kind = folder, further, kind
         self._image = stages_of(ROOT / "Dockerfile")["cpu"]
-        self.checkpoints = self._volume("checkpoints", writable=True)
+        if kind == "StatefulSet":
+            self.checkpoints = self.volume("checkpoints", writable=True)
+            self._fill("tokens", tokens)
         self._fill("config", config(objects))
-        self._fill("tokens", tokens)
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         """Start a container."""
-        one = container(self.objects, name)
+        one = container(self.objects, name, self._kind)
         entrypoint = one.get("command", self._image.words("ENTRYPOINT"))
         root = Path(tempfile.mkdtemp(prefix=f"root-{name}-", dir=self._folder))
         return self._sandbox(one).start([*entrypoint, *one.get("args", ())], root, self._log(name))
@@ -40,7 +47,7 @@ class Pod:
         """Run a command beside the process of a container, as `kubectl exec` does."""
         inner = inner_process(started)
         assert inner is not None, self.said(name)
-        return self._sandbox(container(self.objects, name)).run_beside(inner, shlex.split(command))
+        return self._sandbox(container(self.objects, name, self._kind)).run_beside(inner, shlex.split(command))
 
     def said(self, name: str) -> str:
         """Return what a container has printed."""
@@ -63,10 +70,10 @@ class Pod:
     def _mounts(self, one: Object) -> Iterator[Mount]:
         for mount in one["volumeMounts"]:
             read_only = mount.get("readOnly", False)
-            source = self._volume(mount["name"], writable=not read_only)
+            source = self.volume(mount["name"], writable=not read_only)
             yield Mount(source=source, target=mount["mountPath"], read_only=read_only)
 
-    def _volume(self, name: str, *, writable: bool) -> Path:
+    def volume(self, name: str, *, writable: bool) -> Path:
         """A folder as a kubelet hands it in: root's, and the pod's group may write to it where anybody may."""
         volume = self._folder / "volumes" / name
         if not volume.exists():
@@ -77,7 +84,7 @@ class Pod:
 
     def _fill(self, name: str, files: Mapping[str, str]) -> None:
         """Lay files out as a kubelet does: links into a folder that it can exchange as a whole."""
-        volume = self._volume(name, writable=False)
+        volume = self.volume(name, writable=False)
         if (volume / "..data").is_symlink():
             return
         (volume / "..1").mkdir()

@@ -62,9 +62,12 @@ def test_a_piece_is_read_by_itself_with_the_columns_that_are_asked_for(tmp_path:
     assert table.column("value").to_pylist() == [value(offset) for offset in range(10, 25)]
 
 
-def test_shards_are_listed_in_order_of_offsets_whatever_their_length(tmp_path: Path) -> None:
+def test_shards_are_listed_by_offset_and_what_a_volume_has_besides_is_not(tmp_path: Path) -> None:
     for start, end in [(1_000_000, 1_000_010), (0, 9), (9, 1_000_000)]:
         shard_of(tmp_path, [chunk(start, end, [start])])
+    of_the_volume = tmp_path / "lost+found" / "0"
+    of_the_volume.mkdir(parents=True)
+    (of_the_volume / f"{0:020}-{8:020}.parquet").touch()
     assert [shard.first for shard in listing(tmp_path)] == [0, 9, 1_000_000]
     assert sorted(path.name for path in (tmp_path / "clicks/0").glob("*.parquet")) == [
         shard.path.name for shard in listing(tmp_path)
