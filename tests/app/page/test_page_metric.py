@@ -73,3 +73,14 @@ def test_the_axis_is_no_narrower_than_a_tenth_of_the_value(page: Page) -> None:
     assert high >= 0.912
     assert range_of([0.999, 1.0])[1] == pytest.approx(1.0), "a share ends at 1"
     assert range_of([0.2, 0.9]) == range_of([0.2, 0.9], least=0), "what differs more is drawn as it was"
+
+
+def test_on_a_low_screen_the_loss_stands_beside_the_value(page: Page) -> None:
+    page.set_viewport_size({"width": 1440, "height": 640})
+    loss = page.locator("#panel-metric.tight [data-name=loss]")
+    expect(loss).to_be_visible()
+    value, beside = page.locator("#panel-metric [data-value=metric]").bounding_box(), loss.bounding_box()
+    assert value is not None
+    assert beside is not None
+    assert value["x"] + value["width"] < beside["x"]
+    assert value["y"] < beside["y"] < value["y"] + value["height"]
