@@ -53,7 +53,24 @@ def gist(error: BaseException) -> str:
     message = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
     if message == _TRACED:
         message = next(line for line in reversed(lines) if line).removeprefix(f"{type(error).__name__}: ")
-    return f"{type(error).__name__}: {message}"
+    return f"{type(error).__name__}: {message}{_shapes_compared(error)}"
+
+
+def _shapes_compared(error: BaseException) -> str:
+    """Return the shapes by record of a label and a prediction that a loss or a metric compared when this was raised.
+
+    What Keras says of two shapes that do not fit each other seldom tells which they are.
+    """
+    compared, step = None, error.__traceback__
+    while step is not None:
+        here = step.tb_frame.f_locals
+        shapes = [getattr(here.get(name), "shape", None) for name in ("y_true", "y_pred")]
+        compared = compared or (shapes if None not in shapes else None)
+        step = step.tb_next
+    if compared is None:
+        return ""
+    label, prediction = (tuple(shape)[1:] for shape in compared if shape is not None)
+    return "" if label == prediction else f" (by record the label's shape is {label}, the prediction's {prediction})"
 
 
 def op_gist(error: BaseException, place: str | None = None) -> str:

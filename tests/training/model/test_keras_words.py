@@ -79,3 +79,12 @@ def test_options_without_effect_are_named() -> None:
     assert [sentence.split()[0] for sentence in without_effect(model)] == ["steps_per_execution=8", "jit_compile"]
     model.compile(optimizer="sgd", loss="mse", run_eagerly=True)
     assert [sentence.split()[0] for sentence in without_effect(model)] == ["run_eagerly"]
+
+
+def test_shapes_that_do_not_fit_are_said_by_record() -> None:
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the words are Keras'
+        keras.losses.BinaryCrossentropy()(tf.zeros(4), tf.zeros((4, 3)))
+    assert gist(raised.value).endswith("(by record the label's shape is (), the prediction's (3,))")
+    with pytest.raises(tf.errors.InvalidArgumentError) as other:
+        keras.losses.BinaryCrossentropy()(tf.zeros((4, 3)), tf.zeros((4, 3)), sample_weight=tf.zeros(5))
+    assert "by record" not in gist(other.value)
