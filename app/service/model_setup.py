@@ -10,6 +10,7 @@ from typing import Any
 from app.settings import Settings, to_schema
 from consumers.errors import MillraceError
 from training.errors import ModelError, gist
+from training.model.augment_proof import draws_by_seed
 from training.model.keras_options import without_effect
 from training.model.learner import Learner, LearnerOptions
 from training.model.metric_proof import states_add_up
@@ -30,7 +31,11 @@ def model_file(settings: Settings) -> ModelFile:
     """Return where the settings say that the model is."""
     build = settings.model.build
     return ModelFile(
-        path=build.file, function=build.function, args=settings.model.args, preprocess=settings.model.preprocess
+        path=build.file,
+        function=build.function,
+        args=settings.model.args,
+        preprocess=settings.model.preprocess,
+        augment=settings.model.augment,
     )
 
 
@@ -68,6 +73,7 @@ def make_learner(
         seed=training.seed,
         samples=samples,
         passes=training.passes,
+        augment=functions.augment,
     )
     with _model_at_fault("it does not run on the schema's rows"):
         return Learner(functions.build, functions.preprocess, options)
@@ -111,7 +117,7 @@ def examine(learner: Learner, *, whole_batches: bool = False) -> list[Finding]:
         failed = any(finding.holds is False for finding in findings)
         if failed and learner.probes.sample is not None:
             findings = _looked_at_twice(learner, findings)
-        return [*row_by_row(learner), *findings, *states_add_up(learner)]
+        return [*row_by_row(learner), *draws_by_seed(learner), *findings, *states_add_up(learner)]
 
 
 def _looked_at_twice(learner: Learner, findings: Sequence[Finding]) -> list[Finding]:

@@ -23,7 +23,7 @@ _TRAINING = (
     "deterministic",
     "seed",
 )
-_MODEL = ("build", "preprocess")
+_MODEL = ("build", "preprocess", "augment")
 _RECORDS = ("label", "weight", "event_time")
 _EXAMPLE = "example"
 

@@ -1,6 +1,7 @@
 """One block as one compiled call: a loop over k batches in the graph, `strategy.run` inside it, k a tensor.
 
 Each replica takes its rows of a batch by its own number and runs the model's `train_step`, Keras' own or the user's.
+Where the user's file has `augment`, the rows are scored as they came, and learnt as it returns them.
 With `passes` each batch is learnt so often in succession, by a loop in the graph: the first pass scores it, and all of
 its updates are applied or none. Batch by batch and not block by block, so that the weights do not depend on how many
 batches a call happens to have. The trainer settles a block by what its call returns, and never looks inside a call.
@@ -21,6 +22,8 @@ from pipelines.assert_messages import note_assertion, stated_texts
 from pipelines.blocks import Rows
 from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
+from pipelines.shaping.augment_function import Augment
+from pipelines.shaping.augmentation import Augmentation, folded
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.autograph import as_is, converted
@@ -65,6 +68,10 @@ class CallOptions:
     """How often each batch is learnt."""
     inference_pass: bool = False
     """Score by an inference pass before the first update, for a model that behaves differently in training."""
+    augment: Augment | None = None
+    """Makes of the rows that are scored those that are learnt; with it, `inference_pass` has to be true."""
+    seed: int = 0
+    """The seed of what `augment` draws, beside the batch's place in its partition."""
 
 
 class TrainingCall:
@@ -82,17 +89,25 @@ class TrainingCall:
         self._optimizer_variables = list(optimizer_variables(model).values())
         self._function = tf.function(self._call, reduce_retracing=True, autograph=False)
         self._train_step = converted(model.train_step)
+        augment = options.augment
+        self._augmentation = None if augment is None else Augmentation(augment, traced_as=converted(augment))
         self._stated_texts: frozenset[str] | None = None
         self._recorder = tf.function(self._record, autograph=False)
 
-    def __call__(self, rows: Rows, *, passes: int | None = None) -> CallResult:
-        """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do."""
+    def __call__(self, rows: Rows, *, passes: int | None = None, visit: int | None = 0) -> CallResult:
+        """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do.
+
+        `visit` says how often these rows were learnt before, so that `augment` draws other numbers; with None the rows
+        are learnt as they are.
+        """
         passes = self.options.passes if passes is None else passes
         if not 1 <= passes <= self.options.passes:
             raise ValueError(f"{passes} passes, where the call was built for 1 to {self.options.passes}")
         try:
             with self.strategy.scope():
-                finite, losses, states = self._function(tf.constant(passes), *rows)
+                # One tensor for both, as each argument of a call takes its time.
+                how = tf.constant([passes, -1 if visit is None else visit])
+                finite, losses, states = self._function(how, *rows)
         except tf.errors.OpError as error:
             note_assertion(error, self._stated(rows))
             raise
@@ -105,7 +120,7 @@ class TrainingCall:
     def traced(self, rows: Rows) -> Any:
         """Return the concrete function for these rows, so that its graph can be inspected."""
         with self.strategy.scope():
-            return self._function.get_concrete_function(tf.TensorSpec([], tf.int32), *rows)
+            return self._function.get_concrete_function(tf.TensorSpec([2], tf.int32), *rows)
 
     @property
     def adds_loss_of_batches(self) -> bool:
@@ -135,13 +150,14 @@ class TrainingCall:
             self._stated_texts = stated_texts(self.traced(rows).graph)
         return self._stated_texts
 
-    def _call(self, passes: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
+    def _call(self, how: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()
         batches = tf.shape(weights)[0]
 
         def learn(index: Any, finite: Any, losses: Any) -> Any:
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))
-            applied, loss = self._learn_batch(passes, batch)
+            seed = self._seed(how[1], offsets[index, 0], partitions[index, 0])
+            applied, loss = self._learn_batch(how[0], batch, seed)
             return index + 1, finite.write(index, applied), losses.write(index, loss)
 
         # `strategy.run` lies inside of the loop: a loop inside of the replica function fails at its first merge_call.
@@ -159,7 +175,14 @@ class TrainingCall:
         total = partial(self.strategy.reduce, tf.distribute.ReduceOp.SUM, axis=None)
         return {place: total(gradient) for place, gradient in gradients.items()}, total(shares)
 
-    def _learn_batch(self, passes: Any, batch: Any) -> Any:
+    def _seed(self, visit: Any, offset: Any, partition: Any) -> Any:
+        """Return the number of the visit, and what `augment` draws by in a batch that begins with this offset."""
+        if self._augmentation is None:
+            return visit, tf.zeros([2], tf.int64)
+        identity = tf.gather(self.witness.identities, tf.maximum(partition, 0))
+        return visit, folded(tf.constant([self.options.seed, 0], tf.int64), identity, offset, visit)
+
+    def _learn_batch(self, passes: Any, batch: Any, seed: Any) -> Any:
         """Learn one batch on all replicas, in all passes. Where an update is not finite, undo what has changed."""
         # With one pass weights and optimizer are not among them: the finite guard keeps a bad update away from these.
         # Of several passes or optimizers some may have made their updates before another's was found to be bad.
@@ -169,13 +192,13 @@ class TrainingCall:
         # By the copies: to read what is reduced on read, as metrics are, takes a collective for each variable.
         guarded = [copy for variable in guarded for copy in copies(variable)]
         before = [copy.read_value() for copy in guarded]
-        verdicts, losses = self.strategy.run(self._first_step, args=batch)
+        verdicts, losses = self.strategy.run(self._first_step, args=(*batch, *seed))
         # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them, and each
         # loss is the global batch's.
         applied = self.strategy.experimental_local_results(verdicts)[0]
         loss = self.strategy.experimental_local_results(losses)[0]
         if self.options.passes > 1:
-            applied = self._learn_again(applied, passes, batch)
+            applied = self._learn_again(applied, passes, batch, seed)
 
         def undo() -> Any:
             for copy, value in zip(guarded, before, strict=True):
@@ -186,12 +209,13 @@ class TrainingCall:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
         return applied, loss
 
-    def _learn_again(self, applied: Any, passes: Any, batch: Any) -> Any:
+    def _learn_again(self, applied: Any, passes: Any, batch: Any, seed: Any) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
 
         def again(_: Any, done: Any) -> Any:
-            applied = self.strategy.experimental_local_results(self.strategy.run(self._later_step, args=batch))[0]
-            return applied, done + 1
+            drawn = seed[1] if self._augmentation is None else folded(seed[1], done)
+            verdicts = self.strategy.run(self._later_step, args=(*batch, seed[0], drawn))
+            return self.strategy.experimental_local_results(verdicts)[0], done + 1
 
         # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
         applied, _ = tf.while_loop(
@@ -200,21 +224,33 @@ class TrainingCall:
         return applied
 
     @as_is
-    def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+    def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any, visit: Any, seed: Any) -> Any:
         """Score the replica's rows and learn them."""
-        x, y, w = self.open_step(features, labels, weights, offsets)
+        mine = self._open(features, labels, weights, offsets)
         if self.options.inference_pass:
-            self._score(x, y, w)
-        logs = self._train_step((x, y, w))
+            self._score(*as_the_model_takes_it(self.model, *mine[:3]))
+        logs = self._train_step(self._as_learnt(mine, visit, seed))
         return self._finite_guard.verdict(), self._loss(logs)
 
     @as_is
-    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
+    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, visit: Any, seed: Any) -> Any:
         """Learn the replica's rows once more; they were scored in the first pass."""
-        x, y, w = self.open_step(features, labels, weights, offsets)
+        mine = self._open(features, labels, weights, offsets)
         self.metrics.mute()
-        self._train_step((x, y, w))
+        self._train_step(self._as_learnt(mine, visit, seed))
         return self._finite_guard.verdict()
+
+    def _as_learnt(self, mine: tuple[Any, Any, Any, Any], visit: Any, seed: Any) -> tuple[Any, Any, Any]:
+        """Return the replica's rows as the model learns them: as they came, or augmented."""
+        x, y, w, offsets = mine
+        if self._augmentation is None:
+            return as_the_model_takes_it(self.model, x, y, w)
+        # Other rows on another replica, and the same numbers drawn for them would be none the better.
+        own = folded(seed, tf.distribute.get_replica_context().replica_id_in_sync_group)
+        x, y, w = tf.cond(visit >= 0, partial(self._augmentation, x, y, w, own), lambda: (x, y, w))
+        w = tf.where(offsets >= 0, w, 0.0)  # whatever it returns, an absent row must not train the model
+        self._added_losses.open(w)
+        return as_the_model_takes_it(self.model, x, y, w)
 
     @as_is
     def _recorded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
@@ -231,6 +267,10 @@ class TrainingCall:
 
     def open_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any]:
         """Begin the tracing of a step: return the replica's own rows as the model takes them."""
+        return as_the_model_takes_it(self.model, *self._open(features, labels, weights, offsets)[:3])
+
+    def _open(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any, Any]:
+        """Begin the tracing of a step: return the replica's own rows, and their offsets."""
         context = tf.distribute.get_replica_context()
         here = len(self.strategy.extended.worker_devices)
         replica = context.replica_id_in_sync_group
@@ -240,13 +280,17 @@ class TrainingCall:
         self._finite_guard.open()
         self._added_losses.open(w)
         self.metrics.open(tf.cast(o >= 0, tf.float32))
-        return as_the_model_takes_it(self.model, x, y, w)
+        return x, y, w, o
 
     def _score(self, x: Any, y: Any, w: Any) -> None:
         """Score before learning, as the model will behave in use; the training pass is then not counted."""
         y_pred = self.model(x, training=False)
         self.model.compute_metrics(x, y, y_pred, sample_weight=w)
         self.metrics.mute()
+        # Private, because Keras does not tell otherwise whether a model was compiled with a loss.
+        if self._augmentation is not None and self.model._compile_loss is not None:  # noqa: SLF001 - as above
+            self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False)
+            self._finite_guard.show_first_loss()
 
     def _loss(self, logs: Any) -> Any:
         """Return the loss of the global batch, on every replica."""

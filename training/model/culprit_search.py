@@ -16,7 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from pipelines.blocks import Rows
-from training.model.compiled_call import CallResult, TrainingCall
+from training.model.compiled_call import CallResult
 
 MOST_CALLS = 256
 """After this many calls for one batch, what is left of it is set aside untried: most of it is poisoned."""
@@ -48,7 +48,7 @@ def alone(present: int) -> tuple[int, int]:
 class CulpritSearch:
     """Searches the batches of one block."""
 
-    call: TrainingCall
+    call: Callable[[Rows], CallResult]
     spare: Callable[[], Rows]
     """Gives a batch whose rows stand in for absent ones, where this process has none of the rows to try."""
     places: Places = alone

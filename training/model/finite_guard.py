@@ -40,6 +40,7 @@ class _GuardedStep(threading.local):
         """The losses that were known at the last update, summed over all replicas."""
         self.verdicts: list[Any] = []
         self.updates: list[RecordedUpdate] = []
+        self.shown = -1
 
 
 class FiniteGuard:
@@ -57,6 +58,12 @@ class FiniteGuard:
         """Begin the tracing of a step."""
         self._step.losses, self._step.totals, self._step.verdicts, self._step.updates = [], [], [], []
 
+        self._step.shown = -1
+
+    def show_first_loss(self) -> None:
+        """Take the step's first loss for the one that is shown: it was scored apart, before the step."""
+        self._step.shown = 0
+
     def verdict(self) -> Any:
         """Return whether every update of the step was finite, as a tensor; true where the step made none."""
         verdicts = self._step.verdicts or [tf.constant(True)]  # noqa: FBT003 - a tensor's value
@@ -65,15 +72,16 @@ class FiniteGuard:
     def loss(self) -> Any | None:
         """Return the replica's portion of the global batch's loss; None where the model does not use `compute_loss`.
 
-        Of several losses in one step, as of two optimizers that each have their own, it is the last one.
+        Of several losses in one step, as of two optimizers that each have their own, it is the last one, unless the
+        first was scored apart.
         """
-        return self._step.losses[-1] if self._step.losses else None
+        return self._step.losses[self._step.shown] if self._step.losses else None
 
     def total_loss(self) -> Any | None:
         """Return the global batch's loss, where it has been summed with the gradients; else None."""
         # A loss that was computed after the last update is in no sum.
-        known = self._step.totals and len(self._step.totals) == len(self._step.losses)
-        return self._step.totals[-1] if known else None
+        known = self._step.totals and (self._step.shown == 0 or len(self._step.totals) == len(self._step.losses))
+        return self._step.totals[self._step.shown] if known else None
 
     @contextmanager
     def recording(self) -> Iterator[None]:

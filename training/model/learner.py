@@ -18,8 +18,11 @@ from consumers.errors import ConfigError
 from pipelines.blocks import Rows
 from pipelines.dataset import flat_preprocess
 from pipelines.schema import Schema
+from pipelines.shaping.augment_function import Augment
+from pipelines.shaping.augmentation import Augmentation
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
+from training.model.autograph import converted
 from training.model.build_errors import explained
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch, Places, alone
@@ -50,6 +53,8 @@ class LearnerOptions:
     """Where real records for the probes come from, the best first."""
     passes: int = 1
     """How often each batch is learnt; it is scored before the first update and counts once."""
+    augment: Augment | None = None
+    """Makes the rows that are learnt of those that are scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,8 @@ class Learner:
         if preprocess is not None:
             keras.utils.set_random_seed(options.seed)  # op determinism refuses to trace a random op without a seed
             self._require_preprocess()
+        if options.augment is not None:
+            self._require_augment(options.augment)
         keras.utils.set_random_seed(options.seed)
         with self.strategy.scope():
             self.model = _checked(build())
@@ -95,7 +102,10 @@ class Learner:
                 CallOptions(
                     batch_size=options.batch_size,
                     passes=options.passes,
-                    inference_pass=self._behaves_differently(rows),
+                    # Rows that are learnt otherwise than they came are scored apart from that.
+                    inference_pass=options.augment is not None or self._behaves_differently(rows),
+                    augment=options.augment,
+                    seed=options.seed,
                 ),
             )
         self.places: Places = alone
@@ -105,7 +115,9 @@ class Learner:
     def alone(self, batch_size: int) -> "Learner":
         """Build the same model again, by the same code, on one replica that takes batches of this size."""
         one = replace(self.options.devices, replicas=1, group=None)
-        options = replace(self.options, devices=one, batch_size=batch_size, samples=(lambda: self.probes.sample,))
+        options = replace(
+            self.options, devices=one, batch_size=batch_size, samples=(lambda: self.probes.sample,), augment=None
+        )
         return Learner(self._build_model, self.preprocess, options)
 
     @property
@@ -184,7 +196,8 @@ class Learner:
         function = self.call.traced(specs)
         # Traces the results too, so that the first posting does not wait for it.
         self.call.metrics.results([np.zeros(variable.shape) for variable in self.call.metrics.variables])
-        refuse_uncaptured(function, [*self.state, *self.metric_variables()], deterministic=deterministic)
+        names = self.witness.identities  # made of what the ledger knows, so that no part needs to hold it
+        refuse_uncaptured(function, [*self.state, *self.metric_variables(), names], deterministic=deterministic)
 
     def not_finite(self) -> list[str]:
         """Return the variables of model and optimizers that hold NaN or infinity; none where all are finite."""
@@ -217,6 +230,20 @@ class Learner:
             if not isinstance(error.__cause__, tf.errors.OpError):
                 raise
             raise ConfigError(f"preprocess: {op_gist(error.__cause__)}, {self._way_out()}") from None
+
+    def _require_augment(self, augment: Augment) -> None:
+        """Run `augment` on probes, as the call will trace it; ConfigError where its rows do not fit."""
+        function = tf.function(Augmentation(augment, traced_as=converted(augment)), autograph=False)
+
+        def check(probe: Probe) -> None:
+            rows = self.rows_of(probe)
+            columns = tf.nest.map_structure(lambda column: column[0], (rows.features, rows.labels, rows.weights))
+            try:
+                function(*columns, tf.zeros([2], tf.int64))
+            except tf.errors.OpError as error:
+                raise ConfigError(f"augment: {op_gist(error)}, on rows of the schema") from error
+
+        self.probes.require(check)
 
     def _way_out(self) -> str:
         """Say on which rows `preprocess` raised, and how to give it others."""

@@ -15,10 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pipelines.shaping.augment_function import takes_seed
 from training.errors import ModelError, gist
 
 MODULE_NAME = "millrace_user_model"
-PREPROCESS = "preprocess"
+PREPROCESS, AUGMENT = "preprocess", "augment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class ModelFile:
     args: Mapping[str, Any] = field(default_factory=dict)
     preprocess: str | None = None
     """The function's name; None takes `preprocess` where the file has one."""
+    augment: str | None = None
+    """The function's name; None takes `augment` where the file has one."""
 
     @classmethod
     def parse(
@@ -53,6 +56,7 @@ class LoadedModelFile:
 
     build: Callable[[], Any]
     preprocess: Callable[..., Any] | None
+    augment: Callable[..., Any] | None = None
 
 
 def load(source: ModelFile) -> LoadedModelFile:
@@ -61,11 +65,9 @@ def load(source: ModelFile) -> LoadedModelFile:
     module = _import(source.path)
     build = _function(module, source.function, source.path, "model.build")
     _check_arguments(build, source)
-    preprocess = None
-    if source.preprocess is not None or hasattr(module, PREPROCESS):
-        preprocess = _function(module, source.preprocess or PREPROCESS, source.path, "model.preprocess")
-        _check_takes_a_batch(preprocess, source.preprocess or PREPROCESS)
-    return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess)
+    preprocess = _of_a_batch(module, source, PREPROCESS, source.preprocess)
+    augment = _of_a_batch(module, source, AUGMENT, source.augment)
+    return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess, augment=augment)
 
 
 def require_file(path: Path) -> None:
@@ -120,17 +122,25 @@ def _check_arguments(build: Callable[..., Any], source: ModelFile) -> None:
         ) from error
 
 
-def _check_takes_a_batch(preprocess: Callable[..., Any], name: str) -> None:
+def _of_a_batch(module: ModuleType, source: ModelFile, setting: str, name: str | None) -> Callable[..., Any] | None:
+    """Return the function that maps a batch, of this name or of the setting's; None where the file has none."""
+    if name is None and not hasattr(module, setting):
+        return None
+    name = name or setting
+    function = _function(module, name, source.path, f"model.{setting}")
+    # What `augment` draws by is handed to it if it asks for it by name.
+    options = {"seed": None} if setting == AUGMENT and takes_seed(function) else {}
     try:
-        signature = inspect.signature(preprocess)
-        signature.bind("features", "label", "weight")
+        signature = inspect.signature(function)
+        signature.bind("features", "label", "weight", **options)
     except ValueError:
-        return  # a callable that does not tell its signature
+        return function  # a callable that does not tell its signature
     except TypeError as error:
+        wanted = "features, label, weight" + (", seed" if options else "")
         raise ModelError(
-            f"model.preprocess: {name}{signature} cannot be called with a batch ({error}); "
-            f"write def {name}(features, label, weight)"
+            f"model.{setting}: {name}{signature} cannot be called with a batch ({error}); write def {name}({wanted})"
         ) from error
+    return function
 
 
 def _call(build: Callable[..., Any], source: ModelFile) -> Any:

@@ -62,7 +62,8 @@ class ProofTrials:
 
     def _call(self, probe: Probe, present: Mask | None) -> CallResult:
         # One pass: in a second one two halves would start from other weights than the whole, and not add up to it.
-        result = self._learner.call(self._learner.rows_of(probe, present), passes=1)
+        # As they are: `augment` may mix a row's neighbours into it, and draws.
+        result = self._learner.call(self._learner.rows_of(probe, present), passes=1, visit=None)
         self._results[_key(probe, present)] = probe, result  # with the probe, as its id is in the key
         return result
 

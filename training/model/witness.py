@@ -6,6 +6,7 @@ in the same call as the weights, is saved with them, and is independent of the l
 Owns a mirrored int64 variable (never one that is summed on read: on two replicas such a variable assigned 7 reads 6).
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from consumers.errors import ConfigError
 from consumers.records import Partition
 from training.checkpoints.parts import PartState
 from training.ledger.offset_checksum import GOLDEN, MIX_1, MIX_2, Evidence
-from training.model.variables import assign, read
+from training.model.variables import assign, copies, read
 
 CAPACITY = 4096
 """Partitions that one trainer can hold; the variable is 96 kB."""
@@ -41,6 +42,10 @@ def _mix(offsets: Any) -> Any:
     return tf.bitwise.bitwise_xor(z, shifted(z, 31))
 
 
+def _identity(partition: Partition) -> int:
+    return int.from_bytes(hashlib.sha256(str(partition).encode()).digest()[:8], "big", signed=True)
+
+
 class Witness:
     """The variable and its part of a checkpoint. Build it inside the strategy's scope."""
 
@@ -54,6 +59,14 @@ class Witness:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
         self._index: dict[Partition, int] = {}
+        self.identities = tf.Variable(
+            np.arange(CAPACITY),
+            dtype=tf.int64,
+            trainable=False,
+            name="identities",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        """A number for the partition in each row of the table, made of its name: the same one wherever the row lies."""
 
     def add(self, offsets: Any, partitions: Any, learnt: Any) -> None:
         """Add a block's offsets where `learnt` is true, all of shape [k, B]; runs in the graph."""
@@ -69,7 +82,10 @@ class Witness:
             raise ConfigError(
                 f"kafka.topics: partition {partition} is number {index + 1}; one trainer holds {CAPACITY}: split topics"
             )
-        self._index[partition] = index
+        if self._index.get(partition) != index:
+            self._index[partition] = index
+            for copy in copies(self.identities):
+                copy.scatter_nd_update([[index]], [_identity(partition)])
 
     def testimonies(self) -> dict[Partition, Evidence]:
         """Return the checksums of each partition's offsets so far."""

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import keras
@@ -177,8 +178,9 @@ class Pretraining:
         """Learn a block; return how many rows it has taught. Rows whose update is not finite are set aside."""
         named = rows._replace(partitions=rows.partitions % _SHARDS_APART)
         try:
-            result = self._learner.call(named)
-            search = CulpritSearch(self._learner.call, lambda: self._learner.rows_of(self._learner.probe()))
+            again = partial(self._learner.call, visit=number - 1)
+            result = again(named)
+            search = CulpritSearch(again, lambda: self._learner.rows_of(self._learner.probe()))
             for index in np.flatnonzero(~result.finite).tolist():
                 batch = batch_of(named, index)
                 search.search(batch)

@@ -56,3 +56,9 @@ class ModelSettings(Section):
         description="A function of the same file that maps a batch before the model sees it. Null: `preprocess`, if "
         "the file has it.",
     )
+    augment: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z_]\w*$",
+        description="A function of the same file that changes what is learnt of a batch and nothing of what is "
+        "scored. Null: `augment`, if the file has it.",
+    )

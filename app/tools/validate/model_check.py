@@ -64,7 +64,9 @@ def build_checks(
     except MillraceError as error:
         yield fail("model", error)
         return None
-    fits = "inputs fit" if learner.preprocess is None else "inputs and preprocess fit"
+    functions_of = {"preprocess": learner.preprocess, "augment": learner.options.augment}
+    *others, last = ["inputs", *(name for name, function in functions_of.items() if function is not None)]
+    fits = f"{', '.join(others)} and {last} fit" if others else f"{last} fit"
     yield ok("model", f"builds with {learner.parameters:,} parameters; {fits} records.features")
     return learner
 

@@ -45,6 +45,7 @@ def test_what_matters_to_what_is_learnt_is_remembered_and_no_secret_is(configure
         "training.seed": 0,
         "model.args.layers": [8, 8],
         "model.preprocess": None,
+        "model.augment": None,
         "records.features.x": {"dtype": "float32", "shape": [6], "missing": 0},
         "records.label": {"y": "float32"},
     }
