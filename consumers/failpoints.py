@@ -36,6 +36,7 @@ NAMES: Mapping[str, str] = {
     "save.after_data": "every file is written and synced, under a temporary name",
     "save.before_manifest": "dead letters are acknowledged and the term is checked; no manifest yet",
     "save.after_manifest": "the manifest is synced, still under a temporary name",
+    "journal.after_segment": "the journal has a checkpoint's segment, the checkpoint has no number yet",
     "save.after_rename": "the checkpoint is durable, no listener was notified",
     "save.before_prune": "all listeners were notified, nothing is pruned",
     "prune.before_files": "a checkpoint that may go has lost its number, its files are there",

@@ -1,9 +1,11 @@
 """When to save and which checkpoints stay, by the settings: for the trainer, and for a rewind while none runs."""
 
 import logging
+from dataclasses import replace
 
 from app.settings import Settings
 from consumers.rounded import rounded_size
+from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.policies import (
     EverySeconds,
@@ -16,6 +18,7 @@ from training.checkpoints.policies import (
     SavePolicy,
 )
 from training.checkpoints.store import CheckpointStore, StoreOptions
+from training.history.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,12 @@ def keep_policy(settings: Settings) -> KeepPolicy:
     """Return the policy that `checkpoints.keep` describes."""
     keep = settings.checkpoints.keep
     return KeepAny([KeepLast(keep.last), KeepHourly(keep.hourly), KeepBest(keep.best)])
+
+
+def store_options(settings: Settings, folder: Folder) -> StoreOptions:
+    """Return how a writer of checkpoints keeps them: some of them, and in deterministic mode a journal of all."""
+    options = StoreOptions(keep=keep_policy(settings))
+    return replace(options, before_publishing=Journal(folder).append) if settings.training.deterministic else options
 
 
 def shortage(settings: Settings, store: CheckpointStore, state_bytes: int) -> str | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.service.beginning_again import Again
-from app.service.checkpoint_policies import keep_policy, remove_some, save_policy, warn_of_shortage
+from app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.kept_sample import RecordSamples
 from app.service.letters import post_refused, stop_dead_letters
@@ -44,10 +44,11 @@ from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import Manifest, SaveRequest
-from training.checkpoints.store import CheckpointStore, StoreOptions
+from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Commands, Stop
 from training.errors import CheckpointError, PassedError
+from training.history.journal_blocks import recorder_of
 from training.ledger.ledger import Ledger
 from training.model.cores import usable_cores
 from training.model.learner import Learner
@@ -245,8 +246,8 @@ class Service:
     ) -> tuple[Saving, CrashGuard]:
         """Open the store, restore its newest checkpoint or publish a new number 0, and look for a crash loop there."""
         self.phases.enter(Phase.RESTORING)
-        options = StoreOptions(
-            keep=keep_policy(self.settings),
+        options = replace(
+            store_options(self.settings, lease.folder),
             before_manifest=partial(self._await_dead_letters, dead_letters),
             on_durable=partial(self._commit_durable, source),
         )
@@ -267,6 +268,7 @@ class Service:
                 hyperparameters=hyperparameter_options(self.settings),
                 clock=time.monotonic,
                 report_event=self.events.report,
+                recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
             ),
         )
         manifest = saving.begin_or_restore(partial(self._first_offsets, source), start_over=self.options.start_over)

@@ -14,7 +14,7 @@ from typing import Any
 from app.api.checkpoint_reads import just_published
 from app.monitoring.command_models import RewindPlanAnswer
 from app.monitoring.rewind_view import beginnings_of, plan_fields
-from app.service.checkpoint_policies import keep_policy, remove_some
+from app.service.checkpoint_policies import remove_some, store_options
 from app.settings import Settings
 from app.settings.connection import kafka_history, kafka_options
 from app.tools.service_client import NO_FILES, Remote, TlsFiles, local_service
@@ -24,7 +24,7 @@ from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.lock_holder import holder_of
-from training.checkpoints.store import CheckpointStore, StoreOptions
+from training.checkpoints.store import CheckpointStore
 from training.errors import FolderBusyError
 from training.history.rewind import plan_rewind, present_on_disk, publish_rewind
 from training.history.rewind_request import Destination, Numbered, RewindRequest, parse_destination, parse_skips
@@ -79,7 +79,7 @@ def rewind_or_send(
     try:
         if folder.numbers() != numbers:  # the plan would drop what another rewind has done meanwhile
             raise FolderBusyError(f"{folder.root} got another checkpoint while this was planned: run the command again")
-        store = CheckpointStore(folder, lease, StoreOptions(keep=keep_policy(settings)))
+        store = CheckpointStore(folder, lease, store_options(settings, folder))
         manifest = publish_rewind(store, plan.prepared, incarnation=present.incarnation)
     finally:
         lease.release()

@@ -7,6 +7,7 @@
         terms/0000000007.json       which writer began when, and after which number
         lock.0000000007             held by the writer of term 7, which touches it every 2 s
         starts/0000000007           what the writer of term 7 has in flight, for the process that starts after its death
+        journal/0000000007          what the writer of term 7 has published in deterministic mode, block by block
         sample.json                 some records of the topic, decoded, to try the model on; readable by its owner only
 
 The lineage is stored twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty
@@ -75,6 +76,11 @@ class Folder:
         return self.root / "starts"
 
     @property
+    def journal(self) -> Path:
+        """Where the journal of a deterministic run is."""
+        return self.root / "journal"
+
+    @property
     def sample(self) -> Path:
         """Where the sample of real records is."""
         return self.root / "sample.json"
@@ -102,6 +108,10 @@ class Folder:
     def start(self, term: int) -> Path:
         """Return the path of the file that says what a term's process has in flight."""
         return self.starts / _digits(term)
+
+    def journal_of(self, term: int) -> Path:
+        """Return the path of a term's part of the journal."""
+        return self.journal / _digits(term)
 
     def create(self) -> None:
         """Make the folders, durably; ConfigError where they cannot be."""
@@ -147,6 +157,10 @@ class Folder:
     def started_terms(self) -> list[int]:
         """Return the terms whose processes have left a record of what was in flight, ascending."""
         return sorted(_numbered(self.starts, _NUMBER))
+
+    def journal_terms(self) -> list[int]:
+        """Return the terms that have a part of the journal, ascending."""
+        return sorted(_numbered(self.journal, _NUMBER))
 
     def highest_term(self) -> int:
         """Return the greatest term that was ever claimed; 0 where none was."""

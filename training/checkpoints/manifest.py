@@ -6,7 +6,7 @@ whose `format` is greater was written by a later millrace: it is refused with th
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -66,6 +66,18 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEntry:
+    """What the journal keeps of a checkpoint besides its manifest."""
+
+    ledger: Mapping[str, Any]
+    """The facts of its ledger."""
+    blocks: bytes = b""
+    """The blocks that were settled since its parent."""
+    orders: Mapping[str, Any] | None = None
+    """All interventions, where the checkpoint is one itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveRequest:
     """What the caller of a save states about the checkpoint."""
 
@@ -84,6 +96,8 @@ class SaveRequest:
     """The live metrics over the window, at that moment; only finite ones are written."""
     measured: Measured | None = None
     """What the metrics were measured on; None where they are not known."""
+    journal: Callable[[], JournalEntry] | None = None
+    """Returns what a journal keeps of the checkpoint, once its files are written; None keeps nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

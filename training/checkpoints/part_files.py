@@ -3,6 +3,7 @@
 Owns the translation between a PartState and its files; runs on the checkpoint writer's thread, and on any that loads.
 """
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -43,6 +44,20 @@ def part_sources(parts: Mapping[str, PartState]) -> dict[str, FileSource]:
     return sources
 
 
+def digests(parts: Mapping[str, PartState]) -> dict[str, str]:
+    """Return the SHA-256 of the files of these parts, by file name; nothing is written."""
+    found: dict[str, str] = {}
+    for name, state in sorted(parts.items()):
+        if state.arrays:
+            digest = hashlib.sha256()
+            for piece in encode(name, state.arrays):
+                digest.update(piece)
+            found[f"{name}.{_ARRAYS}"] = digest.hexdigest()
+        if state.facts or not state.arrays:
+            found[f"{name}.{_FACTS}"] = hashlib.sha256(_rendered(name, state.facts)).hexdigest()
+    return found
+
+
 def read_parts(folder: Path, manifest: Manifest, only: Collection[str] | None = None) -> dict[str, PartState]:
     """Return the parts of a checkpoint, all or some, out of bytes that were verified after they were read."""
     return {name: _read_part(folder, manifest, name) for name in manifest.parts if only is None or name in only}
@@ -79,10 +94,14 @@ def _write_arrays(part: str, arrays: Mapping[str, Array], path: Path) -> FileFac
 
 
 def _write_facts(part: str, facts: Mapping[str, Any], path: Path) -> FileFacts:
+    return write_durably(path, [_rendered(part, facts)])
+
+
+def _rendered(part: str, facts: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(facts, sort_keys=True, indent=1, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UncapturedStateError(
             f"the facts of the part {part!r} are not JSON ({error}): keep numbers that may be infinite in its arrays"
         ) from error
-    return write_durably(path, [text.encode()])
+    return text.encode()

@@ -5,7 +5,8 @@ Owns the folder `.saving-<number>-<term>` until it is renamed; runs on the check
 1. The caller has copied the state between two calls.
 2. Each file is written under the temporary folder, hashed, and synced.
 3. Dead letters are acknowledged (`before_manifest`), the save is not cancelled (`gate`), the term is still the
-   greatest; then the manifest is written and synced, and the temporary folder is synced.
+   greatest; then the manifest is written and synced, the temporary folder is synced, and the journal gets its segment
+   (`before_publishing`).
 4. The folder gets its number, and the parent folder is synced. The term is checked again: a writer that finds itself
    passed here announces nothing.
 5. The store calls `on_durable`.
@@ -52,12 +53,19 @@ class UnpublishedCheckpoint:
     created: datetime
 
 
-def publish_draft(
-    writer: FolderLease,
-    draft: UnpublishedCheckpoint,
-    before_manifest: Callable[[SaveRequest], None],
-    gate: Callable[[], None],
-) -> Manifest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveGates:
+    """What is called on the way of a save; what one of them raises ends it."""
+
+    before_manifest: Callable[[SaveRequest], None]
+    """Returns when the dead letters before the request's positions are acknowledged."""
+    passing: Callable[[], None]
+    """Raises where the save was cancelled; afterwards it cannot be."""
+    before_publishing: Callable[[SaveRequest, Manifest], None]
+    """Called last, with the manifest that gets its number next."""
+
+
+def publish_draft(writer: FolderLease, draft: UnpublishedCheckpoint, gates: SaveGates) -> Manifest:
     """Write a checkpoint, and return when it is durable.
 
     Raises CheckpointError where it could not be made durable, NoRoomError where the volume is full, and PassedError
@@ -70,12 +78,13 @@ def publish_draft(
         files = _write_data(temporary, draft, writer.term)  # (2)
         failpoint("save.after_data")
         # The longest wait comes first: the two checks after it notice a cancellation or a takeover during the wait.
-        before_manifest(draft.request)  # (3)
-        gate()
+        gates.before_manifest(draft.request)  # (3)
+        gates.passing()
         writer.check()
         failpoint("save.before_manifest")
         manifest = _write_manifest(temporary, draft, writer.term, files)
         failpoint("save.after_manifest")
+        gates.before_publishing(draft.request, manifest)
         temporary.rename(published)  # (4)
         renamed = True
         # Until the parent is synced, a loss of power may take the name back.

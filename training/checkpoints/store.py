@@ -27,7 +27,7 @@ from training.checkpoints.part_files import VerifiedCheckpoint, part_sources, re
 from training.checkpoints.parts import PartState
 from training.checkpoints.policies import KeepLast, KeepPolicy
 from training.checkpoints.pruning import SLACK_BYTES, Pruner
-from training.checkpoints.publication import FileSource, UnpublishedCheckpoint, publish_draft, wall_clock
+from training.checkpoints.publication import FileSource, SaveGates, UnpublishedCheckpoint, publish_draft, wall_clock
 from training.errors import CheckpointError, CorruptError, MissingCheckpointError, NewerFormatError, NoRoomError
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,10 @@ Replaced = Mapping[str, PartState] | Callable[[int], Mapping[str, PartState]]
 
 def _wait_for_nothing(_request: SaveRequest) -> None:
     """Return at once: there are no dead letters to wait for."""
+
+
+def _keep_no_journal(_request: SaveRequest, _manifest: Manifest) -> None:
+    """Do nothing: there is no journal."""
 
 
 def _ignore(_manifest: Manifest) -> None:
@@ -54,6 +58,8 @@ class StoreOptions:
     keep: KeepPolicy = field(default_factory=lambda: KeepLast(5))
     before_manifest: Callable[[SaveRequest], None] = _wait_for_nothing
     """Returns when the dead letters before the request's positions are acknowledged; CheckpointError fails the save."""
+    before_publishing: Callable[[SaveRequest, Manifest], None] = _keep_no_journal
+    """Called with the manifest of each checkpoint right before it gets its number; what it raises fails the save."""
     on_durable: Callable[[Manifest], None] = _ignore
     """Called with the manifest of each checkpoint that is durable: its positions may be committed."""
     now: Callable[[], datetime] = wall_clock
@@ -238,11 +244,17 @@ class CheckpointStore:
 
         while True:
             try:
-                return publish_draft(writer, draft, self._options.before_manifest, note_passing)
+                return publish_draft(writer, draft, self._gates(note_passing))
             except NoRoomError as error:
                 # Whoever cancels a save after its gate waits for a rename only, so it is not written again then.
                 if not self._pruner.remove_some(writer, draft.request.parent) or passed:
                     raise (self._pruner.no_room(needed) if self._pruner.free_bytes() < needed else error) from error
+
+    def _gates(self, passing: Callable[[], None]) -> SaveGates:
+        options = self._options
+        return SaveGates(
+            before_manifest=options.before_manifest, passing=passing, before_publishing=options.before_publishing
+        )
 
     def _draft(self, request: SaveRequest, files: Mapping[str, FileSource]) -> UnpublishedCheckpoint:
         return UnpublishedCheckpoint(

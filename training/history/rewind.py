@@ -19,7 +19,7 @@ from consumers.errors import ConfigError
 from consumers.kafka.options import OutOfRange
 from consumers.records import Partition
 from training.checkpoints.inspection import Condition
-from training.checkpoints.manifest import Manifest, SaveReason, SaveRequest
+from training.checkpoints.manifest import JournalEntry, Manifest, SaveReason, SaveRequest
 from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.parts import PartState
 from training.checkpoints.store import CheckpointStore
@@ -213,6 +213,10 @@ def publish_rewind(
         ledger.follow(ledger.orders.published_as(number))
         return {NAME: ledger.snapshot()}
 
+    # Asked for once the rewind has its number.
+    def entry() -> JournalEntry:
+        return JournalEntry(ledger=ledger.snapshot().facts, orders=ledger.orders.facts())
+
     order = SaveRequest(
         reason=SaveReason.SKIP if command.skips else SaveReason.REWIND,
         parent=command.to,
@@ -222,6 +226,7 @@ def publish_rewind(
         ordered_by=command.by,
         note=command.note,
         provenance=provenance or {},
+        journal=entry,
     )
     manifest = store.publish_linked(target, under_its_number, order)
     facts = {"to": command.to, "number": manifest.number, "by": command.by, "reason": command.note}

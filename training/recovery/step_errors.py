@@ -115,6 +115,8 @@ class LearntBlock:
 
     pieces: Sequence[Piece] = ()
     isolated: Sequence[Culprit] = ()
+    searched: bool = False
+    """Whether it was searched for culprits, in tries that each leave the state finite."""
 
     def culprits(self) -> dict[Reason, Culprits]:
         """Return the records to set aside, by reason."""
@@ -179,6 +181,12 @@ class StepRecovery:
             raise self._raised(delivery.facts.spans, blamed(error, STEP)) from error
         self._in_a_row = 0
         return LearntBlock([Piece(delivery.rows, lesson)])
+
+    def search(self, spans: Sequence[Span]) -> None:
+        """Search the block with these spans, which the next call learns, as a run did in which it had raised before."""
+        # As one that was suspect with others, so that it may be found innocent without a word.
+        raised = BlockRaised(spans, "recorded as searched", in_state=True)
+        self._failures = [_Failure(_suspects(spans), raised, back_to=0, explained=True)]
 
     def sieved(self, delivery: Delivery, apart: Callable[[], Learner]) -> LearntBlock | None:
         """Try a suspect block on a learner of its own; return what can be learnt of it. None where it is not suspect.
@@ -254,7 +262,7 @@ class StepRecovery:
             fault = isolating.culprits[-1].fault
             raise self._too_many(facts, fault.gist, f"{self._in_a_row} records in a row {_DO[fault.reason]}")
         self._report_culprits(isolating.culprits, failures, facts)
-        return LearntBlock(isolating.pieces, isolating.culprits)
+        return LearntBlock(isolating.pieces, isolating.culprits, searched=True)
 
     def _too_many(self, facts: BlockFacts, gist: str, how_many: str) -> StepError:
         why = f"{how_many}, which single bad records do not explain: correct the model or the producer"

@@ -79,6 +79,7 @@ class Learning:
         facts = delivery.facts
         began = self._clock()
         refused: dict[Partition, dict[Reason, int]] = {}
+        searched = False
         # Before the call, which counts in the rows of the witness that its partitions have.
         for span in facts.spans:  # (6)
             if self._ledger.join_if_new(span.partition, span.start):
@@ -91,15 +92,16 @@ class Learning:
                 stream.draw_ahead()
                 learnt = self.steps.learn(delivery) if culprits is None else self._learn_rest(delivery, culprits)
             self.sizes.called(facts.batches, self._clock() - began)
-            refused = self._set_aside(facts, learnt.culprits())
+            refused, searched = self._set_aside(facts, learnt.culprits()), learnt.searched
             for piece in learnt.pieces:
                 self._score(sums_of(piece, self._reports.live.plan, self._learner.batch_size))
         failpoint("call.after")
         self._ledger.settle(facts, refused)  # (7)
-        self._figures.note_settled(facts)
+        rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())
+        bypassed = delivery.prepare is not None
+        self._figures.note_settled(facts, refused=facts.rows - rows, searched=searched, bypassed=bypassed)
         failpoint("call.settled")
-        rows = facts.rows - sum(sum(counts.values()) for counts in refused.values())  # (8)
-        self.learnt += rows
+        self.learnt += rows  # (8)
         # A block without rows has no event times.
         self.learnt_to_ms = facts.newest_ms if facts.rows else self.learnt_to_ms
         freshness = self._options.wall() - facts.oldest_ms / 1000 if facts.rows else None

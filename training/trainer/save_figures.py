@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pipelines.blocks import BlockFacts, Turn
 from training.checkpoints.manifest import Manifest
+from training.history.journal_blocks import BlockRecorder
 from training.model.hyperparameters import Change
 from training.trainer.state import Progress, TrainerState
 
@@ -24,8 +25,9 @@ class LastSave:
 class SaveFigures:
     """The progress of one trainer since its newest checkpoint."""
 
-    def __init__(self, state: TrainerState) -> None:
-        self._state = state
+    def __init__(self, state: TrainerState, recorder: BlockRecorder | None = None) -> None:
+        """Begin with this state; `recorder` collects the settled blocks for a journal."""
+        self._state, self._recorder = state, recorder
         self._settled_since = False
         """Whether the state holds anything that no checkpoint of this process holds."""
         self.last: LastSave | None = None
@@ -53,8 +55,15 @@ class SaveFigures:
         """The turn of the strict rotation; None outside of deterministic mode."""
         return self._state.progress.turn
 
-    def note_settled(self, facts: BlockFacts) -> None:
-        """Note that a call has returned and its block is settled."""
+    def note_settled(
+        self, facts: BlockFacts, *, refused: int = 0, searched: bool = False, bypassed: bool = False
+    ) -> None:
+        """Note that a call has returned and its block is settled: so many of its rows are set aside after all.
+
+        `searched` and `bypassed` say how it was learnt: in tries, for culprits; without the dataset's `preprocess`.
+        """
+        if self._recorder is not None:
+            self._recorder.note(facts, refused=refused, searched=searched, bypassed=bypassed)
         self._state.progress.step += facts.batches
         self._state.progress.turn = facts.turn
         self._settled_since = True

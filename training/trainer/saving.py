@@ -15,7 +15,7 @@ from typing import Any
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
-from training.checkpoints.manifest import Manifest, Measured, SaveReason, SaveRequest
+from training.checkpoints.manifest import JournalEntry, Manifest, Measured, SaveReason, SaveRequest
 from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.parts import PartState
 from training.checkpoints.policies import SaveContext, SavePolicy
@@ -23,6 +23,7 @@ from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Rewind, Save
 from training.errors import CheckpointError, StateNotFiniteError
+from training.history.journal_blocks import BlockRecorder
 from training.history.rewind import PreparedRewind, prepare_rewind, publish_rewind
 from training.history.rewind_target import verified_target
 from training.ledger.ledger import Ledger, positions_of
@@ -49,6 +50,8 @@ class SavingOptions:
     hyperparameters: HyperparameterOptions = field(default_factory=HyperparameterOptions)
     clock: Callable[[], float]
     report_event: ReportEvent = ignore_event
+    recorder: BlockRecorder | None = None
+    """Collects the blocks for the journal; None keeps none."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,8 @@ class _UnderWay:
     future: "Future[Manifest]"
     began: float
     stall_s: float
+    recorded: int = 0
+    """The bytes of the blocks that its segment of the journal holds."""
     commands: list[Save] = field(default_factory=list)
 
 
@@ -75,7 +80,7 @@ class Saving(SaveFigures):
     ) -> None:
         self._store, self._writer, self._options = store, writer, options
         self._ledger, self._live = ledger, live
-        super().__init__(TrainerState(learner, ledger, live, options.hyperparameters))
+        super().__init__(TrainerState(learner, ledger, live, options.hyperparameters), options.recorder)
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []
         self._parent: int | None = None
@@ -146,13 +151,14 @@ class Saving(SaveFigures):
         first = self._waiting[0] if self._waiting else Save()
         self._tried_at = began = self._options.clock()
         state = self._state.snapshot(whole)
-        request = self._request(reason, state, by=first.by, note=first.note)
+        blocks = b"" if self._recorder is None else self._recorder.since()
+        request = self._request(reason, state, blocks, by=first.by, note=first.note)
         stall_s = self._options.clock() - began
         future = self._writer.submit(request, state)
         # Called when the files are written, or the save has failed: the next snapshot reuses the memory.
         future.add_done_callback(lambda _done: release(state))
         self._settled_since, self._saved_step = False, self.step
-        self._under_way, self._waiting = _UnderWay(future, began, stall_s, self._waiting), []
+        self._under_way, self._waiting = _UnderWay(future, began, stall_s, len(blocks), self._waiting), []
 
     def wait_for_next(self, command: Save) -> None:
         """Have a command answered by the next save."""
@@ -274,14 +280,22 @@ class Saving(SaveFigures):
                 command.answer.set_exception(CheckpointError(f"nothing was saved, as the training has ended: {error}"))
 
     def _restore(self, manifest: Manifest, parts: Mapping[str, PartState]) -> None:
+        if self._recorder is not None:
+            self._recorder.clear()
         self._state.restore(self._state.fitting(manifest.number, parts))
         self._remember(manifest, self._options.clock())
 
     def _request(
-        self, reason: SaveReason, state: Mapping[str, PartState], by: str | None = None, note: str | None = None
+        self,
+        reason: SaveReason,
+        state: Mapping[str, PartState],
+        blocks: bytes = b"",
+        by: str | None = None,
+        note: str | None = None,
     ) -> SaveRequest:
-        live = self._live.look()
+        live, ledger = self._live.look(), state[self._ledger.name].facts
         return SaveRequest(
+            journal=None if self._recorder is None else lambda: JournalEntry(ledger=ledger, blocks=blocks),
             reason=reason,
             parent=self._parent,
             step=self.step,
@@ -311,6 +325,8 @@ class Saving(SaveFigures):
             self._save_failed(done.commands, error)
             return
         self.saved += 1
+        if self._recorder is not None:
+            self._recorder.drop(done.recorded)
         self._remember(manifest, done.began, took_s=self._options.clock() - done.began, stall_s=done.stall_s)
         announcements.published(self._options.report_event, manifest)
         for command in done.commands:

@@ -17,8 +17,8 @@ from app.tools.prove.errors import UnprovenError, WaitedError
 from app.tools.prove.trainer_process import Run
 from consumers.failpoints import NAMES
 
-TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(("group.", "archive.")))
-"""The failpoints that a trainer alone can pass: not those of a group's worker, nor those of the archiver."""
+TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(("group.", "archive.", "journal.")))
+"""The failpoints that a trainer alone can pass: not those of a group's worker, of the archiver, of the journal."""
 SAVE_POINTS = tuple(name for name in NAMES if name.startswith(("save.", "commit.")))
 """The windows of a save, in their order."""
 START_POINTS = tuple(name for name in NAMES if name.startswith("start."))

@@ -78,7 +78,7 @@ def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_te
 def test_of_a_groups_config_one_trainer_alone_is_killed_where_it_can_be(load_text: LoadText, tmp_path: Path) -> None:
     home = set_apart(load_text(FIVE_LINES + "scale: {workers: 2}\n").settings, "127.0.0.1:1234", tmp_path / "apart")
     assert load(home.config, {}).settings.scale.workers == 1
-    assert not [point for point in POINTS if point.startswith(("group.", "archive."))]
+    assert not [point for point in POINTS if point.startswith(("group.", "archive.", "journal."))]
 
 
 def test_no_credential_of_the_users_kafka_is_written_down(load_text: LoadText, tmp_path: Path) -> None:
