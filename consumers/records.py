@@ -4,7 +4,7 @@ Owns the types that all of `consumers` shares; runs anywhere; imports neither ai
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,3 +61,24 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def split(self, at: int) -> "tuple[Chunk, Chunk]":
+        """Return the part before an offset that it covers, and the part from there on."""
+        row = int(self.offsets.searchsorted(at))
+        last = self.fingerprint if row == len(self) else None
+        return (
+            replace(self._rows(slice(row)), end=at, fingerprint=last),
+            replace(self._rows(slice(row, None)), start=at, lost=0, fingerprint=None if last else self.fingerprint),
+        )
+
+    def _rows(self, rows: slice) -> "Chunk":
+        count = len(range(*rows.indices(len(self))))
+        return replace(
+            self,
+            offsets=self.offsets[rows],
+            timestamps=self.timestamps[rows],
+            keys=self.keys[rows],
+            values=self.values[rows],
+            headers=self.headers[rows],
+            nbytes=self.nbytes * count // max(1, len(self)),
+        )

@@ -20,7 +20,7 @@ import tensorflow as tf
 from consumers.errors import ConfigError, MillraceError
 from pipelines.assert_messages import note_assertion, stated_texts
 from pipelines.blocks import BlockFacts, Delivery, Rows
-from pipelines.feed import Feed, Tick
+from pipelines.feed import BlockFeed, Tick
 from pipelines.preprocess_bypass import Bypass, Suspect
 from pipelines.read_ahead import Ahead
 from pipelines.schema import Field, Schema
@@ -137,7 +137,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def make_dataset(
-    feed: Feed,
+    feed: BlockFeed,
     schema: Schema,
     options: DatasetOptions,
     preprocess: Preprocess | None = None,
@@ -165,7 +165,7 @@ def make_dataset(
     return dataset.prefetch(options.prefetch).with_options(settings)
 
 
-def _generator(feed: Feed, spec: Rows, bypass: Bypass) -> Callable[[], Iterator[Element]]:
+def _generator(feed: BlockFeed, spec: Rows, bypass: Bypass) -> Callable[[], Iterator[Element]]:
     empty = tf.nest.map_structure(lambda column: np.empty((0, *column.shape[1:]), column.dtype.as_numpy_dtype), spec)
 
     def elements() -> Iterator[Element]:
@@ -256,7 +256,7 @@ class Deliveries:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: BlockFeed,
         schema: Schema,
         options: DatasetOptions,
         preprocess: Preprocess | None = None,

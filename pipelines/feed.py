@@ -19,6 +19,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -80,6 +81,29 @@ class FeedStatistics:
     """Records of older incarnations that were dropped on arrival."""
     as_of: float
     """Monotonic clock, when this was read."""
+
+
+class BlockFeed(Protocol):
+    """What the dataset needs of a feed."""
+
+    error: Exception | None
+    """The error that ended it."""
+
+    def __iter__(self) -> Iterator[Block | Tick]:
+        """Iterate over the blocks, on the generator's thread."""
+        ...
+
+    def facts_of(self, number: int) -> BlockFacts:
+        """Return the facts of a block that the trainer has got, once."""
+        ...
+
+    def drop_later(self, spent: object) -> None:
+        """Drop the last reference to an object on the generator's thread."""
+        ...
+
+    def close(self) -> None:
+        """Stop, and return when nothing of the feed runs any more."""
+        ...
 
 
 class Feed:

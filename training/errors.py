@@ -15,6 +15,8 @@ MillraceError
 ├── CorruptError (exit 4)        the files on disk are not what was written
 │   └── AllCorruptError          no checkpoint that may be loaded verifies; only --start-over starts afresh
 ├── NewerFormatError (exit 4)    a later version wrote the file; this one neither reads nor deletes it
+├── NotRebuildableError (exit 4)     a checkpoint cannot be made again of its records
+├── RebuiltOtherwiseError (exit 1)   a checkpoint that was made again differs from the one that was published
 ├── MissingCheckpointError (exit 2)  no checkpoint has that number
 ├── OtherModelError (exit 2)     the checkpoint is of another model
 ├── FolderBusyError (exit 4)     another trainer holds the folder
@@ -203,3 +205,13 @@ class NotOneStateError(GroupError):
     """The members' weights or positions differ, so nothing is saved."""
 
     exit_code = 4
+
+
+class NotRebuildableError(MillraceError, RuntimeError):
+    """A checkpoint cannot be made again of its records: some of them, or what it was begun with, are gone."""
+
+    exit_code = 4
+
+
+class RebuiltOtherwiseError(MillraceError, RuntimeError):
+    """A checkpoint that was made again of its records differs from the one that was published."""

@@ -53,6 +53,10 @@ VERBS: Mapping[str, Verb] = {
     "rewind": Verb(
         "app.cli.rewind:rewind", "Go back to a checkpoint and resume from there; the records after it are read again."
     ),
+    "rebuild": Verb(
+        "app.cli.rebuild:rebuild",
+        "Learn a checkpoint again, from number 0, archive and topic, and compare it bit for bit.",
+    ),
     "archive": Verb(
         "app.cli.archive:archive",
         "Write what the topics hold to files that outlive Kafka's retention; list, verify and prune them.",

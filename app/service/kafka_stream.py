@@ -28,7 +28,8 @@ from training.stream import StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0
 """Records older than this are a backlog, which is taken in order of event time."""
-_ROTATION_ROWS = 64
+ROTATION_ROWS = 64
+"""How many rows of a partition come before the next one's, in deterministic mode."""
 _ROOM_S = 0.1
 """How long a dead letter waits for room before the trainer gets a tick, in which it looks at its commands."""
 _HANDOFF_SHARE, _FEED_SHARE = 0.35, 0.45
@@ -209,7 +210,7 @@ class StreamFactory:
         rotation = None
         if training.deterministic:
             ends = self._options.until or {}
-            rotation = RotationOptions(share=_ROTATION_ROWS, start=order.turn, positions=order.positions, ends=ends)
+            rotation = RotationOptions(share=ROTATION_ROWS, start=order.turn, positions=order.positions, ends=ends)
         return AssembleOptions(
             batch_size=self._options.batch_size,
             batches_per_call=training.batches_per_call,

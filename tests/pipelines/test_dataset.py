@@ -455,5 +455,6 @@ def test_closing_while_the_prefetch_is_full_gives_back_what_was_not_learnt() -> 
         handoff.offer(chunk(800))
         next(blocks(stream))
         stream.close()
+        assert isinstance(stream._feed, Feed)
         balance = stream._feed.statistics().balances[P0]
         assert (balance.handed, balance.held, balance.discarded) == (8, 0, 792)

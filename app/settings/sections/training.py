@@ -89,7 +89,8 @@ class TrainingSettings(Section):
     deterministic: bool = Field(
         default=False,
         description="The same settings and records give the same weights to the bit, however often the process is "
-        "killed. Slower; needs max_wait null and replicas 1.",
+        "killed. It keeps a journal by which `millrace rebuild` makes any checkpoint again of its records. Slower; "
+        "needs max_wait null and replicas 1.",
     )
     replicas: AutoOrCount = Field(
         "auto",

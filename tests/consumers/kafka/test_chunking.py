@@ -63,3 +63,15 @@ def test_records_before_the_position_and_from_the_end_on_are_cut_off() -> None:
     assert [record.offset for record in records_between(records, 0, None)] == [4, 6, 8, 10]
     assert list(records_between(records, 11, None)) == []
     assert list(records_between(records, 0, 4)) == []
+
+
+def test_a_chunk_is_split_at_any_offset_that_it_covers() -> None:
+    records = [Record(3, 30, b"k", b"v"), Record(7, 70, None, b"w"), Record(8, 80)]
+    chunk = chunk_of(records, P, 5, start=2, end=11, fetched_at=1.5)
+    for at, before in ((3, 0), (4, 1), (7, 1), (8, 2), (10, 3)):
+        one, other = chunk.split(at)
+        assert (one.start, one.end, other.start, other.end) == (2, at, at, 11)
+        assert [*one.offsets, *other.offsets] == [3, 7, 8]
+        assert (len(one), [*one.values, *other.values]) == (before, [b"v", b"w", None])
+        last = (None, chunk.fingerprint) if len(other) else (chunk.fingerprint, None)
+        assert (one.fingerprint, other.fingerprint) == last

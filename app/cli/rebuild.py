@@ -1,0 +1,57 @@
+"""`millrace rebuild`: learns a checkpoint again of its records, and compares the bits."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.config_file import ConfigFile
+from app.cli.options import Json, loaded
+from app.service.logs import configure
+from app.service.native_log import load_tensorflow
+from app.settings.environment import require_tensorflow_backend
+from app.tools.rebuild.plan import require_rebuildable
+
+if TYPE_CHECKING:
+    from app.tools.rebuild.rebuild import Rebuilt
+
+
+def rebuild(
+    number: Annotated[
+        int | None, typer.Argument(min=0, metavar="[N]", help="The checkpoint's number; default: the newest.")
+    ] = None,
+    file: ConfigFile = None,
+    into: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the files of the rebuilt checkpoint there.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn a checkpoint again, from number 0, archive and topic, and compare it bit for bit.
+
+    Shows which records made these weights. It needs training.deterministic, changes nothing, and may run beside the
+    trainer. Exits 1 where a bit differs. Example: millrace rebuild 17 -c clicks.yaml
+    """
+    require_tensorflow_backend()
+    found = loaded(file)
+    require_rebuildable(found.settings, into)
+    configure(name=found.settings.name, form=found.settings.logs.format, level="error")
+    load_tensorflow()
+    # These load TensorFlow.
+    from app.cli.render.rebuilding import RebuildLines  # noqa: PLC0415
+    from app.tools.rebuild.rebuild import rebuild as learn_again  # noqa: PLC0415
+
+    with RebuildLines(quiet=as_json) as lines:
+        result = learn_again(found, number, into, lines)
+    typer.echo(json.dumps({**asdict(result), "equal": True}, indent=2) if as_json else in_words(result))
+
+
+def in_words(result: "Rebuilt") -> str:
+    """Describe what was shown."""
+    by = "" if result.compared_with == "its files" else ", by the hashes in the journal"
+    return (
+        f"checkpoint {result.number} rebuilt from {result.records:,} records of {result.blocks:,} blocks, from "
+        f"checkpoint {result.base} ({result.base_from}) on, in {result.seconds:.1f} s: equal, bit for "
+        f"bit{by}"
+    )

@@ -1,0 +1,261 @@
+"""Rebuilding a checkpoint: which records made these weights, shown by learning them once more.
+
+Reads the project's folder and takes no lock of it, so a trainer may run meanwhile; writes only where it is told to keep
+the result. (1) the chain of the checkpoint in the journal, (2) its records are there, (3) the model, (4) the state to
+begin with, (5) each block of each segment, and at each checkpoint on the way the hashes, (6) the checkpoint's files.
+"""
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from app.service.kafka_stream import ROTATION_ROWS
+from app.service.kept_sample import RecordSamples
+from app.service.model_setup import build_learner, live_metrics_of
+from app.service.provenance import provenance_of
+from app.service.recorded_settings import hyperparameter_options
+from app.settings import Loaded, Settings, to_decoder, to_schema
+from app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
+from app.tools.rebuild.record_reader import RecordReader
+from consumers.errors import MillraceError
+from pipelines.blocks import Delivery
+from pipelines.dataset import DatasetOptions, Deliveries, PreprocessError
+from pipelines.recorded_feed import RecordedFeed, RecordedOptions
+from training.checkpoints.folder import Folder
+from training.checkpoints.part_files import part_sources
+from training.checkpoints.store import CheckpointStore
+from training.errors import CorruptError, MissingCheckpointError, NotRebuildableError, RebuiltOtherwiseError
+from training.history.journal import JournalReader, Segment
+from training.history.journal_chain import Chain, chain_to, positions_after
+from training.history.state_differences import first_difference
+from training.ledger.ledger import NAME, Ledger
+from training.model.cores import usable_cores
+from training.model.learner import Learner
+from training.trainer.relearning import Relearning, Relearnt, release
+from training.trainer.state import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A checkpoint that was made again."""
+
+    number: int
+    base: int
+    base_from: str
+    """Where the state to begin with came from: the checkpoint's files, or the model's own first weights."""
+    checkpoints: int
+    """How many checkpoints were made again, this one included; each had the same bits."""
+    blocks: int
+    records: int
+    """Records that were learnt; those that their calls set aside do not count."""
+    compared_with: str
+    """What it was compared with: the checkpoint's files, or the journal's hashes of them."""
+    seconds: float
+
+
+class RebuildReport(Protocol):
+    """Hears how a rebuild goes."""
+
+    def found(self, chain: Chain, remarks: list[str]) -> None:
+        """Hear what is about to be learnt, and what may be in the way of the same bits."""
+        ...
+
+    def learnt(self, rows: int) -> None:
+        """Hear that so many more rows are learnt."""
+        ...
+
+    def passed(self, number: int) -> None:
+        """Hear that a checkpoint on the way has the same bits."""
+        ...
+
+
+def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: RebuildReport) -> Rebuilt:
+    """Make a checkpoint again, the newest by default; raise MillraceError where it cannot be, or has other bits."""
+    began, settings = time.monotonic(), loaded.settings
+    folder = Folder(settings.checkpoints.path / settings.name)
+    store = CheckpointStore(folder)
+    chain = chain_to(JournalReader(folder), _chosen(store, number))  # (1)
+    compared_with, damage = _published(store, chain)
+    origin = _origin(store, chain)
+    report.found(chain, [*damage, *_remarks(loaded, chain)])
+    reader = RecordReader(settings, origin.positions, positions_after(chain.last))
+    try:
+        reader.open()  # (2)
+        learner = build_learner(settings, (RecordSamples(settings, folder).kept,))  # (3)
+        relearning = Relearning(learner, live_metrics_of(learner, settings), hyperparameter_options(settings))
+        if origin.parts is None:  # (4)
+            relearning.begin_anew(origin.positions)
+        else:
+            relearning.begin(chain.base, origin.parts)
+        run = _ChainRun(settings, store, chain, relearning, report)
+        if chain.beginning is not None:
+            run.compare(chain.beginning)
+        run.learn(learner, reader, origin)  # (5)
+        if into is not None:
+            run.keep(into)
+    finally:
+        reader.stop()
+    return Rebuilt(
+        number=chain.number,
+        base=chain.base,
+        base_from="the model's first weights" if origin.parts is None else "its files",
+        checkpoints=len(chain.numbers) or 1,
+        blocks=chain.blocks,
+        records=run.records,
+        compared_with=compared_with,
+        seconds=time.monotonic() - began,
+    )
+
+
+class _ChainRun:
+    """The learning of one chain."""
+
+    def __init__(
+        self, settings: Settings, store: CheckpointStore, chain: Chain, relearning: Relearning, report: RebuildReport
+    ) -> None:
+        self._settings, self._store, self._chain = settings, store, chain
+        self._relearning, self._report = relearning, report
+        self.records = 0
+
+    def learn(self, learner: Learner, reader: RecordReader, origin: Origin) -> None:
+        """Learn every block, and compare the state with each checkpoint on the way."""
+        training, schema = self._settings.training, to_schema(self._settings.records)
+        options = RecordedOptions(
+            batch_size=training.batch_size, shuffle=training.shuffle, seed=training.seed, share=ROTATION_ROWS
+        )
+        planned = (step.planned for step in steps_of(self._chain, origin) if isinstance(step, BlockStep))
+        feed = RecordedFeed(planned, reader, to_decoder(self._settings.records), schema, options)
+        how = DatasetOptions(
+            batch_size=training.batch_size, deterministic=True, threads=max(1, min(4, usable_cores() - 1))
+        )
+        deliveries = Deliveries(feed, schema, how, learner.preprocess, bypassed(self._chain, origin))
+        with closing(deliveries):
+            for step in steps_of(self._chain, origin):
+                match step:
+                    case SegmentBegins(segment):
+                        self._relearning.follow(segment)
+                    case BlockStep():
+                        self._learn(step, deliveries)
+                    case SegmentEnds(segment):
+                        self.compare(segment)
+
+    def compare(self, segment: Segment) -> None:
+        """Raise RebuiltOtherwiseError unless the state has the bits of this segment's checkpoint."""
+        state = self._relearning.compared(segment)
+        try:
+            if state.differing:
+                raise RebuiltOtherwiseError(self._difference(segment, state))
+        finally:
+            release(state.parts)
+        self._report.passed(segment.number)
+
+    def keep(self, into: Path) -> None:
+        """Write the files of the state into an empty folder."""
+        into.mkdir(parents=True, exist_ok=True)
+        state = self._relearning.compared(self._chain.last)
+        for name, write in part_sources(state.parts).items():
+            write(into / name)
+        release(state.parts)
+
+    def _learn(self, step: BlockStep, deliveries: Deliveries) -> None:
+        try:
+            delivery = next(deliveries)
+        except PreprocessError as error:
+            raise RebuiltOtherwiseError(f"{step.planned.name} raises now, and did not then: {error}") from error
+        assert delivery is not None, "this feed gives no ticks"
+        self._relearning.learn(delivery, step.recorded, step.planned.name, _Stream(deliveries))
+        self.records += step.recorded.rows - step.recorded.refused
+        self._report.learnt(step.recorded.rows)
+
+    def _difference(self, segment: Segment, state: Relearnt) -> str:
+        """Say what differs first, by name."""
+        on_the_way = "" if segment.number == self._chain.number else f", on the way to {self._chain.number},"
+        text = f"checkpoint {segment.number}{on_the_way} differs from what was published"
+        try:
+            published = self._store.load(segment.number)
+        except MillraceError:
+            return f"{text}: {', '.join(state.differing)}, by hash; the checkpoint is no longer there to compare with"
+        return f"{text}: {first_difference(state.differing, state.parts, published)}"
+
+
+class _Stream:
+    """The part of a stream that learning a block uses."""
+
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
+
+    def take(self) -> Delivery | None:
+        """Return the next block."""
+        return next(self._deliveries)
+
+    def draw_ahead(self) -> None:
+        """Begin to draw the next block, while a call runs."""
+        self._deliveries.draw_ahead()
+
+    def close(self) -> None:
+        """Close the deliveries."""
+        self._deliveries.close()
+
+
+def _chosen(store: CheckpointStore, number: int | None) -> int:
+    if number is not None:
+        return number
+    newest = store.newest()
+    if newest is None:
+        raise MissingCheckpointError("there are no checkpoints yet; a first start makes number 0")
+    return newest.number
+
+
+def _origin(store: CheckpointStore, chain: Chain) -> Origin:
+    """Return the state to begin with: that of the base, verified; or else, of a beginning, the model's own."""
+    beginning = chain.beginning
+    try:
+        if chain.base == chain.number and beginning is not None:  # its own files would prove nothing
+            return Origin(positions=positions_after(beginning))
+        parts = store.load_verified(chain.base).parts
+    except (MissingCheckpointError, CorruptError) as error:
+        if beginning is not None:
+            return Origin(positions=positions_after(beginning))
+        raise NotRebuildableError(
+            f"the journal begins after checkpoint {chain.base}, which has to be there to begin with: {error}"
+        ) from error
+    ledger, progress = Ledger(), Progress()
+    ledger.restore(parts[NAME])
+    progress.restore(parts[progress.name])
+    return Origin(positions=ledger.positions(), turn=progress.turn, parts=parts)
+
+
+def _remarks(loaded: Loaded, chain: Chain) -> list[str]:
+    """Raise where model.py has changed; return which versions have."""
+    now = provenance_of(loaded, None)
+    for segment in chain.segments():
+        if segment.model_sha256 not in {None, now["model_sha256"]}:
+            raise NotRebuildableError(
+                f"checkpoint {segment.number} was learnt by another {loaded.settings.model.build.file.name} (SHA-256 "
+                f"{str(segment.model_sha256)[:12]}): bring that one back, or rebuild a checkpoint before it"
+            )
+    then = chain.last.versions
+    return [
+        f"checkpoint {chain.number} was learnt with {name} {then[name]}, and this is {now[name]}: the bits may differ"
+        for name in then
+        if then[name] != now[name]
+    ]
+
+
+def _published(store: CheckpointStore, chain: Chain) -> tuple[str, list[str]]:
+    """Return with what the checkpoint is compared, and what is wrong with its files.
+
+    CorruptError where sound files are not those of the journal.
+    """
+    try:
+        manifest = store.load_verified(chain.number, keep=()).manifest
+    except MissingCheckpointError:
+        return "the journal", []
+    except CorruptError as error:
+        return "the journal", [f"{error}; it is compared by the hashes that the journal has"]
+    said = {name: facts.sha256 for name, facts in manifest.files.items() if name != f"{NAME}.json"}
+    if said != dict(chain.last.files):
+        raise CorruptError(f"the manifest of checkpoint {chain.number} and the journal name other hashes")
+    return "its files", []

@@ -1,0 +1,129 @@
+"""Relearning: the blocks that a journal has recorded, learnt once more into the state of an older checkpoint.
+
+The same compiled call learns them, through the same code as a trainer's (`training/trainer/learning.py`), and a block
+that was searched for culprits then is searched again. So the state has the same bits, or the difference is found at the
+first checkpoint on the way that has others.
+
+Owns the state. Nothing is written. Runs on the caller's thread.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from consumers.records import Partition
+from pipelines.blocks import Delivery
+from training.checkpoints.part_files import digests
+from training.checkpoints.parts import PartState
+from training.errors import RebuiltOtherwiseError, StepError
+from training.history.journal import Segment, ledger_digest
+from training.history.journal_blocks import RecordedBlock
+from training.ledger.interventions import Interventions
+from training.ledger.ledger import Ledger
+from training.model.hyperparameters import HyperparameterOptions
+from training.model.learner import Learner
+from training.recovery.crash_guard import leave_no_record
+from training.recovery.step_errors import BlockRaised, StepErrorOptions
+from training.stream import BlockStream
+from training.telemetry.live_metrics import LiveMetrics
+from training.telemetry.meter import Meter
+from training.telemetry.phases import Phase, Phases
+from training.trainer.dependencies import TrainerOptions, TrainerReports
+from training.trainer.learning import Learning, LearningParts
+from training.trainer.save_figures import SaveFigures
+from training.trainer.state import TrainerState, release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relearnt:
+    """The state at a checkpoint on the way."""
+
+    differing: tuple[str, ...]
+    """The files that have other bits than the checkpoint's; `ledger` stands for what it says of records."""
+    parts: Mapping[str, PartState]
+    """Copies, to be released."""
+
+
+class Relearning:
+    """A state that learns recorded blocks."""
+
+    def __init__(self, learner: Learner, live: LiveMetrics, options: HyperparameterOptions) -> None:
+        self.ledger = Ledger()
+        self._learner = learner
+        self._state = TrainerState(learner, self.ledger, live, options)
+        figures, phases = SaveFigures(self._state), Phases()
+        phases.enter(Phase.RESTORING)
+        self._learning = Learning(
+            LearningParts(learner=learner, ledger=self.ledger, figures=figures, in_flight=leave_no_record),
+            TrainerReports(phases=phases, meter=Meter(time.monotonic), live=live, on_refused=_ignore),
+            TrainerOptions(clock=time.monotonic, wall=time.time, step_errors=StepErrorOptions(exact=True)),
+            newest=lambda: 0,
+        )
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation of the blocks that it learns."""
+        return self.ledger.incarnation
+
+    def begin(self, number: int, parts: Mapping[str, PartState]) -> None:
+        """Begin with the state of this checkpoint."""
+        self._state.restore(self._state.fitting(number, parts))
+        self._open()
+
+    def begin_anew(self, positions: Mapping[Partition, int]) -> None:
+        """Begin with the weights that the model was built with, at these offsets."""
+        for partition, offset in positions.items():
+            self.ledger.join(partition, offset)
+        self._open()
+
+    def follow(self, segment: Segment) -> None:
+        """Take over the interventions of a segment that is a rewind or a skip."""
+        if segment.orders is not None:
+            self.ledger.follow(Interventions.of_facts(segment.orders))
+
+    def learn(self, delivery: Delivery, recorded: RecordedBlock, name: str, stream: BlockStream) -> None:
+        """Learn one block as it was learnt then; RebuiltOtherwiseError where that comes out otherwise."""
+        before = self._learning.learnt
+        if recorded.searched and not recorded.bypassed:
+            self._learning.steps.search(delivery.facts.spans)
+        try:
+            self._learning.learn(delivery, stream)
+        except (BlockRaised, StepError) as error:
+            raise RebuiltOtherwiseError(f"{name} raises now, and did not then: {error}") from error
+        refused = delivery.facts.rows - (self._learning.learnt - before)
+        if refused != recorded.refused:
+            raise RebuiltOtherwiseError(
+                f"of {name} {refused} rows are set aside by the call now, and {recorded.refused} were then"
+            )
+
+    def compared(self, segment: Segment) -> Relearnt:
+        """Compare the state with the checkpoint that a segment has recorded, by the hashes of its files."""
+        parts = self._state.snapshot()
+        found = {**digests(parts), "ledger": ledger_digest(parts[self.ledger.name].facts)}
+        witness = _without_unseen(parts[self._learner.witness.name])
+        # Before its first incarnation a run's witness names no partition; afterwards also those that it has not seen.
+        found |= {
+            name: sha
+            for name, sha in digests({self._learner.witness.name: witness}).items()
+            if sha == segment.files.get(name)
+        }
+        expected = {**segment.files, "ledger": segment.ledger_sha256}
+        del found["ledger.json"]
+        names = sorted(found.keys() | expected.keys())
+        return Relearnt(differing=tuple(n for n in names if found.get(n) != expected.get(n)), parts=parts)
+
+    def _open(self) -> None:
+        self.ledger.begin_incarnation()
+        self._learner.witness.lay(self.ledger.positions())
+
+
+def _without_unseen(witness: PartState) -> PartState:
+    """Return the rows of the partitions of which any offset was seen."""
+    return PartState(facts={name: row for name, row in witness.facts.items() if any(row)})
+
+
+def _ignore(*_refused: object) -> None:
+    """Do nothing: what was set aside then has its dead letter."""
+
+
+__all__ = ["Relearning", "Relearnt", "release"]
