@@ -32,7 +32,7 @@ _BEFORE, _A_KILL = 8_000, 1_500
 _MOST_CALLS = 9
 _IMPORTS_S = 2.0
 """A forked start is quicker than a cold one by more than this."""
-_REPEATED = tuple(name for name in NAMES if name.startswith(("call.", "save.", "commit.")))
+_REPEATED = tuple(name for name in NAMES if name.startswith(("call.", "save.", "journal.", "commit.")))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,10 +115,11 @@ def difference(one: Statement, other: Statement) -> float:
         return float("inf")
     if not any("seed" in key for key in one.arrays):
         raise UnprovenError("the model draws no random numbers, so nothing is shown of those")
-    return max(_apart(one.arrays[key], other.arrays[key]) for key in one.arrays)
+    return max(apart(one.arrays[key], other.arrays[key]) for key in one.arrays)
 
 
-def _apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+def apart(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    """Return the largest difference of any number of two arrays; infinite where they cannot be compared."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return float("inf")
     if one.tobytes() == other.tobytes():

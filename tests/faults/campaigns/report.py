@@ -30,6 +30,7 @@ MEANINGS: Mapping[str, str] = {
     "archive_missing": "offsets that no shard of the archive has",
     "archive_twice": "offsets that two shards have",
     "handover_max_difference": "archive to Kafka: greatest difference of any weight to a run from Kafka alone",
+    "rebuild_max_difference": "checkpoints rebuilt from their records: greatest difference of any weight",
     "rows_passed": f"rows of the matrix that passed, of {len(ROWS)}",
     "rows_skipped": "rows that this machine cannot show",
     "rto_p50_s": "restart to the first new call, median, s",

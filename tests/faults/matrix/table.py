@@ -33,4 +33,5 @@ ROWS: Mapping[int, str] = {
     31: "a worker of a group killed, stopped, drained; the chief; all",
     32: "the archiver killed, its disk full, its topic created again",
     33: "offsets that Kafka has removed and the archive has",
+    34: "a checkpoint made again of its records, after kills, a rewind and a skip",
 }

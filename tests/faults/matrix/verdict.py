@@ -44,6 +44,7 @@ class Evidence:
     group: Told = field(default_factory=dict)
     archive: Told = field(default_factory=dict)
     handover: Told = field(default_factory=dict)
+    rebuild: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -78,6 +79,7 @@ class Evidence:
             "archive_missing": self.archive.get("missing"),
             "archive_twice": self.archive.get("twice"),
             "handover_max_difference": self.handover.get("max_weight_difference"),
+            "rebuild_max_difference": self.rebuild.get("max_weight_difference"),
             "rows_passed": outcomes.count("passed"),
             "rows_skipped": outcomes.count("skipped"),
             "rto_p50_s": self.kills.get("rto_s", NONE).get("p50"),
@@ -96,11 +98,12 @@ class Evidence:
             "group": (self.group, ("lost", "learnt_twice")),
             "archive": (self.archive, ("missing", "twice", "changed", "damaged", "left_over")),
             "handover": (self.handover, ("max_weight_difference",)),
+            "rebuild": (self.rebuild, ("max_weight_difference",)),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():
             yield from (f"{name}: {key} is {told[key]}, and must be 0" for key in keys if told.get(key))
-        for name in ("kills", "deterministic", "terms", "group", "archive", "handover", "soak"):
+        for name in ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "soak"):
             told = getattr(self, name)
             if told.get("kept") is False:
                 yield f"{name}: it did not keep what is promised: {told.get('broken', 'see its figures')}"

@@ -52,7 +52,10 @@ _SERVER = "tests/app/api/test_server.py"
 _ARCHIVE = "tests/integration/test_archive.py"
 _REPLAY = "tests/integration/test_archive_source.py"
 _SHARDS = "tests/consumers/archive/test_shards.py"
+_JOURNAL = "tests/training/history/test_journal.py"
+_REBUILD = "tests/faults/test_rebuild.py"
 
+_REBUILT = f"{_REBUILD}::test_checkpoints_of_a_run_with_kills_a_rewind_and_a_skip_are_rebuilt_to_the_bit"
 _IN_A_WINDOW = f"{_CRASHES}::test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one"
 _AROUND_A_REWIND = f"{_REWIND}::test_a_kill_around_a_rewind_restarts_on_the_timeline_that_was_last_published"
 _WHILE_LEARNING = f"{_STOP}::test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again"
@@ -637,5 +640,35 @@ TEETH = (
         text="        if settled is not None and not await asyncio.to_thread(replay.recognises, settled):",
         instead="        if settled is not None and start < 0:",
         test=f"{_REPLAY}::test_an_archive_of_another_topic_of_the_same_name_is_not_read",
+    ),
+    Tooth(
+        row=34,
+        missing="A segment whose checkpoint was never published counts.",
+        file="training/history/journal.py",
+        text=" and not terms.fences(term, segment.number)",
+        test=f"{_JOURNAL}::test_a_segment_whose_checkpoint_was_never_published_is_fenced_by_the_next_writer",
+    ),
+    Tooth(
+        row=34,
+        missing="What a full disk has left of a segment stays in the journal.",
+        file="training/history/journal.py",
+        text="        os.ftruncate(handle, at)  # what a failure before could not take back\n",
+        instead="        at = os.fstat(handle).st_size\n",
+        test=f"{_JOURNAL}::test_what_a_full_disk_has_left_half_written_is_taken_back",
+    ),
+    Tooth(
+        row=34,
+        missing="The blocks of a save that failed are not in the next segment.",
+        file="training/history/journal_blocks.py",
+        text="        return bytes(self._raw)",
+        instead="        raw = bytes(self._raw)\n        self._raw.clear()\n        return raw",
+        test=_REBUILT,
+    ),
+    Tooth(
+        row=34,
+        missing="A rebuilt block begins with any partition.",
+        file="pipelines/recorded_feed.py",
+        text="start=planned.turn, ",
+        test=_REBUILT,
     ),
 )
