@@ -14,8 +14,9 @@ from app.service.native_log import load_tensorflow
 from app.settings import Loaded
 from app.settings.environment import require_tensorflow_backend
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
+from app.tools.pretrain.topic_range import TopicRange
 from consumers.errors import ConfigError
-from consumers.kafka.positions import Offsets, parse_start
+from consumers.kafka.positions import Offsets, parse_start, parse_until
 from consumers.suggested_command import suggested_command
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ def pretrain(
         typer.Argument(metavar="[FILES]", help="TFRecord files of tf.train.Example; default: the archive's shards."),
     ] = None,
     file: ConfigFile = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Read the topic from here instead: earliest, an age as in -7d, a time, or offsets."
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="With --from: up to here, and live from here; default: now.", metavar="TEXT")
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="How often all rows are learnt.")] = 1,
     validation: Annotated[
         str | None,
@@ -53,21 +63,21 @@ def pretrain(
         str | None,
         typer.Option(
             metavar="OFFSETS",
-            help="Where to learn live from, as in clicks:0=123; default: the archive's end, or kafka.start.",
+            help="Where to learn live from, as in clicks:0=123; default: the end of what was read, or kafka.start.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train the model on the archive or on files, and publish it as checkpoint 0 of a live model.
+    """Train the model on the archive, a range of the topics, or files, and publish it as checkpoint 0 of a live model.
 
-    `millrace run` then goes on from there: after an archive from the very offset at which it ends. Nothing is kept of a
-    training that does not reach its end. Example: millrace pretrain -c clicks.yaml --epochs 3 --patience 1
+    `millrace run` then goes on from there: after an archive or a range from the very offset at which it ends. Nothing
+    is kept of a training that does not reach its end. Example: millrace pretrain -c clicks.yaml --epochs 3 --patience 1
     """
     require_tensorflow_backend()
     found = loaded(file)
     share = None if validation is None else _share(validation)
     begin = None if position is None else _offsets(position)
-    source = from_files(files) if files else _archive(found)
+    source = source_of(found, files or [], start, until)
     configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     load_tensorflow()
     # These load TensorFlow.
@@ -95,10 +105,24 @@ def pretrain(
     typer.echo(f"go on by `{suggested_command('run')}`")
 
 
+def source_of(found: Loaded, files: list[Path], start: str | None, until: str | None) -> ShardSource | TopicRange:
+    """Return what the command line names: files, a range of the topics, or else the archive."""
+    if start is not None:
+        if files:
+            raise typer.BadParameter("name files, or a range of the topics", param_hint="--from")
+        return TopicRange(start=parse_start(start), until=parse_until(until or "now"))
+    if until is not None:
+        raise typer.BadParameter("it ends a range of the topics; say by --from where it begins", param_hint="--until")
+    return from_files(files) if files else _archive(found)
+
+
 def _archive(found: Loaded) -> ShardSource:
     path = found.settings.archive.path
     if path is None:
-        raise ConfigError("archive.path: the settings name no archive; write its folder there, or name TFRecord files")
+        raise ConfigError(
+            "archive.path: the settings name no archive; write its folder there, or name TFRecord files, or say by "
+            "--from where a range of the topics begins"
+        )
     return from_archive(path, found.settings.kafka.topics)
 
 

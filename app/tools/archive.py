@@ -21,6 +21,7 @@ from consumers.archive.archiver import ArchiveOptions, Archiver
 from consumers.archive.shards import Shard, listing, next_offsets
 from consumers.error_texts import first_clause
 from consumers.errors import ConfigError, DataLossError, HandoffBroken, HandoffEmpty, HandoffEnded, MillraceError
+from consumers.fingerprints import Fingerprint
 from consumers.handoff import Handoff, ReceiveEnd
 from consumers.kafka.positions import Earliest, Until
 from consumers.kafka.source import KafkaSource
@@ -34,8 +35,19 @@ _TICK_S = 0.5
 _ROOM_RETRY_S = 1.0
 _REPEAT_S = 60.0
 """How often the log repeats that the disk is full, or that Kafka is away."""
-_HANDOFF_SHARE, _SHARDS_SHARE = 0.35, 0.45
+HANDOFF_SHARE, SHARDS_SHARE = 0.35, 0.45
 """Portions of the memory limit; the client's buffers and what arrow makes of a piece get the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """What of the topics is archived."""
+
+    positions: Mapping[Partition, int]
+    ends: Mapping[Partition, int] | None
+    """The offset before which each partition ends; None goes on."""
+    fingerprints: Mapping[Partition, Fingerprint | None]
+    """The last record before each position, of the partitions that have one."""
 
 
 class GivenUpError(MillraceError, RuntimeError):
@@ -73,19 +85,31 @@ def _run(
     settings: Settings, source: KafkaSource, shards: list[Shard], until: Until | None, asked: threading.Event
 ) -> None:
     positions = {**source.resolve_start(Earliest()), **next_offsets(shards)}
-    ends = None if until is None else source.resolve_until(until)
-    handoff = Handoff(capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(positions)))
+    extent = Extent(
+        positions=positions,
+        ends=None if until is None else source.resolve_until(until),
+        fingerprints={shard.partition: shard.fingerprint for shard in shards},
+    )
     archiver = Archiver(_options(settings), _FullDisk(archive_folder(settings), asked).wait)
-    with closing(handoff):
-        fingerprints = {shard.partition: shard.fingerprint for shard in shards}
-        source.begin(1, positions, handoff, ends, fingerprints)
-        log.info("archiving %s from %s", ", ".join(settings.kafka.topics), _listed(positions))
+    try:
+        fill(archiver, source, extent, settings.memory.limit, asked)
+    except HandoffBroken as broken:
+        raise _explained(broken, archive_folder(settings)) from broken
+
+
+def fill(archiver: Archiver, source: KafkaSource, extent: Extent, memory_limit: int, asked: threading.Event) -> None:
+    """Archive an extent of the topics, or until `asked` is set; whatever ends it, no shard stays open."""
+    partitions = max(1, len(extent.positions))
+    with closing(Handoff(capacity_bytes=int(memory_limit * HANDOFF_SHARE), partitions=partitions)) as handoff:
+        source.begin(1, extent.positions, handoff, extent.ends, extent.fingerprints)
+        topics = sorted({partition.topic for partition in extent.positions})
+        log.info("archiving %s from %s", ", ".join(topics), _listed(extent.positions))
         try:
             _receive(handoff, archiver, _Outages(source), asked)
             archiver.close_all()
-        except HandoffBroken as broken:
+        except HandoffBroken:
             archiver.close_all()
-            raise _explained(broken, archive_folder(settings)) from broken
+            raise
         finally:
             if given_up := archiver.abandon_all():
                 log.warning("%d records are in no closed shard: the next start reads them from Kafka again", given_up)
@@ -112,7 +136,7 @@ def _options(settings: Settings) -> ArchiveOptions:
         format=archive.format,
         shard_bytes=archive.shard_size,
         shard_age_s=archive.shard_age,
-        memory_bytes=int(settings.memory.limit * _SHARDS_SHARE),
+        memory_bytes=int(settings.memory.limit * SHARDS_SHARE),
     )
 
 

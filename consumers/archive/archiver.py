@@ -7,6 +7,7 @@ with `abandon_all`: then what was collected since the last closed shards is not 
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class ArchiveOptions:
     """A shard is closed when its file has this many bytes."""
     shard_age_s: float
     """A shard is closed this many seconds after its first record came."""
+    shard_records: int | None = None
+    """A shard is closed when it has about this many records; None closes none for their number."""
     memory_bytes: int
     """Most bytes of records that all open shards collect before they write them."""
 
@@ -62,6 +65,7 @@ class Archiver:
     ) -> None:
         self.totals = ArchiveTotals()
         self._options, self._wait_for_room, self._clock = options, wait_for_room, clock
+        self._most_records = math.inf if options.shard_records is None else options.shard_records
         self._open: dict[Partition, _Open] = {}
 
     def add(self, chunk: Chunk) -> None:
@@ -79,7 +83,7 @@ class Archiver:
             held.since = self._clock()
         held.shard.add(chunk)
         self._write(held.shard)
-        if held.shard.size >= self._options.shard_bytes:
+        if held.shard.size >= self._options.shard_bytes or held.shard.records >= self._most_records:
             self._close(chunk.partition)
 
     def close_aged(self) -> None:

@@ -95,3 +95,67 @@ def test_a_kill_leaves_a_whole_checkpoint_or_none(
         return
     assert pretrain(made, *paths).returncode == 0
     assert shelf.statement(0).ids[PRETRAINED][0] == (FILES - 1) * ROWS
+
+
+def test_a_range_of_the_topic_is_learnt_whole_and_live_goes_on_at_its_end(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    topic = stream(2)
+    topic.write(900)
+    made = project(topic)
+    ends = [len(verdicts) for verdicts in topic.verdicts]
+    begin, end = ({number: length * part // 3 for number, length in enumerate(ends)} for part in (1, 2))
+    named = [",".join(f"{topic.name}:{number}={at}" for number, at in each.items()) for each in (begin, end)]
+    command = ["--from", named[0], "--until", named[1], "--epochs", str(EPOCHS), "--validation", "0", "--json"]
+    assert pretrain(made, *command, failpoints="start.before_zero=kill").returncode == -9
+    assert (made.folder.root / "range").stat().st_mode & 0o077 == 0, "records are nobody else's to read"
+    done = pretrain(made, *command)
+    assert done.returncode == 0, done.stderr
+    assert not (made.folder.root / "range").exists(), "neither what was read nor what the killed one has left"
+    zero = Shelf(made.folder).statement(0)
+    assert zero.positions == end
+    for number, first in begin.items():
+        assert zero.ids[number] == sums(range(first, end[number]), EPOCHS)
+
+    with Run(made, "--until", "now") as run:
+        run.finish()
+    last = Shelf(made.folder).newest()
+    assert last is not None
+    assert last.positions == dict(enumerate(ends))
+    for number in begin:
+        assert last.ids[number] == added(zero.ids[number], sums(range(end[number], ends[number])))
+
+
+def sums(ids: range, times: int = 1) -> tuple[int, int, int]:
+    """Return what the model has counted that learnt these ids so often."""
+    return times * len(ids), times * sum(ids), times * sum(i * i for i in ids)
+
+
+def added(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def test_an_archived_topic_is_learnt_live_from_the_exact_end_of_its_archive(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    topic = stream(2)
+    made = project(topic, archive={"path": "./archive"})
+    for records in (300, 200):
+        topic.write(records)
+        archived = run_forked(["archive", "-c", str(made.config), "--until", "now"], cwd=made.path, env=os.environ)
+        assert archived.returncode == 0, archived.stderr
+    topic.write(150)
+    done = pretrain(made, "--epochs", str(EPOCHS), "--validation", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    zero = Shelf(made.folder).statement(0)
+    assert zero.positions == {0: 500, 1: 500}
+    for number, end in zero.positions.items():
+        assert zero.ids[number] == sums(range(end), EPOCHS)
+
+    with Run(made, "--until", "now") as run:
+        run.finish()
+    last = Shelf(made.folder).newest()
+    assert last is not None
+    assert last.positions == {0: 650, 1: 650}
+    for number, end in last.positions.items():
+        assert last.ids[number] == added(zero.ids[number], sums(range(zero.positions[number], end)))

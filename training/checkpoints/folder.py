@@ -8,6 +8,7 @@
         lock.0000000007             held by the writer of term 7, which touches it every 2 s
         starts/0000000007           what the writer of term 7 has in flight, for the process that starts after its death
         journal/0000000007          what the writer of term 7 has published in deterministic mode, block by block
+        range/                      while a range of the topics is pretrained on: its records
         sample.json                 some records of the topic, decoded, to try the model on; readable by its owner only
 
 The lineage is stored twice: in the manifest, and as `parent-0000000041.term-0000000007` (or `parent-none.…`), an empty

@@ -23,6 +23,7 @@ from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
 from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks, validation_blocks
 from app.tools.pretrain.shard_sources import ShardSource, split
+from app.tools.pretrain.topic_range import TopicRange, at_hand
 from consumers.errors import ConfigError, DataLossError
 from consumers.kafka.positions import Offsets
 from consumers.kafka.source import KafkaSource
@@ -89,15 +90,15 @@ class _Beginning:
     """The cluster's id, where Kafka was asked."""
 
 
-def pretrain(loaded: Loaded, source: ShardSource, options: PretrainOptions, report: PretrainReport) -> Result:
+def pretrain(
+    loaded: Loaded, source: ShardSource | TopicRange, options: PretrainOptions, report: PretrainReport
+) -> Result:
     """Train on the source, and publish checkpoint 0; raise MillraceError where either cannot be done."""
     settings = loaded.settings
-    training, validation = split(source, options.validation)
     require_unused(options.inputs)
-    with _taken(settings) as lease:  # (1)
-        store = CheckpointStore(lease.folder, lease, StoreOptions(keep=keep_policy(settings)))
-        _require_empty(store)  # (2)
-        beginning = _beginning(settings, source, options.position)  # (3)
+    with _taken(settings) as (lease, store), at_hand(source, settings, lease.folder.root / "range") as shards:  # (1, 2)
+        training, validation = split(shards, options.validation)
+        beginning = _beginning(settings, shards, options.position)  # (3)
         report.dealt(training, validation)
         refusals = Refusals()
         reader = reader_of(training, settings, refusals)
@@ -118,14 +119,17 @@ def pretrain(loaded: Loaded, source: ShardSource, options: PretrainOptions, repo
 
 
 @contextmanager
-def _taken(settings: Settings) -> Iterator[FolderLease]:
+def _taken(settings: Settings) -> Iterator[tuple[FolderLease, CheckpointStore]]:
+    """Hold the folder of the checkpoints, in which there must be none."""
     lease = FolderLease.acquire(
         Folder(settings.checkpoints.path / settings.name),
         f"millrace pretrain {settings.name}",
         make_room=partial(remove_some, settings),
     )
     try:
-        yield lease
+        store = CheckpointStore(lease.folder, lease, StoreOptions(keep=keep_policy(settings)))
+        _require_empty(store)
+        yield lease, store
     finally:
         lease.release()
 

@@ -62,10 +62,10 @@ def from_files(paths: Sequence[Path]) -> ShardSource:
     return ShardSource(what="TFRecord files", shards=shards)
 
 
-def from_archive(folder: Path, topics: Sequence[str]) -> ShardSource:
-    """Return an archive's shards of these topics, by the time of their newest record."""
+def from_archive(folder: Path, topics: Sequence[str], *, whole: bool = True) -> ShardSource:
+    """Return an archive's shards of these topics, by the time of their newest record; `whole` refuses gaps."""
     found = [shard for shard in listing(folder) if shard.partition.topic in topics]
-    for before, after in pairwise(found):
+    for before, after in pairwise(found if whole else ()):
         if before.partition == after.partition and before.next_offset != after.first:
             raise ConfigError(
                 f"the archive {folder} lacks the offsets {before.next_offset} to {after.first - 1} of "

@@ -9,12 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
+from app.cli.pretrain import source_of
 from app.settings import load, to_schema
 from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
+from app.tools.pretrain.topic_range import TopicRange, require_range
 from consumers.archive.shards import Format
 from consumers.errors import ConfigError
+from consumers.kafka.positions import Ago, Now
 from consumers.records import Partition
 from pipelines.visits import CountedShard, Refusals, Visits
 from tests.consumers.archive import records
@@ -107,3 +111,28 @@ def test_a_folder_for_the_cache_that_holds_anything_is_refused(tmp_path: Path) -
     (tmp_path / "epoch.index").touch()
     with pytest.raises(ConfigError, match="is not an empty folder"):
         require_unused(InputOptions(cache=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("files", "start", "until", "complaint"),
+    [
+        ([Path("a.tfrecord")], "-7d", None, "name files, or a range"),
+        ([], None, "now", "say by --from where it begins"),
+    ],
+)
+def test_files_and_a_range_are_refused_and_so_is_a_range_without_a_beginning(
+    files: list[Path], start: str | None, until: str | None, complaint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "clicks.yaml").write_text(json.dumps(CONFIG))
+    found = load(tmp_path / "clicks.yaml", {})
+    with pytest.raises(typer.BadParameter, match=complaint):
+        source_of(found, files, start, until)
+    assert source_of(found, [], "-7d", None) == TopicRange(start=Ago(7 * 86400), until=Now())
+
+
+@pytest.mark.parametrize(("end", "complaint"), [(9, "--until is before --from"), (31, "names offset 31")])
+def test_a_range_that_ends_before_it_begins_or_behind_the_last_record_is_refused(end: int, complaint: str) -> None:
+    clicks = records.CLICKS
+    with pytest.raises(ConfigError, match=complaint):
+        require_range({clicks: 10}, {clicks: end}, {clicks: 30})
+    require_range({clicks: 10}, {clicks: 10}, {clicks: 30})

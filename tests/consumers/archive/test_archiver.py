@@ -32,8 +32,11 @@ def options(folder: Path, **changed: int) -> ArchiveOptions:
     return ArchiveOptions(folder=folder, format="parquet", **{**defaults, **changed})
 
 
-def test_a_shard_is_closed_at_its_size_and_the_next_one_begins_there(tmp_path: Path) -> None:
-    archiver = Archiver(options(tmp_path, shard_bytes=1, memory_bytes=1), never)
+@pytest.mark.parametrize(
+    "most", [{"shard_bytes": 1, "memory_bytes": 1}, {"shard_records": 10}], ids=["size", "records"]
+)
+def test_a_shard_is_closed_when_it_is_full_and_the_next_one_begins_there(most: dict[str, int], tmp_path: Path) -> None:
+    archiver = Archiver(options(tmp_path, **most), never)
     for start in (0, 10, 20):
         archiver.add(chunk(start, start + 10))
     assert [(shard.first, shard.next_offset) for shard in listing(tmp_path)] == [(0, 10), (10, 20), (20, 30)]
