@@ -7,7 +7,7 @@ writes on request, or continuously at a rate until it is stopped; what was ackno
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from random import Random
@@ -75,11 +75,11 @@ class SingleWriter:
         """Write `records` to each partition, and return when the broker has them."""
         self._loop.run(self._write(records, draws or self._draws), _WITHIN_S)
 
-    def flow(self, records_per_s: float) -> None:
-        """Write continuously, spread over the partitions, until `still`."""
+    def flow(self, records_per_s: float, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Write continuously, spread over the partitions, while more is wanted, until `still`."""
         assert self._flow is None
         self._flowing = True
-        self._flow = self._loop.submit(self._keep_writing(records_per_s))
+        self._flow = self._loop.submit(self._keep_writing(records_per_s, wanted))
 
     def still(self) -> None:
         """End the flow; return when all its records are acknowledged, and raise what went wrong with it."""
@@ -109,10 +109,10 @@ class SingleWriter:
         self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, max_batch_size=1024 * 1024)
         await self._producer.start()
 
-    async def _keep_writing(self, records_per_s: float) -> None:
+    async def _keep_writing(self, records_per_s: float, wanted: Callable[[], bool]) -> None:
         share = max(1, int(records_per_s * _TURN_S / self.partitions))
         while self._flowing:
-            await asyncio.gather(self._write(share, self._draws), asyncio.sleep(_TURN_S))
+            await asyncio.gather(self._write(share if wanted() else 0, self._draws), asyncio.sleep(_TURN_S))
 
     async def _write(self, records: int, draws: Draws) -> None:
         for first in range(0, records, _MOST_AT_ONCE):

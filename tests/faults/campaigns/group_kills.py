@@ -10,11 +10,13 @@ without it a local one is started.
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,14 +33,26 @@ from training.ledger.offset_checksum import Evidence
 PARTITIONS = 4
 _POISON = Mixture(share=0.004, kinds=QUIET)
 _RECORDS_PER_S = 400.0
+_MOST_AHEAD = 4000
+"""Records that the writer is ahead of the newest checkpoint."""
 _BATCH = 48
 _TIMEOUT = "60s"
 
 
 def wage(
-    bootstrap: str, folder: Path, *, kills: int, workers: Sequence[int], seed: int, on_strike: OnStrike
+    bootstrap: str,
+    folder: Path,
+    *,
+    kills: int,
+    workers: Sequence[int],
+    seed: int,
+    on_strike: OnStrike,
+    strike_s: float = math.inf,
 ) -> Figures:
-    """Carry a deck of so many kills out, drain the topic, and compare what was learnt with what was written."""
+    """Carry a deck of so many kills out, drain the topic, and compare what was learnt with what was written.
+
+    A group is struck no more after `strike_s` seconds, however many are left of its portion of the deck.
+    """
     began = time.monotonic()
     figures, random, stream = Figures(seed=seed), Random(seed), Spiked(_POISON)
     strikes = deck(random, kills)
@@ -50,21 +64,26 @@ def wage(
     }
     with Topic(bootstrap, f"group-{uuid.uuid4().hex[:8]}", PARTITIONS, stream, seed) as topic:
         topic.write(500)
-        topic.flow(_RECORDS_PER_S)
         for number, size in enumerate(workers):
             share = len(strikes) // several if several else 0
             with GroupOfProcesses(folder, topic, size, timeout=_TIMEOUT, **sections) as group:
+                topic.flow(_RECORDS_PER_S, partial(_is_wanted, topic, group))
                 if size > 1:
                     several -= 1
                     dealt, strikes = strikes[:share], strikes[share:]
-                    Striking(group, topic, stream, random, figures, on_strike).strike_all(dealt)
+                    Striking(group, topic, stream, random, figures, on_strike).strike_all(dealt, strike_s)
+                topic.still()
                 if number == len(workers) - 1:
-                    topic.still()
                     group.wait_until(lambda: group.settled() == topic.records, "all is learnt")
                     _compare(group, topic, figures)
                 figures.checkpoints += group.assert_sound()
     figures.seconds = time.monotonic() - began
     return figures
+
+
+def _is_wanted(topic: Topic, group: GroupOfProcesses) -> bool:
+    """Return whether the group is about to have learnt all: a slow machine is not to have a topic without end."""
+    return topic.records - group.last_settled < _MOST_AHEAD
 
 
 def _compare(group: GroupOfProcesses, topic: Topic, figures: Figures) -> None:
@@ -86,6 +105,7 @@ def main() -> None:
     """Read the options, kill, print."""
     parser = argparse.ArgumentParser(description="Kill the workers of a group again and again.")
     parser.add_argument("--kills", type=int, default=60, help="how many, in all")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="strike each number of workers no longer")
     parser.add_argument("--workers", default="2,3,1", help="the numbers of workers, one after the other")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the faults and the records")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
@@ -100,7 +120,15 @@ def main() -> None:
         broker(options.bootstrap, Path(folder)) as bootstrap,
     ):
         there = Path(folder) / "group"
-        found = wage(bootstrap, there, kills=options.kills, workers=workers, seed=options.seed, on_strike=say)
+        found = wage(
+            bootstrap,
+            there,
+            kills=options.kills,
+            workers=workers,
+            seed=options.seed,
+            on_strike=say,
+            strike_s=60 * options.minutes,
+        )
     print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
     sys.exit(int(not found.kept))
 

@@ -1,6 +1,7 @@
 """Carries the strikes of a deck out on a group of real processes, and counts what came of them."""
 
 import http.client
+import math
 import os
 import signal
 import time
@@ -27,7 +28,7 @@ _STOPPED_S, _BRIEFLY_S = 15.0, 3.0
 """Longer than the others take to give up a member that stands still, and shorter."""
 _COMING_BACK_S = 8.0
 """About as long as a member takes from its start to its first call."""
-_REACHED_WITHIN_S = 150.0
+_REACHED_WITHIN_S = 400.0
 """A member that has not come to its failpoint by then will not."""
 _BACK = 5
 """How many checkpoints a rewind goes back, where there are as many: what is learnt again takes time."""
@@ -110,21 +111,22 @@ class Striking:
         self._armed: list[tuple[Run, Strike]] = []
         """Processes that may still die at a failpoint."""
 
-    def strike_all(self, strikes: Iterable[Strike]) -> None:
-        """Carry the strikes out, one after the other; the group learns in between."""
-        learns = False
+    def strike_all(self, strikes: Iterable[Strike], within_s: float = math.inf) -> None:
+        """Carry the strikes out, one after the other, and begin none after so long; the group learns in between."""
+        learns, began = False, time.monotonic()
         for strike in strikes:
+            if time.monotonic() - began > within_s:
+                return
             if strike.kind is Kind.POINT and strike.opening is Opening.NONE:
                 self._at_point(strike)
                 continue
             if not learns:
-                self._learns(self._group.settled())
+                self._learns()
                 learns = True
-            at = self._group.settled()
             self._carry_out(strike)
-            began = time.monotonic()
-            self._learns(at)
-            self._figures.restart_s.append(round(time.monotonic() - began, 2))
+            struck = time.monotonic()
+            self._learns()
+            self._figures.restart_s.append(round(time.monotonic() - struck, 2))
             self._count_late_deaths()
 
     def _carry_out(self, strike: Strike) -> None:
@@ -154,8 +156,9 @@ class Striking:
             case Role.ALL:
                 return (0, *workers)
 
-    def _learns(self, before: int) -> None:
-        group = self._group
+    def _learns(self) -> None:
+        """Wait until the group learns from now on: whoever is dead is started again for that."""
+        group, before = self._group, self._group.settled()
         group.wait_until(lambda: group.settled() >= before + _PROGRESS, "the group learns")
         time.sleep(self._random.uniform(0.0, 1.5))
 
@@ -188,11 +191,11 @@ class Striking:
         briefly = strike.kind is Kind.STOP_BRIEFLY
         seconds = _BRIEFLY_S if briefly else _STOPPED_S
         (member,) = self._drawn(strike.role)
-        at, before = self._group.settled(), self._beginnings(but=member)
+        before = self._beginnings(but=member)
         os.kill(self._group.member(member).pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(self._group.member(member).pid, signal.SIGCONT)
-        self._learns(at)
+        self._learns()
         again = self._beginnings(but=member) > before
         self._figures.stops += 1
         self._figures.given_up += again and not briefly

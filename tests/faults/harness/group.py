@@ -14,6 +14,7 @@ from tests.faults.harness.topics import Topic
 from training.checkpoints.folder import Folder
 
 _WITHIN_S = 180.0
+_LOOK_EVERY_S = 1.0
 EMBEDDED = Path(__file__).with_name("embedded_model.py")
 """A model with an embedding; not imported here, as it loads TensorFlow."""
 
@@ -24,6 +25,8 @@ class WhatAGroupLearns:
     def __init__(self, topic: Topic, folder: Folder) -> None:
         self._topic = topic
         self.shelf = Shelf(folder)
+        self.last_settled = 0
+        """What `settled` returned last; any thread may read it."""
 
     def keep_running(self) -> None:
         """Start whoever has ended, as a kubelet does."""
@@ -38,12 +41,15 @@ class WhatAGroupLearns:
 
     def comes_true(self, condition: Callable[[], object], *, restart: bool = True, within_s: float = _WITHIN_S) -> bool:
         """Wait for a condition as `wait_until` does; return whether it came true in time."""
-        deadline = time.monotonic() + within_s
+        deadline, looked_at = time.monotonic() + within_s, 0.0
         while not condition():
             if time.monotonic() > deadline:
                 return False
             if restart:
                 self.keep_running()
+            if time.monotonic() > looked_at + _LOOK_EVERY_S:  # writers go by it, who must not run far ahead
+                self.settled()
+                looked_at = time.monotonic()
             time.sleep(0.1)
         return True
 
@@ -52,7 +58,8 @@ class WhatAGroupLearns:
         newest = None
         with contextlib.suppress(Exception):  # a folder in change
             newest = self.shelf.newest()
-        return 0 if newest is None else sum(newest.positions.values())
+        self.last_settled = 0 if newest is None else sum(newest.positions.values())
+        return self.last_settled
 
     def newest(self) -> Statement:
         """Return what the newest checkpoint states."""
