@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from app.cli.config_file import ConfigFile
-from app.cli.notes import note_alone
 from app.cli.options import Json, loaded
 from app.settings.environment import require_tensorflow_backend
 from app.tools.prove.campaign import Figures
+from app.tools.prove.group_kills import GroupKill
 from app.tools.prove.kills import KillMethod
 from app.tools.prove.prove import ProofResult
 from app.tools.prove.prove import prove as run_campaign
@@ -24,25 +24,31 @@ def prove(
     seed: Annotated[
         int | None, typer.Option(help="The seed of kills and records; default: another one each time.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="How many processes learn the model together; default: scale.workers."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Kill a trainer of your model again and again while it learns; show that no record is lost or learnt twice.
 
     Uses the local broker and records generated from your schema; Kafka and the checkpoints of the config are not
-    touched, and nothing is left behind. A kill takes about as long as a start. Example:
+    touched, and nothing is left behind. A kill takes about as long as a start. With several workers the whole group
+    runs on this machine, and the chief, others, or two at once are killed. Example:
     millrace prove -c clicks.yaml --kills 20
     """
     require_tensorflow_backend()
     found = loaded(file)
     require_file(found.settings.model.build.file)
     drawn = int(time.time()) if seed is None else seed
-    note_alone(found.settings.scale.workers, "one trainer alone is killed")
-    typer.echo(f"Starting a broker, then killing {found.settings.name} {kills} times (seed {drawn}).", err=True)
+    several = found.settings.scale.workers if workers is None else workers
+    whom = found.settings.name if several == 1 else f"the {several} workers of {found.settings.name}"
+    typer.echo(f"Starting a broker, then killing {whom} {kills} times (seed {drawn}).", err=True)
 
-    def report(fault: KillMethod, figures: Figures) -> None:
+    def report(fault: KillMethod | GroupKill, figures: Figures) -> None:
         typer.echo(f"kill {figures.kills} of {max(kills, figures.kills)}: {fault}", err=True)
 
-    proof = run_campaign(found.settings, kills=kills, seed=drawn, on_strike=report)
+    proof = run_campaign(found.settings, kills=kills, seed=drawn, on_strike=report, workers=several)
     typer.echo(json.dumps(_facts(proof), indent=2) if as_json else "\n".join(_lines(proof)))
     raise typer.Exit(int(not proof.kept))
 
@@ -68,7 +74,8 @@ def _lines(proof: ProofResult) -> Iterator[str]:
     yield f"  set aside {sum(proof.set_aside.values())}{f': {listed}' if listed else ''}"
     rto, replay = summary["rto_s"], summary["replay"]
     yield f"  restart to the first new call {rto['p50']:.1f} s (at most {rto['max']:.1f} s)"
-    yield f"  read again after a kill {replay['p50']:,.0f} records (at most {replay['max']:,.0f})"
+    if replay["n"]:
+        yield f"  read again after a kill {replay['p50']:,.0f} records (at most {replay['max']:,.0f})"
     if summary["unbalanced"]:
         yield f"  {summary['unbalanced']} partitions whose account DOES NOT add up"
     if summary["replay_beyond_bound"]:

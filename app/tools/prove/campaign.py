@@ -174,12 +174,7 @@ class Campaign:
         newest = self._shelf.newest()
         if newest is None:
             raise UnprovenError("a trainer that ended well has left no checkpoint")
-        positions = {partition: account.position for partition, account in newest.accounts.items()}
-        waiting, lost, twice = judged(expected(), positions, newest.testimonies, self._most_waiting)
-        self.figures.waiting += waiting
-        self.figures.lost += lost
-        self.figures.learnt_twice += twice
-        self.figures.unbalanced += sum(not account.balanced for account in newest.accounts.values())
+        take_in(self.figures, newest, expected, self._most_waiting)
         return newest
 
     def _remember(self, newest: Statement | None, *, learning: bool) -> None:
@@ -202,6 +197,16 @@ class Campaign:
         assert run.first_call_s is not None
         bound = self._pace.bound(settled - self._settled, run.age_s - run.first_call_s)
         self.figures.replay_beyond_bound += replayed > bound
+
+
+def take_in(figures: Figures, newest: Statement, expected: Expected, most_waiting: int) -> None:
+    """Compare the last checkpoint, which stands at the end of all topics, with what was written."""
+    positions = {partition: account.position for partition, account in newest.accounts.items()}
+    waiting, lost, twice = judged(expected(), positions, newest.testimonies, most_waiting)
+    figures.waiting += waiting
+    figures.lost += lost
+    figures.learnt_twice += twice
+    figures.unbalanced += sum(not account.balanced for account in newest.accounts.values())
 
 
 def judged(

@@ -1,12 +1,14 @@
 """Reads checkpoints without a trainer and without TensorFlow: which are good, and what they testify."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from consumers.errors import MillraceError
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import Manifest
@@ -84,6 +86,13 @@ class Shelf:
     def numbers(self) -> list[int]:
         """Return the numbers of all published checkpoints, without reading them."""
         return self._folder.numbers()
+
+    def settled(self) -> int:
+        """Return how many offsets the newest checkpoint has settled, by its manifest alone; 0 before the first."""
+        with suppress(MillraceError, OSError):  # it may be pruned meanwhile
+            for number in reversed(self.numbers()):
+                return sum(self._store.manifest(number).positions.values())
+        return 0
 
     def statement(self, number: int) -> Statement:
         """Load this checkpoint."""

@@ -1,13 +1,13 @@
-"""The proof on a user's model: its trainer is killed while it learns generated records from the local broker.
+"""The proof on a user's model: its trainer, or the workers of its group, are killed while they learn generated records.
 
-Everything lies in one temporary folder, which is removed at the end: broker, checkpoints, logs. The trainer must have
-learnt what was written, except what is in the dead letters; both are compared per partition with the weights' own
-witness.
+The records come from a local broker. Everything lies in one temporary folder, which is removed at the end: broker,
+checkpoints, logs. The trainer must have learnt what was written, except what is in the dead letters; both are compared
+per partition with the weights' own witness.
 """
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,14 @@ from random import Random
 from app.settings import Settings, to_layout, to_schema
 from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.topics import create_topic
-from app.tools.prove.campaign import Campaign, Figures, SaveSchedule
-from app.tools.prove.checkpoint_reader import Shelf
+from app.tools.prove.campaign import Campaign, Expected, Figures, SaveSchedule
+from app.tools.prove.checkpoint_reader import Shelf, Statement
 from app.tools.prove.errors import UnprovenError, WaitedError
+from app.tools.prove.group_campaign import GroupCampaign
+from app.tools.prove.group_kills import GroupKill, group_plan
 from app.tools.prove.kills import TRAINER_POINTS, KillMethod, plan
 from app.tools.prove.random_records import Generated
-from app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart
+from app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart, set_group_apart
 from app.tools.traffic.single_writer import SingleWriter
 from app.tools.traffic.topic_reader import dead_letters
 from consumers.reasons import Reason
@@ -30,10 +32,13 @@ from consumers.records import Partition
 _PARTITIONS = 4
 _RECORDS_PER_S = 1000.0
 _BACKLOG = 500
+_MOST_AHEAD, _BLOCKS_AHEAD = 10_000, 4
+"""Records, and blocks where these are more, that writers are ahead of the newest checkpoint of a group."""
 _NOT_FOR_SURE = ("fallback.", "careful.", "prune.")
 """Failpoints that need a record on which the model raises, or more checkpoints than the user's settings keep."""
 POINTS = tuple(name for name in TRAINER_POINTS if not name.startswith(_NOT_FOR_SURE))
-OnStrike = Callable[[KillMethod, Figures], None]
+Drain = Callable[[Expected], Statement]
+OnStrike = Callable[[KillMethod | GroupKill, Figures], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,53 +55,78 @@ class ProofResult:
         return self.figures.kept
 
 
-def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike) -> ProofResult:
-    """Kill the trainer `kills` times. UnprovenError where that shows nothing."""
+def prove(settings: Settings, *, kills: int, seed: int, on_strike: OnStrike, workers: int = 1) -> ProofResult:
+    """Kill the trainer, or the workers of the group, `kills` times. UnprovenError where that shows nothing."""
     with (
         tempfile.TemporaryDirectory(prefix="millrace-prove-") as folder,
         LocalBroker(Path(folder) / "broker") as broker,
     ):
-        home = set_apart(settings, broker.bootstrap_servers, Path(folder) / "trainer")
-        create_topic(broker.bootstrap_servers, home.dead_letters)
-        with _streams(settings, broker.bootstrap_servers, seed) as streams:
+        there, random = Path(folder) / "trainer", Random(seed)  # noqa: S311 - the same kills for the same seed
+        if workers == 1:
+            homes: Sequence[Apart] = [set_apart(settings, broker.bootstrap_servers, there)]
+        else:
+            homes = set_group_apart(settings, broker.bootstrap_servers, there, workers)
+        create_topic(broker.bootstrap_servers, homes[0].dead_letters)
+        shelf = Shelf(homes[0].folder)
+        # The workers of a group may share few cores, and learn slower than records come: its writers wait for it.
+        paced_by, partitions = (None, _PARTITIONS) if workers == 1 else (shelf, max(_PARTITIONS, workers))
+        with _streams(settings, broker.bootstrap_servers, seed, partitions, paced_by) as streams:
             try:
-                return _wage(settings, home, streams, plan(Random(seed), kills, POINTS), seed, on_strike)  # noqa: S311
+                figures = Figures(seed=seed)
+                if workers == 1:
+                    drain = _kill_trainer(settings, homes[0], shelf, figures, plan(random, kills, POINTS), on_strike)
+                    return _compare(settings, homes[0], streams, figures, drain)
+                with GroupCampaign(homes, shelf, figures) as campaign:
+                    campaign.wage(group_plan(random, kills, workers), lambda kill: on_strike(kill, figures))
+                    return _compare(settings, homes[0], streams, figures, campaign.drain)
             except (UnprovenError, WaitedError) as error:
                 raise _shortened(error) from error
 
 
 @contextmanager
-def _streams(settings: Settings, bootstrap: str, seed: int) -> Iterator[list[SingleWriter]]:
-    """Write every topic of the settings: first a backlog, then records that keep coming."""
+def _streams(
+    settings: Settings, bootstrap: str, seed: int, partitions: int, paced_by: Shelf | None
+) -> Iterator[list[SingleWriter]]:
+    """Write every topic of the settings: first a backlog, then records that keep coming.
+
+    With `paced_by` no more are written while its newest checkpoint is far behind.
+    """
     records, training = settings.records, settings.training
     draws = Generated(records.format, to_schema(records), seed, to_layout(records))
     block = training.batch_size * training.batches_per_call
+    most_ahead = max(_MOST_AHEAD, _BLOCKS_AHEAD * block)
     waits_for_whole_blocks = training.max_wait is None
     rate = max(_RECORDS_PER_S, block / 2) if waits_for_whole_blocks else _RECORDS_PER_S
     with ExitStack() as stack:
         topics = settings.kafka.topics
-        writers = [SingleWriter(bootstrap, topic, _PARTITIONS, draws, seed + at) for at, topic in enumerate(topics)]
+        writers = [SingleWriter(bootstrap, topic, partitions, draws, seed + at) for at, topic in enumerate(topics)]
+
+        def is_wanted() -> bool:
+            return paced_by is None or sum(writer.records for writer in writers) < paced_by.settled() + most_ahead
+
         for writer in writers:
             stack.enter_context(writer)
-            writer.write(max(_BACKLOG, block // _PARTITIONS if waits_for_whole_blocks else 0))
-            writer.flow(rate / len(topics))
+            writer.write(max(_BACKLOG, block // partitions if waits_for_whole_blocks else 0))
+            writer.flow(rate / len(topics), is_wanted)
         yield writers
 
 
-def _wage(
-    settings: Settings,
-    home: Apart,
-    streams: list[SingleWriter],
-    faults: Iterator[KillMethod],
-    seed: int,
-    on_strike: OnStrike,
-) -> ProofResult:
+def _kill_trainer(
+    settings: Settings, home: Apart, shelf: Shelf, figures: Figures, faults: Iterator[KillMethod], on_strike: OnStrike
+) -> Drain:
+    """Kill one trainer by the plan; return what lets it learn the rest."""
     training = settings.training
-    figures, shelf = Figures(seed=seed), Shelf(home.folder)
     pace = SaveSchedule(every_s=EVERY_S, block_rows=training.batch_size * training.batches_per_call)
     most_waiting = training.batch_size - 1 if training.partial_batches == "wait" else 0
     campaign = Campaign(home, shelf, pace, figures, most_waiting=most_waiting)
     campaign.wage(faults, lambda fault: on_strike(fault, figures))
+    return campaign.drain
+
+
+def _compare(
+    settings: Settings, home: Apart, streams: list[SingleWriter], figures: Figures, drain: Drain
+) -> ProofResult:
+    """End the streams, and compare what is learnt at their ends with what was written."""
     for stream in streams:
         stream.still()
     figures.records = sum(stream.records for stream in streams)
@@ -113,7 +143,7 @@ def _wage(
             for number, written in enumerate(stream.verdicts)
         }
 
-    statement = campaign.drain(expected)
+    statement = drain(expected)
     counted = Counter(set_aside.values())
     if not any(account.learnt for account in statement.accounts.values()):
         why = ", ".join(f"{count} {reason}" for reason, count in counted.items())

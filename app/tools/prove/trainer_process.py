@@ -131,6 +131,11 @@ class Run:
         """Whether the process runs."""
         return self._process.alive
 
+    @property
+    def ended_with(self) -> int | None:
+        """The exit code, minus a signal's number; None while the process runs."""
+        return self._process.exit_code
+
     def takes(self, number: signal.Signals) -> bool:
         """Return whether the process has a handler for a signal, as Linux reports it."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -11,10 +12,12 @@ import pytest
 from app.cli.prove import _facts, _lines
 from app.settings import load
 from app.tools.prove.campaign import Figures, SaveSchedule, compared, judged, spread
+from app.tools.prove.group_kills import POINTS as GROUP_POINTS
+from app.tools.prove.group_kills import group_plan
 from app.tools.prove.kills import SAVE_POINTS, START_POINTS, TRAINER_POINTS, AfterSave, AtPoint, plan
 from app.tools.prove.prove import POINTS, ProofResult
 from app.tools.prove.random_records import Generated
-from app.tools.prove.sandbox_config import set_apart
+from app.tools.prove.sandbox_config import set_apart, set_group_apart
 from app.tools.traffic.single_writer import ExpectedPosition
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
@@ -75,10 +78,35 @@ def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_te
     assert ours.records.features == theirs.records.features
 
 
-def test_of_a_groups_config_one_trainer_alone_is_killed_where_it_can_be(load_text: LoadText, tmp_path: Path) -> None:
-    home = set_apart(load_text(FIVE_LINES + "scale: {workers: 2}\n").settings, "127.0.0.1:1234", tmp_path / "apart")
-    assert load(home.config, {}).settings.scale.workers == 1
+def test_the_workers_of_a_proof_are_one_group_of_the_same_settings(load_text: LoadText, tmp_path: Path) -> None:
+    theirs = load_text(FIVE_LINES + "scale: {workers: 2, timeout: 33s}\n").settings
+    homes = set_group_apart(theirs, "127.0.0.1:1234", tmp_path / "apart", 4)
+    found = [load(home.config, {}).settings for home in homes]
+    assert [each.scale.own_index("anywhere") for each in found] == [0, 1, 2, 3]
+    assert len({each.scale.everyone for each in found}) == 1
+    assert len(set(found[0].scale.everyone)) == len({each.api.listen for each in found}) == 4
+    assert {each.scale.timeout for each in found} == {33.0}
+    assert load(set_apart(theirs, "127.0.0.1:1234", tmp_path / "alone").config, {}).settings.scale.workers == 1
     assert not [point for point in POINTS if point.startswith(("group.", "archive.", "journal."))]
+
+
+def test_a_number_of_workers_that_does_not_suit_the_batch_is_refused(load_text: LoadText, tmp_path: Path) -> None:
+    theirs = load_text(FIVE_LINES + "training: {batch_size: 32}\n").settings
+    with pytest.raises(ConfigError, match=r"32, which 3 workers cannot share evenly; write a multiple of 3"):
+        set_group_apart(theirs, "127.0.0.1:1234", tmp_path / "apart", 3)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_plan_for_a_group_kills_as_often_as_asked_and_at_every_failpoint(workers: int) -> None:
+    for kills in range(1, 20):
+        assert sum(len(kill.members) for kill in group_plan(Random(kills), kills, workers)) == kills
+    plan = list(group_plan(Random(3), 200, workers))
+    assert {kill.point for kill in plan} - {None} == {*GROUP_POINTS}
+    assert {member for kill in plan for member in kill.members} == {*range(workers)}
+    assert any(len(kill.members) == 2 for kill in plan)
+    for before, kill in pairwise(plan):
+        assert not kill.of_successor or kill.members == before.members[:1], "only who was killed has a successor"
+        assert kill.of_successor or kill.point is None, "a failpoint is armed at a start"
 
 
 def test_no_credential_of_the_users_kafka_is_written_down(load_text: LoadText, tmp_path: Path) -> None:
