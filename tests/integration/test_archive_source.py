@@ -59,9 +59,12 @@ def offsets_of(chunks: list[Chunk], start: int) -> list[int]:
 
 @pytest.fixture
 def archived(broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path) -> tuple[Settings, Partition]:
-    """Give a topic of 1,000 records, of which 600 are archived, and Kafka has those from 500 on."""
+    """Give a topic of 1,000 records, of which 600 are archived, and Kafka has those from 500 on.
+
+    A shard of 300 records is several chunks, and the last one of them is shorter than the others.
+    """
     name = topic()
-    settings = load(config(tmp_path, broker, name)).settings
+    settings = load(config(tmp_path, broker, name), {"MILLRACE_KAFKA__CHUNK_RECORDS": "80"}).settings
     for start, end in ((0, 300), (300, 600)):
         produce(name, [b"%d" % offset for offset in range(start, end)])
         archived_up_to_now(settings)
