@@ -15,7 +15,7 @@ from tests.faults.harness.project import Project
 from tests.faults.harness.records import ExpectedPosition, good
 from tests.faults.harness.shelf import Shelf
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(35)]
 ROWS, FILES, EPOCHS = 400, 3, 2
 PRETRAINED = 3
 """The partition that stands in the records of the files; the topic has partition 0 alone."""

@@ -18,7 +18,7 @@ from app.settings.connection import kafka_history, kafka_options
 from app.tools.archive import SHARDS_SHARE, Extent, fill
 from app.tools.pretrain.shard_sources import ShardSource, from_archive
 from consumers.archive.archiver import ArchiveOptions, Archiver
-from consumers.errors import ConfigError
+from consumers.errors import ConfigError, MillraceError
 from consumers.kafka.positions import Now, Start, Until
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
@@ -48,10 +48,19 @@ def at_hand(source: ShardSource | TopicRange, settings: Settings, folder: Path) 
         yield source
         return
     try:
-        folder.mkdir(mode=0o700)  # records, as they are in Kafka: nobody else's to read
-        yield _read(source, settings, folder)
+        yield _stored(source, settings, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stored(wanted: TopicRange, settings: Settings, folder: Path) -> ShardSource:
+    try:
+        folder.mkdir(mode=0o700)  # records, as they are in Kafka: nobody else's to read
+        return _read(wanted, settings, folder)
+    except OSError as error:
+        if isinstance(error, MillraceError):
+            raise
+        raise ConfigError(f"checkpoints.path: cannot write to {folder}: {error.strerror or error}") from error
 
 
 def _read(wanted: TopicRange, settings: Settings, folder: Path) -> ShardSource:

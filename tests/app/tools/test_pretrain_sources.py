@@ -81,6 +81,7 @@ def test_an_archive_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
         from_archive(tmp_path, ["other"])
 
 
+@pytest.mark.row(35)
 def test_the_newest_shards_are_validated_on_and_never_trained_on() -> None:
     shards = tuple(CountedShard(name=str(rows), path=Path("a"), rows=rows, end=rows) for rows in (50, 30, 15, 5))
     source = ShardSource(what="files", shards=shards)

@@ -34,4 +34,5 @@ ROWS: Mapping[int, str] = {
     32: "the archiver killed, its disk full, its topic created again",
     33: "offsets that Kafka has removed and the archive has",
     34: "a checkpoint made again of its records, after kills, a rewind and a skip",
+    35: "a pretraining killed, or worse in its last epochs",
 }

@@ -56,6 +56,8 @@ _JOURNAL = "tests/training/history/test_journal.py"
 _REBUILD = "tests/faults/test_rebuild.py"
 
 _REBUILT = f"{_REBUILD}::test_checkpoints_of_a_run_with_kills_a_rewind_and_a_skip_are_rebuilt_to_the_bit"
+_PATIENCE = "tests/training/pretraining/test_epochs.py::test_patience_ends_it_and_returns_to_the_best_epoch"
+
 _IN_A_WINDOW = f"{_CRASHES}::test_a_kill_in_any_window_of_a_save_loads_the_previous_or_the_new_one"
 _AROUND_A_REWIND = f"{_REWIND}::test_a_kill_around_a_rewind_restarts_on_the_timeline_that_was_last_published"
 _WHILE_LEARNING = f"{_STOP}::test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again"
@@ -670,5 +672,45 @@ TEETH = (
         file="pipelines/recorded_feed.py",
         text="start=planned.turn, ",
         test=_REBUILT,
+    ),
+    Tooth(
+        row=35,
+        missing="A pretraining whose patience has ended keeps its last epoch, and calls it the best one.",
+        file="training/pretraining/epochs.py",
+        text="        best = self._return_to_best() if self._best.state else epochs[-1].number",
+        instead="        best = self._best.number or epochs[-1].number",
+        test=_PATIENCE,
+    ),
+    Tooth(
+        row=35,
+        missing="Epochs that make nothing better go on until the last one.",
+        file="training/pretraining/epochs.py",
+        text="        return epoch.number - best.number >= options.patience",
+        instead="        return False",
+        test=_PATIENCE,
+    ),
+    Tooth(
+        row=35,
+        missing="A pretraining is judged by rows that it has learnt.",
+        file="app/tools/pretrain/shard_sources.py",
+        text="    return source.part(slice(kept)), source.part(slice(kept, None))",
+        instead="    return source, source.part(slice(kept, None))",
+        test="tests/app/tools/test_pretrain_sources.py::test_the_newest_shards_are_validated_on_and_never_trained_on",
+    ),
+    Tooth(
+        row=35,
+        missing="A pretraining begins a history where there is one.",
+        file="app/tools/pretrain/pretrain.py",
+        text="        _require_empty(store)\n",
+        test="tests/faults/test_pretraining.py"
+        "::test_a_pretrained_model_goes_live_at_the_offset_that_its_checkpoint_names",
+    ),
+    Tooth(
+        row=35,
+        missing="What a killed pretraining has read of a range is in the way of the next one.",
+        file="app/tools/pretrain/topic_range.py",
+        text="    shutil.rmtree(folder, ignore_errors=True)\n    if",
+        instead="    if",
+        test="tests/faults/test_pretraining.py::test_a_range_of_the_topic_is_learnt_whole_and_live_goes_on_at_its_end",
     ),
 )

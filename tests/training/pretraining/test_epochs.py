@@ -85,6 +85,7 @@ def test_the_validation_is_scored_as_keras_scores_it_and_changes_nothing(learner
     assert epoch.figures["val_accuracy"] == pytest.approx(np.mean((scores > 0.5) == (y > 0)))
 
 
+@pytest.mark.row(35)
 def test_patience_ends_it_and_returns_to_the_best_epoch(learner_of: MakeLearner) -> None:
     learner = learner_of()
     wrong = block(K)
