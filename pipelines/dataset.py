@@ -29,6 +29,7 @@ Preprocess = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 _ROW_COUNT = "preprocess: it must return as many rows as it was given"
 NO_LABEL: Mapping[str, Any] = {}
 """The label of rows that have none. Not None, which TensorFlow's structures hold for a column that is no tensor."""
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 TICK = -1
 """The number of an element without a block: there is nothing to learn just now."""
 
@@ -189,23 +190,41 @@ def preparation(preprocess: Preprocess | None, spec: Rows, batch_size: int) -> C
 
     if preprocess is None:
         return bare
-    function = _traced(preprocess, spec)
+    prepare = row_preparation(preprocess, spec)
 
     def prepared(given: Rows) -> Rows:
         batches = tf.shape(given.weights)[0]
         flat = tf.nest.map_structure(
-            lambda column: tf.reshape(column, tf.concat([[batches * batch_size], tf.shape(column)[2:]], 0)),
-            (given.features, given.labels, given.weights),
+            lambda column: tf.reshape(column, tf.concat([[batches * batch_size], tf.shape(column)[2:]], 0)), given
         )
-        features, labels, weights = _unless_empty(function, flat, batches)
+        rows = prepare(flat)
         features, labels, weights = tf.nest.map_structure(
-            lambda column: _batched(column, batches, batch_size), (features, labels, weights)
+            lambda column: _batched(column, batches, batch_size), (rows.features, rows.labels, rows.weights)
         )
         # Whatever `preprocess` returns, an absent row must not train the model.
-        weights = tf.where(given.offsets >= 0, tf.cast(weights, tf.float32), 0.0)
+        weights = tf.where(given.offsets >= 0, weights, 0.0)
         return given._replace(features=features, labels=labels, weights=weights)
 
     return prepared
+
+
+def row_preparation(preprocess: Preprocess | None, spec: Rows) -> Callable[[Rows], Rows]:
+    """Return the map over rows that are in no batches, [n, ...], also none; `spec` is that of blocks."""
+    function = _traced(preprocess, spec)
+
+    def prepared(rows: Rows) -> Rows:
+        flat = (rows.features, rows.labels, rows.weights)
+        features, labels, weights = _unless_empty(function, flat, tf.shape(rows.weights)[0])
+        return rows._replace(features=features, labels=labels, weights=tf.cast(weights, tf.float32))
+
+    return prepared
+
+
+def python_in(preprocess: Preprocess | None, spec: Rows) -> str | None:
+    """Return the name of an operation of `preprocess` that calls Python, which no other process can; or None."""
+    graph = _traced(preprocess, spec).graph.as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return next((str(node.op) for node in nodes if node.op in _PYTHON), None)
 
 
 def as_is(function: Callable[..., Any]) -> Any:
@@ -213,9 +232,9 @@ def as_is(function: Callable[..., Any]) -> Any:
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def _traced(preprocess: Preprocess, spec: Rows) -> Any:
+def _traced(preprocess: Preprocess | None, spec: Rows) -> Any:
     """Trace `preprocess` as one graph over any number of rows; errors in its code are raised here."""
-    user = tf.function(preprocess)
+    user = None if preprocess is None else tf.function(preprocess)
     rows = tf.nest.map_structure(
         lambda at: tf.TensorSpec([None, *at.shape[2:]], at.dtype), (spec.features, spec.labels, spec.weights)
     )

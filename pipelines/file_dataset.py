@@ -26,15 +26,16 @@ from pipelines.dataset import Preprocess, as_is, block_spec, preparation
 from pipelines.decode import Decoded, decode_chunk
 from pipelines.decoders.protocol import Decoder
 from pipelines.examples import ExampleDecoder, integers_in
+from pipelines.rows_of_decoded import rows_of
 from pipelines.schema import Schema
 from pipelines.tfrecord_frames import compression_of, first_record
 from pipelines.visits import CountedShard, Refusals
 
-_AT_ONCE = 16
+AT_ONCE = 16
 """Shards that are read beside each other: with fewer, a window would hold rows of few of them."""
-_CHUNK = 1024
+CHUNK = 1024
 """Rows that are decoded at a time: enough for the vectorised decoders, few enough to mix shards well."""
-_READ_AHEAD = 4 << 20
+READ_AHEAD = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +59,25 @@ class ShardReader(Protocol):
     """Reads shards of one kind."""
 
     @property
+    def prepares(self) -> bool:
+        """Whether its rows have been through `preprocess`."""
+        ...
+
+    @property
     def error(self) -> BaseException | None:
         """What has ended the reading; tf.data loses the type of it."""
         ...
 
-    def dataset(self, order: Sequence[int], *, deterministic: bool) -> Any:
+    def dataset(self, order: Sequence[int], *, epoch: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, read beside each other."""
         ...
 
     def first(self) -> Decoded | None:
         """Return the first rows, for a sample; None where there are none."""
+        ...
+
+    def close(self) -> None:
+        """End what waits for anything but a disk."""
         ...
 
 
@@ -93,18 +103,7 @@ class _Decoding:
         decoded = decode_chunk(chunk, self.decoder)
         if decoded.refused:
             self.refusals.note(shard, ((refused.offset, refused.reason) for refused in decoded.refused))
-        return _rows_of(decoded, shard)
-
-
-def _rows_of(decoded: Decoded, shard: int) -> Rows:
-    rows = len(decoded)
-    return Rows(
-        features=decoded.features,
-        labels=decoded.labels,
-        weights=np.ones(rows, np.float32) if decoded.weights is None else decoded.weights,
-        offsets=decoded.offsets,
-        partitions=np.full(rows, shard, np.int32),
-    )
+        return rows_of(decoded, shard)
 
 
 class ExampleFiles:
@@ -118,12 +117,18 @@ class ExampleFiles:
         self._decoding = _Decoding(ExampleDecoder(schema, integers_in(record)), refusals)
 
     @property
+    def prepares(self) -> bool:
+        """Whether its rows have been through `preprocess`."""
+        return False
+
+    @property
     def error(self) -> BaseException | None:
         """What has ended the reading."""
         return self._decoding.error
 
-    def dataset(self, order: Sequence[int], *, deterministic: bool) -> Any:
+    def dataset(self, order: Sequence[int], *, epoch: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, read beside each other."""
+        del epoch
         files = tf.data.Dataset.from_tensor_slices(
             (
                 np.array(order, np.int32),
@@ -134,8 +139,8 @@ class ExampleFiles:
 
         @as_is
         def records(place: Any, path: Any, compression: Any) -> Any:
-            texts = tf.data.TFRecordDataset(path, compression, _READ_AHEAD).batch(_CHUNK)
-            return texts.enumerate().map(as_is(lambda at, chunk: (place, at * _CHUNK, chunk)))
+            texts = tf.data.TFRecordDataset(path, compression, READ_AHEAD).batch(CHUNK)
+            return texts.enumerate().map(as_is(lambda at, chunk: (place, at * CHUNK, chunk)))
 
         texts = _interleaved(files, records, len(order), deterministic=deterministic)
         return texts.map(as_is(self._decoded), num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
@@ -156,9 +161,12 @@ class ExampleFiles:
     def first(self) -> Decoded | None:
         """Return the first rows, for a sample; None where there are none."""
         for shard, compression in zip(self._shards, self._compressions, strict=True):
-            for texts in tf.data.TFRecordDataset(str(shard.path), compression).batch(_CHUNK).take(1):
+            for texts in tf.data.TFRecordDataset(str(shard.path), compression).batch(CHUNK).take(1):
                 return decode_chunk(self._chunk(0, 0, texts), self._decoding.decoder)
         return None
+
+    def close(self) -> None:
+        """Do nothing: it waits for disks only."""
 
     def _chunk(self, shard: int, start: int, texts: Any) -> Chunk:
         return Chunk(
@@ -186,12 +194,18 @@ class ChunkFiles:
         self._decoding = _Decoding(decoder, refusals)
 
     @property
+    def prepares(self) -> bool:
+        """Whether its rows have been through `preprocess`."""
+        return False
+
+    @property
     def error(self) -> BaseException | None:
         """What has ended the reading."""
         return self._decoding.error
 
-    def dataset(self, order: Sequence[int], *, deterministic: bool) -> Any:
+    def dataset(self, order: Sequence[int], *, epoch: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, read beside each other."""
+        del epoch
 
         def rows(place: Any) -> Iterator[Rows]:
             with self._decoding.keeping():
@@ -211,11 +225,14 @@ class ChunkFiles:
             return decode_chunk(chunk, self._decoding.decoder)
         return None
 
+    def close(self) -> None:
+        """Do nothing: it waits for disks only."""
+
 
 def _interleaved(files: Any, of_file: Callable[..., Any], count: int, *, deterministic: bool) -> Any:
     return files.interleave(
         of_file,
-        cycle_length=min(_AT_ONCE, max(1, count)),
+        cycle_length=min(AT_ONCE, max(1, count)),
         block_length=1,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=deterministic,
@@ -258,6 +275,8 @@ class FileBlocks:
                 what = error.message.partition("[")[0].strip()
                 raise ConfigError(f"a file is damaged ({what}); find it, and leave it out or make it again") from error
             raise
+        finally:
+            self.reader.close()
 
     def dataset(self, number: int) -> Any:
         """Return the dataset of an epoch's blocks."""
@@ -308,7 +327,7 @@ class FileBlocks:
         order = [*self.places]
         if self.options.shuffle:
             order = np.random.default_rng([self.options.seed, number]).permutation(order).tolist()
-        chunks = self.reader.dataset(order, deterministic=self.options.deterministic)
+        chunks = self.reader.dataset(order, epoch=number, deterministic=self.options.deterministic)
         return chunks.filter(as_is(_has_rows))  # `rebatch` needs no chunk of which every record was refused
 
     def _calls(self) -> dict[str, Any]:
@@ -316,7 +335,9 @@ class FileBlocks:
         return {} if self.options.deterministic else {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": False}
 
     def _prepared(self) -> Callable[[Rows], Rows]:
-        if self._prepare is None:
+        if self._prepare is None and self.reader.prepares:
+            self._prepare = as_is(lambda rows: rows)
+        elif self._prepare is None:
             spec = block_spec(self.schema, self.options.batch_size).rows
             self._prepare = preparation(self.preprocess, spec, self.options.batch_size)
         return self._prepare
@@ -341,12 +362,12 @@ class FileBlocks:
             partitions=tf.where(present, taken.partitions, -1),
         )
 
-        def batched(column: Any, spec: Any) -> Any:
+        def batched(column: Any) -> Any:
             shaped = tf.reshape(column, tf.concat([[-1, size], tf.shape(column)[1:]], 0))
-            shaped.set_shape([None, size, *spec.shape[1:]])
+            shaped.set_shape([None, size, *column.shape[1:]])
             return shaped
 
-        cut: Rows = tf.nest.map_structure(batched, taken, flat_spec(self.schema))
+        cut: Rows = tf.nest.map_structure(batched, taken)
         return cut
 
     def _permuted(self, rows: Rows, number: int, at: Any) -> Rows:

@@ -61,6 +61,10 @@ VERBS: Mapping[str, Verb] = {
         "app.cli.archive:archive",
         "Write what the topics hold to files that outlive Kafka's retention; list, verify and prune them.",
     ),
+    "data-service": Verb(
+        "app.cli.data_service:data_service",
+        "Run the dispatcher or a worker of a tf.data service, for `millrace pretrain --service`.",
+    ),
     "dead-letters": Verb(
         "app.cli.dead_letters:dead_letters", "List the records that were set aside, show why, and send them again."
     ),

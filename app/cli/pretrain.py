@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
 
 import typer
 
@@ -21,6 +22,7 @@ from consumers.suggested_command import suggested_command
 
 if TYPE_CHECKING:
     from app.tools.pretrain.pretrain import Result
+    from pipelines.service_dataset import ServiceJob
 
 
 def pretrain(
@@ -66,6 +68,19 @@ def pretrain(
             help="Where to learn live from, as in clicks:0=123; default: the end of what was read, or kafka.start.",
         ),
     ] = None,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            metavar="grpc://HOST:PORT", help="Have the workers of this tf.data service read, decode and preprocess."
+        ),
+    ] = None,
+    job_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="With --service: share its rows with trainers of the same name.")
+    ] = None,
+    cross_trainer_cache: Annotated[
+        bool,
+        typer.Option("--cross-trainer-cache", help="With --job-name: each trainer gets all rows, made once for all."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train the model on the archive, a range of the topics, or files, and publish it as checkpoint 0 of a live model.
@@ -77,6 +92,7 @@ def pretrain(
     found = loaded(file)
     share = None if validation is None else _share(validation)
     begin = None if position is None else _offsets(position)
+    _check_sharing(service, job_name, deterministic=deterministic, cached=cross_trainer_cache)
     source = source_of(found, files or [], start, until)
     configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
     load_tensorflow()
@@ -87,6 +103,7 @@ def pretrain(
     from app.tools.pretrain.pretrain import pretrain as train  # noqa: PLC0415
 
     options = PretrainOptions(
+        service=None if service is None else _service(service, job_name, found.settings.name, cross_trainer_cache),
         epochs=epochs,
         validation=share,
         patience=patience,
@@ -114,6 +131,29 @@ def source_of(found: Loaded, files: list[Path], start: str | None, until: str | 
     if until is not None:
         raise typer.BadParameter("it ends a range of the topics; say by --from where it begins", param_hint="--until")
     return from_files(files) if files else _archive(found)
+
+
+def _check_sharing(service: str | None, job_name: str | None, *, deterministic: bool, cached: bool) -> None:
+    if job_name is not None and service is None:
+        raise typer.BadParameter("a job is one of a service; name it by --service", param_hint="--job-name")
+    if job_name == "":
+        raise typer.BadParameter("write a name", param_hint="--job-name")
+    if cached and job_name is None:
+        raise typer.BadParameter(
+            "trainers share the cache of a job; name it by --job-name", param_hint="--cross-trainer-cache"
+        )
+    if deterministic and service is not None:
+        raise typer.BadParameter("workers give rows in no order; leave it out", param_hint="--deterministic")
+
+
+def _service(text: str, job_name: str | None, name: str, cached: bool) -> "ServiceJob":
+    from app.tools.data_service import host_and_port, require_dispatcher  # noqa: PLC0415 - loads TensorFlow
+    from pipelines.service_dataset import ServiceJob  # noqa: PLC0415 - loads TensorFlow
+
+    address = host_and_port(text, "--service")
+    require_dispatcher(address)
+    # Trainers of one name would share rows rather than each get all of them.
+    return ServiceJob(address=address, job=job_name, trainer=f"{name}-{uuid4().hex}" if cached else None)
 
 
 def _archive(found: Loaded) -> ShardSource:

@@ -56,6 +56,8 @@ UNASKED = {
     "archive list": "it says numbers and names of files, and asks neither Kafka nor a service",
     "archive verify": "it says numbers and names of files, and asks neither Kafka nor a service",
     "archive prune": "it says numbers and names of files, and asks neither Kafka nor a service",
+    "data-service dispatcher": "it reads no config",
+    "data-service worker": "it reads no config, and says numbers and names of files",
     "bench": "it says numbers and nothing else, and asks no service",
     "prove": "it makes records of its own",
     "demo": "it makes records of its own",

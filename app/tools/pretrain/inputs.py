@@ -1,17 +1,23 @@
 """The blocks of a source by the settings: its shards read, decoded by the schema, prepared by the user's code."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.settings import Settings, to_decoder, to_schema
 from app.tools.pretrain.shard_sources import ShardSource
+from app.version import version
 from consumers.archive.shard_reader import pieces, read, read_piece
 from consumers.archive.shards import Shard
 from consumers.errors import ConfigError
 from consumers.records import Chunk, Int64s
 from pipelines.dataset import Preprocess
+from pipelines.examples import integers_in
 from pipelines.file_dataset import ChunkFiles, ExampleFiles, FileBlocks, FileOptions, ShardReader
+from pipelines.service_dataset import ServedShard, ServiceFiles, ServiceJob
+from pipelines.service_worker import Form, Work
+from pipelines.tfrecord_frames import compression_of, first_record
 from pipelines.visits import Refusals
 from training.model.cores import usable_cores
 
@@ -34,6 +40,43 @@ def reader_of(source: ShardSource, settings: Settings, refusals: Refusals) -> Sh
     if not source.archived:
         return ExampleFiles(source.shards, to_schema(settings.records), refusals)
     return ChunkFiles(lambda place: chunks_of(source.archived[place]), to_decoder(settings.records), refusals)
+
+
+def served(
+    local: ShardReader,
+    source: ShardSource,
+    settings: Settings,
+    service: ServiceJob,
+    preprocess: Preprocess | None,
+    refusals: Refusals,
+) -> ShardReader:
+    """Return a reader that has the workers of a service read, decode and prepare what `local` would read here."""
+    key = hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()
+    shards, forms = [], set[Form]()
+    for place, shard in enumerate(source.shards):
+        archived = source.archived[place] if source.archived else None
+        form: Form = "example" if archived is None else "parquet" if archived.format == "parquet" else "archived"
+        forms.add(form)
+        shards.append(
+            ServedShard(
+                name=shard.name,
+                path=shard.path.resolve(),
+                rows=shard.rows,
+                compression="" if form == "parquet" else compression_of(shard.path),
+                pieces=len(pieces(archived)) if form == "parquet" and archived is not None else 0,
+            )
+        )
+    if len(forms) > 1:
+        raise ConfigError("--service: the archive has Parquet and TFRecord shards, and a service reads one kind")
+    work = Work(
+        form=forms.pop(),
+        version=version(),
+        records=settings.records.model_dump_json(),
+        integers=tuple(sorted(integers_in(first_record(source.shards[0].path) or b""))) if not source.archived else (),
+    )
+    return ServiceFiles(
+        shards, work, to_schema(settings.records), preprocess, replace(service, key=key), local, refusals
+    )
 
 
 def require_unused(options: InputOptions) -> None:

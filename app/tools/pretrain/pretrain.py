@@ -21,7 +21,15 @@ from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Loaded, Settings
 from app.settings.connection import kafka_options
-from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks, validation_blocks
+from app.settings.section import SettingError
+from app.tools.pretrain.inputs import (
+    InputOptions,
+    reader_of,
+    require_unused,
+    served,
+    training_blocks,
+    validation_blocks,
+)
 from app.tools.pretrain.shard_sources import ShardSource, split
 from app.tools.pretrain.topic_range import TopicRange, at_hand
 from consumers.errors import ConfigError, DataLossError
@@ -30,6 +38,7 @@ from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from pipelines.file_dataset import ShardReader
 from pipelines.record_sample import RecordSample, sample_of
+from pipelines.service_dataset import ServiceJob
 from pipelines.visits import Refusals
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition
@@ -61,6 +70,8 @@ class PretrainOptions:
     tensorboard: Path | None = None
     callbacks: str | None = None
     """The function of the model's file that returns Keras callbacks."""
+    service: ServiceJob | None = None
+    """The tf.data service whose workers read what is trained on; None reads it here."""
     position: Offsets | None = None
     """Where the live training is to begin; None asks the archive, or Kafka by `kafka.start`."""
 
@@ -95,6 +106,7 @@ def pretrain(
 ) -> Result:
     """Train on the source, and publish checkpoint 0; raise MillraceError where either cannot be done."""
     settings = loaded.settings
+    _require_chief(settings)
     require_unused(options.inputs)
     with _taken(settings) as (lease, store), at_hand(source, settings, lease.folder.root / "range") as shards:  # (1, 2)
         training, validation = split(shards, options.validation)
@@ -105,6 +117,8 @@ def pretrain(
         learner = _learner(settings, lease.folder, reader)  # (4)
         store.require_room(learner.state_bytes)
         live = live_metrics_of(learner, settings)
+        if options.service is not None:
+            reader = served(reader, training, settings, options.service, learner.preprocess, refusals)
         pretrained = Pretraining(
             learner,
             training.shards,
@@ -116,6 +130,21 @@ def pretrain(
         told = _provenance(training, validation, pretrained)
         manifest = _publish(loaded, store, learner, live, beginning, told)  # (6)
     return Result(manifest=manifest, pretrained=pretrained)
+
+
+def _require_chief(settings: Settings) -> None:
+    """Raise ConfigError on a host that is a worker of a group and not its chief, who alone has the checkpoints."""
+    if settings.scale.workers == 1:
+        return
+    try:
+        index = settings.scale.own_index()
+    except SettingError:  # a host outside of the group, with the chief's folder or one of its own
+        return
+    if index:
+        raise ConfigError(
+            f"scale.index: this is worker {index} of a group, and one process pretrains, with the chief's checkpoints: "
+            "run it where the chief runs, or with MILLRACE_SCALE__WORKERS=1"
+        )
 
 
 @contextmanager
