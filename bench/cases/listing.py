@@ -38,6 +38,8 @@ class Lengths:
     pretrain_rows: int = 262_144
     pretrain_light_rows: int = 1_048_576
     pretrain_rounds: int = 3
+    data_service_rows: int = 65_536
+    data_service_rounds: int = 3
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
@@ -65,6 +67,8 @@ QUICK = Lengths(
     pretrain_rows=32_768,
     pretrain_light_rows=131_072,
     pretrain_rounds=1,
+    data_service_rows=8_192,
+    data_service_rounds=1,
     at_once=4,
     left_out=("freshness-slow", "full-speed-json"),
 )
@@ -210,6 +214,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "pretrain_light_rows_per_s": "light_rows_per_s",
                 "pretrain_naive_rows_per_s": "naive_rows_per_s",
             },
+        ),
+        ServiceCase(
+            "data-service",
+            "data_service.py",
+            {"rows": lengths.data_service_rows, "rounds": lengths.data_service_rounds},
+            {"data_service_2_over_1": "two_over_one"},
+            {"data_service_1_rows_per_s": "one_rows_per_s", "data_service_2_rows_per_s": "two_rows_per_s"},
         ),
         ServiceCase(
             "archive",
