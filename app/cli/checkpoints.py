@@ -21,6 +21,7 @@ from app.tools.service_client import saved
 from consumers.suggested_command import suggested_command
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
+from training.checkpoints.parts import PartState
 from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError, MissingCheckpointError
 from training.history.comparison import compare
@@ -38,6 +39,13 @@ Which = Annotated[
         metavar="latest|best|N", help="The latest, the best by the watched metric, or a checkpoint's number."
     ),
 ]
+
+
+_CORRECTED = "its last bias is corrected: the model predicts the stream as it is, not the balanced one"
+_UNCORRECTED = (
+    "it predicts rare classes too often, because it was learnt with balance: correct it as docs/shaping.md says, with "
+    "training.classes of /status"
+)
 
 
 @checkpoints.command()
@@ -149,22 +157,31 @@ def weights(
     load_tensorflow()
     # These load TensorFlow, which the other verbs of the family do without.
     from app.service.kept_sample import RecordSamples  # noqa: PLC0415
-    from app.service.model_setup import model_file  # noqa: PLC0415
+    from app.service.model_setup import balance_options, model_file  # noqa: PLC0415
     from training.model import model_file as model_code  # noqa: PLC0415
+    from training.model.class_balance import NAME as SHAPING  # noqa: PLC0415
+    from training.model.class_balance import correct_last_layer  # noqa: PLC0415
     from training.model.weights import PART, checked_target, model_with_weights, write_weights  # noqa: PLC0415
 
     settings = _settings(file)
     checked_target(out)
     store = _store(settings)
     number = _chosen(store, which)
-    state = store.load(number, only={PART})[PART]
+    balance = balance_options(settings)
+    state = store.load(number, only={PART, *(() if balance is None else (SHAPING,))})
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
-    model = model_with_weights(model_code.load(model_file(settings)), to_schema(settings.records), state, (kept,))
+    model = model_with_weights(model_code.load(model_file(settings)), to_schema(settings.records), state[PART], (kept,))
+    corrected = balance is not None and correct_last_layer(model, balance, state.get(SHAPING, PartState()))
     written = write_weights(model, out)
+    answer = {"checkpoint": number, "bytes": written, "file": str(out)}
+    if balance is not None:
+        answer["corrected"] = corrected
     if as_json:
-        typer.echo(json.dumps({"checkpoint": number, "bytes": written, "file": str(out)}, indent=2))
+        typer.echo(json.dumps(answer, indent=2))
     else:
         typer.echo(f"wrote {written:,} bytes of checkpoint {number} to {out}")
+        if balance is not None:
+            typer.echo(_CORRECTED if corrected else _UNCORRECTED)
 
 
 def _settings(file: Path | None) -> "Settings":

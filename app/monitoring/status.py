@@ -11,6 +11,7 @@ from app.monitoring.lineage_view import rewound_of, skips_of
 from app.monitoring.models import (
     AssignedPartitions,
     CheckpointView,
+    ClassView,
     CommitsView,
     KafkaView,
     LagAnswer,
@@ -30,6 +31,7 @@ from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, through
 from app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
 from app.settings.units import format_duration
 from pipelines.offset_counts import OffsetCounts
+from pipelines.shaping.class_shares import ClassShares
 from training.telemetry.live_metrics import LiveSnapshot
 
 
@@ -168,7 +170,13 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         device=", ".join(posting.model.devices),
         incarnation=snapshot.ledger.incarnation,
         hyperparameters_changed=posting.changes or None,
+        classes={name: _class(shares) for name, shares in posting.classes.items()} or None,
     )
+
+
+def _class(shares: ClassShares) -> ClassView:
+    before, weight, after = map(_to_float32, shares)
+    return ClassView(share=before, weight=weight, learnt_share=after)
 
 
 def _checkpoint(snapshot: Snapshot) -> CheckpointView | None:

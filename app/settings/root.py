@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from app.settings.section import Section, SettingError
 from app.settings.sections.api import ApiSettings
 from app.settings.sections.archive import ArchiveSettings
+from app.settings.sections.balance import BalanceSettings
 from app.settings.sections.checkpoints import CheckpointSettings
 from app.settings.sections.kafka import KafkaSettings, derived_group
 from app.settings.sections.limits import LimitSettings
@@ -43,6 +44,7 @@ class Settings(Section):
     records: RecordsSettings = Field(description="What a record holds.")
     model: ModelSettings = Field(description="What learns.")
     training: TrainingSettings = Field(TrainingSettings(), description="How it learns.")
+    balance: BalanceSettings = Field(BalanceSettings(), description="How much each class counts in what is learnt.")
     scale: ScaleSettings = Field(ScaleSettings(), description="How many processes learn it together.")
     memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
     checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")

@@ -30,6 +30,7 @@ class Lengths:
     saves: int = 15
     save_every_s: int = 3
     looks: int = 60
+    balance_rows: int = 400_000
     memory_s: int = 90
     starts: int = 3
     archive_rounds: int = 7
@@ -59,6 +60,7 @@ QUICK = Lengths(
     saves=2,
     save_every_s=2,
     looks=10,
+    balance_rows=16_384,
     memory_s=6,
     starts=1,
     archive_rounds=2,
@@ -152,6 +154,12 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             {"looks": lengths.looks},
             {"nan_look_cost": "nan_look_cost"},
             {"nan_look_p50_ms": "look_p50_ms"},
+        ),
+        ServiceCase(
+            "balance",
+            "balance.py",
+            {"rows": lengths.balance_rows},
+            {name: name for name in ("balance_of_plain", "balance_auc_pr_of_plain", "balance_worst_decile")},
         ),
         ServiceCase(
             "off-cpu-step",

@@ -34,6 +34,7 @@ from pipelines.decode import DecodePool
 from pipelines.decoders.raw import RawDecoder
 from pipelines.feed import Feed, FeedOptions
 from pipelines.schema import Field, Schema
+from pipelines.shaping.class_shares import ClassShares
 from tests.app.checkpoint_history import MEASURED, rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
 from training.commands import Command, Pause, Profile, Profiled, Resume, Rewind, Save, Stop
@@ -240,6 +241,7 @@ class Rig:
             failed_saves=0,
             save_error=self.save_error,
             learnt_to_ms=self.learnt_to_ms,
+            classes={"0": ClassShares(0.9, 0.55, 0.5), "1": ClassShares(0.1, 5.0, 0.5)},
         )
         self.service.board.post(posting, 0.0)
 

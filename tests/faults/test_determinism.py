@@ -12,6 +12,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), py
 KILLS = 3
 
 
+def test_balanced_and_augmented_learning_is_bit_identical_through_kills(
+    broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(time.time())
+    print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
+    figures = compare(broker, tmp_path, kills=KILLS, seed=seed, cold=False, shaped=True)
+    record_property("shaped", figures.summary())
+    assert figures.kills == KILLS
+    assert figures.same_evidence
+    assert figures.max_weight_difference == 0
+
+
 @pytest.mark.fastest
 def test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]

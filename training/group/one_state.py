@@ -69,7 +69,7 @@ class GroupState:
     def weights(self) -> list[Any]:
         """Every variable that is the same on all members."""
         model = self.learner.model
-        return [*model_variables(model).values(), *optimizer_variables(model).values()]
+        return [*model_variables(model).values(), *optimizer_variables(model).values(), *self.learner.shaping_state]
 
     def whole(self, call: int, partitions: Collection[Partition], recreated: Mapping[Partition, int]) -> Whole:
         """Gather the shares of all members; raise NotOneStateError unless they are shares of one state."""

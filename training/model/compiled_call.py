@@ -1,7 +1,8 @@
 """One block as one compiled call: a loop over k batches in the graph, `strategy.run` inside it, k a tensor.
 
 Each replica takes its rows of a batch by its own number and runs the model's `train_step`, Keras' own or the user's.
-Where the user's file has `augment`, the rows are scored as they came, and learnt as it returns them.
+The rows are scored as they came. They are learnt with the weights of their classes, where classes are balanced, and as
+`augment` returns them, where the user's file has it.
 With `passes` each batch is learnt so often in succession, by a loop in the graph: the first pass scores it, and all of
 its updates are applied or none. Batch by batch and not block by block, so that the weights do not depend on how many
 batches a call happens to have. The trainer settles a block by what its call returns, and never looks inside a call.
@@ -12,7 +13,7 @@ Owns the traced function and everything it closes over (finite guard, metrics, w
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +25,11 @@ from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
 from pipelines.shaping.augment_function import Augment
 from pipelines.shaping.augmentation import Augmentation, folded
+from pipelines.shaping.class_weights import BalanceOptions
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.autograph import as_is, converted
+from training.model.class_balance import ClassBalance
 from training.model.finite_guard import FiniteGuard
 from training.model.gradient_projection import projected
 from training.model.metrics import CompiledMetrics
@@ -70,8 +73,20 @@ class CallOptions:
     """Score by an inference pass before the first update, for a model that behaves differently in training."""
     augment: Augment | None = None
     """Makes of the rows that are scored those that are learnt; with it, `inference_pass` has to be true."""
+    balance: BalanceOptions | None = None
+    """What the classes are to weigh in what is learnt."""
     seed: int = 0
     """The seed of what `augment` draws, beside the batch's place in its partition."""
+
+
+class _Shaping(NamedTuple):
+    """What the rows of a batch are shaped by before they are learnt; tensors."""
+
+    visit: Any
+    """Negative where they are learnt as they came."""
+    seed: Any
+    """What `augment` draws by."""
+    class_weights: Any
 
 
 class TrainingCall:
@@ -90,6 +105,9 @@ class TrainingCall:
         self._function = tf.function(self._call, reduce_retracing=True, autograph=False)
         self._train_step = converted(model.train_step)
         augment = options.augment
+        self.balance = None if options.balance is None else ClassBalance(options.balance, model)
+        if self.balance is not None and not options.inference_pass:
+            self.balance.score_in_step(model, self._finite_guard, self._added_losses)
         self._augmentation = None if augment is None else Augmentation(augment, traced_as=converted(augment))
         self._stated_texts: frozenset[str] | None = None
         self._recorder = tf.function(self._record, autograph=False)
@@ -156,8 +174,8 @@ class TrainingCall:
 
         def learn(index: Any, finite: Any, losses: Any) -> Any:
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))
-            seed = self._seed(how[1], offsets[index, 0], partitions[index, 0])
-            applied, loss = self._learn_batch(how[0], batch, seed)
+            shaping = self._shaping(how[1], offsets[index, 0], partitions[index, 0])
+            applied, loss = self._learn_batch(how[0], batch, shaping)
             return index + 1, finite.write(index, applied), losses.write(index, loss)
 
         # `strategy.run` lies inside of the loop: a loop inside of the replica function fails at its first merge_call.
@@ -175,14 +193,18 @@ class TrainingCall:
         total = partial(self.strategy.reduce, tf.distribute.ReduceOp.SUM, axis=None)
         return {place: total(gradient) for place, gradient in gradients.items()}, total(shares)
 
-    def _seed(self, visit: Any, offset: Any, partition: Any) -> Any:
-        """Return the number of the visit, and what `augment` draws by in a batch that begins with this offset."""
-        if self._augmentation is None:
-            return visit, tf.zeros([2], tf.int64)
-        identity = tf.gather(self.witness.identities, tf.maximum(partition, 0))
-        return visit, folded(tf.constant([self.options.seed, 0], tf.int64), identity, offset, visit)
+    def _shaping(self, visit: Any, offset: Any, partition: Any) -> _Shaping:
+        """Return what shapes a batch that begins with this offset; the counts of classes are those before it."""
+        seed, class_weights = tf.zeros([2], tf.int64), tf.ones([1])
+        if self._augmentation is not None:
+            identity = tf.gather(self.witness.identities, tf.maximum(partition, 0))
+            seed = folded(tf.constant([self.options.seed, 0], tf.int64), identity, offset, visit)
+        if self.balance is not None:
+            class_weights = self.balance.weights()
+            class_weights = tf.where(visit >= 0, class_weights, tf.ones_like(class_weights))
+        return _Shaping(visit, seed, class_weights)
 
-    def _learn_batch(self, passes: Any, batch: Any, seed: Any) -> Any:
+    def _learn_batch(self, passes: Any, batch: Any, shaping: _Shaping) -> Any:
         """Learn one batch on all replicas, in all passes. Where an update is not finite, undo what has changed."""
         # With one pass weights and optimizer are not among them: the finite guard keeps a bad update away from these.
         # Of several passes or optimizers some may have made their updates before another's was found to be bad.
@@ -192,13 +214,13 @@ class TrainingCall:
         # By the copies: to read what is reduced on read, as metrics are, takes a collective for each variable.
         guarded = [copy for variable in guarded for copy in copies(variable)]
         before = [copy.read_value() for copy in guarded]
-        verdicts, losses = self.strategy.run(self._first_step, args=(*batch, *seed))
+        verdicts, losses, seen = self.strategy.run(self._first_step, args=(*batch, shaping))
         # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them, and each
         # loss is the global batch's.
         applied = self.strategy.experimental_local_results(verdicts)[0]
         loss = self.strategy.experimental_local_results(losses)[0]
         if self.options.passes > 1:
-            applied = self._learn_again(applied, passes, batch, seed)
+            applied = self._learn_again(applied, passes, batch, shaping)
 
         def undo() -> Any:
             for copy, value in zip(guarded, before, strict=True):
@@ -207,14 +229,17 @@ class TrainingCall:
 
         if guarded:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
+        if self.balance is not None:
+            of_all = self.strategy.experimental_local_results(seen)[0]
+            self.balance.count(of_all, where=tf.logical_and(applied, shaping.visit >= 0))
         return applied, loss
 
-    def _learn_again(self, applied: Any, passes: Any, batch: Any, seed: Any) -> Any:
+    def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: _Shaping) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
 
         def again(_: Any, done: Any) -> Any:
-            drawn = seed[1] if self._augmentation is None else folded(seed[1], done)
-            verdicts = self.strategy.run(self._later_step, args=(*batch, seed[0], drawn))
+            drawn = shaping if self._augmentation is None else shaping._replace(seed=folded(shaping.seed, done))
+            verdicts = self.strategy.run(self._later_step, args=(*batch, drawn))
             return self.strategy.experimental_local_results(verdicts)[0], done + 1
 
         # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
@@ -224,33 +249,43 @@ class TrainingCall:
         return applied
 
     @as_is
-    def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any, visit: Any, seed: Any) -> Any:
-        """Score the replica's rows and learn them."""
-        mine = self._open(features, labels, weights, offsets)
+    def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: _Shaping) -> Any:
+        """Score the replica's rows and learn them. Return whether they were, the loss, and the rows by class."""
+        mine, seen = self._open(features, labels, weights, offsets), tf.zeros([1])
         if self.options.inference_pass:
-            self._score(*as_the_model_takes_it(self.model, *mine[:3]))
-        logs = self._train_step(self._as_learnt(mine, visit, seed))
-        return self._finite_guard.verdict(), self._loss(logs)
+            self._score(*as_the_model_takes_it(self.model, *mine[:3]), shaping.class_weights)
+        elif self.balance is not None:
+            self.balance.open(mine[2], shaping.class_weights)
+        learnt, classes = self._as_learnt(mine, shaping)
+        if self.balance is not None:
+            seen, context = self.balance.rows_by_class(classes, mine[3]), tf.distribute.get_replica_context()
+            # Of all replicas, and of all workers of a group: all of them go on with the same weights.
+            [seen] = summed(context, [seen]) if context.num_replicas_in_sync > 1 else [seen]
+        logs = self._train_step(learnt)
+        return self._finite_guard.verdict(), self._loss(logs), seen
 
     @as_is
-    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, visit: Any, seed: Any) -> Any:
+    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: _Shaping) -> Any:
         """Learn the replica's rows once more; they were scored in the first pass."""
         mine = self._open(features, labels, weights, offsets)
         self.metrics.mute()
-        self._train_step(self._as_learnt(mine, visit, seed))
+        self._train_step(self._as_learnt(mine, shaping)[0])
         return self._finite_guard.verdict()
 
-    def _as_learnt(self, mine: tuple[Any, Any, Any, Any], visit: Any, seed: Any) -> tuple[Any, Any, Any]:
-        """Return the replica's rows as the model learns them: as they came, or augmented."""
-        x, y, w, offsets = mine
-        if self._augmentation is None:
-            return as_the_model_takes_it(self.model, x, y, w)
-        # Other rows on another replica, and the same numbers drawn for them would be none the better.
-        own = folded(seed, tf.distribute.get_replica_context().replica_id_in_sync_group)
-        x, y, w = tf.cond(visit >= 0, partial(self._augmentation, x, y, w, own), lambda: (x, y, w))
-        w = tf.where(offsets >= 0, w, 0.0)  # whatever it returns, an absent row must not train the model
+    def _as_learnt(self, mine: tuple[Any, Any, Any, Any], shaping: _Shaping) -> tuple[Any, Any]:
+        """Return the replica's rows as the model learns them, balanced and then augmented, and their classes."""
+        (x, y, w, offsets), classes = mine, None
+        if self.balance is not None:
+            classes = self.balance.classes_of(x, y)
+            w = self.balance.weighed(classes, w, shaping.class_weights)
+        if self._augmentation is not None:
+            # Other rows on another replica, and the same numbers drawn for them would be none the better.
+            own = folded(shaping.seed, tf.distribute.get_replica_context().replica_id_in_sync_group)
+            augment = partial(self._augmentation, x, y, w, own)
+            x, y, w = tf.cond(shaping.visit >= 0, augment, lambda: (x, y, w))
+            w = tf.where(offsets >= 0, w, 0.0)  # whatever it returns, an absent row must not train the model
         self._added_losses.open(w)
-        return as_the_model_takes_it(self.model, x, y, w)
+        return as_the_model_takes_it(self.model, x, y, w), classes
 
     @as_is
     def _recorded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
@@ -279,16 +314,21 @@ class TrainingCall:
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         self._finite_guard.open()
         self._added_losses.open(w)
+        if self.balance is not None:
+            self.balance.close()
         self.metrics.open(tf.cast(o >= 0, tf.float32))
         return x, y, w, o
 
-    def _score(self, x: Any, y: Any, w: Any) -> None:
+    def _score(self, x: Any, y: Any, w: Any, class_weights: Any) -> None:
         """Score before learning, as the model will behave in use; the training pass is then not counted."""
         y_pred = self.model(x, training=False)
+        if self.balance is not None:
+            y_pred = self.balance.corrected(y_pred, class_weights)
         self.model.compute_metrics(x, y, y_pred, sample_weight=w)
         self.metrics.mute()
         # Private, because Keras does not tell otherwise whether a model was compiled with a loss.
-        if self._augmentation is not None and self.model._compile_loss is not None:  # noqa: SLF001 - as above
+        shaped = self._augmentation is not None or self.balance is not None
+        if shaped and self.model._compile_loss is not None:  # noqa: SLF001 - as above
             self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False)
             self._finite_guard.show_first_loss()
 

@@ -82,6 +82,9 @@ class Evaluation:
         model = self._call.model
         x, y, w = self._call.open_step(features, labels, weights, offsets)
         y_pred = model(x, training=False)
+        balance = self._call.balance
+        if balance is not None:
+            y_pred = balance.corrected(y_pred, balance.weights())
         loss = tf.constant(0.0)
         if self.has_loss:
             loss = tf.cast(model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False), tf.float32)

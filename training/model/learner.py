@@ -20,6 +20,8 @@ from pipelines.dataset import flat_preprocess
 from pipelines.schema import Schema
 from pipelines.shaping.augment_function import Augment
 from pipelines.shaping.augmentation import Augmentation
+from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.class_weights import BalanceOptions
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
 from training.model.autograph import converted
@@ -55,6 +57,8 @@ class LearnerOptions:
     """How often each batch is learnt; it is scored before the first update and counts once."""
     augment: Augment | None = None
     """Makes the rows that are learnt of those that are scored."""
+    balance: BalanceOptions | None = None
+    """What the classes are to weigh in what is learnt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,7 @@ class Learner:
                     # Rows that are learnt otherwise than they came are scored apart from that.
                     inference_pass=options.augment is not None or self._behaves_differently(rows),
                     augment=options.augment,
+                    balance=options.balance,
                     seed=options.seed,
                 ),
             )
@@ -115,9 +120,8 @@ class Learner:
     def alone(self, batch_size: int) -> "Learner":
         """Build the same model again, by the same code, on one replica that takes batches of this size."""
         one = replace(self.options.devices, replicas=1, group=None)
-        options = replace(
-            self.options, devices=one, batch_size=batch_size, samples=(lambda: self.probes.sample,), augment=None
-        )
+        samples = (lambda: self.probes.sample,)
+        options = replace(self.options, devices=one, batch_size=batch_size, samples=samples, augment=None, balance=None)
         return Learner(self._build_model, self.preprocess, options)
 
     @property
@@ -158,13 +162,23 @@ class Learner:
             VariablesPart("model", model_variables(self.model)),
             VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model)),
             self.witness,
+            *(() if self.call.balance is None else (self.call.balance,)),
         )
+
+    @property
+    def shaping_state(self) -> list[Any]:
+        """Every variable of what shapes the rows that are learnt; the same on all members of a group."""
+        return [] if self.call.balance is None else [self.call.balance.counts]
+
+    def class_shares(self) -> dict[str, ClassShares]:
+        """Return how classes are balanced, by class; none where they are not."""
+        return {} if self.call.balance is None else self.call.balance.shares()
 
     @property
     def state(self) -> list[Any]:
         """Every variable of these parts."""
         variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
-        return [*variables, self.witness.variable]
+        return [*variables, self.witness.variable, *self.shaping_state]
 
     def probe(self, seed: int = 1) -> Probe:
         """Return a batch that fits the schema: of real records where there are any, or made up."""

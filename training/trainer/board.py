@@ -5,8 +5,10 @@ A posting is frozen and replaced as a whole, so that readers need no lock. The b
 process.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from pipelines.shaping.class_shares import ClassShares
 from training.model.hyperparameters import Change
 from training.telemetry.group_report import GroupReport
 from training.telemetry.live_metrics import LiveSnapshot
@@ -49,6 +51,8 @@ class Posting:
     """Event time of the newest record of the last call, milliseconds since 1970; None before the first."""
     changes: tuple[Change, ...] = ()
     """The hyperparameters that differed from the checkpoint at the last restore."""
+    classes: Mapping[str, ClassShares] = field(default_factory=dict)
+    """How classes are balanced; empty where they are not."""
 
 
 class Board:

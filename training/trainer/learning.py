@@ -125,6 +125,7 @@ class Learning:
                 save_error=figures.last_error,
                 learnt_to_ms=self.learnt_to_ms,
                 changes=figures.changes,
+                classes=self._learner.class_shares(),
             )
             self._reports.board.post(posting, now)
 

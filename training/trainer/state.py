@@ -12,6 +12,7 @@ from pipelines.blocks import Turn
 from training.checkpoints.parts import Part, PartState
 from training.errors import CorruptError, StateNotFiniteError
 from training.ledger.ledger import Ledger
+from training.model.class_balance import NAME as SHAPING
 from training.model.hyperparameters import UNKNOWN, HyperparameterOptions, Hyperparameters
 from training.model.learner import Learner
 from training.model.variables import VariablesPart
@@ -67,7 +68,8 @@ class TrainerState:
 
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
-        state = {**UNKNOWN, **loaded}
+        # A checkpoint from before the classes were balanced counts none.
+        state = {**UNKNOWN, SHAPING: PartState(), **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
             raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")

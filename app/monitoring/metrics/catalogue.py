@@ -45,6 +45,22 @@ _TRAINER = (
     ),
     gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
     gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
+    gauge(
+        "class_share",
+        "The share of the stream that each class of `balance` has. Bad: it moves away from what is known of the world.",
+        "class",
+    ),
+    gauge(
+        "class_learnt_share",
+        "The share that the class has in what is learnt. Bad: far from balance.target for hours; the class does not "
+        "come.",
+        "class",
+    ),
+    gauge(
+        "class_weight",
+        "By what the updates of the class are multiplied. Bad: hundreds; single records then rule.",
+        "class",
+    ),
     gauge("model_parameters", "The number of trainable parameters of the model."),
     gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
     gauge(

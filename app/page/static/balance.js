@@ -5,7 +5,10 @@ import * as words from "./words.js";
 
 const PARTS_SHOWN = 3; // of each term, beneath the sum; the dialog shows all of them
 
-export function balance(records) {
+export function balance(records, classes) {
+  const shown = Object.entries(classes ?? {}).map(([name, one]) => `class ${name} ${share(one.share)} → ${share(one.learnt_share)}`);
+  byId("classes").hidden = shown.length === 0;
+  say(byId("classes"), `Share of the stream → of what is learnt: ${shown.join(", ")}`);
   const offsets = { count: records.offsets, label: "offsets", kind: "whole" };
   const outcomes = outcomesOf(records);
   const further = furtherCounts(records);
@@ -20,6 +23,8 @@ export function balance(records) {
   tick.dataset.holds = records.balanced;
   say(tick, records.balanced ? "✓ it adds up" : "✗ it does not add up");
 }
+
+const share = (part) => `${Number((part * 100).toPrecision(2))} %`; // a rare class has less than one percent
 
 function outcomesOf(records) {
   return [

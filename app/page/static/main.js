@@ -68,7 +68,7 @@ function show() {
   title(status);
   parts.problems(byId("problems"), problems(), now());
   parts.bound(status.throughput);
-  balance(status.records);
+  balance(status.records, status.training?.classes);
   group(status.group);
   const cannotAct = status.checkpoint == null || follows(status) || ENDING.has(status.state);
   for (const id of ["pause", "save"]) byId(id).disabled = cannotAct || busy.has(id);

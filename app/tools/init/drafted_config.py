@@ -3,6 +3,7 @@
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,10 @@ DTYPES = {
     ColumnKind.TEXT: "string",
     ColumnKind.FREE_TEXT: "string",
 }
+
+
+_RARE, _MOST_CLASSES = 1 / 20, 20
+"""A class that comes so seldom is balanced, among at most so many. They are the numbers from 0 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +110,28 @@ training:
   batch_size: {pace.batch_size:<21} # records a step; larger ones are faster
   passes: {pace.passes:<25} # steps with each batch; only the first scores its records
 
-checkpoints:
+{_balance(look, roles)}checkpoints:
   path: ./checkpoints               # one folder per name below it
+"""
+
+
+def _balance(look: Look, roles: Roles) -> str:
+    """Propose a balance of classes, as a section; nothing where no class is rare."""
+    if roles.task not in {Task.BINARY, Task.CLASSES}:
+        return ""
+    counts = Counter(int(row[roles.label.source]) for row in look.rows if row.get(roles.label.source) is not None)
+    rarest = min(counts, key=lambda one: (counts[one], one), default=0)
+    few = 2 <= len(counts) <= _MOST_CLASSES and sorted(counts) == [*range(len(counts))]
+    if not few or counts[rarest] > _RARE * counts.total():
+        return ""
+    target = {one: round(1 / len(counts), 4) for one in sorted(counts)}
+    target[rarest] = round(1 - sum(share for one, share in target.items() if one != rarest), 4)
+    said = f"1 of {round(counts.total() / counts[rarest]):,} records is of class {rarest}"
+    return f"""\
+# {said}; learnt as they come, it would be ignored for long (docs/shaping.md).
+balance:
+  {f"target: {flow(target)}":<32}  # the share of each class in what is learnt
+
 """
 
 

@@ -41,6 +41,7 @@ def model_checks(
         yield from (skip(name, "the model does not build") for name in ("state", "proof"))
         return None
     yield _watched(learner, settings)
+    yield from _balanced(learner)
     yield from _advice(learner)
     yield from _state_and_proof(learner, settings)
     return learner
@@ -127,6 +128,21 @@ def _watched(learner: Learner, settings: Settings) -> CheckResult:
     except MillraceError as error:
         return fail("metrics", error)
     return ok("metrics", f"judged by {watched.name}: {'higher' if watched.higher_is_better else 'lower'} is better")
+
+
+def _balanced(learner: Learner) -> Iterator[CheckResult]:
+    balance = learner.call.balance
+    if balance is None:
+        return
+    classes = ", ".join(balance.options.classes)
+    if balance.output is not None:
+        yield ok("balance", f"classes {classes}; what is scored is corrected to the stream as it is")
+        return
+    yield warn(
+        "balance",
+        f"classes {classes}; what is scored is what the model says, which predicts rare classes too often: it is "
+        "corrected where the classes are those of the one output, and its loss is a cross-entropy",
+    )
 
 
 def _proven(finding: Finding, *, lenient: bool) -> CheckResult:

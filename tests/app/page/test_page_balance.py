@@ -104,6 +104,9 @@ def test_the_whole_balance_is_a_dialog_that_a_key_opens(browser: Browser, url: s
     assert (found["skipped"], found["by rewind-17"]) == ("500", "500")
     assert (found["without a record"], found["lost to retention"]) == ("40", "7")
     assert (found["in last_amounts"], found["in words"], found["in ids"]) == ("1,234", "3", "2")
+    expect(dialog.locator("#classes")).to_have_text(
+        "Share of the stream → of what is learnt: class 0 90 % → 50 %, class 1 10 % → 50 %"
+    )
     box = dialog.bounding_box()
     assert box is not None
     assert (box["x"] >= 0, box["x"] + box["width"] <= 390, box["y"] + box["height"] <= 844) == (True, True, True)

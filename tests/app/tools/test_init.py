@@ -206,6 +206,19 @@ def test_a_draft_for_csv_decodes_its_records_whatever_the_label(tmp_path: Path) 
         draft_of(csv_of(rows), label, task, tmp_path / label)
 
 
+@pytest.mark.parametrize("as_values", [csv_of, lambda rows: [json.dumps(row).encode() for row in rows]])
+def test_a_draft_balances_a_rare_class_and_no_other(as_values: Any, tmp_path: Path) -> None:
+    rows = [{"x": 1.5 * (number % 7), "yes": int(number % 60 == 3)} for number in range(120)]
+    for name, every, target in (("rare", rows, {"0": 0.5, "1": 0.5}), ("often", rows[:15], {})):
+        look = look_at(as_values(every))
+        roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("x",)))
+        (tmp_path / name).mkdir()
+        text = config_text(PLACE, look, roles)
+        write(tmp_path / name, Draft(config=text, model=model_text("t", roles)))
+        assert load(tmp_path / name / "millrace.yaml", {}).settings.balance.target == target
+        assert ("1 of 60 records is of class 1" in text) is bool(target)
+
+
 @pytest.mark.tensorflow
 def test_a_draft_for_csv_has_a_model_that_starts(tmp_path: Path) -> None:
     rows = [{key: value for key, value in row.items() if key not in LISTS} for row in ROWS]

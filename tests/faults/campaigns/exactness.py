@@ -7,7 +7,7 @@ schedule, and only one of them is killed.
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -17,6 +17,7 @@ import numpy as np
 
 from app.tools.prove.errors import UnprovenError
 from consumers.failpoints import NAMES
+from tests.faults.harness import shaped_model
 from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
@@ -27,6 +28,11 @@ from tests.faults.harness.topics import Topic
 PARTITIONS = 4
 EXACT = {"deterministic": True, "max_wait": None, "replicas": 1, "shuffle": 512, "batch_size": 64, "passes": 3}
 POISON = Mixture(share=0.002)
+SHAPED: Mapping[str, Mapping[str, Any]] = {
+    "model": {"build": f"{Path(shaped_model.__file__)}:build_model"},
+    "balance": {"target": {"0": 0.3, "1": 0.7}, "half_life": 500},
+}
+"""Everything that makes what is learnt another thing than what came."""
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS = 9
@@ -61,14 +67,15 @@ class Figures:
         return {**asdict(self), **counted, "kept": self.kept}
 
 
-def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True) -> Figures:
+def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True, shaped: bool = False) -> Figures:
     """Learn once undisturbed and once killed `kills` times, and return how far apart the two end."""
+    sections: Mapping[str, Mapping[str, Any]] = {"training": EXACT, **(SHAPED if shaped else {})}
     began, figures, random = time.monotonic(), Figures(seed=seed), Random(seed)
     with Topic(bootstrap, f"exact-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
         topic.write(_BEFORE + kills * _A_KILL)
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
-        whole = Project(folder / "whole", topic, training=EXACT, checkpoints={"every": "150 steps"})
-        killed = Project(folder / "killed", topic, training=EXACT, checkpoints={"every": "7 steps"})
+        whole = Project(folder / "whole", topic, checkpoints={"every": "150 steps"}, **sections)
+        killed = Project(folder / "killed", topic, checkpoints={"every": "7 steps"}, **sections)
         with Run(whole, "--until", end, cold=cold) as beside:
             kill_often(killed, end, (drawn(random, cold=cold) for _ in range(kills)), figures, cold=cold)
             with Run(killed, "--until", end, cold=cold) as run:

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.blocks import Rows
+from pipelines.shaping.class_weights import BalanceOptions
 from tests.training.conftest import FEATURES, SCHEMA, block, mlp, state_of, with_feature
 from training.group.meeting import Group, meet
 from training.group.membership import Membership
@@ -77,12 +78,14 @@ MODELS: Mapping[str, Build] = {
     "clipping by the global norm": _with(_adam(global_clipnorm=0.1)),
     "accumulated gradients": _with(_adam(gradient_accumulation_steps=2)),
     "each batch twice": _with(_adam()),
+    "balanced classes": _with(_adam()),
 }
 PROVEN: Mapping[str, Build] = {
     "embeddings": _embedded,
     "batch normalization": _with(_adam(), keras.layers.BatchNormalization),
 }
 PASSES = {"each batch twice": 2}
+BALANCED = {"balanced classes": BalanceOptions(target={"0": 0.2, "1": 0.8}, half_life=1000)}
 
 
 def blocks() -> list[Rows]:
@@ -101,7 +104,14 @@ def learnt(name: str, index: int, members: int, group: Group | None) -> dict[str
     """Learn all blocks by a model, of each the portion of this member; return what came of it."""
     share = GLOBAL_BATCH // members
     devices = DeviceOptions(replicas=1, threads=1, group=None if group is None else group.strategy)
-    options = LearnerOptions(schema=SCHEMA, batch_size=share, devices=devices, seed=7, passes=PASSES.get(name, 1))
+    options = LearnerOptions(
+        schema=SCHEMA,
+        batch_size=share,
+        devices=devices,
+        seed=7,
+        passes=PASSES.get(name, 1),
+        balance=BALANCED.get(name),
+    )
     learner = Learner(MODELS[name], None, options)
     if group is not None:
 

@@ -60,6 +60,7 @@ def test_what_is_scored_stays_as_it_came_and_what_is_learnt_does_not() -> None:
     assert [finding.claim for finding in ModelProof(shaped).findings() if finding.holds is not True] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("augment", [by_layers, by_seed])
 def test_a_batch_draws_by_its_offset_partition_pass_and_visit_alone(augment: Any, replicas: int) -> None:

@@ -1,0 +1,169 @@
+"""The balance of classes: how often each was seen, a part of every checkpoint, and how the model's output is corrected.
+
+Owns the counts, a mirrored variable. It moves in the call with the weights, batch by batch, and only where a batch was
+applied; a checkpoint holds it to the bit, so a restart continues with the same weights of classes.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.class_weights import LABEL, BalanceOptions, Output, correctable, corrected, one_hot, weights_of
+from training.checkpoints.parts import PartState
+from training.model.added_losses import AddedLosses
+from training.model.autograph import as_is
+from training.model.finite_guard import FiniteGuard
+from training.model.variables import assign, copies, read
+
+NAME = "shaping"
+_LOSS_ARGUMENTS = ("x", "y", "y_pred", "sample_weight", "training")
+"""Of `compute_loss`, in Keras' sequence."""
+
+
+class _ScoringStep(threading.local):
+    """The weights, as they came, and the class weights of the step being traced. Each replica has its own thread."""
+
+    loss: tuple[Any, Any] | None = None
+    metrics: tuple[Any, Any] | None = None
+
+
+class ClassBalance:
+    """The counts and what follows from them. Build it inside the strategy's scope."""
+
+    name = NAME
+
+    def __init__(self, options: BalanceOptions, model: Any) -> None:
+        self.options = options
+        self._step = _ScoringStep()
+        self.output = output_of(model, options)
+        """What the model's output is, if what is scored can be corrected; else None."""
+        self.counts = tf.Variable(
+            np.zeros(len(options.classes)),
+            dtype=tf.float64,
+            trainable=False,
+            name="class_counts",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def weights(self) -> Any:
+        """Return the weight of each class, float32, as the counts stand."""
+        return weights_of(copies(self.counts)[0].read_value(), self.options)
+
+    def classes_of(self, features: Any, labels: Any) -> Any:
+        """Return 1 where a row is of a class, [rows, classes], float32; in a graph."""
+        return one_hot(features, labels, self.options)
+
+    def rows_by_class(self, classes: Any, offsets: Any) -> Any:
+        """Return how many of the rows that are present are of each class, float32; in a graph."""
+        return tf.linalg.matvec(classes, tf.cast(offsets >= 0, tf.float32), transpose_a=True)
+
+    def weighed(self, classes: Any, weights: Any, class_weights: Any) -> Any:
+        """Return the rows' weights, each times that of its class; in a graph."""
+        return weights * (1.0 + tf.linalg.matvec(classes, class_weights - 1.0))
+
+    def score_in_step(self, model: Any, guard: FiniteGuard, added: AddedLosses) -> None:
+        """Have the training pass score its rows as they came, so that no pass of its own is needed for that."""
+        compute_loss, compute_metrics = model.compute_loss, model.compute_metrics
+
+        @as_is
+        def loss(*args: Any, **kwargs: Any) -> Any:
+            scored, self._step.loss = self._step.loss, None
+            given = {**dict(zip(_LOSS_ARGUMENTS, args, strict=False)), **kwargs}
+            if scored is not None and "y_pred" in given:
+                weights, class_weights = scored
+                y_pred = self.corrected(tf.nest.map_structure(tf.stop_gradient, given["y_pred"]), class_weights)
+                added.open(weights)
+                compute_loss(**{**given, "y_pred": y_pred, "sample_weight": weights})
+                added.open(given.get("sample_weight"))
+                guard.show_first_loss()
+            return compute_loss(*args, **kwargs)
+
+        @as_is
+        def metrics(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+            if self._step.metrics is not None:
+                sample_weight, class_weights = self._step.metrics
+                y_pred = self.corrected(y_pred, class_weights)
+            return compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+        model.compute_loss, model.compute_metrics = loss, metrics
+
+    def open(self, weights: Any, class_weights: Any) -> None:
+        """Begin the tracing of a step that scores its rows, which have these weights as they came."""
+        self._step.loss = self._step.metrics = weights, class_weights
+
+    def close(self) -> None:
+        """Begin the tracing of a step that scores nothing, or not as they came."""
+        self._step.loss = self._step.metrics = None
+
+    def corrected(self, predicted: Any, weights: Any) -> Any:
+        """Return the output as it would be without the weights; in a graph."""
+        return predicted if self.output is None else corrected(predicted, weights, self.output)
+
+    def count(self, seen: Any, *, where: Any) -> None:
+        """Add the rows of a batch, by class, where the condition holds; in a graph, outside of replicas."""
+        # Few operations: in a small model each of them takes a hundredth of the step.
+        counted = tf.cast(seen, tf.float64) * tf.cast(where, tf.float64)
+        decay = self.options.decay(tf.reduce_sum(counted))
+        for copy in copies(self.counts):
+            copy.assign(copy.read_value() * decay + counted)
+
+    def shares(self) -> dict[str, ClassShares]:
+        """Return how the classes are balanced just now, by class."""
+        counts, weights = np.asarray(read(self.counts)), np.asarray(self.weights(), np.float64)
+        before = counts / max(counts.sum(), 1.0)
+        after = before * weights / max(float(before @ weights), 1e-300)
+        shares = map(ClassShares, before.tolist(), weights.tolist(), after.tolist())
+        return dict(zip(self.options.classes, shares, strict=True))
+
+    def snapshot(self) -> PartState:
+        """Copy the counts, by class; JSON holds a float64 to the bit."""
+        return PartState(facts={"counts": dict(zip(self.options.classes, map(float, read(self.counts)), strict=True))})
+
+    def restore(self, state: PartState) -> None:
+        """Take the counts back; a class that the checkpoint does not know, or a checkpoint without any, begins at 0."""
+        known: Mapping[str, float] = state.facts.get("counts", {})
+        assign(self.counts, np.array([float(known.get(one, 0.0)) for one in self.options.classes]))
+
+
+def correct_last_layer(model: Any, options: BalanceOptions, state: PartState) -> bool:
+    """Have a model that learnt with these counts predict the stream as it is, by its last bias; False where it cannot.
+
+    For a model that is taken out. The one that learns keeps its bias, as its next updates are weighed again.
+    """
+    output = output_of(model, options)
+    if output is None:
+        return False
+    layer = model.outputs[0]._keras_history.operation  # noqa: SLF001 - no public way to it
+    linear, sigmoid, softmax = keras.activations.linear, keras.activations.sigmoid, keras.activations.softmax
+    wanted = {Output.PROBABILITY: sigmoid, Output.PROBABILITIES: softmax, Output.LOGIT: linear, Output.LOGITS: linear}
+    if not isinstance(layer, keras.layers.Dense) or layer.bias is None or layer.activation is not wanted[output]:
+        return False
+    known: Mapping[str, float] = state.facts.get("counts", {})
+    counts = tf.constant([float(known.get(one, 0.0)) for one in options.classes], tf.float64)
+    moved = np.log(np.asarray(weights_of(counts, options)))
+    layer.bias.assign(np.asarray(layer.bias) - (moved[1:] - moved[:1] if layer.units == 1 else moved))
+    return True
+
+
+def output_of(model: Any, options: BalanceOptions) -> Output | None:
+    """Return what the model's output is to its loss; None where no correction of it is known."""
+    loss, outputs = model.loss, getattr(model, "outputs", None)
+    if options.by != LABEL or not isinstance(loss, str | keras.losses.Loss) or not outputs or len(outputs) != 1:
+        return None
+    loss = keras.losses.get(loss)
+    # As a string Keras gives the function, as an object what wraps it.
+    named = getattr(loss, "fn", loss)
+    logits = bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
+    columns = outputs[0].shape[-1] if len(outputs[0].shape) == 2 else 1
+    if len(outputs[0].shape) > 2 or not correctable(options.classes, columns):
+        return None
+    if named is keras.losses.binary_crossentropy and columns == 1:
+        return Output.LOGIT if logits else Output.PROBABILITY
+    if named in {keras.losses.categorical_crossentropy, keras.losses.sparse_categorical_crossentropy}:
+        return Output.LOGITS if logits else Output.PROBABILITIES
+    return None
