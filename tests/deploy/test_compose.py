@@ -1,4 +1,4 @@
-"""`compose.yaml` says what its own parts and the settings say, alone and with `compose.group.yaml` over it.
+"""`compose.yaml` says what its own parts and the settings say, alone and with one of the files that go over it.
 
 No engine runs here; the form is the compose spec's.
 """
@@ -22,8 +22,9 @@ from tests.deploy.manifests import K8S, ROOT, container, rendered
 from tests.deploy.pages import commands
 
 Service = Mapping[str, Any]
-ALONE, OVER = "compose.yaml", "compose.group.yaml"
+ALONE, OVER, ARCHIVE = "compose.yaml", "compose.group.yaml", "compose.archive.yaml"
 LASTING = {"kafka", "millrace", "worker"}
+"""What answers those who ask whether it is well. The archiver listens on nothing."""
 
 
 def parsed(name: str) -> dict[str, Any]:
@@ -31,7 +32,9 @@ def parsed(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(params=[(ALONE,), (ALONE, OVER)], ids=["alone", "a group"], scope="module")
+@pytest.fixture(
+    params=[(ALONE,), (ALONE, OVER), (ALONE, ARCHIVE)], ids=["alone", "a group", "an archive"], scope="module"
+)
 def compose(request: pytest.FixtureRequest) -> Mapping[str, Any]:
     """Return the whole that the files come to, as the engine merges them."""
     whole = parsed(ALONE)
@@ -73,7 +76,7 @@ def test_every_image_is_of_an_exact_version(services: Mapping[str, Service]) -> 
 
 def test_the_image_is_built_once_and_never_looked_for_in_a_registry(services: Mapping[str, Service]) -> None:
     assert "build" in services["millrace"]
-    for name in {"token", "worker"} & services.keys():
+    for name in {"token", "worker", "archive"} & services.keys():
         assert "build" not in services[name]
         assert services[name]["pull_policy"] == "never"
 
@@ -85,11 +88,11 @@ def test_nothing_is_reached_from_other_machines(services: Mapping[str, Service])
 
 
 def test_what_lasts_is_watched_and_waited_for(services: Mapping[str, Service]) -> None:
-    assert services.keys() - {"topic", "token"} <= LASTING
+    assert services.keys() - {"topic", "token", "archive"} <= LASTING
     for name in services.keys() & LASTING:
         assert services[name]["healthcheck"]["test"][0] == "CMD", "in exec form"
     assert services["topic"]["depends_on"] == {"kafka": {"condition": "service_healthy"}}
-    for name in services.keys() & {"millrace", "worker"}:
+    for name in services.keys() & {"millrace", "worker", "archive"}:
         assert services[name]["depends_on"] == {
             name: {"condition": "service_completed_successfully"} for name in ("topic", "token")
         }
@@ -104,7 +107,7 @@ def test_volumes_are_all_declared_and_folders_are_there(compose: Mapping[str, An
 
 def test_the_trainer_is_confined_as_in_the_cluster(services: Mapping[str, Service]) -> None:
     trainer = services["millrace"]
-    for one in (trainer, services["token"], services.get("worker", trainer)):
+    for one in (trainer, services["token"], services.get("worker", trainer), services.get("archive", trainer)):
         assert one["read_only"] is True
         assert one["cap_drop"] == ["ALL"]
         assert one["security_opt"] == ["no-new-privileges:true"]
@@ -187,7 +190,9 @@ def test_the_commands_at_its_top_name_what_is_there(services: Mapping[str, Servi
 
 
 def test_the_docs_say_the_same_commands_and_an_order(settings: Settings) -> None:
-    *told, order = [re.sub(r"--count \d+", "", one) for one in commands("On one machine") if OVER not in one]
+    *told, order = [
+        re.sub(r"--count \d+", "", one) for one in commands("On one machine") if not {OVER, ARCHIVE} & {*one.split()}
+    ]
     assert set(told) <= {re.sub(r"--count \d+", "", command) for command in _at_its_top()}
     assert len(told) == 3
     config = "clicks.yaml"
@@ -234,3 +239,27 @@ def test_the_commands_at_the_top_of_the_groups_file_are_those_of_the_docs() -> N
     both = f"docker compose -f {ALONE} -f {OVER} "
     assert [line.removeprefix(both) for line in above] == ["up --build", "kill worker", "start worker"]
     assert f"{both}up --build" in commands("On one machine")
+
+
+def test_the_archiver_writes_where_the_trainer_reads_and_both_have_one_config() -> None:
+    over, trainer = parsed(ARCHIVE)["services"], parsed(ALONE)["services"]["millrace"]
+    archiver, reader = over["archive"], {**trainer["environment"], **over["millrace"]["environment"]}
+    path = ROOT / "examples" / "clicks" / "clicks.yaml"
+    found = [load(path, environment).settings for environment in (archiver["environment"], reader)]
+    assert len({(str(one.archive.path), one.kafka.model_dump_json()) for one in found}) == 1
+    assert found[0].archive.path is not None
+    # The volume that both have, of which the image's user owns the root.
+    assert str(found[0].archive.path.parent) == _targets(archiver)["checkpoints"] == _targets(trainer)["checkpoints"]
+    folders = _targets(archiver)
+    assert archiver["command"] == ["archive", "--config", f"{folders['./examples/clicks']}/clicks.yaml"]
+    assert "ports" not in archiver
+
+
+def test_the_commands_at_the_top_of_the_archives_file_are_those_of_the_docs() -> None:
+    above = [line[4:] for line in (ROOT / ARCHIVE).read_text().splitlines() if line.startswith("#   ")]
+    both = f"docker compose -f {ALONE} -f {ARCHIVE} "
+    assert [line.removeprefix(both) for line in above] == [
+        "up --build",
+        "exec archive millrace archive list -c clicks.yaml",
+    ]
+    assert set(above) <= set(commands("On one machine"))
