@@ -34,7 +34,8 @@ VERBS: Mapping[str, Verb] = {
     "validate": Verb("app.cli.validate:validate", "Check everything that a start needs, and change nothing."),
     "pretrain": Verb(
         "app.cli.pretrain:pretrain",
-        "Train the model on the archive, a range of the topics, or files, and publish it as checkpoint 0 of a live model.",
+        "Train the model on the archive, a range of the topics, or files, and publish it as checkpoint 0 of a live "
+        "model.",
     ),
     "run": Verb("app.cli.run:run", "Learn from the topic until stopped."),
     "status": Verb(
