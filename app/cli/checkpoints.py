@@ -9,11 +9,12 @@ import typer
 
 from app.api.checkpoint_reads import best_number
 from app.cli.config_file import ConfigFile
+from app.cli.option_groups import grouped
 from app.cli.options import Json, loaded, named_checkpoint
 from app.cli.render import differences
 from app.cli.render.lineage import as_row, described, headings, in_words, listed, watched_in
 from app.cli.render.tables import print_table
-from app.cli.service_options import ServiceOptions, takes_service
+from app.cli.service_options import ServiceOptions
 from app.service.native_log import load_tensorflow
 from app.settings import Settings, to_schema
 from app.settings.environment import require_tensorflow_backend
@@ -49,7 +50,7 @@ _UNCORRECTED = (
 
 
 @checkpoints.command()
-@takes_service
+@grouped
 def save(
     note: Annotated[str | None, typer.Option(help="A note that is kept with the checkpoint.")] = None,
     *,

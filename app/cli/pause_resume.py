@@ -6,11 +6,12 @@ from typing import Any
 
 import typer
 
+from app.cli.option_groups import grouped
 from app.cli.options import Json
-from app.cli.service_options import ServiceOptions, takes_service
+from app.cli.service_options import ServiceOptions
 
 
-@takes_service
+@grouped
 def pause(
     *,
     service: ServiceOptions,
@@ -24,7 +25,7 @@ def pause(
     _report(answer, as_json, "paused; `millrace resume` continues learning")
 
 
-@takes_service
+@grouped
 def resume(
     *,
     service: ServiceOptions,

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from app.cli.option_groups import grouped
 from app.cli.options import Json
-from app.cli.service_options import ServiceOptions, takes_service
+from app.cli.service_options import ServiceOptions
 from app.tools.rewind import TypedRewind, rewind_or_send, send_rewind
 from consumers.errors import DataLossError
 
 
-@takes_service
+@grouped
 def rewind(
     to: Annotated[
         str,

@@ -1,11 +1,8 @@
 """The options that name a running service, which several verbs share: config file or address, token, TLS files."""
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -20,7 +17,7 @@ from consumers.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Which service a verb speaks to, and how. Each field is an option of the verbs that `takes_service` decorates."""
+    """Which service a verb speaks to, and how. Each field is an option of a verb."""
 
     file: Annotated[
         Path | None,
@@ -87,28 +84,3 @@ class ServiceOptions:
             here = "" if self.url is not None else "; there is no millrace.yaml in this folder"
             raise ConfigError(f"which service? Name it either by --config FILE or by --url http://host:8080{here}")
         return local_service(self.settings(), token, self.tls)
-
-
-def takes_service(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give the verb one option for each field of ServiceOptions, in the place of its keyword `service`."""
-
-    @functools.wraps(verb)
-    def with_options(**given: Any) -> None:
-        named = {field.name: given.pop(field.name) for field in fields(ServiceOptions)}
-        verb(service=ServiceOptions(**named), **given)
-
-    parameters = list[inspect.Parameter]()
-    for parameter in inspect.signature(verb).parameters.values():
-        parameters += _options() if parameter.annotation is ServiceOptions else [parameter]
-    # typer reads both of them, to find the options of a command.
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # mypy knows none
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_options
-
-
-def _options() -> list[inspect.Parameter]:
-    hints = get_type_hints(ServiceOptions, include_extras=True)
-    return [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[field.name])
-        for field in fields(ServiceOptions)
-    ]

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from app.cli.option_groups import grouped
 from app.cli.render.tables import console
-from app.cli.service_options import ServiceOptions, takes_service
+from app.cli.service_options import ServiceOptions
 from app.settings.units import parse_duration
 from app.tools.status.first_figures import has_figures
 from app.tools.status.status_readings import StatusReadings
@@ -15,7 +16,7 @@ from app.tools.status.watch_loop import watch
 from consumers.errors import ConfigError
 
 
-@takes_service
+@grouped
 def status(
     *,
     service: ServiceOptions,

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from app.cli.pretrain import source_of
+from app.cli.pretrain_options import RangeOptions, SharingOptions
 from app.settings import load, to_schema
 from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
@@ -121,14 +122,16 @@ def test_a_folder_for_the_cache_that_holds_anything_is_refused(tmp_path: Path) -
         ([], None, "now", "say by --from where it begins"),
     ],
 )
-def test_files_and_a_range_are_refused_and_so_is_a_range_without_a_beginning(
+def test_a_range_goes_with_no_files_and_no_service_and_has_a_beginning(
     files: list[Path], start: str | None, until: str | None, complaint: str, tmp_path: Path
 ) -> None:
     (tmp_path / "clicks.yaml").write_text(json.dumps(CONFIG))
     found = load(tmp_path / "clicks.yaml", {})
     with pytest.raises(typer.BadParameter, match=complaint):
-        source_of(found, files, start, until)
-    assert source_of(found, [], "-7d", None) == TopicRange(start=Ago(7 * 86400), until=Now())
+        source_of(found, files, RangeOptions(start=start, until=until))
+    with pytest.raises(typer.BadParameter, match="archive the topics first"):
+        SharingOptions(service="grpc://127.0.0.1:1").check(deterministic=False, ranged=True)
+    assert source_of(found, [], RangeOptions(start="-7d")) == TopicRange(start=Ago(7 * 86400), until=Now())
 
 
 @pytest.mark.parametrize(("end", "complaint"), [(9, "--until is before --from"), (31, "names offset 31")])
