@@ -6,12 +6,18 @@ Owns nothing. Runs on the consumer's loop; `buffered_bytes` may be called from a
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Iterator
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, client, conn, partitioner
 from aiokafka.client import AIOKafkaClient
+from aiokafka.consumer import fetcher
 from aiokafka.errors import KafkaError
+
+# Keras makes the seeds of the first weights of Python's shared generator, and the consumer's thread draws meanwhile.
+for _module in (client, conn, fetcher, partitioner):
+    _module.random = random.Random()  # noqa: S311 - which broker is asked, in which order
 
 
 class MetadataDoubt:

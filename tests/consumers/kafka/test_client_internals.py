@@ -3,12 +3,14 @@
 import asyncio
 import gc
 import inspect
+import random
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, client
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import Fetcher, FetchError, FetchResult, PartitionRecords
@@ -184,3 +186,12 @@ def test_a_commit_request_that_fails_after_its_commit_timed_out_logs_no_tracebac
     asyncio.run(run())
     gc.collect()
     assert unhandled == []
+
+
+def test_the_client_draws_no_number_of_pythons_shared_generator() -> None:
+    """Keras seeds the first weights by it, on another thread."""
+    modules = [(name, module) for name, module in [*sys.modules.items()] if name.startswith("aiokafka.")]
+    assert [name for name, module in modules if getattr(module, "random", None) is random] == []
+    before = random.getstate()
+    client.random.shuffle([1, 2, 3])
+    assert random.getstate() == before
