@@ -49,9 +49,10 @@ def rebuild(
 
 def in_words(result: "Rebuilt") -> str:
     """Describe what was shown."""
+    settings = "" if result.settings is None else f"; settings that differ without an effect: {result.settings}"
     by = "" if result.compared_with == "its files" else ", by the hashes in the journal"
     return (
         f"checkpoint {result.number} rebuilt from {result.records:,} records of {result.blocks:,} blocks, from "
         f"checkpoint {result.base} ({result.base_from}) on, in {result.seconds:.1f} s: equal, bit for "
-        f"bit{by}"
+        f"bit{by}{settings}"
     )

@@ -9,7 +9,7 @@ left, is found out: a later writer's term fences it, or a later segment of the s
     "MRJ1", sizes of head and body (4 bytes each), head (JSON, deflated), body (blocks), SHA-256 of all before it
 
 Owns the files. The checkpoint writer's thread appends, or the trainer's for a rewind, one at a time; any thread reads,
-also while a writer appends. A full disk fails the save, and leaves nothing of the segment.
+also while a writer appends. A full disk fails the save; what it has left of the segment, the next one is written over.
 """
 
 import hashlib
@@ -218,13 +218,9 @@ def _size_of(head: bytes) -> int | None:
 
 
 def _write(handle: int, raw: bytes, at: int) -> None:
-    """Write at this place and sync; where that fails, take back what was written."""
-    try:
-        os.ftruncate(handle, at)  # what a failure before could not take back
-        view = memoryview(raw)
-        while view:
-            view = view[os.pwrite(handle, view, at + len(raw) - len(view)) :]
-        sync_file(handle)
-    except OSError:
-        os.ftruncate(handle, at)
-        raise
+    """Write at this place, over what a write that failed has left there, and sync."""
+    os.ftruncate(handle, at)
+    view = memoryview(raw)
+    while view:
+        view = view[os.pwrite(handle, view, at + len(raw) - len(view)) :]
+    sync_file(handle)

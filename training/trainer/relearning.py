@@ -108,9 +108,8 @@ class Relearning:
             if sha == segment.files.get(name)
         }
         expected = {**segment.files, "ledger": segment.ledger_sha256}
-        del found["ledger.json"]
-        names = sorted(found.keys() | expected.keys())
-        return Relearnt(differing=tuple(n for n in names if found.get(n) != expected.get(n)), parts=parts)
+        # A part that only this version has was no part of the state then.
+        return Relearnt(differing=tuple(n for n in sorted(expected) if found.get(n) != expected[n]), parts=parts)
 
     def _open(self) -> None:
         self.ledger.begin_incarnation()

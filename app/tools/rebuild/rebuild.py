@@ -36,6 +36,8 @@ from training.model.learner import Learner
 from training.trainer.relearning import Relearning, Relearnt, release
 from training.trainer.state import Progress
 
+_SETTINGS = "hyperparameters.json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
@@ -52,6 +54,8 @@ class Rebuilt:
     """Records that were learnt; those that their calls set aside do not count."""
     compared_with: str
     """What it was compared with: the checkpoint's files, or the journal's hashes of them."""
+    settings: str | None
+    """What the settings say otherwise than then, though it has changed no bit of the state."""
     seconds: float
 
 
@@ -105,6 +109,7 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
         blocks=chain.blocks,
         records=run.records,
         compared_with=compared_with,
+        settings=run.settings,
         seconds=time.monotonic() - began,
     )
 
@@ -118,6 +123,7 @@ class _ChainRun:
         self._settings, self._store, self._chain = settings, store, chain
         self._relearning, self._report = relearning, report
         self.records = 0
+        self.settings: str | None = None
 
     def learn(self, learner: Learner, reader: RecordReader, origin: Origin) -> None:
         """Learn every block, and compare the state with each checkpoint on the way."""
@@ -145,7 +151,9 @@ class _ChainRun:
         """Raise RebuiltOtherwiseError unless the state has the bits of this segment's checkpoint."""
         state = self._relearning.compared(segment)
         try:
-            if state.differing:
+            if state.differing == (_SETTINGS,):  # no effect, or one that shows in the next checkpoint
+                self.settings = self.settings or f"{self._found(segment, state)}, at checkpoint {segment.number}"
+            elif state.differing:
                 raise RebuiltOtherwiseError(self._difference(segment, state))
         finally:
             release(state.parts)
@@ -172,12 +180,16 @@ class _ChainRun:
     def _difference(self, segment: Segment, state: Relearnt) -> str:
         """Say what differs first, by name."""
         on_the_way = "" if segment.number == self._chain.number else f", on the way to {self._chain.number},"
-        text = f"checkpoint {segment.number}{on_the_way} differs from what was published"
+        text = f"checkpoint {segment.number}{on_the_way} differs from what was published: {self._found(segment, state)}"
+        return text if self.settings is None else f"{text}; the settings do too: {self.settings}"
+
+    def _found(self, segment: Segment, state: Relearnt) -> str:
+        """Return the first difference; where the checkpoint is gone, the files that differ by their hashes."""
         try:
             published = self._store.load(segment.number)
         except MillraceError:
-            return f"{text}: {', '.join(state.differing)}, by hash; the checkpoint is no longer there to compare with"
-        return f"{text}: {first_difference(state.differing, state.parts, published)}"
+            return f"{', '.join(state.differing)} (by hash: the checkpoint is not there to compare with)"
+        return first_difference(state.differing, state.parts, published)
 
 
 class _Stream:

@@ -242,7 +242,7 @@ def test_a_missing_model_file_is_reported_before_kafka_is_asked(verb: str, typed
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("millrace re", ["resume", "rewind"]),
+        ("millrace re", ["resume", "rewind", "rebuild"]),
         ("millrace --ver", ["--version"]),
         ("millrace checkpoints v", ["verify"]),
         ("millrace local g", ["group"]),

@@ -54,6 +54,7 @@ _REPLAY = "tests/integration/test_archive_source.py"
 _SHARDS = "tests/consumers/archive/test_shards.py"
 _JOURNAL = "tests/training/history/test_journal.py"
 _REBUILD = "tests/faults/test_rebuild.py"
+_PLAN = "tests/app/tools/test_rebuild_plan.py"
 
 _REBUILT = f"{_REBUILD}::test_checkpoints_of_a_run_with_kills_a_rewind_and_a_skip_are_rebuilt_to_the_bit"
 _PATIENCE = "tests/training/pretraining/test_epochs.py::test_patience_ends_it_and_returns_to_the_best_epoch"
@@ -654,8 +655,8 @@ TEETH = (
         row=34,
         missing="What a full disk has left of a segment stays in the journal.",
         file="training/history/journal.py",
-        text="        os.ftruncate(handle, at)  # what a failure before could not take back\n",
-        instead="        at = os.fstat(handle).st_size\n",
+        text="    os.ftruncate(handle, at)\n",
+        instead="    at = os.fstat(handle).st_size\n",
         test=f"{_JOURNAL}::test_what_a_full_disk_has_left_half_written_is_taken_back",
     ),
     Tooth(
@@ -671,7 +672,15 @@ TEETH = (
         missing="A rebuilt block begins with any partition.",
         file="pipelines/recorded_feed.py",
         text="start=planned.turn, ",
-        test=_REBUILT,
+        test=f"{_PLAN}::test_every_block_of_two_runs_and_a_skip_is_made_again",
+    ),
+    Tooth(
+        row=34,
+        missing="What an order had cut out is learnt by the rebuild.",
+        file="app/tools/rebuild/plan.py",
+        text="ends, turn, ledger.skips)",
+        instead="ends, turn, ())",
+        test=f"{_PLAN}::test_every_block_of_two_runs_and_a_skip_is_made_again",
     ),
     Tooth(
         row=35,
