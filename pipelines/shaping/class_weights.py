@@ -57,9 +57,9 @@ class BalanceOptions:
 
 
 def weights_of(counts: Any, options: BalanceOptions) -> Any:
-    """Return the weight of each class by how often it was seen. Their mean over the stream is 1."""
+    """Return the weight of each class by how often it was seen, […, classes]. Their mean over the stream is 1."""
     target = tf.constant([options.target[one] for one in options.classes], tf.float64)
-    shares = (counts + _PRIOR * target) / (tf.reduce_sum(counts) + _PRIOR)
+    shares = (counts + _PRIOR * target) / (tf.reduce_sum(counts, axis=-1, keepdims=True) + _PRIOR)
     return tf.cast(target / shares, tf.float32)
 
 
@@ -77,7 +77,9 @@ def one_hot(features: Mapping[str, Any], labels: Any, options: BalanceOptions) -
             raise ConfigError(f"balance.target: the labels are one-hot: name the classes 0 to {len(classes) - 1}")
         return tf.cast(column, tf.float32)
     if column.shape.rank != 1:
-        raise ConfigError(f"balance.by: {options.by} has the shape {column.shape}, and a class is one value a record")
+        raise ConfigError(
+            f"balance.by: {options.by} has the shape {column.shape[1:]}, and a class is one value a record"
+        )
     if column.dtype == tf.string:
         return tf.cast(column[:, None] == tf.constant(classes)[None], tf.float32)
     if bad := [one for one in classes if math.isinf(_number(one))]:

@@ -6,7 +6,7 @@ applied; a checkpoint holds it to the bit, so a restart continues with the same 
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -18,11 +18,23 @@ from training.checkpoints.parts import PartState
 from training.model.added_losses import AddedLosses
 from training.model.autograph import as_is
 from training.model.finite_guard import FiniteGuard
+from training.model.replica_sums import summed
 from training.model.variables import assign, copies, read
 
 NAME = "shaping"
 _LOSS_ARGUMENTS = ("x", "y", "y_pred", "sample_weight", "training")
 """Of `compute_loss`, in Keras' sequence."""
+
+
+class BalancePlan(NamedTuple):
+    """What the batches of a call are balanced by; tensors."""
+
+    factors: Any
+    """By what the weight of each row is multiplied, [k, B]."""
+    class_weights: Any
+    """Of each batch, [k, classes]."""
+    seen: Any
+    """How many rows that are present are of each class, [k, classes], float64."""
 
 
 class _ScoringStep(threading.local):
@@ -52,19 +64,49 @@ class ClassBalance:
 
     def weights(self) -> Any:
         """Return the weight of each class, float32, as the counts stand."""
-        return weights_of(copies(self.counts)[0].read_value(), self.options)
+        return weights_of(self._counts(), self.options)
 
-    def classes_of(self, features: Any, labels: Any) -> Any:
-        """Return 1 where a row is of a class, [rows, classes], float32; in a graph."""
-        return one_hot(features, labels, self.options)
+    def plan(self, rows: tuple[Any, Any, Any], strategy: Any, *, live: Any) -> "BalancePlan":
+        """Return what the batches of a call are balanced by: features, labels and offsets [k, B, …]; in a graph.
 
-    def rows_by_class(self, classes: Any, offsets: Any) -> Any:
-        """Return how many of the rows that are present are of each class, float32; in a graph."""
-        return tf.linalg.matvec(classes, tf.cast(offsets >= 0, tf.float32), transpose_a=True)
+        Each batch is weighed by the counts of those before it. For all batches at once: batch by batch, the same would
+        be some thirty small operations in each step. Where not `live`, all weights are 1.
+        """
+        features, labels, offsets = rows
+        batches, size = tf.shape(offsets)[0], offsets.shape[1]
+        x, y = tf.nest.map_structure(lambda one: tf.reshape(one, [-1, *one.shape[2:]]), (features, labels))
+        classes = tf.reshape(one_hot(x, y, self.options), [batches, size, len(self.options.classes)])
+        seen = tf.linalg.matvec(classes, tf.cast(offsets >= 0, tf.float32), transpose_a=True)
+        here = len(strategy.extended.worker_devices)
+        if strategy.num_replicas_in_sync > here:
+            # Of all workers of a group; the replicas of one process have the same rows in hand.
+            [total] = strategy.run(lambda: summed(tf.distribute.get_replica_context(), [seen / here]))
+            seen = strategy.experimental_local_results(total)[0]
+        seen = tf.cast(seen, tf.float64)
+        upto = tf.cumsum(tf.reduce_sum(seen, axis=1))
+        before = upto - tf.reduce_sum(seen, axis=1)
+        earlier = tf.linalg.band_part(tf.ones([batches, batches], tf.float64), -1, 0) - tf.eye(
+            batches, dtype=tf.float64
+        )
+        # What comes later is left out before its decay, which would be a growth.
+        decays = self.options.decay((before[:, None] - upto[None]) * earlier) * earlier
+        counts = self._counts() * self.options.decay(before)[:, None] + tf.linalg.matmul(decays, seen)
+        class_weights = weights_of(counts, self.options)
+        class_weights = tf.where(live, class_weights, tf.ones_like(class_weights))
+        factors = 1.0 + tf.linalg.matvec(classes, class_weights - 1.0)
+        return BalancePlan(factors, class_weights, tf.where(live, seen, tf.zeros_like(seen)))
 
-    def weighed(self, classes: Any, weights: Any, class_weights: Any) -> Any:
-        """Return the rows' weights, each times that of its class; in a graph."""
-        return weights * (1.0 + tf.linalg.matvec(classes, class_weights - 1.0))
+    def count(self, plan: "BalancePlan", applied: Any) -> None:
+        """Count the rows of the batches that were applied; in a graph, outside of replicas."""
+        counted = plan.seen * tf.cast(applied, tf.float64)[:, None]
+        upto = tf.cumsum(tf.reduce_sum(counted, axis=1))
+        after = self._counts() * self.options.decay(upto[-1])
+        after += tf.reduce_sum(counted * self.options.decay(upto[-1] - upto)[:, None], axis=0)
+        for copy in copies(self.counts):
+            copy.assign(after)
+
+    def _counts(self) -> Any:
+        return copies(self.counts)[0].read_value()
 
     def score_in_step(self, model: Any, guard: FiniteGuard, added: AddedLosses) -> None:
         """Have the training pass score its rows as they came, so that no pass of its own is needed for that."""
@@ -103,14 +145,6 @@ class ClassBalance:
     def corrected(self, predicted: Any, weights: Any) -> Any:
         """Return the output as it would be without the weights; in a graph."""
         return predicted if self.output is None else corrected(predicted, weights, self.output)
-
-    def count(self, seen: Any, *, where: Any) -> None:
-        """Add the rows of a batch, by class, where the condition holds; in a graph, outside of replicas."""
-        # Few operations: in a small model each of them takes a hundredth of the step.
-        counted = tf.cast(seen, tf.float64) * tf.cast(where, tf.float64)
-        decay = self.options.decay(tf.reduce_sum(counted))
-        for copy in copies(self.counts):
-            copy.assign(copy.read_value() * decay + counted)
 
     def shares(self) -> dict[str, ClassShares]:
         """Return how the classes are balanced just now, by class."""

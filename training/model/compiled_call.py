@@ -86,6 +86,8 @@ class _Shaping(NamedTuple):
     """Negative where they are learnt as they came."""
     seed: Any
     """What `augment` draws by."""
+    factors: Any
+    """By what the weights of the rows are multiplied, where classes are balanced."""
     class_weights: Any
 
 
@@ -171,10 +173,15 @@ class TrainingCall:
     def _call(self, how: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()
         batches = tf.shape(weights)[0]
+        plan: Any = None
+        if self.balance is not None:
+            plan = self.balance.plan((features, labels, offsets), self.strategy, live=how[1] >= 0)
 
         def learn(index: Any, finite: Any, losses: Any) -> Any:
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))
             shaping = self._shaping(how[1], offsets[index, 0], partitions[index, 0])
+            if plan is not None:
+                shaping = shaping._replace(factors=plan.factors[index], class_weights=plan.class_weights[index])
             applied, loss = self._learn_batch(how[0], batch, shaping)
             return index + 1, finite.write(index, applied), losses.write(index, loss)
 
@@ -182,6 +189,8 @@ class TrainingCall:
         state = (tf.constant(0), tf.TensorArray(tf.bool, size=batches), tf.TensorArray(tf.float32, size=batches))
         _, finite, losses = tf.while_loop(lambda index, *_: index < batches, learn, state)
         applied = finite.stack()
+        if self.balance is not None:
+            self.balance.count(plan, applied)
         self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
         sums = self.strategy.run(self.metrics.read)
         return applied, losses.stack(), [self.strategy.experimental_local_results(each)[0] for each in sums]
@@ -194,15 +203,12 @@ class TrainingCall:
         return {place: total(gradient) for place, gradient in gradients.items()}, total(shares)
 
     def _shaping(self, visit: Any, offset: Any, partition: Any) -> _Shaping:
-        """Return what shapes a batch that begins with this offset; the counts of classes are those before it."""
-        seed, class_weights = tf.zeros([2], tf.int64), tf.ones([1])
+        """Return what shapes a batch that begins with this offset, but for the balance of its classes."""
+        seed = tf.zeros([2], tf.int64)
         if self._augmentation is not None:
             identity = tf.gather(self.witness.identities, tf.maximum(partition, 0))
             seed = folded(tf.constant([self.options.seed, 0], tf.int64), identity, offset, visit)
-        if self.balance is not None:
-            class_weights = self.balance.weights()
-            class_weights = tf.where(visit >= 0, class_weights, tf.ones_like(class_weights))
-        return _Shaping(visit, seed, class_weights)
+        return _Shaping(visit, seed, tf.zeros([1]), tf.ones([1]))
 
     def _learn_batch(self, passes: Any, batch: Any, shaping: _Shaping) -> Any:
         """Learn one batch on all replicas, in all passes. Where an update is not finite, undo what has changed."""
@@ -214,7 +220,7 @@ class TrainingCall:
         # By the copies: to read what is reduced on read, as metrics are, takes a collective for each variable.
         guarded = [copy for variable in guarded for copy in copies(variable)]
         before = [copy.read_value() for copy in guarded]
-        verdicts, losses, seen = self.strategy.run(self._first_step, args=(*batch, shaping))
+        verdicts, losses = self.strategy.run(self._first_step, args=(*batch, shaping))
         # Any replica answers for all: each verdict comes out of a merge_call, which runs once for all of them, and each
         # loss is the global batch's.
         applied = self.strategy.experimental_local_results(verdicts)[0]
@@ -229,9 +235,6 @@ class TrainingCall:
 
         if guarded:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
-        if self.balance is not None:
-            of_all = self.strategy.experimental_local_results(seen)[0]
-            self.balance.count(of_all, where=tf.logical_and(applied, shaping.visit >= 0))
         return applied, loss
 
     def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: _Shaping) -> Any:
@@ -250,34 +253,28 @@ class TrainingCall:
 
     @as_is
     def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: _Shaping) -> Any:
-        """Score the replica's rows and learn them. Return whether they were, the loss, and the rows by class."""
-        mine, seen = self._open(features, labels, weights, offsets), tf.zeros([1])
+        """Score the replica's rows and learn them."""
+        mine = self._open(features, labels, weights, offsets)
         if self.options.inference_pass:
             self._score(*as_the_model_takes_it(self.model, *mine[:3]), shaping.class_weights)
         elif self.balance is not None:
             self.balance.open(mine[2], shaping.class_weights)
-        learnt, classes = self._as_learnt(mine, shaping)
-        if self.balance is not None:
-            seen, context = self.balance.rows_by_class(classes, mine[3]), tf.distribute.get_replica_context()
-            # Of all replicas, and of all workers of a group: all of them go on with the same weights.
-            [seen] = summed(context, [seen]) if context.num_replicas_in_sync > 1 else [seen]
-        logs = self._train_step(learnt)
-        return self._finite_guard.verdict(), self._loss(logs), seen
+        logs = self._train_step(self._as_learnt(mine, shaping))
+        return self._finite_guard.verdict(), self._loss(logs)
 
     @as_is
     def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: _Shaping) -> Any:
         """Learn the replica's rows once more; they were scored in the first pass."""
         mine = self._open(features, labels, weights, offsets)
         self.metrics.mute()
-        self._train_step(self._as_learnt(mine, shaping)[0])
+        self._train_step(self._as_learnt(mine, shaping))
         return self._finite_guard.verdict()
 
-    def _as_learnt(self, mine: tuple[Any, Any, Any, Any], shaping: _Shaping) -> tuple[Any, Any]:
-        """Return the replica's rows as the model learns them, balanced and then augmented, and their classes."""
-        (x, y, w, offsets), classes = mine, None
+    def _as_learnt(self, mine: tuple[Any, Any, Any, Any], shaping: _Shaping) -> tuple[Any, Any, Any]:
+        """Return the replica's rows as the model learns them: as they came, or balanced and then augmented."""
+        x, y, w, offsets = mine
         if self.balance is not None:
-            classes = self.balance.classes_of(x, y)
-            w = self.balance.weighed(classes, w, shaping.class_weights)
+            w *= shaping.factors[self._own(shaping.factors.shape[0])]
         if self._augmentation is not None:
             # Other rows on another replica, and the same numbers drawn for them would be none the better.
             own = folded(shaping.seed, tf.distribute.get_replica_context().replica_id_in_sync_group)
@@ -285,7 +282,7 @@ class TrainingCall:
             x, y, w = tf.cond(shaping.visit >= 0, augment, lambda: (x, y, w))
             w = tf.where(offsets >= 0, w, 0.0)  # whatever it returns, an absent row must not train the model
         self._added_losses.open(w)
-        return as_the_model_takes_it(self.model, x, y, w), classes
+        return as_the_model_takes_it(self.model, x, y, w)
 
     @as_is
     def _recorded_step(self, features: Any, labels: Any, weights: Any, offsets: Any) -> Any:
@@ -306,11 +303,7 @@ class TrainingCall:
 
     def _open(self, features: Any, labels: Any, weights: Any, offsets: Any) -> tuple[Any, Any, Any, Any]:
         """Begin the tracing of a step: return the replica's own rows, and their offsets."""
-        context = tf.distribute.get_replica_context()
-        here = len(self.strategy.extended.worker_devices)
-        replica = context.replica_id_in_sync_group
-        # The replicas of several processes are numbered through; the rows at hand are those of this process.
-        mine = replica_rows(weights.shape[0], here, replica if here == context.num_replicas_in_sync else replica % here)
+        mine = self._own(weights.shape[0])
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         self._finite_guard.open()
         self._added_losses.open(w)
@@ -318,6 +311,14 @@ class TrainingCall:
             self.balance.close()
         self.metrics.open(tf.cast(o >= 0, tf.float32))
         return x, y, w, o
+
+    def _own(self, size: int) -> slice:
+        """Return which of a batch's rows are the replica's."""
+        context = tf.distribute.get_replica_context()
+        here = len(self.strategy.extended.worker_devices)
+        replica = context.replica_id_in_sync_group
+        # The replicas of several processes are numbered through; the rows at hand are those of this process.
+        return replica_rows(size, here, replica if here == context.num_replicas_in_sync else replica % here)
 
     def _score(self, x: Any, y: Any, w: Any, class_weights: Any) -> None:
         """Score before learning, as the model will behave in use; the training pass is then not counted."""
