@@ -155,8 +155,8 @@ def test_rows_lost_with_a_killed_worker_are_those_the_epoch_names(service: DataS
     victim = service.workers[1]
     victim.wait_for("prepares")
     victim.kill()
-    victim.start()
     said, learnt = outcome(process, tmp_path)
+    victim.start()
     victim.wait_for("serves on")
     (epoch,) = said["epochs"]
     visited, total = epoch["visited"], SHARDS * ROWS
@@ -164,3 +164,15 @@ def test_rows_lost_with_a_killed_worker_are_those_the_epoch_names(service: DataS
     counted = sum(count for count, _, _ in learnt.values()) + epoch["set_aside"].get("missing", 0)
     assert (visited["rows"], visited["visited"], visited["twice"]) == (total, counted, 0)
     assert sum(visited["lacking"].values()) == total - counted
+
+
+def test_trainers_that_share_a_cache_get_as_many_rows_as_there_are(service: DataService, tmp_path: Path) -> None:
+    files = examples(tmp_path / "files")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    sharing = ("--service", service.address, "--job-name", tmp_path.name, "--cross-trainer-cache")
+    processes = [pretrain(config(folder), *files, *sharing) for folder in folders]
+    for process, folder in zip(processes, folders, strict=True):
+        said, learnt = outcome(process, folder)
+        (epoch,) = said["epochs"]
+        assert epoch["learnt"] == SHARDS * (ROWS - 1) == sum(count for count, _, _ in learnt.values())
+        assert SHARDS * ROWS - epoch["visited"]["visited"] == sum(epoch["visited"]["lacking"].values())
