@@ -58,7 +58,7 @@ def test_a_row_is_learnt_with_its_class_weight_and_scored_and_baselined_without(
     plain, shaped = balanced(None), balanced()
     balance_of(shaped).counts.assign([110.0, 10.0])
     weights = balance_of(shaped).weights().numpy()
-    rows = rare(1)
+    rows = rare(1, every=5)  # other shares than were counted: the batch itself must not count yet
     loss = shaped.learn(rows).result.losses[0]
     x, labels = rows.features["x"][0].numpy(), rows.labels[0].numpy()
     # The first batch by hand: plain Keras with the weights, scored by corrected probabilities before.
