@@ -284,6 +284,7 @@ CASES: Mapping[str, Case] = {
     "much is set aside": Case(
         ("MillraceSetAside",), {'millrace_records_set_aside_total{reason="malformed"}': "0+600x120"}
     ),
+    "nothing of a topic fits": Case(("MillraceNothingLearnt",), problem("nothing_learnt")),
     "it is worse than guessing": Case(("MillraceWorseThanGuessing",), WORSE),
     "a loss without a guess says nothing": Case(
         ("MillraceWorseThanGuessing",), {AHEAD: "-0.05x120", 'millrace_live_baseline{metric="loss"}': "_x120"}
