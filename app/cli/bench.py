@@ -3,24 +3,26 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.config_file import ConfigFile
-from app.cli.notes import note_alone
+from app.cli.config_file import ConfigFile, config_file
 from app.cli.options import Json, loaded
 from app.service.logs import configure
 from app.service.native_log import load_tensorflow
+from app.settings import Loaded
 from app.settings.environment import require_tensorflow_backend
 
 if TYPE_CHECKING:
-    from app.tools.bench import Trial
+    from app.tools.bench.measure import Trial
 
 _SPENT = {
     "compute": "computing",
     "input": "waiting for decoding and preparing",
     "records": "waiting for records",
+    "workers": "waiting for the other workers",
     "saving": "copying for a save",
 }
 
@@ -28,22 +30,26 @@ _SPENT = {
 def bench(
     file: ConfigFile = None,
     seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="How long to measure.")] = 20.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="How many processes learn the model together; default: scale.workers."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Learn the topic's records at full speed for a while; report the rate, what limits it, and the headroom.
 
     Leaves nothing behind: checkpoints are thrown away, no offset is committed, no dead letter is sent. Other programs
-    on this machine slow it down. Example: millrace bench -c clicks.yaml
+    on this machine slow it down. With several workers the whole group runs on this machine, on the same cores.
+    Example: millrace bench -c clicks.yaml
     """
     require_tensorflow_backend()
     found = loaded(file)
-    note_alone(found.settings.scale.workers, "one process measures the model alone, on whole batches")
-    typer.echo(f"Building and proving the model, then learning for {seconds:g} s.", err=True)
-    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
-    load_tensorflow()
-    from app.tools.bench import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
-
-    trial = run_trial(found, seconds)
+    several = found.settings.scale.workers if workers is None else workers
+    whom = "" if several == 1 else f" with {several} workers"
+    typer.echo(f"Building and proving the model, then learning{whom} for {seconds:g} s.", err=True)
+    trial = (
+        _alone(found, seconds) if several == 1 else _together(config_file(file, say=_nothing), found, several, seconds)
+    )
     if as_json:
         typer.echo(json.dumps(_facts(trial), indent=2))
         return
@@ -52,13 +58,31 @@ def bench(
         typer.echo(f"  The topic held no more: measured for {trial.seconds:.1f} s only.")
 
 
-def _facts(trial: "Trial") -> dict[str, object]:
+def _alone(found: Loaded, seconds: float) -> "Trial":
+    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
+    load_tensorflow()
+    from app.tools.bench.trial import bench as run_trial  # noqa: PLC0415 - loads TensorFlow
 
+    return run_trial(found, seconds)
+
+
+def _together(config: Path, found: Loaded, workers: int, seconds: float) -> "Trial":
+    from app.tools.bench.group_trial import bench_group  # noqa: PLC0415 - one process alone needs none of it
+
+    return bench_group(config, found.settings, workers, seconds)
+
+
+def _nothing(_text: str) -> None:
+    """Say nothing: the file was named before."""
+
+
+def _facts(trial: "Trial") -> dict[str, object]:
     return {name: value for name, value in asdict(trial).items() if value is not None}
 
 
 def _lines(trial: "Trial") -> Iterator[str]:
-    yield f"{trial.name}: {trial.records:,} records in {trial.seconds:.1f} s"
+    together = "" if trial.workers == 1 else f", by {trial.workers} workers"
+    yield f"{trial.name}: {trial.records:,} records in {trial.seconds:.1f} s{together}"
     yield f"  learnt    {_rate(trial.records_per_s)}"
     yield f"  arriving  {_arriving(trial)}"
     shares = sorted(trial.waiting.items(), key=lambda item: -item[1])

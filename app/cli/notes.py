@@ -23,12 +23,6 @@ def note(text: str) -> None:
         print(f"millrace: {printable(text)}", file=sys.stderr)
 
 
-def note_alone(workers: int, instead: str) -> None:
-    """Say what a command does instead where the config is that of a group."""
-    if workers > 1:
-        note(f"scale.workers is {workers}; {instead}")
-
-
 def report_usage_error(error: typer.TyperException) -> None:
     """Print what is wrong with the arguments, as typer does, or as one JSON object under --json."""
     message, hint = error.format_message(), ""

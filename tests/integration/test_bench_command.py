@@ -23,12 +23,12 @@ training: {{batch_size: 64, batches_per_call: 2}}
 """
 
 
-def bench(folder: Path, broker: str, topic: str) -> "subprocess.CompletedProcess[str]":
+def bench(folder: Path, broker: str, topic: str, *more: str) -> "subprocess.CompletedProcess[str]":
     model = _ROOT / "bench" / "models" / "mlp.py"
     (folder / "trial.yaml").write_text(_CONFIG.format(broker=broker, topic=topic, model=model))
     scratch = folder / "scratch"
     scratch.mkdir()
-    arguments = ["bench", "-c", "trial.yaml", "--json", "--seconds", "1"]
+    arguments = ["bench", "-c", "trial.yaml", "--json", "--seconds", "1", *more]
     return run_forked(arguments, cwd=folder, env={**os.environ, "TMPDIR": str(scratch)})
 
 
@@ -52,11 +52,39 @@ def test_a_trial_measures_what_the_topic_holds_and_leaves_nothing_behind(
     assert trial["records_per_s"] > 0
     assert trial["bound_by"] in {"records", "input", "compute"}
     assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
-    assert not (tmp_path / "checkpoints").exists()
-    left = {path.name for path in (tmp_path / "scratch").iterdir()}
+    check_nothing_is_left(tmp_path, broker, name)
+
+
+def check_nothing_is_left(folder: Path, broker: str, topic: str) -> None:
+    assert not (folder / "checkpoints").exists()
+    left = {path.name for path in (folder / "scratch").iterdir()}
     assert left <= {"__pycache__"}, "TensorFlow leaves the bytecode of its generated functions; we leave nothing"
     for group in ("millrace-trial", "millrace-bench-trial"):
-        assert asyncio.run(committed(broker, name, group)) is None
+        assert asyncio.run(committed(broker, topic, group)) is None
+
+
+@pytest.mark.timeout(400)
+def test_a_trial_of_a_group_counts_what_all_workers_learn(
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    name = topic(2)
+    produce(name, [(number % 2, bytes(29 * 4)) for number in range(20_000)])
+    done = bench(tmp_path, broker, name, "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    trial = json.loads(done.stdout)
+    assert trial["workers"] == 2
+    assert 0 < trial["records"] <= 20_000
+    assert trial["bound_by"] in {"records", "input", "compute", "workers"}
+    assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
+    check_nothing_is_left(tmp_path, broker, name)
+
+
+@pytest.mark.timeout(400)
+def test_a_trial_of_a_group_ends_with_the_error_of_its_worker(broker: str, tmp_path: Path) -> None:
+    done = bench(tmp_path, broker, "none-of-this-name", "--workers", "2")
+    assert done.returncode == 3
+    assert "topic none-of-this-name is not at" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.timeout(180)

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from app.cli.bench import _lines
-from app.tools.bench import Trial, _Interval, set_apart
+from app.settings.sections.scale import ScaleSettings
+from app.tools.bench.measure import Interval, Trial
+from app.tools.bench.trial import set_apart
 from tests.app.conftest import FIVE_LINES, LoadText
-from training.telemetry.meter import Meter, Meterings
 
 TRIAL = Trial(
     name="clicks",
@@ -23,32 +24,28 @@ TRIAL = Trial(
 )
 
 
-def metered(calls: int, learnt: int) -> Meterings:
-    return replace(Meter(lambda: 0.0).snapshot(), calls=calls, learnt=learnt)
-
-
 def test_the_settling_time_is_not_measured() -> None:
-    span = _Interval(10.0)
-    assert not span.see(metered(0, 0), 1.0)
-    assert not span.see(metered(1, 1000), 5.0)
-    assert not span.see(metered(3, 3000), 7.5)
-    assert not span.see(metered(9, 9000), 17.0)
-    assert span.see(metered(10, 10_000), 18.0)
+    span = Interval(10.0)
+    assert not span.see(1.0, 0, 0)
+    assert not span.see(5.0, 1, 1000)
+    assert not span.see(7.5, 3, 3000)
+    assert not span.see(17.0, 9, 9000)
+    assert span.see(18.0, 10, 10_000)
     assert (span.first.at, span.first.learnt, span.last.at, span.last.learnt) == (7.5, 3000, 18.0, 10_000)
 
 
 def test_a_topic_that_is_soon_learnt_is_measured_from_its_first_call() -> None:
-    span = _Interval(10.0)
-    span.see(metered(1, 1000), 5.0)
-    span.see(metered(2, 2500), 6.0)
+    span = Interval(10.0)
+    span.see(5.0, 1, 1000)
+    span.see(6.0, 2, 2500)
     assert (span.first.learnt, span.last.learnt) == (1000, 2500)
 
 
 def test_calls_that_are_slow_to_return_are_not_waited_for_without_end() -> None:
-    span = _Interval(10.0)
-    span.see(metered(1, 1000), 5.0)
-    assert not span.see(metered(1, 1000), 40.0)
-    assert span.see(metered(1, 1000), 50.0)
+    span = Interval(10.0)
+    span.see(5.0, 1, 1000)
+    assert not span.see(40.0, 1, 1000)
+    assert span.see(50.0, 1, 1000)
 
 
 def test_neither_the_groups_offsets_nor_checkpoints_nor_dead_letters_are_touched(
@@ -56,16 +53,17 @@ def test_neither_the_groups_offsets_nor_checkpoints_nor_dead_letters_are_touched
 ) -> None:
     text = FIVE_LINES.replace("label: {clicked", "dead_letters: {topic: clicks.dead}, label: {clicked")
     settings = load_text(text).settings
-    apart = set_apart(settings, tmp_path / "apart")
+    apart = set_apart(settings, tmp_path / "apart", ScaleSettings())
     assert apart.kafka.group == "millrace-bench-clicks" != settings.kafka.group
     assert apart.checkpoints.path == tmp_path / "apart"
     assert (settings.records.dead_letters.topic, apart.records.dead_letters.topic) == ("clicks.dead", None)
     assert (apart.training, apart.model, apart.memory) == (settings.training, settings.model, settings.memory)
 
 
-def test_a_trial_of_a_groups_config_is_one_process_alone(load_text: LoadText, tmp_path: Path) -> None:
+def test_a_trial_of_a_group_keeps_who_is_in_it(load_text: LoadText, tmp_path: Path) -> None:
     settings = load_text(FIVE_LINES + "scale: {workers: 2}\n").settings
-    assert set_apart(settings, tmp_path / "apart").scale.workers == 1
+    assert set_apart(settings, tmp_path / "apart", settings.scale).scale.workers == 2
+    assert set_apart(settings, tmp_path / "apart", ScaleSettings()).scale.workers == 1
 
 
 def test_bench_reports_the_rate_the_limit_and_the_headroom() -> None:

@@ -1,0 +1,81 @@
+"""A trial of a user's model on the user's records, on this machine, by this process alone.
+
+Runs the service as `run` does, on threads of its own, from the earliest record that Kafka has; the caller waits. It
+leaves no trace: checkpoints go to a temporary folder, no offset is committed, no dead letter is sent. It ends after the
+given time, or with the last record that was there when it began.
+"""
+
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+from app.monitoring.observer import LOOK_EVERY_S, Observation, Observer
+from app.monitoring.snapshot import take
+from app.monitoring.throughput import throughput_of
+from app.service.service import RunOptions, Service
+from app.settings import Loaded, Settings
+from app.settings.sections.scale import ScaleSettings
+from app.tools.bench.measure import Interval, Limits, Trial
+from consumers.kafka.positions import Now
+
+POLL_S = 0.05
+
+
+def bench(loaded: Loaded, seconds: float) -> Trial:
+    """Run the trial. Raises what a start would raise, and MillraceError where there are too few records."""
+    ended, interval = threading.Event(), Interval(seconds)
+    settings = loaded.settings
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
+        apart = Loaded(set_apart(settings, Path(folder), ScaleSettings()), loaded.origins)
+        service = Service(apart, RunOptions(until=Now(), commits=False), on_end=ended.set)
+        service.start()
+        try:
+            observation = _watch(service, ended, interval)
+        finally:
+            service.stop()
+            service.join(service.grace_left_s())
+    if service.error is not None:
+        raise service.error
+    return interval.trial(settings.name, settings.kafka.topics, limits_of(observation))
+
+
+def set_apart(settings: Settings, folder: Path, scale: ScaleSettings) -> Settings:
+    """Return the settings changed so that nothing is touched that others see."""
+    changes = {
+        "kafka": {"group": f"millrace-bench-{settings.name}", "start": "earliest", "out_of_range": "earliest"},
+        "checkpoints": {"path": folder},
+    }
+    parts = {name: getattr(settings, name).model_copy(update=update) for name, update in changes.items()}
+    letters = settings.records.dead_letters.model_copy(update={"topic": None})
+    parts["records"] = settings.records.model_copy(update={"dead_letters": letters})
+    return settings.model_copy(update={**parts, "scale": scale})
+
+
+def limits_of(observation: Observation) -> Limits:
+    """Return what holds the trainer back."""
+    throughput = throughput_of(observation)
+    return Limits(
+        arriving_per_s=throughput.arriving_per_s,
+        bound_by=throughput.bound_by,
+        waiting=throughput.waiting,
+        advice=throughput.advice,
+    )
+
+
+def _watch(service: Service, ended: threading.Event, interval: Interval) -> Observation:
+    """Watch until the service ends or the measurement is complete; return the last observation."""
+    observer = Observer(partial(take, service))
+    looked_at = float("-inf")
+    while not ended.wait(POLL_S) and not _complete(service, interval):
+        if (now := time.monotonic()) - looked_at >= LOOK_EVERY_S:
+            observer.look()
+            looked_at = now
+    _complete(service, interval)
+    return observer.look()
+
+
+def _complete(service: Service, interval: Interval) -> bool:
+    metered = service.meter.snapshot()
+    return interval.see(time.monotonic(), metered.calls, metered.learnt)
