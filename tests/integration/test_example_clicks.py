@@ -90,9 +90,13 @@ def test_the_code_on_the_model_page_runs() -> None:
     import tensorflow as tf
 
     page = (EXAMPLE.parents[1] / "docs" / "model.md").read_text()
-    build, preprocess = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    build, preprocess, augment = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {"tf": tf}
-    exec(build + preprocess, names)
+    exec(build + preprocess + augment, names)
     assert sorted(tensor.name for tensor in names["build_model"]().inputs) == ["ad", "price"]
     features, _, _ = tf.function(names["preprocess"])({"price": tf.zeros(3)}, None, tf.ones(3))
     assert features["price"].shape == [3]
+    image = tf.cast(tf.random.stateless_uniform((2, 8, 8, 3), (1, 2)) * 255, tf.uint8)
+    moved, _, _ = tf.function(names["augment"])({"image": image}, tf.zeros(2), tf.ones(2))
+    assert (moved["image"].shape, moved["image"].dtype) == (image.shape, tf.uint8)
+    assert not np.array_equal(moved["image"], image)

@@ -43,7 +43,8 @@ class _Kept:
 
     @classmethod
     def of(cls, learner: Learner, recipe: Recipe) -> "_Kept":
-        variables = [copy for one in [*learner.state, *learner.metric_variables()] for copy in copies(one)]
+        all_of_them = [*learner.state, *learner.metric_variables(), learner.witness.identities]
+        variables = [copy for one in all_of_them for copy in copies(one)]
         values = [(variable, np.array(variable.numpy())) for variable in variables]
         return cls(learner, recipe, values, _attributes(learner), (random.getstate(), np.random.get_state()))
 

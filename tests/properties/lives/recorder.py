@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.blocks import Rows
+from pipelines.shaping.class_shares import ClassShares
 from tests.properties.lives.log import NAN, RAISES, Log
 from training.checkpoints import PartState
 from training.model.compiled_call import CallResult
@@ -81,6 +82,10 @@ class Recorder:
         optimizer = VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model))
         self.parts = (optimizer, self.seen, self.witness)
         self.state = [self.seen, self.witness.variable]
+
+    def class_shares(self) -> dict[str, ClassShares]:
+        """Return nothing: it balances no classes."""
+        return {}
 
     def not_finite(self) -> list[str]:
         """Return nothing: it holds only whole numbers."""
