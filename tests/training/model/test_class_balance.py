@@ -76,6 +76,7 @@ def test_a_row_is_learnt_with_its_class_weight_and_scored_and_baselined_without(
     assert plain.call.balance is None
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_how_batches_are_cut_into_calls() -> None:
     whole, cut = balanced(), balanced()
     whole.learn(rare(1, every=5))
@@ -85,6 +86,7 @@ def test_it_does_not_matter_how_batches_are_cut_into_calls() -> None:
     np.testing.assert_allclose(balance_of(whole).counts, balance_of(cut).counts, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_proofs_at_a_start_see_rows_as_they_came_and_count_no_class() -> None:
     learner = balanced()
     findings = [*ModelProof(learner).findings(), *states_add_up(learner)]
