@@ -130,6 +130,14 @@ class KafkaClient:
         leader = self._client.cluster.leader_for_partition
         return frozenset(p for p in self.partitions() if leader(TopicPartition(*p)) not in {None, -1})
 
+    async def look_for_leaders(self) -> None:
+        """Ask any broker for the partitions and their leaders. Raises UnreachableError where none answers."""
+        async with _translated_errors(self._options):
+            with self._doubt.suspended():
+                answered = self._client.force_metadata_update()
+            if not await answered:
+                raise UnreachableError(f"no broker answers at {self._options.servers}: is one up?")
+
     @property
     def doubted(self) -> bool:
         """Whether, since `take_doubt`, a connection broke or a broker did not know a partition.

@@ -233,6 +233,8 @@ class _LoopParts:
             try:
                 led = self.client.led()
                 self.commits.keep(led)
+                if not led:  # a broker that stops says so of all its partitions, and below nobody would be asked
+                    await self.client.look_for_leaders()
                 readable = await self.client.ends(led)
                 # Afterwards, so that no partition seems to end before the last record that may be read.
                 self._meter.ends(await self.client.high_watermarks(led), readable)

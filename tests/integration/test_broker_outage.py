@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
 
 from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.topics import create_topic
@@ -92,6 +93,42 @@ def test_source_and_dead_letters_survive_a_broker_that_is_killed_and_started_aga
         letters.stop(5)
         source.stop(5)
     assert not [record for record in caplog.records if record.name == "asyncio" and record.levelno >= logging.ERROR]
+
+
+@pytest.mark.row(6)
+@pytest.mark.slow
+def test_a_broker_is_missed_also_while_no_partition_has_a_leader(mortal: LocalBroker, wait_for: WaitFor) -> None:
+    servers = mortal.bootstrap_servers
+    create_topic(servers, "clicks")
+    source = KafkaSource(
+        KafkaOptions(bootstrap_servers=(servers,), topics=("clicks",), group_id="g", request_timeout_ms=2000)
+    )
+    source.start(30)
+    try:
+        source.begin(0, source.resolve_start(Earliest()), Handoff(capacity_bytes=1 << 20))
+        delete_topic(servers, "clicks")
+        wait_for(lambda: not source.partitions(), timeout=60)
+        assert source.statistics().connected
+        mortal.kill()
+        wait_for(lambda: not source.statistics().connected, timeout=60)
+        mortal.start()
+        wait_for(lambda: source.statistics().connected, timeout=60)
+    finally:
+        source.stop(5)
+
+
+def delete_topic(servers: str, name: str) -> None:
+    """Delete a topic."""
+
+    async def run() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+        await admin.start()
+        try:
+            await admin.delete_topics([name])
+        finally:
+            await admin.close()
+
+    asyncio.run(run())
 
 
 def write(servers: str, count: int) -> None:
