@@ -53,7 +53,7 @@ def assert_reads(one: Object) -> None:
     assert {"name": "MILLRACE_ARCHIVE__PATH", "value": "/srv/archive"} in one["env"]
 
 
-def test_every_object_is_valid_and_beside_what_it_adds_the_trainers_pod_alone_changes(
+def test_every_object_is_valid_and_only_the_trainers_pod_is_changed(
     objects: tuple[Object, ...],
 ) -> None:
     base = {(one["kind"], one["metadata"]["name"]): one for one in rendered(K8S / "base")}

@@ -1,13 +1,12 @@
 """Epochs as they go: a bar in a terminal, else a line when each ends. The lines go to stdout, the bar to stderr."""
 
-import sys
 from collections.abc import Iterator
 from typing import Self
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
+from app.cli.render.progress_bar import started_bar
 from app.tools.pretrain.shard_sources import ShardSource
 from training.pretraining.epochs import Epoch
 
@@ -22,11 +21,7 @@ class EpochLines:
         self._task = TaskID(0)
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-            times = (TimeElapsedColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, *times, console=Console(stderr=True), transient=True)
-            self._bar.start()
+        self._bar = started_bar()
         return self
 
     def __exit__(self, *error: object) -> None:

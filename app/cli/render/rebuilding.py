@@ -1,13 +1,12 @@
 """A rebuild as it goes: a bar in a terminal, and a line at its beginning and at its end."""
 
-import sys
 from typing import Self
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from app.cli.notes import note
+from app.cli.render.progress_bar import started_bar
 from training.history.journal_chain import Chain
 
 
@@ -21,11 +20,7 @@ class RebuildLines:
         self._task = TaskID(0)
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-            times = (TimeElapsedColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, *times, console=Console(stderr=True), transient=True)
-            self._bar.start()
+        self._bar = started_bar()
         return self
 
     def __exit__(self, *error: object) -> None:

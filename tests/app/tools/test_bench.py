@@ -1,12 +1,13 @@
 """A trial measures whole calls, and touches nothing that others see."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from app.cli.bench import _lines
 from app.settings.sections.scale import ScaleSettings
+from app.tools.bench.group_trial import _complete
 from app.tools.bench.measure import Interval, Trial
 from app.tools.bench.trial import set_apart
 from tests.app.conftest import FIVE_LINES, LoadText
@@ -64,6 +65,23 @@ def test_a_trial_of_a_group_keeps_who_is_in_it(load_text: LoadText, tmp_path: Pa
     settings = load_text(FIVE_LINES + "scale: {workers: 2}\n").settings
     assert set_apart(settings, tmp_path / "apart", settings.scale).scale.workers == 2
     assert set_apart(settings, tmp_path / "apart", ScaleSettings()).scale.workers == 1
+
+
+@dataclass
+class Told:
+    """A worker of a trial that has told so much."""
+
+    calls: int
+    learnt: int
+
+    def look(self) -> None:
+        """It tells no more."""
+
+
+def test_the_records_of_all_workers_are_counted_by_the_calls_of_the_chief() -> None:
+    interval = Interval(10.0)
+    _complete([Told(3, 300), Told(2, 50)], interval)  # type: ignore[list-item]
+    assert (interval.last.calls, interval.last.learnt) == (3, 350)
 
 
 def test_bench_reports_the_rate_the_limit_and_the_headroom() -> None:
