@@ -75,3 +75,13 @@ def size(text: str) -> int:
     """Return the bytes of a quantity such as 2Gi."""
     units = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
     return int(text[:-2]) * units[text[-2:]]
+
+
+def with_components(own: Path, *components: str, more: str = "") -> tuple[Object, ...]:
+    """Write an overlay of a user's own, with these components, into a folder beside `k8s`, and render it."""
+    named = ", ".join(f"../k8s/components/{one}" for one in components)
+    (own / "kustomization.yaml").write_text(
+        f"namespace: fraud\nresources: [../k8s/base]\ncomponents: [{named}]\n{more}"
+    )
+    rendered.cache_clear()
+    return rendered(own)

@@ -9,7 +9,19 @@ import kubernetes_validate
 import pytest
 
 from app.settings import load
-from tests.deploy.manifests import K8S, Object, config, container, containers, of_kind, only, pod_of, rendered, selects
+from tests.deploy.manifests import (
+    K8S,
+    Object,
+    config,
+    container,
+    containers,
+    of_kind,
+    only,
+    pod_of,
+    rendered,
+    selects,
+    with_components,
+)
 from tests.deploy.pages import blocks
 
 INSTANCE = "app.kubernetes.io/instance"
@@ -27,15 +39,6 @@ def own(tmp_path: Path) -> Path:
     shutil.copytree(K8S, tmp_path / "k8s")
     (tmp_path / "own").mkdir()
     return tmp_path / "own"
-
-
-def with_components(own: Path, *components: str, more: str = "") -> tuple[Object, ...]:
-    named = ", ".join(f"../k8s/components/{one}" for one in components)
-    (own / "kustomization.yaml").write_text(
-        f"namespace: fraud\nresources: [../k8s/base]\ncomponents: [{named}]\n{more}"
-    )
-    rendered.cache_clear()
-    return rendered(own)
 
 
 def archiver(objects: Sequence[Object]) -> Object:

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 
 from app.settings import Settings, load
+from tests.deploy import manifests
 from tests.deploy.manifests import K8S, Object, config, containers, of_kind, only, pod_of, rendered, selects
 from tests.deploy.pages import blocks
 
@@ -33,12 +34,7 @@ TWO = "configMapGenerator:\n  - {name: millrace-scale, literals: [MILLRACE_SCALE
 
 
 def with_components(own: Path, *components: str, more: str = TWO) -> tuple[Object, ...]:
-    named = ", ".join(f"../k8s/components/{one}" for one in components)
-    (own / "kustomization.yaml").write_text(
-        f"namespace: fraud\nresources: [../k8s/base]\ncomponents: [{named}]\n{more}"
-    )
-    rendered.cache_clear()
-    return rendered(own)
+    return manifests.with_components(own, *components, more=more)
 
 
 def labels(objects: Sequence[Object], stateful_set: str) -> Mapping[str, str]:

@@ -10,7 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from app.settings import Settings, load
-from tests.deploy.manifests import K8S, Object, config, container, containers, of_kind, only, pod_of, rendered, selects
+from tests.deploy import manifests
+from tests.deploy.manifests import K8S, Object, config, container, containers, of_kind, only, pod_of, selects
 from tests.deploy.pages import PAGE, blocks
 
 IN_THE_POD, FOR_PROMETHEUS, HOST, FOR_PROMETHEUS_TOO = blocks("TLS", "yaml")
@@ -24,11 +25,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def with_components(own: Path, *components: str, more: str = "") -> tuple[Object, ...]:
-    named = ", ".join(f"../k8s/components/{one}" for one in components)
-    (own / "kustomization.yaml").write_text(
-        f"namespace: fraud\nresources: [../k8s/base]\ncomponents: [{named}]\n{more}"
-    )
-    objects = rendered(own)
+    objects = manifests.with_components(own, *components, more=more)
     for one in objects:
         if one["kind"] not in ("ServiceMonitor", "PrometheusRule"):
             kubernetes_validate.validate(dict(one), kubernetes_validate.latest_version(), strict=True)
