@@ -19,7 +19,7 @@ from pipelines.decode import Decoded
 from pipelines.open_block import Closing, OpenBlock
 from pipelines.row_order import Arrival, Rotation, RotationOptions, Turns
 from pipelines.schema import Schema
-from pipelines.slices import Remainder, SkipRange, Slice
+from pipelines.slices import Remainder, SkipRange, Slice, cut_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class Assembler:
                 f"a chunk of {decoded.partition} from {decoded.start} of incarnation {decoded.incarnation} does not "
                 f"follow {reached} of incarnation {self.incarnation}"
             )
-        remainder = Remainder(decoded, self._skips)
+        remainder = Remainder(*cut_out(decoded, self._skips))
         self._turns.add(remainder)
         self._reached[decoded.partition] = decoded.end
         # A new partition comes last, so that the places in blocks that are under way keep their meaning.

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from consumers.reasons import Reason
 
 K = TypeVar("K", bound=str)
+LEFT_OUT_BY_SHAPING = frozenset({"balance", "windows"})
+"""The settings that leave records out of what is learnt. They are skipped under these names, which no command has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class OffsetCounts:
     set_aside: Mapping[Reason, int] = field(default_factory=dict)
     """Records that could not be learnt, by reason."""
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """Offsets that a command cut out of history, by the command's name."""
+    """Offsets that a command cut out of history, by the command's name, or that shaping leaves out, by its setting."""
     gaps: int = 0
     """Offsets at which Kafka holds no record: compacted, aborted, control records."""
     lost: int = 0

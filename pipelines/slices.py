@@ -18,6 +18,8 @@ from pipelines.decode import Decoded
 from pipelines.offset_counts import OffsetCounts
 
 T = TypeVar("T", bound=str)
+Skipped = tuple[int, str]
+"""The offset of a record that is skipped, and the command or the setting that it is skipped by."""
 
 
 class SkipRange(Protocol):
@@ -77,12 +79,13 @@ class Remainder:
     gaps) belong to the next slice; the slice with the last row reaches to the end of the chunk.
     """
 
-    def __init__(self, decoded: Decoded, skips: Sequence[SkipRange] = ()) -> None:
-        self.decoded, cut = _cut_out(decoded, skips) if skips else (decoded, [])
+    def __init__(self, decoded: Decoded, skipped: Sequence[Skipped] = ()) -> None:
+        """Take a chunk whose rows are those to learn, and its records that are skipped, sorted by offset."""
+        self.decoded = decoded
         self.start = decoded.start
         self._first = 0
         self._refused = deque((refused.offset, refused.reason) for refused in self.decoded.refused)
-        self._skipped = deque(cut)
+        self._skipped = deque(skipped)
         self._lost = decoded.lost
 
     @property
@@ -132,8 +135,10 @@ def _count_below(events: deque[tuple[int, T]], end: int) -> Counter[T]:
     return counts
 
 
-def _cut_out(decoded: Decoded, skips: Sequence[SkipRange]) -> tuple[Decoded, list[tuple[int, str]]]:
-    """Return the chunk without the records that a skip covers, and those records as (offset, command)."""
+def cut_out(decoded: Decoded, skips: Sequence[SkipRange]) -> tuple[Decoded, list[Skipped]]:
+    """Return the chunk without the records that a skip covers, and those records with the command, sorted."""
+    if not skips:
+        return decoded, []
     rows = within(skips, decoded.partition, decoded.offsets)
     refused_at = np.array([refused.offset for refused in decoded.refused], dtype=np.int64)
     refused = within(skips, decoded.partition, refused_at)
@@ -141,11 +146,12 @@ def _cut_out(decoded: Decoded, skips: Sequence[SkipRange]) -> tuple[Decoded, lis
         return decoded, []
     which, offsets = np.concatenate([rows, refused]), np.concatenate([decoded.offsets, refused_at])
     cut = sorted((int(offset), skips[index].order) for offset, index in zip(offsets, which, strict=True) if index >= 0)
-    kept = _only(decoded, np.flatnonzero(rows < 0))
+    kept = only(decoded, np.flatnonzero(rows < 0))
     return replace(kept, refused=tuple(decoded.refused[index] for index in np.flatnonzero(refused < 0))), cut
 
 
-def _only(decoded: Decoded, rows: Int64s) -> Decoded:
+def only(decoded: Decoded, rows: Int64s) -> Decoded:
+    """Return the chunk with these of its rows alone."""
     return replace(
         decoded,
         offsets=decoded.offsets[rows],

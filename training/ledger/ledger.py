@@ -18,7 +18,7 @@ from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
-from pipelines.offset_counts import OffsetCounts
+from pipelines.offset_counts import LEFT_OUT_BY_SHAPING, OffsetCounts
 from training.checkpoints.parts import PartState
 from training.errors import CorruptError
 from training.ledger.account import PartitionAccount
@@ -268,6 +268,7 @@ class Ledger:
     def _problem(self, span: Span, refused: Mapping[Reason, int]) -> str | None:
         account = self._accounts.get(span.partition)
         cut = self._cut(span)
+        by_order = {order: count for order, count in span.skipped.items() if order not in LEFT_OUT_BY_SHAPING}
         counts = [
             span.learnt,
             span.gaps,
@@ -283,9 +284,9 @@ class Ledger:
             "counts less than nothing": min(counts) < 0,
             "does not add up": not span.balanced,
             "refuses more rows than it has": sum(refused.values()) > span.learnt,
-            "holds records that an order has cut out": span.records - sum(span.skipped.values())
+            "holds records that an order has cut out": span.records - sum(by_order.values())
             > span.end - span.start - sum(cut.values()),
-            "skips more than was ordered": any(count > cut.get(order, 0) for order, count in span.skipped.items()),
+            "skips more than was ordered": any(count > cut.get(order, 0) for order, count in by_order.items()),
         }
         return next((text for text, applies in complaints.items() if applies), None)
 

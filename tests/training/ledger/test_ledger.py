@@ -123,6 +123,15 @@ def test_a_skipped_range_is_counted_under_its_order_and_cannot_be_learnt(ledger:
     assert ledger.history_balanced()
 
 
+def test_what_shaping_leaves_out_is_skipped_without_an_order_but_never_instead_of_one(ledger: Ledger) -> None:
+    ledger.skip(skip(105, 108))
+    with pytest.raises(DataLossError, match="holds records that an order has cut out"):
+        ledger.settle(block(span(P, 100, 110, skipped={"windows": 3})))
+    ledger.settle(block(span(P, 100, 110, skipped={"windows": 4, "skip-1": 3})))
+    assert ledger.statistics().partitions[P].skipped == {"windows": 4, "skip-1": 3}
+    assert ledger.history_balanced()
+
+
 @pytest.mark.parametrize("wrong", [skip(99, 110), skip(100, 100), skip(0, 5, partition=Partition("other", 0))])
 def test_only_what_is_ahead_can_be_skipped(ledger: Ledger, wrong: Skip) -> None:
     with pytest.raises(DataLossError, match="cannot be skipped"):
