@@ -9,7 +9,7 @@ at the limit. There a chunk is split between two rows, and the next block contin
 `whole_batches` rows join the block a batch at a time: those that do not fill a batch wait beside it, even at a flush.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from consumers.errors import ConfigError
@@ -19,7 +19,10 @@ from pipelines.decode import Decoded
 from pipelines.open_block import Closing, OpenBlock
 from pipelines.row_order import Arrival, Rotation, RotationOptions, Turns
 from pipelines.schema import Schema
-from pipelines.slices import Remainder, SkipRange, Slice, cut_out
+from pipelines.slices import Remainder, Skipped, SkipRange, Slice, cut_out
+
+Shape = Callable[[Decoded], tuple[Decoded, Sequence[Skipped]]]
+"""Makes rows of a chunk's records, and returns with them the records that give none, sorted by offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +78,16 @@ class Assembler:
         incarnation: int,
         skips: Sequence[SkipRange] = (),
         target: CallTarget | None = None,
+        shape: Shape | None = None,
     ) -> None:
+        """Make blocks of rows of this schema; `shape` makes these rows of the records that no skip cuts out."""
         self.incarnation = incarnation
         self.dropped = 0
         """Offsets of chunks of older incarnations; they are not learnt."""
         self.held_rows = 0
         """Rows added and not yet taken."""
         self._schema, self._options, self._skips = schema, options, tuple(skips)
+        self._shape = shape
         self._target = target or CallTarget(options.batches_per_call)
         self._table = {partition: index for index, partition in enumerate(sorted(partitions))}
         self._turns: Turns = Arrival() if options.rotation is None else Rotation(partitions, options.rotation)
@@ -127,13 +133,13 @@ class Assembler:
                 f"a chunk of {decoded.partition} from {decoded.start} of incarnation {decoded.incarnation} does not "
                 f"follow {reached} of incarnation {self.incarnation}"
             )
-        remainder = Remainder(*cut_out(decoded, self._skips))
+        remainder = self._remainder(decoded)
         self._turns.add(remainder)
         self._reached[decoded.partition] = decoded.end
         # A new partition comes last, so that the places in blocks that are under way keep their meaning.
         self._table.setdefault(decoded.partition, len(self._table))
         self.held_rows += remainder.rows
-        self._waiting_bytes += decoded.nbytes
+        self._waiting_bytes += remainder.decoded.nbytes
         self._fill()
 
     def deadline(self) -> float | None:
@@ -182,6 +188,13 @@ class Assembler:
         # Chunks that wait may fill the next block already, and perhaps no other chunk comes.
         self._fill(flush=flush)
         return block
+
+    def _remainder(self, decoded: Decoded) -> Remainder:
+        kept, cut = cut_out(decoded, self._skips)
+        if self._shape is None:
+            return Remainder(kept, cut)
+        rows, left_out = self._shape(kept)
+        return Remainder(rows, sorted([*cut, *left_out]) if cut else left_out)
 
     def _new_block(self) -> OpenBlock:
         most = self._options.batches_per_call

@@ -45,6 +45,9 @@ class Field:
     ragged: bool = False
     """Whether the model gets a RaggedTensor, not padded rows."""
 
+    ahead: int = 0
+    """Of a label, with windows: how many records of the same key after the newest of a window it comes."""
+
     example: tuple[Any, ...] | None = None
     """Values that a record may hold, each of the field's shape: to try the model on before there is a record."""
 
@@ -56,7 +59,7 @@ class Field:
 
     def reads_like(self, other: "Field") -> bool:
         """Return whether both read the same column, with the same verdicts, from a field of a record."""
-        aside = {key: getattr(other, key) for key in ("name", "length", "ragged", "example")}
+        aside = {key: getattr(other, key) for key in ("name", "length", "ragged", "ahead", "example")}
         return replace(self, **aside) == other
 
     @property

@@ -1,0 +1,206 @@
+"""Followed states: what shaping remembers of each partition, where rows are shaped and, behind it, at what is settled.
+
+Rows are shaped some blocks ahead of those that are learnt, and a checkpoint holds what is learnt and no more. So the
+leading state of a partition moves with its rows as they are shaped; what it takes in waits in a log; and the trailing
+state takes the same in as far as blocks are settled. Both are a function of the partition's records alone, however
+these are cut, so the trailing state at a position is the leading one as it was there.
+
+Owns both, and the log between them. Rows are shaped on the generator's thread, blocks settled and checkpoints made on
+the trainer's. The log holds the columns of records that are decoded and not settled, which the bounds of the feed
+limit, and of some thousand records that are settled. A block of a closed incarnation moves nothing.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, Self, TypeVar
+
+import numpy as np
+
+from consumers.errors import DataLossError
+from consumers.records import Int64s, Partition
+from pipelines.blocks import BlockFacts
+from pipelines.schema import Column
+
+_AT_ONCE = 8192
+"""So many settled records are taken in together: in fewer steps than blocks would take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Records of one partition as a state takes them in."""
+
+    end: int
+    """One past the last offset that they cover."""
+    offsets: Int64s
+    columns: Mapping[str, Column]
+    """What the state needs of them, by name."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def rows(self, first: int, last: int) -> "Taken":
+        """Return some of the records."""
+        columns = {name: column[first:last] for name, column in self.columns.items()}
+        return replace(self, offsets=self.offsets[first:last], columns=columns)
+
+    def split(self, at: int) -> "tuple[Taken, Taken]":
+        """Return the records before an offset that they cover, and those from there on."""
+        row = int(self.offsets.searchsorted(at))
+        return replace(self.rows(0, row), end=at), self.rows(row, len(self))
+
+
+class PartitionState(Protocol):
+    """What is remembered of one partition: a function of its records, however they are cut."""
+
+    def take(self, taken: Taken) -> None:
+        """Take records in, which follow those before."""
+        ...
+
+    def copy(self) -> Self:
+        """Return a copy that shares nothing that changes."""
+        ...
+
+
+S = TypeVar("S", bound=PartitionState)
+
+
+@dataclass(slots=True)
+class Trailing(Generic[S]):
+    """The state of a partition at what is settled, or a little before."""
+
+    state: S
+    position: int
+    """The state has taken in everything before this offset."""
+    settled: int
+    """Everything before this offset is settled."""
+    log: deque[Taken] = field(default_factory=deque)
+    """What follows `position`, settled or not."""
+
+
+class Leading(Generic[S]):
+    """The states ahead of what is settled, of one incarnation. For the generator's thread."""
+
+    def __init__(self, states: dict[Partition, S], followed: "FollowedStates[S]", incarnation: int) -> None:
+        self._states, self._followed, self._incarnation = states, followed, incarnation
+
+    def state(self, partition: Partition, start: int) -> S:
+        """Return the state of a partition, which begins at this offset if it is new."""
+        if partition not in self._states:
+            self._states[partition] = self._followed.begin(self._incarnation, partition, start)
+        return self._states[partition]
+
+    def took(self, partition: Partition, taken: Taken) -> None:
+        """Log what the state of a partition has taken in, and let the trailing states follow what is settled."""
+        self._followed.log(self._incarnation, partition, taken)
+
+
+class FollowedStates(Generic[S]):
+    """The states of all partitions."""
+
+    def __init__(self, new: Callable[[], S]) -> None:
+        """Make states by `new`, which returns one that has taken nothing in."""
+        self._new = new
+        self._lock = threading.Lock()
+        self._trailing: dict[Partition, Trailing[S]] = {}
+        self._incarnation = -1
+        self._behind = 0
+        """Records that are settled and not taken in, about."""
+
+    # The trainer's thread.
+
+    def replace(self, states: Mapping[Partition, tuple[int, S]]) -> None:
+        """Take over the states of a checkpoint, each with its position."""
+        with self._lock:
+            self._trailing = {
+                partition: Trailing(state, position, position) for partition, (position, state) in states.items()
+            }
+            self._incarnation, self._behind = -1, 0
+
+    def forget(self, partition: Partition) -> None:
+        """Forget a partition: its topic was created again, so other records follow."""
+        with self._lock:
+            self._trailing.pop(partition, None)
+
+    def open(self, incarnation: int, positions: Mapping[Partition, int]) -> Leading[S]:
+        """Begin an incarnation at what is settled; a partition whose records before are not known begins empty."""
+        with self._lock:
+            self._follow()
+            kept = dict[Partition, Trailing[S]]()
+            for partition, position in positions.items():
+                before = self._trailing.get(partition)
+                known = before is not None and before.position == position
+                kept[partition] = Trailing(before.state if before and known else self._new(), position, position)
+            self._trailing, self._incarnation = kept, incarnation
+            return Leading({partition: one.state.copy() for partition, one in kept.items()}, self, incarnation)
+
+    def settle(self, facts: BlockFacts) -> None:
+        """Follow a block whose records are settled. Raise DataLossError where it does not continue what is known."""
+        with self._lock:
+            if facts.incarnation != self._incarnation:
+                return
+            for span in facts.spans:
+                one = self._trailing[span.partition]
+                if span.start != one.settled:
+                    raise DataLossError(
+                        f"{span.partition} is settled from {span.start} on, and what shaping remembers ends at "
+                        f"{one.settled}; restart, which resumes from the newest checkpoint"
+                    )
+                one.settled = span.end
+                self._behind += span.end - span.start
+
+    @contextmanager
+    def at_settled(self) -> Iterator[Mapping[Partition, Trailing[S]]]:
+        """Give the states exactly at what is settled; nothing moves meanwhile."""
+        with self._lock:
+            self._follow()
+            yield self._trailing
+
+    def states(self) -> list[S]:
+        """Return the trailing states as they are just now, at or a little before what is settled; only to be read."""
+        with self._lock:
+            return [one.state for one in self._trailing.values()]
+
+    # The generator's thread.
+
+    def begin(self, incarnation: int, partition: Partition, start: int) -> S:
+        """Begin a partition that is new in an incarnation, and return its leading state."""
+        with self._lock:
+            if incarnation == self._incarnation:
+                self._trailing[partition] = Trailing(self._new(), start, start)
+        return self._new()
+
+    def log(self, incarnation: int, partition: Partition, taken: Taken) -> None:
+        """Keep what a leading state has taken in until it is settled."""
+        with self._lock:
+            if incarnation != self._incarnation:
+                return
+            self._trailing[partition].log.append(taken)
+            if self._behind >= _AT_ONCE:
+                self._follow()
+
+    def _follow(self) -> None:
+        for one in self._trailing.values():
+            settled = list[Taken]()
+            while one.log and one.log[0].end <= one.settled:
+                settled.append(one.log.popleft())
+            if one.log and one.position < one.settled:
+                before, one.log[0] = one.log[0].split(one.settled)
+                settled.append(before)
+            if settled:
+                one.state.take(_joined(settled))
+            one.position = one.settled
+        self._behind = 0
+
+
+def _joined(taken: list[Taken]) -> Taken:
+    some = [one for one in taken if len(one)]
+    if len(some) < 2:
+        return some[0] if some else taken[-1]
+    return Taken(
+        taken[-1].end,
+        np.concatenate([one.offsets for one in some]),
+        {name: np.concatenate([one.columns[name] for one in some]) for name in some[0].columns},
+    )

@@ -1,0 +1,169 @@
+"""The layout of windows: which columns become sequences, what is held of each key for them, and the schema of the rows.
+
+Pure; runs anywhere; TensorFlow is not imported here.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from consumers.errors import ConfigError
+from pipelines.schema import Field, Schema
+
+TIMES = "times"
+_TEXT_BYTES = 48
+"""The memory of a text besides its contents, with its reference in the column."""
+_KEY_BYTES = 320
+"""The memory of a key: itself, its entry among the keys, and its count."""
+
+
+def of_feature(name: str) -> str:
+    """Return the name under which a feature's column is held; a label may have the same name."""
+    return f"features/{name}"
+
+
+def of_label(name: str) -> str:
+    """Return the name under which a label's column is held."""
+    return f"labels/{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """How records become sequences."""
+
+    length: int
+    """How many records a sequence has, the newest last."""
+    by: str | None = None
+    """The feature whose value is the key; None makes one sequence of all records of a partition."""
+    of: tuple[str, ...] | None = None
+    """The features that become sequences; None takes all but the key."""
+    stride: int = 1
+    """Each how many records of a key there is a row."""
+    min_length: int = 1
+    """A key gives no row before it has this many records."""
+    lengths: str | None = None
+    """The name of one more feature, with the number of records in each sequence; None for no such feature."""
+    gaps: str | None = None
+    """The name of one more feature, with the seconds since the record before; None for no such feature."""
+    max_bytes: int = 64 * 1024 * 1024
+    """Of what is held of all keys of a partition."""
+    max_text: int = 64
+    """Bytes of a text in a sequence; a longer one is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A column of which the last records of each key are held."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def text(self) -> bool:
+        """Whether it holds texts."""
+        return self.dtype == object
+
+    def nbytes(self, max_text: int) -> int:
+        """Return the most memory of one record's value."""
+        return math.prod(self.shape) * (_TEXT_BYTES + max_text if self.text else self.dtype.itemsize)
+
+
+class WindowLayout:
+    """What follows from a schema and the options."""
+
+    def __init__(self, schema: Schema, options: WindowOptions) -> None:
+        """Raise ConfigError where they do not go together."""
+        self.schema, self.options = schema, options
+        self.ahead = max((label.ahead for label in schema.labels), default=0)
+        """How many records after the newest of a sequence its last label comes."""
+        self.history = options.length - 1 + self.ahead
+        """How many records before the present one a row may be made of."""
+        self.sequences = self._sequences()
+        """The inputs that become sequences: features, and the lengths of those that are padded lists."""
+        self.held = self._held()
+        self.key_nbytes = (
+            _KEY_BYTES + options.max_text + self.history * sum(one.nbytes(options.max_text) for one in self.held)
+        )
+        """The most memory that a key takes."""
+        self.capacity = options.max_bytes // self.key_nbytes if options.by is not None else 1
+        """How many keys of a partition are held."""
+        if self.capacity < 1:
+            raise ConfigError(
+                f"windows.max_bytes: {options.max_bytes} bytes hold no single key, which takes {self.key_nbytes} bytes"
+            )
+
+    @property
+    def shaped(self) -> Schema:
+        """The schema of the rows: what the model is given."""
+        options = self.options
+        sequences = {field.name for field in self.sequences}
+        features = list[Field]()
+        for field in self.schema.features:
+            if field.name in sequences:
+                features += [self._sequence(one) for one in (field, field.lengths) if one is not None]
+            else:
+                features.append(field)
+        if options.lengths is not None:
+            features.append(
+                Field(name=options.lengths, source=TIMES, dtype="int32", min=options.min_length, max=options.length)
+            )
+        if options.gaps is not None:
+            features.append(Field(name=options.gaps, source=TIMES, dtype="float32", shape=(options.length,), min=0))
+        return replace(self.schema, features=tuple(features))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a state depends on, as JSON: one of other facts is of other sequences."""
+        return {
+            "by": self.options.by,
+            "history": self.history,
+            "max_text": self.options.max_text,
+            "held": [[one.name, one.dtype.name, list(one.shape)] for one in self.held],
+        }
+
+    def _sequences(self) -> tuple[Field, ...]:
+        options, known = self.options, {field.name: field for field in self.schema.features}
+        if options.by is not None:
+            key = known.get(options.by)
+            if key is None:
+                raise ConfigError(f"windows.by: there is no feature {options.by!r}; name one of {', '.join(known)}")
+            if key.shape or key.numpy_dtype.kind not in "iubO":
+                raise ConfigError(
+                    f"windows.by: {options.by!r} is {key.dtype}{list(key.shape) or ''}, and a key is one whole number, "
+                    "or a text"
+                )
+        wanted = tuple(name for name in known if name != options.by) if options.of is None else options.of
+        if unknown := [name for name in wanted if name not in known]:
+            raise ConfigError(f"windows.of: there is no feature {unknown[0]!r}; name some of {', '.join(known)}")
+        if options.by in wanted:
+            raise ConfigError(f"windows.of: {options.by!r} is the key, the same in all of a sequence; leave it out")
+        if not wanted:
+            raise ConfigError("windows.of: no feature would be a sequence; name at least one besides the key")
+        if ragged := [name for name in wanted if known[name].ragged]:
+            raise ConfigError(f"windows.of: {ragged[0]!r} is ragged, and a sequence holds rows of one shape; pad it")
+        added = [name for name in (options.lengths, options.gaps) if name is not None]
+        taken = [field.name for field in self.schema.inputs] + added
+        if twice := [name for name in added if taken.count(name) > 1]:
+            raise ConfigError(f"windows: two features would be called {twice[0]!r}; give one another name")
+        names = {*wanted} | {
+            field.lengths.name for field in self.schema.features if field.lengths is not None and field.name in wanted
+        }
+        return tuple(field for field in self.schema.inputs if field.name in names)
+
+    def _held(self) -> tuple[Held, ...]:
+        sequences = {field.name for field in self.sequences}
+        # What is no sequence is of the newest record of one, which is a past one where a label comes later.
+        past = {one.name for one in self.schema.inputs if one.name != self.options.by} if self.ahead else sequences
+        features = [one for one in self.schema.inputs if one.name in past]
+        labels = [one for one in self.schema.labels if one.ahead < self.ahead]
+        held = [(of_feature(one.name), one) for one in features] + [(of_label(one.name), one) for one in labels]
+        columns = [Held(name=name, dtype=one.numpy_dtype, shape=one.shape) for name, one in held]
+        if self.options.gaps is not None:
+            columns.append(Held(name=TIMES, dtype=np.dtype(np.int64), shape=()))
+        return tuple(columns)
+
+    def _sequence(self, field: Field) -> Field:
+        # Decoding has padded the lists already, and their lengths are an input of their own.
+        return replace(field, shape=(self.options.length, *field.shape), pad=None, length=None)
