@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from consumers.archive.tfrecord_files import read_frames
 from consumers.errors import ConfigError
 from consumers.records import Chunk, Partition
 from pipelines.blocks import Rows
@@ -28,14 +29,15 @@ from pipelines.decoders.protocol import Decoder
 from pipelines.examples import ExampleDecoder, integers_in
 from pipelines.rows_of_decoded import rows_of
 from pipelines.schema import Schema
-from pipelines.tfrecord_frames import compression_of, first_record
+from pipelines.tfrecord_frames import first_record
 from pipelines.visits import CountedShard, Refusals
 
 AT_ONCE = 16
 """Shards that are read beside each other: with fewer, a window would hold rows of few of them."""
-CHUNK = 1024
-"""Rows that are decoded at a time: enough for the vectorised decoders, few enough to mix shards well."""
-READ_AHEAD = 4 << 20
+CHUNK = 4096
+"""The most rows that are decoded and handed over at a time: a chunk costs about a millisecond besides its rows."""
+
+ReadShard = Callable[[int, int], Iterable[Chunk]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,8 @@ class ShardReader(Protocol):
         """What has ended the reading; tf.data loses the type of it."""
         ...
 
-    def dataset(self, order: Sequence[int], *, epoch: int, deterministic: bool) -> Any:
-        """Return a dataset of rows [n, ...] of these shards, read beside each other."""
+    def dataset(self, order: Sequence[int], *, epoch: int, most: int, deterministic: bool) -> Any:
+        """Return a dataset of rows [n, ...] of these shards, read beside each other, so many rows at a time at most."""
         ...
 
     def first(self) -> Decoded | None:
@@ -106,89 +108,11 @@ class _Decoding:
         return rows_of(decoded, shard)
 
 
-class ExampleFiles:
-    """Reads TFRecord files of `tf.train.Example`, compressed with GZIP or not."""
-
-    def __init__(self, shards: Sequence[CountedShard], schema: Schema, refusals: Refusals) -> None:
-        self._shards = shards
-        self._spec = flat_spec(schema)
-        self._compressions = [compression_of(shard.path) for shard in shards]
-        record = next((found for shard in shards if (found := first_record(shard.path))), b"")
-        self._decoding = _Decoding(ExampleDecoder(schema, integers_in(record)), refusals)
-
-    @property
-    def prepares(self) -> bool:
-        """Whether its rows have been through `preprocess`."""
-        return False
-
-    @property
-    def error(self) -> BaseException | None:
-        """What has ended the reading."""
-        return self._decoding.error
-
-    def dataset(self, order: Sequence[int], *, epoch: int, deterministic: bool) -> Any:
-        """Return a dataset of rows [n, ...] of these shards, read beside each other."""
-        del epoch
-        files = tf.data.Dataset.from_tensor_slices(
-            (
-                np.array(order, np.int32),
-                [str(self._shards[place].path) for place in order],
-                [self._compressions[place] for place in order],
-            )
-        )
-
-        @as_is
-        def records(place: Any, path: Any, compression: Any) -> Any:
-            texts = tf.data.TFRecordDataset(path, compression, READ_AHEAD).batch(CHUNK)
-            return texts.enumerate().map(as_is(lambda at, chunk: (place, at * CHUNK, chunk)))
-
-        texts = _interleaved(files, records, len(order), deterministic=deterministic)
-        return texts.map(as_is(self._decoded), num_parallel_calls=tf.data.AUTOTUNE, deterministic=deterministic)
-
-    def _decoded(self, place: Any, first: Any, texts: Any) -> Rows:
-        kinds = [spec.dtype for spec in tf.nest.flatten(self._spec)]
-        columns = tf.py_function(self._decode, [place, first, texts], kinds)
-        for column, spec in zip(columns, tf.nest.flatten(self._spec), strict=True):
-            column.set_shape(spec.shape)
-        return cast("Rows", tf.nest.pack_sequence_as(self._spec, columns))
-
-    def _decode(self, place: Any, first: Any, texts: Any) -> list[Any]:
-        shard, start = int(place), int(first)
-        with self._decoding.keeping():
-            rows: list[Any] = tf.nest.flatten(self._decoding.rows(self._chunk(shard, start, texts), shard))
-            return rows
-
-    def first(self) -> Decoded | None:
-        """Return the first rows, for a sample; None where there are none."""
-        for shard, compression in zip(self._shards, self._compressions, strict=True):
-            for texts in tf.data.TFRecordDataset(str(shard.path), compression).batch(CHUNK).take(1):
-                return decode_chunk(self._chunk(0, 0, texts), self._decoding.decoder)
-        return None
-
-    def close(self) -> None:
-        """Do nothing: it waits for disks only."""
-
-    def _chunk(self, shard: int, start: int, texts: Any) -> Chunk:
-        return Chunk(
-            partition=Partition(self._shards[shard].name, 0),
-            incarnation=0,
-            start=start,
-            end=start + len(texts),
-            offsets=np.arange(start, start + len(texts)),
-            timestamps=np.zeros(len(texts), np.int64),
-            keys=(),
-            values=texts,
-            headers=(),
-            nbytes=0,
-            fetched_at=0.0,
-        )
-
-
 class ChunkFiles:
-    """Reads shards that come as chunks of a topic's records, in whatever format the records have."""
+    """Reads shards as chunks of records, in whatever format the records have."""
 
-    def __init__(self, read: Callable[[int], Iterable[Chunk]], decoder: Decoder, refusals: Refusals) -> None:
-        """`read` gives the chunks of the shard at a place."""
+    def __init__(self, read: ReadShard, decoder: Decoder, refusals: Refusals) -> None:
+        """`read` gives the chunks of the shard at a place, of so many rows at most."""
         self._read = read
         self._spec = flat_spec(decoder.schema)
         self._decoding = _Decoding(decoder, refusals)
@@ -203,25 +127,30 @@ class ChunkFiles:
         """What has ended the reading."""
         return self._decoding.error
 
-    def dataset(self, order: Sequence[int], *, epoch: int, deterministic: bool) -> Any:
+    def dataset(self, order: Sequence[int], *, epoch: int, most: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, read beside each other."""
         del epoch
 
         def rows(place: Any) -> Iterator[Rows]:
             with self._decoding.keeping():
-                for chunk in self._read(int(place)):
+                for chunk in self._read(int(place), most):
                     yield self._decoding.rows(chunk, int(place))
 
         @as_is
         def of_shard(place: Any) -> Any:
             return tf.data.Dataset.from_generator(rows, args=(place,), output_signature=self._spec)
 
-        places = tf.data.Dataset.from_tensor_slices(np.array(order, np.int32))
-        return _interleaved(places, of_shard, len(order), deterministic=deterministic)
+        return tf.data.Dataset.from_tensor_slices(np.array(order, np.int32)).interleave(
+            of_shard,
+            cycle_length=min(AT_ONCE, max(1, len(order))),
+            block_length=1,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=deterministic,
+        )
 
     def first(self) -> Decoded | None:
         """Return the first rows, for a sample; None where there are none."""
-        for chunk in self._read(0):
+        for chunk in self._read(0, CHUNK):
             return decode_chunk(chunk, self._decoding.decoder)
         return None
 
@@ -229,13 +158,40 @@ class ChunkFiles:
         """Do nothing: it waits for disks only."""
 
 
-def _interleaved(files: Any, of_file: Callable[..., Any], count: int, *, deterministic: bool) -> Any:
-    return files.interleave(
-        of_file,
-        cycle_length=min(AT_ONCE, max(1, count)),
-        block_length=1,
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=deterministic,
+def example_files(shards: Sequence[CountedShard], schema: Schema, refusals: Refusals) -> ChunkFiles:
+    """Return the reader of TFRecord files of `tf.train.Example`, compressed with GZIP or not."""
+    record = next((found for shard in shards if (found := first_record(shard.path))), b"")
+    decoder = ExampleDecoder(schema, integers_in(record))
+    return ChunkFiles(lambda place, most: _examples(shards[place], most), decoder, refusals)
+
+
+def _examples(shard: CountedShard, most: int) -> Iterator[Chunk]:
+    """Yield the records of a file, numbered. Raises ConfigError where it is damaged."""
+    number = 0
+    try:
+        for frames in read_frames(shard.path):
+            records = frames.records()
+            for at in range(0, len(records), most):
+                texts = records[at : at + most]
+                yield _chunk(shard, number, texts)
+                number += len(texts)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{shard.path} cannot be read: {error}; leave it out, or make it again") from error
+
+
+def _chunk(shard: CountedShard, start: int, texts: Sequence[bytes]) -> Chunk:
+    return Chunk(
+        partition=Partition(shard.name, 0),
+        incarnation=0,
+        start=start,
+        end=start + len(texts),
+        offsets=np.arange(start, start + len(texts)),
+        timestamps=np.zeros(len(texts), np.int64),
+        keys=(),
+        values=texts,
+        headers=(),
+        nbytes=0,
+        fetched_at=0.0,
     )
 
 
@@ -327,7 +283,9 @@ class FileBlocks:
         order = [*self.places]
         if self.options.shuffle:
             order = np.random.default_rng([self.options.seed, number]).permutation(order).tolist()
-        chunks = self.reader.dataset(order, epoch=number, deterministic=self.options.deterministic)
+        # A window holds rows of as many shards as are read beside each other, however small it is.
+        most = min(CHUNK, max(1, self._window // AT_ONCE))
+        chunks = self.reader.dataset(order, epoch=number, most=most, deterministic=self.options.deterministic)
         return chunks.filter(as_is(_has_rows))  # `rebatch` needs no chunk of which every record was refused
 
     def _calls(self) -> dict[str, Any]:

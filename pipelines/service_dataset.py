@@ -30,7 +30,7 @@ from consumers.reasons import Reason
 from pipelines.blocks import Rows
 from pipelines.dataset import Preprocess, as_is, block_spec, python_in, row_preparation
 from pipelines.decode import Decoded
-from pipelines.file_dataset import CHUNK, READ_AHEAD, ShardReader, flat_spec
+from pipelines.file_dataset import ShardReader, flat_spec
 from pipelines.schema import Schema
 from pipelines.service_worker import BEGIN, END, TOKEN, Work
 from pipelines.visits import Refusals
@@ -42,6 +42,8 @@ FIRST_S, STALLED_S, TIMES = 120.0, 30.0, 10.0
 TensorFlow's client waits for ever for a worker that does not come back, and up to two minutes for one that does."""
 _AT_ONCE = 2
 """Shards that a worker reads beside each other: what it holds is lost with it, and is not dealt to another one."""
+_CHUNK, _READ_AHEAD = 1024, 4 << 20
+"""Rows that a worker decodes and sends at a time; bytes that it reads."""
 _ELEMENTS = 8
 """Chunks that wait here."""
 _LOOK_S = 0.2
@@ -142,8 +144,9 @@ class ServiceFiles:
         """Return the first rows, for a sample; None where there are none."""
         return self._local.first()
 
-    def dataset(self, order: Sequence[int], *, epoch: int, deterministic: bool) -> Any:
+    def dataset(self, order: Sequence[int], *, epoch: int, most: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, in the order in which workers give them."""
+        del most  # a worker reads few shards beside each other, and each chunk of them travels by itself
         if deterministic:
             raise ConfigError("--service: workers give rows in no deterministic order; leave --deterministic out")
         cached = self._service.trainer is not None
@@ -190,15 +193,15 @@ class ServiceFiles:
                 read = _call([f"read {text}", place, path, index[None], [""]], [tf.int64, tf.string])
                 for column in read:
                     column.set_shape([None])
-                chunks = tf.data.Dataset.from_tensors(tuple(read)).rebatch(CHUNK)
+                chunks = tf.data.Dataset.from_tensors(tuple(read)).rebatch(_CHUNK)
                 return chunks.map(as_is(lambda numbers, texts: (place, numbers, texts)))
 
             return tf.data.Dataset.range(pieces).flat_map(as_is(piece))
 
         @as_is
         def of_tfrecords(place: Any, path: Any, compression: Any, _pieces: Any) -> Any:
-            texts = tf.data.TFRecordDataset(path, compression, READ_AHEAD).batch(CHUNK).enumerate()
-            return texts.map(as_is(lambda at, chunk: (place, at * CHUNK + _numbers(chunk), chunk)))
+            texts = tf.data.TFRecordDataset(path, compression, _READ_AHEAD).batch(_CHUNK).enumerate()
+            return texts.map(as_is(lambda at, chunk: (place, at * _CHUNK + _numbers(chunk), chunk)))
 
         @as_is
         def decoded(place: Any, numbers: Any, texts: Any) -> Any:

@@ -1,6 +1,6 @@
 """TFRecord files as bytes: whether one is compressed, its first record, and how many records it has.
 
-The count is taken by walking the frames, apart from TensorFlow, which reads the same files later: so what an epoch has
+The count is taken by walking the frames, apart from the code that reads the same files later: so what an epoch has
 visited is compared with something else than itself. A file that ends inside a record is found before all else.
 """
 

@@ -14,14 +14,13 @@ from consumers.errors import ConfigError
 from consumers.records import Chunk, Int64s
 from pipelines.dataset import Preprocess
 from pipelines.examples import integers_in
-from pipelines.file_dataset import ChunkFiles, ExampleFiles, FileBlocks, FileOptions, ShardReader
+from pipelines.file_dataset import ChunkFiles, FileBlocks, FileOptions, ShardReader, example_files
 from pipelines.service_dataset import ServedShard, ServiceFiles, ServiceJob
 from pipelines.service_worker import Form, Work
 from pipelines.tfrecord_frames import compression_of, first_record
 from pipelines.visits import Refusals
 from training.model.cores import usable_cores
 
-_CHUNK = 1024
 _WINDOWS = 4
 """How many windows share `memory.limit`: one is filled, one or two are permuted and prepared, one is cut into calls."""
 
@@ -38,8 +37,9 @@ class InputOptions:
 def reader_of(source: ShardSource, settings: Settings, refusals: Refusals) -> ShardReader:
     """Return the reader of a source; the rows that the schema refuses are noted."""
     if not source.archived:
-        return ExampleFiles(source.shards, to_schema(settings.records), refusals)
-    return ChunkFiles(lambda place: chunks_of(source.archived[place]), to_decoder(settings.records), refusals)
+        return example_files(source.shards, to_schema(settings.records), refusals)
+    decoder = to_decoder(settings.records)
+    return ChunkFiles(lambda place, most: chunks_of(source.archived[place], most), decoder, refusals)
 
 
 def served(
@@ -120,17 +120,17 @@ def validation_blocks(
     return training_blocks(reader_of(source, settings, Refusals()), source, settings, options, preprocess)
 
 
-def chunks_of(shard: Shard) -> Iterator[Chunk]:
-    """Yield the records of an archived shard, some at a time; keys and headers are left out."""
+def chunks_of(shard: Shard, most: int) -> Iterator[Chunk]:
+    """Yield the records of an archived shard, so many at a time at most; keys and headers are left out."""
     if shard.format == "tfrecord":
         for columns in read(shard):
-            for at in range(0, len(columns), _CHUNK):
-                rows = slice(at, at + _CHUNK)
+            for at in range(0, len(columns), most):
+                rows = slice(at, at + most)
                 yield _chunk(shard, columns.offsets[rows], columns.timestamps[rows], columns.values[rows])
         return
     for piece in pieces(shard):
         # Of Parquet the other columns need not even be read.
-        for batch in read_piece(piece, ["offset", "timestamp", "value"]).to_batches(max_chunksize=_CHUNK):
+        for batch in read_piece(piece, ["offset", "timestamp", "value"]).to_batches(max_chunksize=most):
             values = batch.column("value").to_numpy(zero_copy_only=False).tolist()
             times = batch.column("timestamp").cast("int64").to_numpy()
             yield _chunk(shard, batch.column("offset").to_numpy(), times, values)
