@@ -16,7 +16,7 @@ from app.cli.render.lineage import as_row, described, headings, in_words, listed
 from app.cli.render.tables import print_table
 from app.cli.service_options import ServiceOptions
 from app.service.native_log import load_tensorflow
-from app.settings import Settings, to_schema
+from app.settings import Settings, to_row_schema
 from app.settings.environment import require_tensorflow_backend
 from app.tools.service_client import saved
 from consumers.suggested_command import suggested_command
@@ -171,7 +171,8 @@ def weights(
     balance = balance_options(settings)
     state = store.load(number, only={PART, *(() if balance is None else (SHAPING,))})
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
-    model = model_with_weights(model_code.load(model_file(settings)), to_schema(settings.records), state[PART], (kept,))
+    schema = to_row_schema(settings.windows, settings.records)
+    model = model_with_weights(model_code.load(model_file(settings)), schema, state[PART], (kept,))
     corrected = balance is not None and correct_last_layer(model, balance, state.get(SHAPING, PartState()))
     written = write_weights(model, out)
     answer = {"checkpoint": number, "bytes": written, "file": str(out)}

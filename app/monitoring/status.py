@@ -23,6 +23,7 @@ from app.monitoring.models import (
     ThroughputAnswer,
     TrainingView,
     WatchView,
+    WindowsView,
 )
 from app.monitoring.observer import Observation
 from app.monitoring.record_flow import balanced, flow_of
@@ -32,6 +33,7 @@ from app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict
 from app.settings.units import format_duration
 from pipelines.offset_counts import OffsetCounts
 from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.windows import WindowFigures
 from training.telemetry.live_metrics import LiveSnapshot
 
 
@@ -171,7 +173,12 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         incarnation=snapshot.ledger.incarnation,
         hyperparameters_changed=posting.changes or None,
         classes={name: _class(shares) for name, shares in posting.classes.items()} or None,
+        windows=None if (held := posting.windows) is None else _windows(held),
     )
+
+
+def _windows(held: WindowFigures) -> WindowsView:
+    return WindowsView(keys=held.keys, bytes=held.nbytes, evicted=held.evicted)
 
 
 def _class(shares: ClassShares) -> ClassView:

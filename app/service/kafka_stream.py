@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.settings import Settings, to_decoder, to_schema
+from app.settings import Settings, to_decoder, to_row_schema
 from consumers.dead_letters.letter import DeadLetter, DeadLetters
 from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
 from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, ReceiveEnd
@@ -24,6 +24,7 @@ from pipelines.dataset import DatasetOptions, Deliveries
 from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from pipelines.row_order import RotationOptions
+from pipelines.shaping.windows import WindowStates
 from training.stream import StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0
@@ -48,6 +49,8 @@ class StreamOptions:
     until: Mapping[Partition, int] | None
     max_records: int | None
     preprocess: Callable[..., Any] | None
+    windows: WindowStates | None = None
+    """What makes sequences of the records; None where they are learnt one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +169,7 @@ class StreamFactory:
 
     def __init__(self, source: KafkaSource, dead_letters: DeadLetters, options: StreamOptions) -> None:
         self._source, self._dead_letters, self._options = source, dead_letters, options
-        self._schema = to_schema(options.settings.records)
+        self._schema = to_row_schema(options.settings.windows, options.settings.records)
         self._decoder = to_decoder(options.settings.records)
         self._current: KafkaStream | None = None
 
@@ -180,7 +183,16 @@ class StreamFactory:
         on_refused = posting(self._dead_letters, settings.name, stopped.is_set)
         pool = DecodePool(self._decoder, threads=options.threads, on_refused=unless_skipped(order.skips, on_refused))
         table = sorted(order.positions)
-        assembler = Assembler(self._schema, self._assembly(order), table, order.incarnation, order.skips, order.target)
+        windows = options.windows
+        assembler = Assembler(
+            self._schema,
+            self._assembly(order),
+            table,
+            order.incarnation,
+            order.skips,
+            order.target,
+            None if windows is None else windows.open(order.incarnation, order.positions).shape,
+        )
         feed = Feed(
             handoff,
             pool,

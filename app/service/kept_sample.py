@@ -8,16 +8,18 @@ Owns the file, which is written while the folder's lease is held, and is readabl
 """
 
 import logging
+from collections.abc import Sequence
 
 from app.service.sampling import Positions, read_between
-from app.settings import Settings, to_decoder, to_schema
+from app.settings import Settings, to_decoder, to_row_schema, to_windows
 from consumers.durable_files import replace_durably
 from consumers.errors import MillraceError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk
-from pipelines.decode import decode_chunk
+from pipelines.decode import Decoded, decode_chunk
 from pipelines.record_sample import RecordSample, from_document, sample_of, to_document
+from pipelines.shaping.windows import WindowStates
 from training.checkpoints.folder import Folder
 from training.checkpoints.sealed_json import seal, unseal
 from training.model.probe_rows import ReadSample
@@ -30,12 +32,21 @@ _READ_S = 5.0
 _OWNER_ONLY = 0o600
 
 
+def rows_of(decoded: Sequence[Decoded], settings: Settings) -> list[Decoded]:
+    """Return the rows that the model is given of these chunks: those of windows where the settings have them."""
+    layout = to_windows(settings.windows, settings.records)
+    if layout is None:
+        return [*decoded]
+    shaper = WindowStates(layout).open(0, {})
+    return [shaper.shape(chunk)[0] for chunk in sorted(decoded, key=lambda chunk: (chunk.partition, chunk.start))]
+
+
 class RecordSamples:
     """Reads and keeps the sample of one model."""
 
     def __init__(self, settings: Settings, folder: Folder) -> None:
         self._settings = settings
-        self._schema = to_schema(settings.records)
+        self._schema = to_row_schema(settings.windows, settings.records)
         self._path = folder.sample
 
     @property
@@ -65,7 +76,7 @@ class RecordSamples:
         try:
             decoder = to_decoder(self._settings.records)
             decoded = (decode_chunk(chunk, decoder) for chunk in self._chunks(source))
-            return sample_of([*decoded], self.rows)
+            return sample_of(rows_of([*decoded], self._settings), self.rows)
         except MillraceError as error:
             log.warning("no records are read to try the model on: %s", error)
             return None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from app.settings import Settings, to_schema
+from app.settings import Settings, to_row_schema, to_schema
 from consumers.errors import MillraceError
 from pipelines.shaping.class_weights import LABEL, BalanceOptions
 from training.errors import ModelError, gist
@@ -76,7 +76,7 @@ def make_learner(
     """Build the model on the devices; raise ModelError where the schema's rows do not fit it."""
     training = settings.training
     options = LearnerOptions(
-        schema=to_schema(settings.records),
+        schema=to_row_schema(settings.windows, settings.records),
         batch_size=training.batch_size if group is None else training.batch_size // settings.scale.workers,
         devices=replace(device_options(settings), group=group),
         seed=training.seed,

@@ -3,5 +3,16 @@
 from app.settings.loading import Loaded, load, load_kafka
 from app.settings.root import Settings
 from app.settings.sections.records import to_decoder, to_layout, to_schema
+from app.settings.sections.windows import to_row_schema, to_windows
 
-__all__ = ["Loaded", "Settings", "load", "load_kafka", "to_decoder", "to_layout", "to_schema"]
+__all__ = [
+    "Loaded",
+    "Settings",
+    "load",
+    "load_kafka",
+    "to_decoder",
+    "to_layout",
+    "to_row_schema",
+    "to_schema",
+    "to_windows",
+]

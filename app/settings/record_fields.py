@@ -56,7 +56,7 @@ OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["
 
 _NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
 """What a ragged row is filled up with on its way, of dtypes that are no numbers."""
-_UNLESS_NULL = frozenset({"min", "max", "one_of", "example"})
+_UNLESS_NULL = frozenset({"min", "max", "one_of", "example", "ahead"})
 _MISSING = "The value to use where the record lacks {}or holds null. Null: such a record is set aside."
 _MIN = "The least value that is learnt from; a record with a smaller one is set aside."
 _MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
@@ -210,6 +210,14 @@ class FeatureSettings(_Named):
 class _Label(_Values):
     """What a model predicts is of one shape; what tells of varying lengths is refused as what it is."""
 
+    ahead: Count | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="With windows: the label is that of the record that comes so many records of the same key after "
+        "the newest of the sequence. Null: that of the newest.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _of_one_length(cls, value: Any) -> Any:
@@ -222,6 +230,10 @@ class _Label(_Values):
 class LabelSettings(_Label, _Named):
     """One label of several, by the model's name for it."""
 
+    def to_field(self, name: str) -> schema.Field:
+        """Return the schema's field for the model's name `name`."""
+        return replace(super().to_field(name), ahead=self.ahead or 0)
+
 
 class OneLabelSettings(_Label):
     """A single label, named by its field."""
@@ -231,7 +243,7 @@ class OneLabelSettings(_Label):
 
     def to_field(self) -> schema.Field:
         """Return the schema's field."""
-        return _to_field(self, self.field, self.field)
+        return replace(_to_field(self, self.field, self.field), ahead=self.ahead or 0)
 
 
 def _to_field(values: _Values, name: str, source: str) -> schema.Field:

@@ -15,10 +15,12 @@ from app.settings.sections.limits import LimitSettings
 from app.settings.sections.logs import LogSettings
 from app.settings.sections.memory import MemorySettings
 from app.settings.sections.model import ModelSettings
-from app.settings.sections.records import RecordsSettings
+from app.settings.sections.records import RecordsSettings, to_schema
 from app.settings.sections.scale import ScaleSettings
 from app.settings.sections.stop import StopSettings
 from app.settings.sections.training import TrainingSettings
+from app.settings.sections.windows import WindowSettings, to_windows
+from consumers.errors import ConfigError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -45,6 +47,7 @@ class Settings(Section):
     model: ModelSettings = Field(description="What learns.")
     training: TrainingSettings = Field(TrainingSettings(), description="How it learns.")
     balance: BalanceSettings = Field(BalanceSettings(), description="How much each class counts in what is learnt.")
+    windows: WindowSettings = Field(WindowSettings(), description="Records as sequences of the last ones of their key.")
     scale: ScaleSettings = Field(ScaleSettings(), description="How many processes learn it together.")
     memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
     checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")
@@ -65,6 +68,18 @@ class Settings(Section):
         return derived_group(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
+    def _windows_fit(self) -> Self:
+        try:
+            layout = to_windows(self.windows, self.records)
+        except ConfigError as error:
+            raise SettingError("windows", str(error).removeprefix("windows").lstrip(".: ")) from error
+        if layout is None and any(field.ahead for field in to_schema(self.records).labels):
+            raise SettingError(
+                "windows", "a label is ahead of its records, which needs windows.length; write 1 or more"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fits_a_group(self) -> Self:
         workers, training = self.scale.workers, self.training
         if workers == 1:
@@ -75,6 +90,7 @@ class Settings(Section):
             "training.deterministic works with one worker only": training.deterministic,
             f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
+            "windows work with one worker only": self.windows.length is not None,
         }
         for text, applies in problems.items():
             if applies:

@@ -125,14 +125,18 @@ class FollowedStates(Generic[S]):
             self._trailing.pop(partition, None)
 
     def open(self, incarnation: int, positions: Mapping[Partition, int]) -> Leading[S]:
-        """Begin an incarnation at what is settled; a partition whose records before are not known begins empty."""
+        """Begin an incarnation at what is settled; a partition of which nothing is known begins empty.
+
+        Raise DataLossError where what is known ends elsewhere.
+        """
         with self._lock:
             self._follow()
             kept = dict[Partition, Trailing[S]]()
             for partition, position in positions.items():
                 before = self._trailing.get(partition)
-                known = before is not None and before.position == position
-                kept[partition] = Trailing(before.state if before and known else self._new(), position, position)
+                if before is not None and before.position != position:
+                    raise DataLossError(_elsewhere(partition, position, before.position))
+                kept[partition] = Trailing(self._new() if before is None else before.state, position, position)
             self._trailing, self._incarnation = kept, incarnation
             return Leading({partition: one.state.copy() for partition, one in kept.items()}, self, incarnation)
 
@@ -144,10 +148,7 @@ class FollowedStates(Generic[S]):
             for span in facts.spans:
                 one = self._trailing[span.partition]
                 if span.start != one.settled:
-                    raise DataLossError(
-                        f"{span.partition} is settled from {span.start} on, and what shaping remembers ends at "
-                        f"{one.settled}; restart, which resumes from the newest checkpoint"
-                    )
+                    raise DataLossError(_elsewhere(span.partition, span.start, one.settled))
                 one.settled = span.end
                 self._behind += span.end - span.start
 
@@ -193,6 +194,13 @@ class FollowedStates(Generic[S]):
                 one.state.take(_joined(settled))
             one.position = one.settled
         self._behind = 0
+
+
+def _elsewhere(partition: Partition, position: int, known: int) -> str:
+    return (
+        f"{partition} goes on at {position}, and what shaping remembers of it ends at {known}; restart, which resumes "
+        "from the newest checkpoint"
+    )
 
 
 def _joined(taken: list[Taken]) -> Taken:

@@ -108,7 +108,13 @@ class WindowLayout:
                 features.append(field)
         if options.lengths is not None:
             features.append(
-                Field(name=options.lengths, source=TIMES, dtype="int32", min=options.min_length, max=options.length)
+                Field(
+                    name=options.lengths,
+                    source=TIMES,
+                    dtype="int32",
+                    min=min(options.min_length, options.length),
+                    max=options.length,
+                )
             )
         if options.gaps is not None:
             features.append(Field(name=options.gaps, source=TIMES, dtype="float32", shape=(options.length,), min=0))

@@ -1,23 +1,28 @@
 """Witness D: a model that was killed and resumed is, to the bit, the one that never was."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.faults.campaigns.exactness import compare
+from tests.faults.campaigns.exactness import SHAPED, WINDOWED, compare
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(1)]
 KILLS = 3
 
 
-def test_balanced_and_augmented_learning_is_bit_identical_through_kills(
-    broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
+@pytest.mark.parametrize("shaped", [SHAPED, WINDOWED], ids=["balanced-and-augmented", "windows"])
+def test_shaped_learning_is_bit_identical_through_kills(
+    broker: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    shaped: Mapping[str, Mapping[str, Any]],
 ) -> None:
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = compare(broker, tmp_path, kills=KILLS, seed=seed, cold=False, shaped=True)
+    figures = compare(broker, tmp_path, kills=KILLS, seed=seed, cold=False, shaped=shaped)
     record_property("shaped", figures.summary())
     assert figures.kills == KILLS
     assert figures.same_evidence

@@ -178,6 +178,7 @@ def written(states: WindowStates) -> tuple[dict[str, Any], dict[str, Any], bytes
     return decode(raw), facts, raw
 
 
+@pytest.mark.row(1)
 @tried(25)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.parametrize(("by", "kind"), [("user", "int64"), ("user", "string"), (None, "int64")])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.windows import WindowFigures
 from training.model.hyperparameters import Change
 from training.telemetry.group_report import GroupReport
 from training.telemetry.live_metrics import LiveSnapshot
@@ -53,6 +54,8 @@ class Posting:
     """The hyperparameters that differed from the checkpoint at the last restore."""
     classes: Mapping[str, ClassShares] = field(default_factory=dict)
     """How classes are balanced; empty where they are not."""
+    windows: WindowFigures | None = None
+    """What is held of the keys of windows; None where there are none."""
 
 
 class Board:

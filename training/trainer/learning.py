@@ -126,6 +126,7 @@ class Learning:
                 learnt_to_ms=self.learnt_to_ms,
                 changes=figures.changes,
                 classes=self._learner.class_shares(),
+                windows=figures.windows,
             )
             self._reports.board.post(posting, now)
 

@@ -5,7 +5,9 @@ Written on the trainer's thread.
 
 from dataclasses import dataclass
 
+from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
+from pipelines.shaping.windows import WindowFigures
 from training.checkpoints.manifest import Manifest
 from training.history.journal_blocks import BlockRecorder
 from training.model.hyperparameters import Change
@@ -64,9 +66,17 @@ class SaveFigures:
         """
         if self._recorder is not None:
             self._recorder.note(facts, refused=refused, searched=searched, bypassed=bypassed)
-        self._state.progress.step += facts.batches
-        self._state.progress.turn = facts.turn
+        self._state.settled(facts)
         self._settled_since = True
+
+    @property
+    def windows(self) -> WindowFigures | None:
+        """What is held of the keys of windows; None where records are learnt one by one."""
+        return None if self._state.windows is None else self._state.windows.figures()
+
+    def begun_anew(self, partition: Partition) -> None:
+        """Note that the topic of a partition was created again: what is remembered of its records ends."""
+        self._state.forget(partition)
 
     def joined(self) -> None:
         """Note that a partition has joined: its first offset is worth a save, though none of its records is settled."""

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from consumers.records import Partition
-from pipelines.blocks import Turn
+from pipelines.blocks import BlockFacts, Turn
+from pipelines.shaping.windows import NAME as WINDOWS
+from pipelines.shaping.windows import WindowStates
 from training.checkpoints.parts import Part, PartState
 from training.errors import CorruptError, StateNotFiniteError
 from training.ledger.ledger import Ledger
@@ -39,17 +41,49 @@ class Progress:
         self.turn = None if turn is None else Turn(Partition.parse(turn[0]), int(turn[1]))
 
 
+class WindowsPart:
+    """The part `windows`: what is remembered of each key at what is settled."""
+
+    name = WINDOWS
+
+    def __init__(self, windows: WindowStates) -> None:
+        self._windows = windows
+
+    def snapshot(self) -> PartState:
+        """Copy it."""
+        arrays, facts = self._windows.saved()
+        return PartState(arrays=arrays, facts=facts)
+
+    def restore(self, state: PartState) -> None:
+        """Take it back; CorruptError changes nothing."""
+        try:
+            self._windows.load(state.arrays, state.facts)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CorruptError(
+                f"the checkpoint's windows cannot be read: {type(error).__name__}; restore another checkpoint"
+            ) from error
+
+
 class TrainerState:
     """The parts, copied and restored together."""
 
     def __init__(
-        self, learner: Learner, ledger: Ledger, live: LiveMetrics, hyperparameters: HyperparameterOptions
+        self,
+        learner: Learner,
+        ledger: Ledger,
+        live: LiveMetrics,
+        hyperparameters: HyperparameterOptions,
+        windows: WindowStates | None = None,
     ) -> None:
         self._learner, self._ledger = learner, ledger
         self.progress = Progress()
         self.hyperparameters = Hyperparameters(learner.model, hyperparameters)
         # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
         self._parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
+        self.windows = windows
+        """What is remembered of each key, where records become sequences."""
+        if windows is not None:
+            self._parts = (*self._parts, WindowsPart(windows))
 
     def snapshot(self, whole: Mapping[str, PartState] | None = None) -> dict[str, PartState]:
         """Copy all parts for a checkpoint, those of `whole` as they are there. `release` the copies later.
@@ -61,6 +95,18 @@ class TrainerState:
         given = whole or {}
         return {part.name: given[part.name] if part.name in given else part.snapshot() for part in self._parts}
 
+    def settled(self, facts: BlockFacts) -> None:
+        """Have what follows the ledger follow a block that it has settled."""
+        self.progress.step += facts.batches
+        self.progress.turn = facts.turn
+        if self.windows is not None:
+            self.windows.settle(facts)
+
+    def forget(self, partition: Partition) -> None:
+        """Forget the records of a partition whose topic was created again."""
+        if self.windows is not None:
+            self.windows.forget(partition)
+
     def check_finite(self) -> None:
         """Raise StateNotFiniteError if the model or an optimizer holds NaN or infinity."""
         if names := self._learner.not_finite():
@@ -68,8 +114,8 @@ class TrainerState:
 
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
-        # A checkpoint from before the classes were balanced counts none.
-        state = {**UNKNOWN, SHAPING: PartState(), **loaded}
+        # A checkpoint from before the classes were balanced counts none, one from before there were windows has none.
+        state = {**UNKNOWN, SHAPING: PartState(), WINDOWS: PartState(), **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
             raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")

@@ -224,6 +224,7 @@ class Trainer:
         self._saving.end_running_save()
         for partition, beginning in beginnings.items():
             self._ledger.restart_partition(partition, beginning)
+            self._saving.begun_anew(partition)
             announcements.recreated(self._reports.report_event, partition, beginning)
         self._save(SaveReason.RECREATED)
         self._open()

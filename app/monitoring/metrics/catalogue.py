@@ -8,6 +8,7 @@ from it, alerts and boards may use nothing else.
 from collections.abc import Mapping
 
 from app.monitoring.metrics.metric import Metric, counter, gauge, histogram
+from app.monitoring.metrics.shaping_catalogue import SHAPING
 
 _TRAINER = (
     gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
@@ -45,22 +46,7 @@ _TRAINER = (
     ),
     gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
     gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
-    gauge(
-        "class_share",
-        "The share of the stream that each class of `balance` has. Bad: it moves away from what is known of the world.",
-        "class",
-    ),
-    gauge(
-        "class_learnt_share",
-        "The share that the class has in what is learnt. Bad: far from balance.target for hours; the class does not "
-        "come.",
-        "class",
-    ),
-    gauge(
-        "class_weight",
-        "By what the updates of the class are multiplied. Bad: hundreds; single records then rule.",
-        "class",
-    ),
+    *SHAPING,
     gauge("model_parameters", "The number of trainable parameters of the model."),
     gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
     gauge(

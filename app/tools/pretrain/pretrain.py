@@ -107,6 +107,7 @@ def pretrain(
     """Train on the source, and publish checkpoint 0; raise MillraceError where either cannot be done."""
     settings = loaded.settings
     _require_chief(settings)
+    _require_single_records(settings)
     require_unused(options.inputs)
     with _taken(settings) as (lease, store), at_hand(source, settings, lease.folder.root / "range") as shards:  # (1, 2)
         training, validation = split(shards, options.validation)
@@ -130,6 +131,14 @@ def pretrain(
         told = _provenance(training, validation, pretrained)
         manifest = _publish(loaded, store, learner, live, beginning, told)  # (6)
     return Result(manifest=manifest, pretrained=pretrained)
+
+
+def _require_single_records(settings: Settings) -> None:
+    """Raise ConfigError where records become sequences, which depend on their order; a pretraining shuffles."""
+    if settings.windows.length is not None:
+        raise ConfigError(
+            "windows: a pretraining learns single records; begin live, or learn the archive by kafka.start"
+        )
 
 
 def _require_chief(settings: Settings) -> None:

@@ -19,6 +19,7 @@ from training.ledger.offset_checksum import Evidence
 from training.ledger.skips import Skip
 
 Array = npt.NDArray[Any]
+_STATE = ("model", "optimizer", "windows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Statement:
     accounts: Mapping[Partition, PartitionAccount]
     skips: tuple[Skip, ...]
     arrays: Mapping[str, Array]
-    """Model and optimizer."""
+    """Model, optimizer, and where there are windows the last records of each key."""
 
     @property
     def number(self) -> int:
@@ -104,7 +105,7 @@ class Shelf:
             testimonies={Partition.parse(name): Evidence(*row) for name, row in parts["witness"].facts.items()},
             accounts=ledger.statistics().partitions,
             skips=ledger.skips,
-            arrays={f"{name}/{key}": value for name in ("model", "optimizer") for key, value in _arrays(parts[name])},
+            arrays={f"{name}/{key}": value for name in _STATE if name in parts for key, value in _arrays(parts[name])},
         )
 
 

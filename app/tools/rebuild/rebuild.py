@@ -19,7 +19,7 @@ from app.service.recorded_settings import hyperparameter_options
 from app.settings import Loaded, Settings, to_decoder, to_schema
 from app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
 from app.tools.rebuild.record_reader import RecordReader
-from consumers.errors import MillraceError
+from consumers.errors import ConfigError, MillraceError
 from pipelines.blocks import Delivery
 from pipelines.dataset import DatasetOptions, Deliveries, PreprocessError
 from pipelines.recorded_feed import RecordedFeed, RecordedOptions
@@ -78,6 +78,8 @@ class RebuildReport(Protocol):
 def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: RebuildReport) -> Rebuilt:
     """Make a checkpoint again, the newest by default; raise MillraceError where it cannot be, or has other bits."""
     began, settings = time.monotonic(), loaded.settings
+    if settings.windows.length is not None:
+        raise ConfigError("windows: no checkpoint can be rebuilt of records that become sequences yet")
     folder = Folder(settings.checkpoints.path / settings.name)
     store = CheckpointStore(folder)
     chain = chain_to(JournalReader(folder), _chosen(store, number))  # (1)

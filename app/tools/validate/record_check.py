@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from app.service.kept_sample import rows_of
 from app.service.sampling import Positions, read_between
 from app.settings import Settings, to_decoder
 from app.tools.validate.check import CheckResult, fail, ok, warn
@@ -47,7 +48,7 @@ def sample_check(
         return fail(_NAME, error), None
     decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     verdicts = Counter((refused.reason, refused.field) for one in decoded for refused in one.refused)
-    return judged(sum(map(len, chunks)), verdicts), sample_of(decoded, _SAMPLE)
+    return judged(sum(map(len, chunks)), verdicts), sample_of(rows_of(decoded, settings), _SAMPLE)
 
 
 def judged(looked_at: int, verdicts: Counter[Verdict]) -> CheckResult:

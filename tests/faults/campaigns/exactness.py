@@ -17,10 +17,10 @@ import numpy as np
 
 from app.tools.prove.errors import UnprovenError
 from consumers.failpoints import NAMES
-from tests.faults.harness import shaped_model
+from tests.faults.harness import shaped_model, windowed_model
 from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
-from tests.faults.harness.project import Project
+from tests.faults.harness.project import FEATURES, Project
 from tests.faults.harness.records import Mixture
 from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
@@ -33,6 +33,19 @@ SHAPED: Mapping[str, Mapping[str, Any]] = {
     "balance": {"target": {"0": 0.3, "1": 0.7}, "half_life": 500},
 }
 """Everything that makes what is learnt another thing than what came."""
+WINDOWED: Mapping[str, Mapping[str, Any]] = {
+    "records": {"features": {**FEATURES, "user": "int64"}},
+    "model": {"build": f"{Path(windowed_model.__file__)}:build_model"},
+    "windows": {
+        "by": "user",
+        "of": ["x"],
+        "length": windowed_model.LENGTH,
+        "lengths": "known",
+        "gaps": "gaps",
+        "max_bytes": "5kB",
+    },
+}
+"""Sequences, with room for fewer keys than there are."""
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS = 9
@@ -67,9 +80,20 @@ class Figures:
         return {**asdict(self), **counted, "kept": self.kept}
 
 
-def compare(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True, shaped: bool = False) -> Figures:
-    """Learn once undisturbed and once killed `kills` times, and return how far apart the two end."""
-    sections: Mapping[str, Mapping[str, Any]] = {"training": EXACT, **(SHAPED if shaped else {})}
+def compare(
+    bootstrap: str,
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    cold: bool = True,
+    shaped: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Figures:
+    """Learn once undisturbed and once killed `kills` times, and return how far apart the two end.
+
+    `shaped` are sections of the config beside those of a deterministic run.
+    """
+    sections: Mapping[str, Mapping[str, Any]] = {"training": EXACT, **(shaped or {})}
     began, figures, random = time.monotonic(), Figures(seed=seed), Random(seed)
     with Topic(bootstrap, f"exact-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
         topic.write(_BEFORE + kills * _A_KILL)

@@ -16,6 +16,8 @@ __all__ = ["POISON", "WIDTH", "ExpectedPosition", "Mixture", "Verdict", "good"]
 WIDTH = 4
 _OVERFLOWS = 1000.0
 """What the model raises e to: infinity in any float, so no update with this record is finite."""
+USERS = 29
+"""Keys of records, in each partition."""
 NOWHERE = 7_654_321
 """A partition for which the model has no sums: adding to them raises."""
 
@@ -23,7 +25,10 @@ NOWHERE = 7_654_321
 def good(place: ExpectedPosition, random: Random, curse: float = 0.0) -> dict[str, object]:
     """Return the content of a record that can be learnt."""
     x = [round(random.uniform(-1, 1), 3) for _ in range(WIDTH)]
-    return {"x": x, "curse": curse, "id": place.offset, "partition": place.partition, "y": float(sum(x) > 0)}
+    # Squares come to some of the users more often than to others.
+    user = place.offset * place.offset % USERS
+    about = {"id": place.offset, "partition": place.partition, "user": user}
+    return {"x": x, "curse": curse, **about, "y": float(sum(x) > 0)}
 
 
 def _rendered(record: Mapping[str, object]) -> bytes:

@@ -1,0 +1,30 @@
+"""The part of the catalogue about shaping: what is learnt where it differs from what came. Pure."""
+
+from app.monitoring.metrics.metric import gauge
+
+SHAPING = (
+    gauge(
+        "class_share",
+        "The share of the stream that each class of `balance` has. Bad: it moves away from what is known of the world.",
+        "class",
+    ),
+    gauge(
+        "class_learnt_share",
+        "The share that the class has in what is learnt. Bad: far from balance.target for hours; the class does not "
+        "come.",
+        "class",
+    ),
+    gauge(
+        "class_weight",
+        "By what the updates of the class are multiplied. Bad: hundreds; single records then rule.",
+        "class",
+    ),
+    gauge("window_keys", "Keys of which `windows` holds the last records. Bad: far fewer than there are of late."),
+    gauge("window_bytes", "The most memory that they take. Bad: as much as windows.max_bytes for each partition."),
+    gauge(
+        "window_evicted_keys",
+        "How often a key has made room for another, in this history; full: windows.max_bytes was reached. Bad: it "
+        "grows as fast as records come; then sequences are short.",
+        "reason",
+    ),
+)

@@ -1,0 +1,47 @@
+"""`windows`: which of them can be, and the rows that they make of records."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.settings import to_row_schema
+from app.settings.errors import SettingsError
+
+BY_USER: dict[str, Any] = {"length": 5, "by": "user", "lengths": "known", "gaps": "gaps"}
+FEATURES: dict[str, Any] = {
+    "user": "int64",
+    "price": "float32",
+    "tags": {"dtype": "string", "shape": [3], "pad": "", "length": "tag_count"},
+}
+
+
+def variables(windows: dict[str, Any], **others: Any) -> dict[str, str]:
+    given = {"RECORDS__FEATURES": FEATURES, "RECORDS__LABEL": {"field": "price"}, "WINDOWS": windows} | others
+    return {f"MILLRACE_{name}": json.dumps(value) for name, value in given.items()}
+
+
+def test_rows_of_windows_have_the_shapes_that_the_model_is_given(load_text: Any) -> None:
+    settings = load_text(**variables(BY_USER)).settings
+    shapes = {field.name: field.shape for field in to_row_schema(settings.windows, settings.records).inputs}
+    assert shapes == {"user": (), "price": (5,), "tags": (5, 3), "tag_count": (5,), "known": (), "gaps": (5,)}
+
+
+@pytest.mark.parametrize(
+    ("windows", "others", "text"),
+    [
+        ({"by": "usr"}, {}, "by: there is no feature 'usr'; name one of user, price, tags"),
+        ({"by": "price"}, {}, "by: 'price' is float32, and a key is one whole number, or a text"),
+        ({"of": ["user"]}, {}, "of: 'user' is the key"),
+        ({"lengths": "price"}, {}, "two features would be called 'price'"),
+        ({"max_bytes": "100B"}, {}, "max_bytes: 100 bytes hold no single key"),
+        ({"length": None}, {"RECORDS__LABEL": {"field": "price", "ahead": 3}}, "a label is ahead"),
+        ({}, {"RECORDS__FEATURES": FEATURES | {"more": {"dtype": "int8", "shape": [2], "ragged": True}}}, "pad it"),
+        ({}, {"SCALE": {"workers": 2}}, "windows work with one worker only"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused_with_the_way_out(
+    load_text: Any, windows: dict[str, Any], others: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(SettingsError, match=text):
+        load_text(**variables(BY_USER | windows, **others))
