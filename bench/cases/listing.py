@@ -36,11 +36,11 @@ class Lengths:
     archive_rounds: int = 7
     group_s: int = 10
     group_restarts: int = 3
-    pretrain_rows: int = 262_144
+    pretrain_rows: int = 393_216
     pretrain_light_rows: int = 1_048_576
-    pretrain_rounds: int = 3
+    pretrain_rounds: int = 5
     data_service_rows: int = 65_536
-    data_service_rounds: int = 3
+    data_service_rounds: int = 5
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
@@ -214,13 +214,18 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             {
                 "pretrain_parquet_of_memory": "parquet_of_memory",
                 "pretrain_tfrecord_of_memory": "tfrecord_of_memory",
+                "pretrain_examples_of_memory": "examples_of_memory",
                 "pretrain_over_naive": "over_naive",
             },
             {
                 "pretrain_parquet_cpu_of_memory": "parquet_cpu_of_memory",
                 "pretrain_tfrecord_cpu_of_memory": "tfrecord_cpu_of_memory",
+                "pretrain_examples_cpu_of_memory": "examples_cpu_of_memory",
+                "pretrain_light_parquet_rows_per_s": "light_parquet_rows_per_s",
+                "pretrain_light_tfrecord_rows_per_s": "light_tfrecord_rows_per_s",
                 "pretrain_light_rows_per_s": "light_rows_per_s",
                 "pretrain_naive_rows_per_s": "naive_rows_per_s",
+                "pretrain_others_cores": "others_cores",
             },
         ),
         ServiceCase(
@@ -228,7 +233,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "data_service.py",
             {"rows": lengths.data_service_rows, "rounds": lengths.data_service_rounds},
             {"data_service_2_over_1": "two_over_one"},
-            {"data_service_1_rows_per_s": "one_rows_per_s", "data_service_2_rows_per_s": "two_rows_per_s"},
+            {
+                "data_service_1_rows_per_s": "one_rows_per_s",
+                "data_service_2_rows_per_s": "two_rows_per_s",
+                "data_service_cpu_kept": "cpu_kept",
+                "data_service_consumer_cores": "consumer_cores",
+                "data_service_others_cores": "others_cores",
+            },
         ),
         ServiceCase(
             "archive",

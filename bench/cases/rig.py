@@ -271,6 +271,18 @@ def anonymous_mb() -> float:
     return int(fields["RssAnon"].split()[0]) * 1024 / 1e6
 
 
+def cpu_s(process: int) -> float:
+    """The CPU seconds that a process has used."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def other_work_s(*processes: int) -> float:
+    """The CPU seconds of all cores so far, without these processes; what the machine's host took counts too."""
+    user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:9])
+    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK") - sum(map(cpu_s, processes))
+
+
 def percentile(values: Floats, share: float) -> float:
     """By nearest rank from above, so that few values do not flatter."""
     return float(np.percentile(values, share, method="higher")) if len(values) else math.nan
