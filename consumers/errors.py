@@ -3,11 +3,12 @@
     MillraceError                 an error that a user can correct
     ├── ConfigError (ValueError)      an invalid setting, model or schema: exit 2
     ├── UnreachableError (ConnectionError)   no answer, or none yet: exit 3, retriable
+    │   └── ArchiveAwayError          the object store that has the archive does not answer, or refuses
     ├── TopicMissingError (LookupError)      exit 3
     ├── DataLossError (RuntimeError)  continuing would lose or repeat records: exit 4
     │   ├── TopicRecreatedError       the topic was deleted and created again under the same name
     │   └── ArchiveDamagedError       the archive is not what was written
-    ├── ArchiveBusyError (RuntimeError)      another process archives into the folder: exit 4
+    ├── ArchiveBusyError (RuntimeError)      another process writes into the archive: exit 4
     ├── SourceError (RuntimeError)    Kafka refuses permanently: authorization, a corrupt log
     └── HandoffBroken (RuntimeError)  the other end of the hand-off failed
 
@@ -46,6 +47,10 @@ class UnreachableError(MillraceError, ConnectionError):
     retriable = True
 
 
+class ArchiveAwayError(UnreachableError):
+    """The object store that has the archive does not answer, or refuses. Nothing is said of what it holds."""
+
+
 class TopicMissingError(MillraceError, LookupError):
     """The topic does not exist."""
 
@@ -74,7 +79,7 @@ class ArchiveDamagedError(DataLossError):
 
 
 class ArchiveBusyError(MillraceError, RuntimeError):
-    """Another process writes into the archive's folder."""
+    """Another process writes into the archive."""
 
     exit_code = 4
 

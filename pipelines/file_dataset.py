@@ -160,7 +160,7 @@ class ChunkFiles:
 
 def example_files(shards: Sequence[CountedShard], schema: Schema, refusals: Refusals) -> ChunkFiles:
     """Return the reader of TFRecord files of `tf.train.Example`, compressed with GZIP or not."""
-    record = next((found for shard in shards if (found := first_record(shard.path))), b"")
+    record = next((found for shard in shards if (found := first_record(Path(shard.path)))), b"")
     decoder = ExampleDecoder(schema, integers_in(record))
     return ChunkFiles(lambda place, most: _examples(shards[place], most), decoder, refusals)
 
@@ -169,7 +169,7 @@ def _examples(shard: CountedShard, most: int) -> Iterator[Chunk]:
     """Yield the records of a file, numbered. Raises ConfigError where it is damaged."""
     number = 0
     try:
-        for frames in read_frames(shard.path):
+        for frames in read_frames(Path(shard.path)):
             records = frames.records()
             for at in range(0, len(records), most):
                 texts = records[at : at + most]

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -68,7 +67,8 @@ class ServedShard:
     """A file as the workers find it."""
 
     name: str
-    path: Path
+    path: str
+    """Its path, or its URL."""
     rows: int
     compression: str = ""
     pieces: int = 0
@@ -179,7 +179,7 @@ class ServiceFiles:
         files = tf.data.Dataset.from_tensor_slices(
             (
                 np.array(order, np.int32),
-                [str(shard.path) for shard in shards],
+                [shard.path for shard in shards],
                 [shard.compression for shard in shards],
                 np.array([shard.pieces for shard in shards], np.int64),
             )

@@ -71,7 +71,7 @@ class ServiceWork:
         try:
             work = self._work_of(rest)
             if verb == "read":
-                return self._read(Path(bytes(path).decode()), int(numbers[0]))
+                return self._read(bytes(path).decode(), int(numbers[0]))
             return self._decode(work, int(place), numbers, texts)
         except (MillraceError, OSError, ValueError) as error:
             raise RuntimeError(f"{BEGIN}{' '.join(str(error).split())}{END}") from error
@@ -85,10 +85,11 @@ class ServiceWork:
             )
         return Work(**{**given, "integers": tuple(given["integers"])})
 
-    def _read(self, path: Path, index: int) -> list[Any]:
+    def _read(self, path: str, index: int) -> list[Any]:
         """Return offsets and values of a piece of a Parquet shard."""
-        home = path.parent
-        shard = shard_at(home.parent.parent, Partition(home.parent.name, int(home.name)), int(path.name[:20]))
+        place, topic, number, name = path.rsplit("/", 3)
+        partition = Partition(topic, int(number))
+        shard = shard_at(place if "://" in place else Path(place), partition, int(name[:20]))
         if shard is None:
             raise ConfigError(f"{path} is not there: mount the files at the same path where the workers run")
         table = read_piece(pieces(shard)[index], ["offset", "value"])

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,8 @@ class CountedShard:
 
     name: str
     """What people call it."""
-    path: Path
+    path: str
+    """Where it is; of an archive in an object store, its URL."""
     rows: int
     """The records in it, counted before anything is learnt."""
     first: int = 0

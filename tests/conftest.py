@@ -22,6 +22,7 @@ from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.properties import HOST, SINGLE_NODE
 from app.tools.local_broker.readiness import ready_cluster
 from consumers.suggested_command import name_config
+from tests.consumers.archive.s3_server import S3Server
 from tests.faults.matrix.skips import judged
 from tests.shared_broker import SharedBroker, address_of
 
@@ -132,6 +133,25 @@ def config_name() -> Iterator[None]:
     """A command that runs in this process leaves its config file's name in the messages of no other test."""
     yield
     name_config(None)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """Give a server of S3 on loopback."""
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give the URL of a place in a new bucket, which this process and its children reach."""
+    from fsspec import filesystem
+
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    name = f"archive-{uuid.uuid4().hex[:8]}"
+    filesystem("s3").mkdir(name)
+    return f"s3://{name}/of/tests"
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,9 @@ from app.service.signals import Signals
 from app.settings import load
 from app.settings.units import parse_duration
 from app.tools.archive import archive as run_archiver
-from app.tools.archive import archive_folder
+from app.tools.archive import archive_place
 from consumers.archive.archive_account import prunable, remove
+from consumers.archive.archive_store import Place
 from consumers.archive.shard_reader import complaint_about
 from consumers.archive.shards import listing as listed
 from consumers.archive.shards import survey
@@ -71,7 +72,7 @@ def listing(file: ConfigFile = None, as_json: Json = False) -> None:
 
     Example: millrace archive list -c clicks.yaml
     """
-    found = survey(_folder(file))
+    found = survey(_place(file))
     if as_json:
         typer.echo(json.dumps(archived.as_json(found), indent=2))
         return
@@ -89,7 +90,7 @@ def verify(file: ConfigFile = None, as_json: Json = False) -> None:
 
     Example: millrace archive verify -c clicks.yaml
     """
-    found = survey(_folder(file))
+    found = survey(_place(file))
     complaints = [complaint_about(shard, deep=True) for shard in found.shards]
     problems = [*found.problems, *(f"{s.path}: {why}" for s, why in zip(found.shards, complaints, strict=True) if why)]
     if as_json:
@@ -119,12 +120,12 @@ def prune(
     The last shard of each partition stays: it says where the archiver resumes. Example:
     millrace archive prune -c clicks.yaml --older-than 90d
     """
-    folder = _folder(file)
+    place = _place(file)
     try:
         before_ms = round((time.time() - parse_duration(older_than)) * 1000)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--older-than") from None
-    found = prunable(listed(folder), before_ms)
+    found = prunable(listed(place), before_ms)
     if not dry_run:
         remove(found)
     if as_json:
@@ -134,5 +135,5 @@ def prune(
         typer.echo(archived.pruned_in_words(found, dry_run=dry_run))
 
 
-def _folder(file: Path | None) -> Path:
-    return archive_folder(loaded(file).settings)
+def _place(file: Path | None) -> Place:
+    return archive_place(loaded(file).settings)

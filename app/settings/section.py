@@ -39,7 +39,8 @@ def no_truth_value(value: object) -> object:
     return value
 
 
-def _not_empty(value: object) -> object:
+def not_empty(value: object) -> object:
+    """Refuse an empty path, which would be the folder itself."""
     if value == "":
         raise ValueError("the path is empty; write the file's path, or leave the setting out")
     return value
@@ -49,7 +50,7 @@ Count = Annotated[int, BeforeValidator(no_truth_value)]
 """A whole number; YAML's true is not 1."""
 ConfigPath = Annotated[
     Path,
-    BeforeValidator(_not_empty),
+    BeforeValidator(not_empty),
     AfterValidator(from_folder),
     WithJsonSchema({"type": "string", "format": "path"}),
 ]

@@ -1,9 +1,10 @@
 """The archiver: a process of its own that writes what the topics hold to shards, and resumes where the last ones end.
 
 Owns the source with its thread `consumer`, the hand-off, and the open shards; shards are written on the main thread.
-While the disk is full, the main thread waits, the hand-off fills, and the source stops polling; while Kafka is away,
-the source waits. Nothing is committed: the listing of the folder says where each partition resumes. It ends when it is
-asked to, or at `until`: then the open shards are closed. When it is killed, Kafka still has what no closed shard holds.
+While the disk is full, or the object store is away, the main thread waits, the hand-off fills, and the source stops
+polling; while Kafka is away, the source waits. Nothing is committed: the listing of the archive says where each
+partition resumes. It ends when it is asked to, or at `until`: then the open shards are closed. When it is killed, Kafka
+still has what no closed shard holds.
 """
 
 import logging
@@ -16,11 +17,20 @@ from pathlib import Path
 
 from app.settings import Settings
 from app.settings.connection import kafka_options
-from consumers.archive.archive_lock import ArchiveLock
+from consumers.archive.archive_store import Place
 from consumers.archive.archiver import ArchiveOptions, Archiver
-from consumers.archive.shards import Shard, listing, next_offsets
+from consumers.archive.shards import Shard, listing, next_offsets, remove_leftovers
+from consumers.archive.stores import store_at
 from consumers.error_texts import first_clause
-from consumers.errors import ConfigError, DataLossError, HandoffBroken, HandoffEmpty, HandoffEnded, MillraceError
+from consumers.errors import (
+    ArchiveAwayError,
+    ConfigError,
+    DataLossError,
+    HandoffBroken,
+    HandoffEmpty,
+    HandoffEnded,
+    MillraceError,
+)
 from consumers.fingerprints import Fingerprint
 from consumers.handoff import Handoff, ReceiveEnd
 from consumers.kafka.positions import Earliest, Until
@@ -51,32 +61,35 @@ class Extent:
 
 
 class GivenUpError(MillraceError, RuntimeError):
-    """The archiver was asked to end while the disk was full."""
+    """The archiver was asked to end while the disk was full, or the object store away."""
 
 
-def archive_folder(settings: Settings) -> Path:
-    """Return the archive's folder. Raises ConfigError where none is set."""
+def archive_place(settings: Settings) -> Place:
+    """Return the archive's folder or URL. Raises ConfigError where none is set."""
     if settings.archive.path is None:
-        raise ConfigError("archive.path is not set, so there is no archive: name a folder for it in the config file")
+        raise ConfigError(
+            "archive.path is not set, so there is no archive: name a folder for it in the config file, or a URL as in "
+            "s3://bucket/clicks"
+        )
     return settings.archive.path
 
 
 def archive(settings: Settings, until: Until | None, asked: threading.Event) -> None:
     """Archive until `asked` is set, or up to `until`."""
-    folder = archive_folder(settings)
+    place = archive_place(settings)
     try:
-        _archive_into(folder, settings, until, asked)
+        _archive_into(place, settings, until, asked)
     except OSError as error:
         if isinstance(error, MillraceError):
             raise
-        raise ConfigError(f"archive.path: cannot write to {folder}: {error.strerror or error}") from error
+        raise ConfigError(f"archive.path: cannot write to {place}: {error.strerror or error}") from error
 
 
-def _archive_into(folder: Path, settings: Settings, until: Until | None, asked: threading.Event) -> None:
-    with ArchiveLock(folder) as lock:
-        if left := lock.remove_leftovers():
+def _archive_into(place: Place, settings: Settings, until: Until | None, asked: threading.Event) -> None:
+    with store_at(place).lock(asked.wait):
+        if left := remove_leftovers(place):
             log.info("removed %d files that an earlier archiver has left half written", left)
-        shards = [shard for shard in listing(folder) if shard.partition.topic in settings.kafka.topics]
+        shards = [shard for shard in listing(place) if shard.partition.topic in settings.kafka.topics]
         with _source(settings) as source:
             _run(settings, source, shards, until, asked)
 
@@ -90,11 +103,11 @@ def _run(
         ends=None if until is None else source.resolve_until(until),
         fingerprints={shard.partition: shard.fingerprint for shard in shards},
     )
-    archiver = Archiver(_options(settings), _FullDisk(archive_folder(settings), asked).wait)
+    archiver = Archiver(_options(settings), _Obstacle(store_at(archive_place(settings)).room(), asked).wait)
     try:
         fill(archiver, source, extent, settings.memory.limit, asked)
     except HandoffBroken as broken:
-        raise _explained(broken, archive_folder(settings)) from broken
+        raise _explained(broken, archive_place(settings)) from broken
 
 
 def fill(archiver: Archiver, source: KafkaSource, extent: Extent, memory_limit: int, asked: threading.Event) -> None:
@@ -132,7 +145,7 @@ def _receive(handoff: ReceiveEnd, archiver: Archiver, outages: "_Outages", asked
 def _options(settings: Settings) -> ArchiveOptions:
     archive = settings.archive
     return ArchiveOptions(
-        folder=archive_folder(settings),
+        place=archive_place(settings),
         format=archive.format,
         shard_bytes=archive.shard_size,
         shard_age_s=archive.shard_age,
@@ -151,11 +164,11 @@ def _source(settings: Settings) -> Iterator[KafkaSource]:
         source.stop(_STOP_S)
 
 
-def _explained(broken: HandoffBroken, folder: Path) -> MillraceError:
+def _explained(broken: HandoffBroken, place: Place) -> MillraceError:
     """Return the source's error with the way out that an archive has."""
     if isinstance(broken.why, DataLossError):
         return DataLossError(
-            f"{first_clause(str(broken.why))}. The shards in {folder} go on from other records than Kafka has now: "
+            f"{first_clause(str(broken.why))}. The shards in {place} go on from other records than Kafka has now: "
             "move the topic's folder away, or archive into another one (archive.path)"
         )
     return broken
@@ -166,20 +179,27 @@ def _listed(positions: Mapping[Partition, int]) -> str:
 
 
 @dataclass(slots=True)
-class _FullDisk:
-    """Waits while the disk is full."""
+class _Obstacle:
+    """Waits while the disk is full, or the object store away."""
 
     folder: Path
+    """Where what is being written needs room."""
     asked: threading.Event
     reported_at: float = -_REPEAT_S
 
     def wait(self, error: OSError) -> None:
         """Wait a moment before the next attempt, and log now and then why. Raises GivenUpError at a stop."""
+        away = isinstance(error, ArchiveAwayError)
         if time.monotonic() - self.reported_at >= _REPEAT_S:
             self.reported_at = time.monotonic()
-            log.warning("%s: waiting for room in %s; nothing is lost while Kafka has it", error.strerror, self.folder)
+            what = str(error) if away else f"{error.strerror}: waiting for room in {self.folder}"
+            log.warning("%s; nothing is lost while Kafka has it", what)
         if self.asked.wait(_ROOM_RETRY_S):
-            raise GivenUpError(f"{self.folder} has no room for what was read: make room and start the archiver again")
+            raise GivenUpError(
+                f"{error}; what was read and is in no shard, the next start reads from Kafka again"
+                if away
+                else f"{self.folder} has no room for what was read: make room and start the archiver again"
+            )
 
 
 @dataclass(slots=True)

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
-from pathlib import Path
 
 from consumers.archive.shards import Shard
-from consumers.durable_files import sync_folder
 from consumers.records import Partition
 
 
@@ -76,12 +74,7 @@ def prunable(shards: Sequence[Shard], before_ms: int) -> list[Shard]:
 
 
 def remove(shards: Sequence[Shard]) -> None:
-    """Remove shards durably, the last one first, so that a kill leaves no gap that pruning has made."""
-    homes: set[Path] = set()
-    for shard in reversed(shards):
-        shard.path.unlink(missing_ok=True)
-        homes.add(shard.path.parent)
-    for home in homes:
-        sync_folder(home)
-    for shard in shards:
-        shard.facts_path.unlink(missing_ok=True)
+    """Remove shards of one archive durably, the last one first, so that a kill leaves no gap that pruning has made."""
+    if shards:
+        shards[0].store.remove([shard.key for shard in reversed(shards)])
+        shards[0].store.remove([shard.facts_key for shard in shards])

@@ -1,4 +1,4 @@
-"""The lock of an archive's folder: one process writes into it at a time.
+"""The lock of an archive in a folder: one process writes into it at a time.
 
 Owns `.lock` in the folder, held by flock, so it is free as soon as its process is gone. Readers need no lock: a shard
 never changes. What a killed process has left is removed by the next one that holds the lock.
@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from consumers.archive.shards import leftovers
 from consumers.durable_files import is_full
 from consumers.errors import ArchiveBusyError, ConfigError
 
@@ -61,10 +60,3 @@ class ArchiveLock:
             # The lock holds without its contents, which only describe the holder.
             if not is_full(error):
                 raise
-
-    def remove_leftovers(self) -> int:
-        """Remove what a killed process has left half written. Return how many files that were."""
-        files = list(leftovers(self._folder))
-        for path in files:
-            path.unlink(missing_ok=True)
-        return len(files)

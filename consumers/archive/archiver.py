@@ -11,10 +11,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from consumers.archive.archive_store import Place
+from consumers.archive.shard_names import Format
 from consumers.archive.shard_writer import OpenShard, WaitForRoom
-from consumers.archive.shards import Format, Shard
+from consumers.archive.shards import Shard
 from consumers.records import Chunk, Partition
 from consumers.rounded import rounded_size
 
@@ -28,7 +29,7 @@ _PIECE_BYTES = 8 * 2**20
 class ArchiveOptions:
     """Where shards are written, in which format, and when one is closed."""
 
-    folder: Path
+    place: Place
     format: Format
     shard_bytes: int
     """A shard is closed when its file has this many bytes."""
@@ -77,7 +78,7 @@ class Archiver:
         held = self._open.get(chunk.partition)
         if held is None:
             options = self._options
-            shard = OpenShard(options.folder, chunk.partition, chunk.start, options.format, self._wait_for_room)
+            shard = OpenShard(options.place, chunk.partition, chunk.start, options.format, self._wait_for_room)
             held = self._open[chunk.partition] = _Open(shard)
         if not held.shard.records:
             held.since = self._clock()

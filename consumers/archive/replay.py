@@ -6,11 +6,12 @@ their own, one call at a time, and not on an event loop. Shards that are written
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from consumers.archive.archive_store import Place
 from consumers.archive.record_columns import RecordColumns
 from consumers.archive.shard_reader import read_batches
 from consumers.archive.shards import Shard, first_offset_behind, shard_at
+from consumers.errors import ArchiveAwayError
 from consumers.fingerprints import Fingerprint
 from consumers.kafka.chunking import bytes_of, empty_chunk
 from consumers.records import Chunk, Partition
@@ -19,8 +20,8 @@ from consumers.records import Chunk, Partition
 class ShardReplay:
     """The archived records of a partition from a position on."""
 
-    def __init__(self, folder: Path, partition: Partition, incarnation: int, *, most: int) -> None:
-        self._folder, self._partition, self._incarnation, self._most = folder, partition, incarnation, most
+    def __init__(self, place: Place, partition: Partition, incarnation: int, *, most: int) -> None:
+        self._place, self._partition, self._incarnation, self._most = place, partition, incarnation, most
         self._shard: Shard | None = None
         self._batches: Iterator[RecordColumns] = iter(())
         self._ahead: RecordColumns | None = None
@@ -29,13 +30,19 @@ class ShardReplay:
     def next_chunk(self, start: int, until: int | None) -> Chunk | None:
         """Return the records at `start` and behind it, before `until`; None where no shard covers `start`.
 
-        Each chunk begins where the last one ended. Raises ArchiveDamagedError.
+        Each chunk begins where the last one ended. Raises ArchiveDamagedError, or ArchiveAwayError, after which the
+        same chunk may be asked for again.
         """
-        if self._shard is None or start >= self._shard.next_offset:
-            self._open(start)
-        if self._shard is None:
-            return None
-        taken, self._ahead = self._ahead, next(self._batches, None)
+        try:
+            if self._shard is None or start >= self._shard.next_offset:
+                self._open(start)
+            if self._shard is None:
+                return None
+            taken, self._ahead = self._ahead, next(self._batches, None)
+        except ArchiveAwayError:
+            # What has raised ends its iterator, which would look like the end of the shard.
+            self._shard = None
+            raise
         # Offsets without a record belong to the chunk before them, as when Kafka's client passes them.
         end = self._shard.next_offset if self._ahead is None else int(self._ahead.offsets[0])
         if until is not None and end > until:
@@ -44,14 +51,14 @@ class ShardReplay:
 
     def recognises(self, settled: Fingerprint) -> bool:
         """Return whether the archive has the record that was settled, or none at its offset."""
-        shard = shard_at(self._folder, self._partition, settled.offset)
+        shard = shard_at(self._place, self._partition, settled.offset)
         columns = None if shard is None else next(read_batches(shard, settled.offset, 1), None)
         if columns is None or int(columns.offsets[0]) != settled.offset:
             return True
         return Fingerprint.of(settled.offset, int(columns.timestamps[0]), columns.keys[0], columns.values[0]) == settled
 
     def _open(self, start: int) -> None:
-        self._shard = shard_at(self._folder, self._partition, start)
+        self._shard = shard_at(self._place, self._partition, start)
         if self._shard is not None:
             self._batches = read_batches(self._shard, start, self._most)
             self._ahead = next(self._batches, None)
@@ -81,13 +88,13 @@ class ShardReplay:
 class ArchivedHistory:
     """What an archive holds from before Kafka's first offsets. Its methods read the folder: not on an event loop."""
 
-    def __init__(self, folder: Path, *, chunk_records: int) -> None:
-        self._folder, self._chunk_records = folder, chunk_records
+    def __init__(self, place: Place, *, chunk_records: int) -> None:
+        self._place, self._chunk_records = place, chunk_records
 
     def replay(self, partition: Partition, incarnation: int) -> ShardReplay:
         """Return what reads a partition for an incarnation."""
-        return ShardReplay(self._folder, partition, incarnation, most=self._chunk_records)
+        return ShardReplay(self._place, partition, incarnation, most=self._chunk_records)
 
     def first_behind(self, partition: Partition, offset: int) -> int | None:
         """Return the first offset that is there from this one on, at the beginning of a shard; None where none is."""
-        return first_offset_behind(self._folder, partition, offset)
+        return first_offset_behind(self._place, partition, offset)

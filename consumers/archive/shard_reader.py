@@ -8,6 +8,7 @@ The SHA-256 of the whole file is compared by `complaint_about` only.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,8 +17,7 @@ import pyarrow.parquet as pq
 from consumers.archive.record_columns import EMPTY, SCHEMA, RecordColumns, from_table, to_arrow
 from consumers.archive.shards import Shard
 from consumers.archive.tfrecord_files import read_tfrecords
-from consumers.durable_files import FileFacts, complaint
-from consumers.errors import ArchiveDamagedError
+from consumers.errors import ArchiveAwayError, ArchiveDamagedError
 from consumers.suggested_command import suggested_command
 
 _BATCH_BYTES = 2**20
@@ -43,7 +43,10 @@ def pieces(shard: Shard) -> tuple[ShardPiece, ...]:
     if shard.format == "tfrecord":
         last = shard.fingerprint.offset
         return (ShardPiece(shard=shard, index=0, first=shard.first, last=last, records=shard.records),)
-    metadata = _open(shard).metadata
+    return _pieces_of(shard, _open(shard).metadata)
+
+
+def _pieces_of(shard: Shard, metadata: pq.FileMetaData) -> tuple[ShardPiece, ...]:
     found = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
@@ -60,10 +63,8 @@ def read_piece(piece: ShardPiece, columns: Sequence[str] | None = None) -> pa.Ta
     if shard.format == "tfrecord":
         table = pa.concat_tables([EMPTY, *map(to_arrow, _read_tfrecords(shard))])
         return table if columns is None else table.select(list(columns))
-    try:
+    with _damage_of(shard):
         return _open(shard).read_row_group(piece.index, columns=columns, use_threads=False)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise _damaged(shard, str(error)) from error
 
 
 def read(shard: Shard, from_offset: int = 0) -> Iterator[RecordColumns]:
@@ -73,10 +74,12 @@ def read(shard: Shard, from_offset: int = 0) -> Iterator[RecordColumns]:
             if columns.offsets[-1] >= from_offset:
                 yield columns.behind(from_offset)
         return
-    for piece in pieces(shard):
+    file = _open(shard)
+    for piece in _pieces_of(shard, file.metadata):
         if piece.last < from_offset:
             continue
-        table = read_piece(piece)
+        with _damage_of(shard):
+            table = file.read_row_group(piece.index, use_threads=False)
         if piece.first < from_offset:
             table = table.slice(int(table.column("offset").to_numpy().searchsorted(from_offset)))
         yield from_table(table)
@@ -89,8 +92,8 @@ def read_batches(shard: Shard, from_offset: int, most: int) -> Iterator[RecordCo
             yield from columns.split(most)
         return
     file = _open(shard)
-    groups = [piece.index for piece in pieces(shard) if piece.last >= from_offset]
-    try:
+    groups = [piece.index for piece in _pieces_of(shard, file.metadata) if piece.last >= from_offset]
+    with _damage_of(shard):
         for group in groups:
             found = file.metadata.row_group(group)
             rows = max(1, min(most, _BATCH_BYTES * found.num_rows // max(1, found.total_byte_size)))
@@ -98,29 +101,23 @@ def read_batches(shard: Shard, from_offset: int, most: int) -> Iterator[RecordCo
                 columns = from_table(pa.Table.from_batches([batch])).behind(from_offset)
                 if len(columns):
                     yield columns
-    except (OSError, pa.ArrowInvalid) as error:
-        raise _damaged(shard, str(error)) from error
 
 
 def complaint_about(shard: Shard, *, deep: bool) -> str | None:
     """Describe what is wrong with a shard's file; None where nothing is. Only a deep look reads and hashes it."""
-    return complaint(shard.path, FileFacts(shard.size, shard.sha256), deep=deep)
+    return shard.store.complaint(shard.key, shard.written, deep=deep)
 
 
 def _read_tfrecords(shard: Shard) -> Iterator[RecordColumns]:
     _require_size(shard)
-    try:
-        yield from read_tfrecords(shard.path)
-    except (OSError, ValueError) as error:
-        raise _damaged(shard, str(error)) from error
+    with _damage_of(shard), shard.store.open(shard.key, shard.size) as file:
+        yield from read_tfrecords(file)
 
 
 def _open(shard: Shard) -> pq.ParquetFile:
     _require_size(shard)
-    try:
-        file = pq.ParquetFile(shard.path, page_checksum_verification=True)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise _damaged(shard, str(error)) from error
+    with _damage_of(shard):
+        file = pq.ParquetFile(shard.store.open(shard.key, shard.size), page_checksum_verification=True)
     if file.schema_arrow != SCHEMA or file.metadata.num_rows != shard.records:
         raise _damaged(shard, "its columns or its number of records are others than were written")
     return file
@@ -130,6 +127,17 @@ def _require_size(shard: Shard) -> None:
     problem = complaint_about(shard, deep=False)
     if problem is not None:
         raise _damaged(shard, problem)
+
+
+@contextmanager
+def _damage_of(shard: Shard) -> Iterator[None]:
+    """Raise what reading a shard's file raises as its damage, except that the store is away."""
+    try:
+        yield
+    except ArchiveAwayError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's errors of contents are ValueErrors
+        raise _damaged(shard, str(error)) from error
 
 
 def _damaged(shard: Shard, why: str) -> ArchiveDamagedError:

@@ -1,34 +1,39 @@
 """Writes shards: records are collected, written in pieces, and become one file of the archive in one step.
 
-Owns the file that is being written, and at most one piece of records; runs on one thread. While the disk is full,
-`wait_for_room` is called, and the write is repeated; nothing is lost or written twice. Ends with `close`, which makes
-the shard part of the archive, or with `abandon`, which removes the file. The order of `close` is that of durability:
+Owns the draft that is being written, and at most one piece of records; runs on one thread. While the disk is full, or
+the object store is away, `wait_for_room` is called, and the write is repeated; nothing is lost or written twice. Ends
+with `close`, which makes the shard part of the archive, or with `abandon`, which removes the draft. The order of
+`close` is that of durability; in brackets, what an object store does:
 
-1. The last piece is written, and the file is synced, still under a temporary name.
-2. The JSON file is written, synced and renamed; the folder is synced.
-3. The data file is renamed, and the folder is synced: from here on the shard is there.
+1. The last piece is written, and the file is synced, still under a temporary name [a local file that has no name].
+2. The JSON file is written, synced and renamed; the folder is synced [it is put].
+3. The data file is renamed, and the folder is synced [it is put]: from here on the shard is there.
 """
 
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from consumers.archive.archive_store import Place, ShardDraft
 from consumers.archive.record_columns import SCHEMA, to_table
-from consumers.archive.shards import OPEN, SUFFIXES, Format, Shard, facts_document, partition_folder, shard_path
+from consumers.archive.shard_names import OPEN, SUFFIXES, Format, home_of
+from consumers.archive.shards import Shard, facts_document
+from consumers.archive.stores import store_at
 from consumers.archive.tfrecord_files import TFRecordWriter
-from consumers.durable_files import is_full, replace_durably, sync_file, sync_folder
+from consumers.durable_files import is_full
+from consumers.errors import ArchiveAwayError
 from consumers.failpoints import failpoint
 from consumers.fingerprints import Fingerprint
 from consumers.records import Chunk, Partition
 
 _T = TypeVar("_T")
 WaitForRoom = Callable[[OSError], None]
-"""Is called when the disk is full; returns when the write should be repeated, or raises to give the shard up."""
+"""Is called when the disk is full, or the object store away; returns when the write should be repeated, or raises to
+give the shard up."""
 
 
 class PieceWriter(Protocol):
@@ -45,16 +50,17 @@ class OpenShard:
     """A shard of one partition that is being written."""
 
     def __init__(
-        self, folder: Path, partition: Partition, first: int, form: Format, wait_for_room: WaitForRoom
+        self, place: Place, partition: Partition, first: int, form: Format, wait_for_room: WaitForRoom
     ) -> None:
         self.partition, self.first, self.next_offset = partition, first, first
         self.records = 0
         self.waiting_bytes = 0
         """Bytes of the records that are collected and not yet written."""
-        self._folder, self._format, self._wait_for_room = folder, form, wait_for_room
+        self._store, self._format, self._wait_for_room = store_at(place), form, wait_for_room
         self._waiting: list[Chunk] = []
         self._earliest_ms = self._latest_ms = 0
         self._fingerprint: Fingerprint | None = None
+        self._draft: ShardDraft | None = None
         self._file: HashedFile | None = None
         self._writer: PieceWriter | None = None
 
@@ -93,14 +99,15 @@ class OpenShard:
         self.flush()
         assert self._writer is not None
         assert self._file is not None
+        assert self._draft is not None
         assert self._fingerprint is not None
+        draft = self._draft
         self._writer.close()
-        self._file.sync()  # (1)
         self._file.close()
+        draft.seal()  # (1)
         failpoint("archive.after_data")
-        path = shard_path(self._folder, self.partition, self.first, self.next_offset, self._format)
         shard = Shard(
-            path=path,
+            store=self._store,
             partition=self.partition,
             first=self.first,
             next_offset=self.next_offset,
@@ -112,30 +119,25 @@ class OpenShard:
             format=self._format,
             fingerprint=self._fingerprint,
         )
-        self._repeat_while_full(lambda: replace_durably(shard.facts_path, facts_document(shard)))  # (2)
+        self._repeat_while_full(lambda: draft.describe(shard.key, facts_document(shard)))  # (2)
         failpoint("archive.after_facts")
-        temporary = self._file.path
-        self._repeat_while_full(lambda: temporary.replace(path))  # (3)
-        failpoint("archive.after_rename")
-        sync_folder(path.parent)
+        self._repeat_while_full(lambda: draft.publish(shard.key, shard.written))  # (3)
         return shard
 
     def abandon(self) -> None:
         """Give up what was written. The archive is as if this shard had never been begun."""
-        if self._file is None:
+        if self._draft is None:
             return
-        self._file.discard()
+        if self._file is not None:
+            self._file.discard()
         if self._writer is not None:
             self._writer.close()
-        self._file.close()
-        self._file.path.unlink(missing_ok=True)
+        self._draft.discard()
 
     def _open(self) -> PieceWriter:
-        home = partition_folder(self._folder, self.partition)
-        self._repeat_while_full(lambda: _make_folders(self._folder, home))
-        path = home / f"{OPEN}{self.first:020}{SUFFIXES[self._format]}"
-        handle = self._repeat_while_full(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666))
-        self._file = HashedFile(path, handle, self._wait_for_room)
+        name = f"{OPEN}{self.first:020}{SUFFIXES[self._format]}"
+        self._draft = self._repeat_while_full(lambda: self._store.draft(f"{home_of(self.partition)}/{name}"))
+        self._file = HashedFile(self._draft.handle, self._wait_for_room)
         return _parquet_writer(self._file) if self._format == "parquet" else TFRecordWriter(self._file)
 
     def _repeat_while_full(self, work: Callable[[], _T]) -> _T:
@@ -143,7 +145,7 @@ class OpenShard:
             try:
                 return work()
             except OSError as error:
-                if not is_full(error):
+                if not (is_full(error) or isinstance(error, ArchiveAwayError)):
                     raise
                 self._wait_for_room(error)
 
@@ -151,9 +153,10 @@ class OpenShard:
 class HashedFile:
     """A file that is written from its beginning to its end, and hashed meanwhile. It waits while the disk is full."""
 
-    def __init__(self, path: Path, handle: int, wait_for_room: WaitForRoom) -> None:
-        self.path = path
+    def __init__(self, handle: int, wait_for_room: WaitForRoom) -> None:
         self.size = 0
+        self.closed = False
+        """Whether it is closed; pyarrow asks."""
         self._handle, self._wait_for_room = handle, wait_for_room
         self._discards = False
         self._digest = hashlib.sha256()
@@ -162,11 +165,6 @@ class HashedFile:
     def sha256(self) -> str:
         """Of what was written so far."""
         return self._digest.hexdigest()
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed; pyarrow asks."""
-        return self._handle < 0
 
     def write(self, raw: bytes) -> int:
         """Write all of it, however long the disk is full."""
@@ -189,19 +187,13 @@ class HashedFile:
     def flush(self) -> None:
         """Do nothing: every write goes to the system at once."""
 
-    def sync(self) -> None:
-        """Make what was written durable."""
-        sync_file(self._handle)
-
     def discard(self) -> None:
         """Write nothing from now on: the end of a format whose file is given up has no use."""
         self._discards = True
 
     def close(self) -> None:
-        """Close it. A second call does nothing."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        """Write no more: the draft closes its file itself."""
+        self.closed = True
 
 
 def _parquet_writer(file: HashedFile) -> PieceWriter:
@@ -217,11 +209,3 @@ def _parquet_writer(file: HashedFile) -> PieceWriter:
         write_page_checksum=True,
     )
     return writer
-
-
-def _make_folders(root: Path, home: Path) -> None:
-    """Make the folder of a partition, and its name durable."""
-    for folder in (root, home.parent, home):
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(folder.parent)

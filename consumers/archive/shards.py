@@ -8,37 +8,31 @@ The listing of the folder is the archive's only state. The presence of the data 
 durable before it, and is removed after it, so each data file has one. A JSON file rather than the file's own footer,
 because a file cannot hold its own SHA-256, and because a listing reads no Parquet.
 
-Owns the names, and the JSON file. Reads only; runs anywhere. `shard_writer` writes, `shard_reader` reads the records.
+Owns the JSON file. Reads only, apart from `remove_leftovers`; runs anywhere. `stores` has the files, `shard_names`
+their names; `shard_writer` writes, `shard_reader` reads the records.
 """
 
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from consumers.errors import ArchiveDamagedError, ConfigError
+from consumers.archive.archive_store import ArchiveStore, Place
+from consumers.archive.shard_names import OPEN, Format, ShardName, facts_name, home_of, is_facts, is_topic, shard_name
+from consumers.archive.stores import store_at
+from consumers.durable_files import FileFacts
+from consumers.errors import ArchiveDamagedError
 from consumers.fingerprints import Fingerprint
 from consumers.records import Partition
-
-Format = Literal["parquet", "tfrecord"]
-SUFFIXES: dict[Format, str] = {"parquet": ".parquet", "tfrecord": ".tfrecord.gz"}
-_FORMATS = {suffix: form for form, suffix in SUFFIXES.items()}
-_NAME = re.compile(r"(?P<first>\d{20})-(?P<last>\d{20})(?P<suffix>\.parquet|\.tfrecord\.gz)", re.ASCII)
-_STEM = re.compile(r"(\d{20})-(\d{20})\.json", re.ASCII)
-_TOPIC = re.compile(r"[\w.-]+", re.ASCII)
-"""What Kafka lets a topic be called."""
-OPEN = ".open-"
-"""How the name of a file begins that is being written, or was when its process died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """A file of the archive that is complete."""
 
-    path: Path
+    store: ArchiveStore
+    """Where the archive is."""
     partition: Partition
     first: int
     """The first offset that it covers, present or not."""
@@ -59,9 +53,29 @@ class Shard:
     """The fingerprint of its last record, by which the topic is recognised."""
 
     @property
-    def facts_path(self) -> Path:
-        """The JSON file beside it."""
-        return facts_path(self.path)
+    def name(self) -> str:
+        """The name of its file."""
+        return str(ShardName(self.first, self.next_offset, self.format))
+
+    @property
+    def key(self) -> str:
+        """The place of its file in the archive."""
+        return f"{home_of(self.partition)}/{self.name}"
+
+    @property
+    def facts_key(self) -> str:
+        """The place of the JSON file beside it."""
+        return facts_name(self.key)
+
+    @property
+    def path(self) -> str:
+        """The path of its file, or its URL."""
+        return self.store.path(self.key)
+
+    @property
+    def written(self) -> FileFacts:
+        """What its file must hold."""
+        return FileFacts(self.size, self.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,71 +88,46 @@ class Survey:
     """What is not as it was written, a sentence each; such a shard is not among `shards`."""
 
 
-def shard_path(folder: Path, partition: Partition, first: int, next_offset: int, form: Format) -> Path:
-    """Return the path of a shard. Names are padded with zeros, so that a listing is in order of offsets."""
-    return partition_folder(folder, partition) / f"{first:020}-{next_offset - 1:020}{SUFFIXES[form]}"
-
-
-def partition_folder(folder: Path, partition: Partition) -> Path:
-    """Return the folder that holds the shards of a partition."""
-    return folder / partition.topic / str(partition.number)
-
-
-def facts_path(shard: Path) -> Path:
-    """Return the path of the JSON file that belongs to a shard's path."""
-    return shard.with_name(shard.name.partition(".")[0] + ".json")
-
-
-def listing(folder: Path) -> list[Shard]:
+def listing(place: Place) -> list[Shard]:
     """Return all shards, sorted by partition and offset. Raises ArchiveDamagedError; a missing folder has none."""
-    found = survey(folder)
+    found = survey(place)
     if found.problems:
         raise ArchiveDamagedError(found.problems[0])
     return list(found.shards)
 
 
-def survey(folder: Path) -> Survey:
+def survey(place: Place) -> Survey:
     """Return all shards, and what is wrong with the others. Reads names and JSON files, but no records."""
+    store = store_at(place)
     shards: list[Shard] = []
     problems: list[str] = []
-    for partition, path in _files(folder):
-        try:
-            shards.append(_described(partition, path))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(_undescribed(path, error))
+    for partition in _partitions(store):
+        described, undescribed = _described(store, partition, _ranges(store, partition))
+        shards += described
+        problems += undescribed
     shards.sort(key=lambda shard: (shard.partition, shard.first))
     for before, after in pairwise(shards):
         if before.partition == after.partition and after.first < before.next_offset:
-            problems.append(f"{after.path} begins within {before.path.name}: remove one of them")
+            problems.append(f"{after.path} begins within {before.name}: remove one of them")
     return Survey(shards=tuple(shards), problems=tuple(problems))
 
 
-def shard_at(folder: Path, partition: Partition, offset: int) -> Shard | None:
+def shard_at(place: Place, partition: Partition, offset: int) -> Shard | None:
     """Return the shard that covers an offset, or None. Reads the names of one folder and one JSON file.
 
     Raises ArchiveDamagedError where nothing describes that shard.
     """
-    for first, next_offset, path in _ranges(folder, partition):
-        if first <= offset < next_offset:
-            try:
-                return _described(partition, path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ArchiveDamagedError(_undescribed(path, error)) from error
-    return None
+    store = store_at(place)
+    covering = [name for name in _ranges(store, partition) if name.first <= offset < name.next_offset]
+    shards, problems = _described(store, partition, covering[:1])
+    if problems:
+        raise ArchiveDamagedError(problems[0])
+    return shards[0] if shards else None
 
 
-def first_offset_behind(folder: Path, partition: Partition, offset: int) -> int | None:
+def first_offset_behind(place: Place, partition: Partition, offset: int) -> int | None:
     """Return the first offset of the first shard that begins at this offset or behind it, or None."""
-    return min((first for first, _, _ in _ranges(folder, partition) if first >= offset), default=None)
-
-
-def _ranges(folder: Path, partition: Partition) -> list[tuple[int, int, Path]]:
-    """Return first offset, next offset and path of each shard of a partition, by their names, in no order."""
-    try:
-        names = [(_NAME.fullmatch(path.name), path) for path in partition_folder(folder, partition).iterdir()]
-    except OSError:  # no shard of this partition, or no archive at all
-        return []
-    return [(int(name["first"]), int(name["last"]) + 1, path) for name, path in names if name is not None]
+    return min((name.first for name in _ranges(store_at(place), partition) if name.first >= offset), default=None)
 
 
 def next_offsets(shards: list[Shard]) -> dict[Partition, int]:
@@ -146,17 +135,23 @@ def next_offsets(shards: list[Shard]) -> dict[Partition, int]:
     return {shard.partition: shard.next_offset for shard in sorted(shards, key=lambda shard: shard.next_offset)}
 
 
-def leftovers(folder: Path) -> Iterator[Path]:
-    """Yield what a killed archiver has left: files that were being written, and JSON files without their shard.
+def leftovers(place: Place) -> list[str]:
+    """Return the keys of what a killed archiver has left: files half written, and JSON files without their shard."""
+    store = store_at(place)
+    found = []
+    for partition in _partitions(store):
+        names = set(store.files(home_of(partition)))
+        described = {facts_name(name) for name in names if shard_name(name)}
+        left = (name for name in sorted(names - described) if name.startswith(OPEN) or is_facts(name))
+        found += [f"{home_of(partition)}/{name}" for name in left]
+    return found
 
-    Only the holder of the archive's lock may remove them.
-    """
-    for _, home in _homes(folder):
-        names = {path.name for path in home.iterdir()}
-        described = {facts_path(home / name).name for name in names if _NAME.fullmatch(name)}
-        for name in sorted(names - described):
-            if name.startswith(OPEN) or _STEM.fullmatch(name):
-                yield home / name
+
+def remove_leftovers(place: Place) -> int:
+    """Remove what a killed archiver has left, and return how many files that were. The archive's lock must be held."""
+    left = leftovers(place)
+    store_at(place).remove(left)
+    return len(left)
 
 
 def facts_document(shard: Shard) -> bytes:
@@ -177,59 +172,60 @@ def facts_document(shard: Shard) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def _homes(folder: Path) -> Iterator[tuple[Partition, Path]]:
-    """Yield the folder of each partition, in no order."""
-    try:
-        # A volume may have folders of its own, such as lost+found, which only root may read.
-        topics = [path for path in folder.iterdir() if _TOPIC.fullmatch(path.name) and path.is_dir()]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ConfigError(f"archive.path: {folder} cannot be read: {error.strerror}") from error
-    for topic in topics:
-        for home in topic.iterdir():
-            if home.name.isdecimal() and home.is_dir():
-                yield Partition(topic.name, int(home.name)), home
+def _partitions(store: ArchiveStore) -> Iterator[Partition]:
+    """Yield the partitions that have a folder, in no order."""
+    for topic in store.folders(""):
+        if is_topic(topic):
+            for number in store.folders(topic):
+                if number.isdecimal():
+                    yield Partition(topic, int(number))
 
 
-def _files(folder: Path) -> Iterator[tuple[Partition, Path]]:
-    for partition, home in _homes(folder):
-        for path in home.iterdir():
-            if _NAME.fullmatch(path.name):
-                yield partition, path
+def _ranges(store: ArchiveStore, partition: Partition) -> list[ShardName]:
+    """Return what the names of a partition's shards say, in no order."""
+    names = map(shard_name, store.files(home_of(partition)))
+    return [name for name in names if name is not None]
 
 
-def _described(partition: Partition, path: Path) -> Shard:
-    """Return the shard at a path. Raises what reading its JSON file raises, or ValueError where the two differ."""
-    name = _NAME.fullmatch(path.name)
-    assert name is not None
-    document: dict[str, Any] = json.loads(facts_path(path).read_bytes())
+def _described(store: ArchiveStore, partition: Partition, names: Sequence[ShardName]) -> tuple[list[Shard], list[str]]:
+    """Return shards as their JSON files describe them, and a sentence for each that nothing describes."""
+    shards, problems = [], []
+    keys = [f"{home_of(partition)}/{name}" for name in names]
+    for key, name, raw in zip(keys, names, store.read([facts_name(key) for key in keys]), strict=True):
+        try:
+            shards.append(_parsed(store, partition, name, raw))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(
+                f"{store.path(key)} is not described by {facts_name(str(name))} ({_why(error)}): restore that file "
+                "from a copy, or remove both"
+            )
+    return shards, problems
+
+
+def _parsed(store: ArchiveStore, partition: Partition, name: ShardName, raw: bytes | OSError) -> Shard:
+    """Return the shard of a name by its JSON file; ValueError or the like where the two differ."""
+    if isinstance(raw, OSError):
+        raise raw
+    document: dict[str, Any] = json.loads(raw)
     fingerprint = Fingerprint.of_facts(document["fingerprint"])
     if fingerprint is None:
         raise ValueError("it has no fingerprint")
     shard = Shard(
-        path=path,
+        store=store,
         partition=partition,
-        first=int(name["first"]),
-        next_offset=int(name["last"]) + 1,
+        first=name.first,
+        next_offset=name.next_offset,
         records=int(document["records"]),
         earliest_ms=int(document["earliest_ms"]),
         latest_ms=int(document["latest_ms"]),
         sha256=str(document["sha256"]),
         size=int(document["size"]),
-        format=_FORMATS[name["suffix"]],
+        format=name.format,
         fingerprint=fingerprint,
     )
     if json.loads(facts_document(shard)) != document:
         raise ValueError("it describes another file")
     return shard
-
-
-def _undescribed(path: Path, error: Exception) -> str:
-    return (
-        f"{path} is not described by {facts_path(path).name} ({_why(error)}): restore that file from a copy, or remove "
-        "both"
-    )
 
 
 def _why(error: Exception) -> str:

@@ -77,11 +77,10 @@ class TFRecordWriter:
             self._sink.write(self._gzip.flush())
 
 
-def read_tfrecords(path: Path) -> Iterator[RecordColumns]:
+def read_tfrecords(file: IO[bytes]) -> Iterator[RecordColumns]:
     """Yield the records of an archived file, some thousand at a time. Raises ValueError where it is damaged."""
-    with path.open("rb") as file:
-        for frames in _frames_of(_inflated(file, one=True)):
-            yield columns_of(*frames)
+    for frames in _frames_of(_inflated(file, one=True)):
+        yield columns_of(*frames)
 
 
 def read_frames(path: Path) -> Iterator[Frames]:

@@ -29,7 +29,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from consumers.errors import DataLossError, HandoffClosed, MillraceError, SourceError, UnreachableError
+from consumers.errors import (
+    ArchiveAwayError,
+    DataLossError,
+    HandoffClosed,
+    MillraceError,
+    SourceError,
+    UnreachableError,
+)
 from consumers.fingerprints import Fingerprint
 from consumers.handoff import SendEnd
 from consumers.kafka.admission import Admission
@@ -48,6 +55,8 @@ _POLL_BESIDE_FULL_MS = 10
 _LOOK_EVERY_S = 0.5
 _SWEEP_EVERY_S = 0.1
 _RETRY_S = 0.5
+_REPEAT_S = 60.0
+"""How often the log repeats that the archive is away."""
 _RETRIES = 20
 """After this many failed polls in a row, fetching ends with an error."""
 
@@ -91,7 +100,7 @@ class Fetching:
             self._positions, incarnation.fingerprints, client=client, options=options, meter=meter
         )
         self._replaying = Replaying(history, incarnation.number)
-        self._look_due = self._sweep_due = 0.0
+        self._look_due = self._sweep_due = self._away_due = 0.0
         self._failures = 0
 
     async def run(self) -> None:
@@ -154,7 +163,11 @@ class Fetching:
             if partition in self._held or self._finished(partition) or not self._handoff.has_room(partition):
                 continue
             start = self._positions[partition]
-            chunk = await self._replaying.next_chunk(partition, start, self._stop_at(partition))
+            try:
+                chunk = await self._replaying.next_chunk(partition, start, self._stop_at(partition))
+            except ArchiveAwayError as error:
+                await self._wait_for_archive(error)
+                continue
             if chunk is None:
                 self._admission.doubt([partition])
             else:
@@ -258,7 +271,11 @@ class Fetching:
             self._client.seek(partition, position)
             return
         if position < first:
-            await self._read_before_kafka(partition, position, first)
+            try:
+                await self._read_before_kafka(partition, position, first)
+            except ArchiveAwayError as error:
+                self._client.seek(partition, position)
+                await self._wait_for_archive(error)
         elif position > end:
             self._admission.doubt([partition])
         else:
@@ -274,6 +291,14 @@ class Fetching:
         archived = await self._replaying.first_behind(partition, position)
         self._pass_lost(partition, first if archived is None else min(first, archived))
         self._client.seek(partition, self._positions[partition])
+
+    async def _wait_for_archive(self, error: ArchiveAwayError) -> None:
+        """Wait a moment before the archive is asked once more: nothing is passed that it may have."""
+        self._meter.trouble(str(error))
+        if time.monotonic() >= self._away_due:
+            self._away_due = time.monotonic() + _REPEAT_S
+            log.warning("Reading waits for the archive: %s", error)
+        await asyncio.sleep(_RETRY_S)
 
     def _pass_lost(self, partition: Partition, first: int) -> None:
         """Send the offsets before `first` as lost, or raise DataLossError where the settings ask to fail."""

@@ -249,7 +249,9 @@ def test_the_archiver_writes_where_the_trainer_reads_and_both_have_one_config() 
     assert len({(str(one.archive.path), one.kafka.model_dump_json()) for one in found}) == 1
     assert found[0].archive.path is not None
     # The volume that both have, of which the image's user owns the root.
-    assert str(found[0].archive.path.parent) == _targets(archiver)["checkpoints"] == _targets(trainer)["checkpoints"]
+    assert (
+        str(Path(found[0].archive.path).parent) == _targets(archiver)["checkpoints"] == _targets(trainer)["checkpoints"]
+    )
     folders = _targets(archiver)
     assert archiver["command"] == ["archive", "--config", f"{folders['./examples/clicks']}/clicks.yaml"]
     assert "ports" not in archiver

@@ -22,6 +22,7 @@ from consumers.archive.shards import listing
 from consumers.errors import ArchiveBusyError, ConfigError, DataLossError
 from consumers.kafka.positions import Now
 from tests.conftest import MakeTopic, Produce, WaitFor
+from tests.consumers.archive.records import facts_of, file_of
 from tests.faults.harness.retention import delete_before
 
 pytestmark = [pytest.mark.broker, pytest.mark.row(32)]
@@ -148,5 +149,5 @@ def test_sigterm_closes_the_open_shards_and_a_second_archiver_is_refused(
     assert running.wait(30) == 0
     (shard,) = listing(tmp_path / "archive")
     assert shard.records > 10
-    assert sorted(home.iterdir()) == sorted([shard.path, shard.facts_path])
+    assert sorted(home.iterdir()) == sorted([file_of(shard), facts_of(shard)])
     assert list(values(tmp_path / "archive").values()) == written[: shard.records]

@@ -88,7 +88,7 @@ def test_a_position_before_kafkas_first_is_read_from_the_archive_up_to_kafka(
 
 def test_what_neither_kafka_nor_the_archive_has_is_lost_by_policy(archived: tuple[Settings, Partition]) -> None:
     settings, partition = archived
-    for path in (settings.archive.path or Path()).rglob("*299.*"):
+    for path in Path(settings.archive.path or "").rglob("*299.*"):
         path.unlink()
     with source_of(settings) as source:
         assert source.resolve_start(Earliest()) == {partition: 300}

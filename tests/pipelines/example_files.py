@@ -39,7 +39,7 @@ def write(path: Path, records: Iterable[bytes]) -> CountedShard:
         for record in records:
             file.write(record)
     rows = count_records(path)
-    return CountedShard(name=path.name, path=path, rows=rows, end=rows)
+    return CountedShard(name=path.name, path=str(path), rows=rows, end=rows)
 
 
 def cut_short(path: Path) -> None:

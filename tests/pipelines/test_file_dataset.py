@@ -87,7 +87,7 @@ def test_the_files_own_order_is_kept_without_shuffling(shards: list[CountedShard
 
 
 def test_rows_that_are_lost_or_come_twice_are_counted() -> None:
-    shard = CountedShard(name="a", path=Path("a"), rows=1000, first=50, end=1050)
+    shard = CountedShard(name="a", path="a", rows=1000, first=50, end=1050)
     visits = Visits([shard, replace(shard, name="b")])
     rows = np.arange(50, 1050)
     visits.add(np.zeros(1000, np.int32), rows)
@@ -111,8 +111,8 @@ def test_a_file_that_ends_inside_a_record_is_refused_before_it_is_read(tmp_path:
 
 def test_a_damaged_record_ends_the_epoch_with_an_error(tmp_path: Path) -> None:
     shard = write(tmp_path / "a.tfrecord", [example({"x": 1.0, "y": 0.0})] * 9)
-    raw = bytearray(shard.path.read_bytes())
+    raw = bytearray(Path(shard.path).read_bytes())
     raw[-20] ^= 1
-    shard.path.write_bytes(bytes(raw))
+    Path(shard.path).write_bytes(bytes(raw))
     with pytest.raises(ConfigError, match=r"a\.tfrecord cannot be read: the checksum of record 8"):
         list(blocks_of([shard], Refusals()).epoch(0))

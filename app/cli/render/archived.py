@@ -65,7 +65,7 @@ def shard_as_json(shard: Shard) -> dict[str, Any]:
         "latest_ms": shard.latest_ms,
         "bytes": shard.size,
         "sha256": shard.sha256,
-        "file": str(shard.path),
+        "file": shard.path,
     }
 
 

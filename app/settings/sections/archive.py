@@ -1,20 +1,57 @@
 """`archive`: where the topics' records are kept beyond Kafka's retention."""
 
-from typing import Literal
+import re
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
 
-from app.settings.section import ConfigPath, Section
+from app.settings.section import Section, from_folder, not_empty
 from app.settings.units import Duration, Size
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://.+")
+_WITH_SECRET = re.compile(r"[^:]*://[^/]*:[^/]*@")
+_FILE = "file://"
+
+
+def _place(value: object) -> object:
+    """Return a URL as text, and everything else as a path; a URL of a file is a path, which is safer to write to."""
+    if not isinstance(value, str):
+        return value
+    if value.startswith(_FILE):
+        return Path(value.removeprefix(_FILE))
+    if "://" not in value:
+        return Path(value)
+    if not _URL.fullmatch(value):
+        raise ValueError("it is no URL of an object store; write one as in s3://bucket/clicks, or a folder")
+    if _WITH_SECRET.match(value):
+        # Without the value, which the error would show otherwise.
+        raise ValueError("a URL with a password would stand in logs; leave the credentials to the environment")
+    return value.rstrip("/")
+
+
+def _below_folder(place: Path | str, info: ValidationInfo) -> Path | str:
+    return place if isinstance(place, str) else from_folder(place, info)
+
+
+ArchivePlace = Annotated[
+    Path | str,
+    BeforeValidator(_place),
+    BeforeValidator(not_empty),
+    AfterValidator(_below_folder),
+    WithJsonSchema({"type": "string", "format": "path"}),
+]
+"""A folder, relative to the config file's; or the URL of one in an object store."""
 
 
 class ArchiveSettings(Section):
     """Where the topics' records are kept beyond Kafka's retention."""
 
-    path: ConfigPath | None = Field(
+    path: ArchivePlace | None = Field(
         None,
         description="The folder into which `millrace archive` writes the topics' records, one folder per topic and "
-        "partition below it. A trainer reads there what Kafka no longer has. null: there is no archive.",
+        "partition below it; or the URL of one in an object store, as s3://bucket/clicks. A trainer reads there what "
+        "Kafka no longer has. null: there is no archive.",
         examples=["./archive"],
     )
     format: Literal["parquet", "tfrecord"] = Field(

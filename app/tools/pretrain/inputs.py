@@ -56,13 +56,18 @@ def served(
     for place, shard in enumerate(source.shards):
         archived = source.archived[place] if source.archived else None
         form: Form = "example" if archived is None else "parquet" if archived.format == "parquet" else "archived"
+        if form == "archived" and "://" in shard.path:
+            raise ConfigError(
+                f"--service: TensorFlow cannot read {shard.path}, which is a TFRecord shard of an object store: leave "
+                "--service out, or copy the archive to a folder"
+            )
         forms.add(form)
         shards.append(
             ServedShard(
                 name=shard.name,
-                path=shard.path.resolve(),
+                path=shard.path,
                 rows=shard.rows,
-                compression="" if form == "parquet" else compression_of(shard.path),
+                compression="" if form == "parquet" else compression_of(Path(shard.path)),
                 pieces=len(pieces(archived)) if form == "parquet" and archived is not None else 0,
             )
         )
@@ -72,7 +77,9 @@ def served(
         form=forms.pop(),
         version=version(),
         records=settings.records.model_dump_json(),
-        integers=tuple(sorted(integers_in(first_record(source.shards[0].path) or b""))) if not source.archived else (),
+        integers=tuple(sorted(integers_in(first_record(Path(source.shards[0].path)) or b"")))
+        if not source.archived
+        else (),
     )
     return ServiceFiles(
         shards, work, to_schema(settings.records), preprocess, replace(service, key=key), local, refusals

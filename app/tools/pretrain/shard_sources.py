@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from consumers.archive.archive_store import Place
 from consumers.archive.shards import Shard, listing, next_offsets
 from consumers.errors import ConfigError
 from consumers.records import Partition
@@ -54,7 +55,7 @@ def from_files(paths: Sequence[Path]) -> ShardSource:
     with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
         counts = list(pool.map(count_records, ordered))
     shards = tuple(
-        CountedShard(name=path.name, path=path, rows=rows, end=rows)
+        CountedShard(name=path.name, path=str(path), rows=rows, end=rows)
         for path, rows in zip(ordered, counts, strict=True)
         if rows
     )
@@ -62,19 +63,19 @@ def from_files(paths: Sequence[Path]) -> ShardSource:
     return ShardSource(what="TFRecord files", shards=shards)
 
 
-def from_archive(folder: Path, topics: Sequence[str], *, whole: bool = True) -> ShardSource:
+def from_archive(place: Place, topics: Sequence[str], *, whole: bool = True) -> ShardSource:
     """Return an archive's shards of these topics, by the time of their newest record; `whole` refuses gaps."""
-    found = [shard for shard in listing(folder) if shard.partition.topic in topics]
+    found = [shard for shard in listing(place) if shard.partition.topic in topics]
     for before, after in pairwise(found if whole else ()):
         if before.partition == after.partition and before.next_offset != after.first:
             raise ConfigError(
-                f"the archive {folder} lacks the offsets {before.next_offset} to {after.first - 1} of "
+                f"the archive {place} lacks the offsets {before.next_offset} to {after.first - 1} of "
                 f"{before.partition}; restore their shards, or remove those before them"
             )
     archived = tuple(sorted(found, key=lambda shard: (shard.latest_ms, shard.partition, shard.first)))
     shards = tuple(
         CountedShard(
-            name=f"{shard.partition}/{shard.path.name}",
+            name=f"{shard.partition}/{shard.name}",
             path=shard.path,
             rows=shard.records,
             first=shard.first,
@@ -82,8 +83,8 @@ def from_archive(folder: Path, topics: Sequence[str], *, whole: bool = True) -> 
         )
         for shard in archived
     )
-    _require_rows(shards, f"the archive {folder}, topics {', '.join(topics)},")
-    return ShardSource(what=f"the archive {folder}", shards=shards, archived=archived, positions=next_offsets(found))
+    _require_rows(shards, f"the archive {place}, topics {', '.join(topics)},")
+    return ShardSource(what=f"the archive {place}", shards=shards, archived=archived, positions=next_offsets(found))
 
 
 def split(source: ShardSource, share: float | None) -> tuple[ShardSource, ShardSource | None]:

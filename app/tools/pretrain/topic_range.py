@@ -96,7 +96,7 @@ def require_range(starts: Mapping[Partition, int], ends: Mapping[Partition, int]
 
 def _options(settings: Settings, folder: Path, shard_records: int) -> ArchiveOptions:
     return ArchiveOptions(
-        folder=folder,
+        place=folder,
         format="parquet",
         shard_bytes=settings.archive.shard_size,
         shard_age_s=math.inf,

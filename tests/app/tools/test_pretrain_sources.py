@@ -17,7 +17,7 @@ from app.settings import load, to_schema
 from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
 from app.tools.pretrain.topic_range import TopicRange, require_range
-from consumers.archive.shards import Format
+from consumers.archive.shard_names import Format
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Ago, Now
 from consumers.records import Partition
@@ -84,7 +84,7 @@ def test_an_archive_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.row(35)
 def test_the_newest_shards_are_validated_on_and_never_trained_on() -> None:
-    shards = tuple(CountedShard(name=str(rows), path=Path("a"), rows=rows, end=rows) for rows in (50, 30, 15, 5))
+    shards = tuple(CountedShard(name=str(rows), path="a", rows=rows, end=rows) for rows in (50, 30, 15, 5))
     source = ShardSource(what="files", shards=shards)
 
     def kept(share: float | None) -> list[int]:

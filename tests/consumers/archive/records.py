@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from consumers.archive.archive_store import Place
+from consumers.archive.shard_names import Format
 from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import Format, Shard
+from consumers.archive.shards import Shard
 from consumers.fingerprints import Fingerprint
 from consumers.records import Chunk, Headers, Partition
 
@@ -50,9 +52,19 @@ def never(error: OSError) -> None:
     raise AssertionError(error)
 
 
-def shard_of(folder: Path, chunks: Sequence[Chunk], form: Format = "parquet") -> Shard:
+def file_of(shard: Shard) -> Path:
+    """Return the file of a shard in a folder."""
+    return Path(shard.path)
+
+
+def facts_of(shard: Shard) -> Path:
+    """Return the JSON file of a shard in a folder."""
+    return Path(shard.store.path(shard.facts_key))
+
+
+def shard_of(place: Place, chunks: Sequence[Chunk], form: Format = "parquet") -> Shard:
     """Write a shard with one piece for each chunk."""
-    shard = OpenShard(folder, chunks[0].partition, chunks[0].start, form, never)
+    shard = OpenShard(place, chunks[0].partition, chunks[0].start, form, never)
     for each in chunks:
         shard.add(each)
         shard.flush()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from consumers.archive.archive_account import by_partition, prunable, remove
+from consumers.archive.archive_store import Place
 from consumers.archive.archiver import ArchiveOptions, Archiver
 from consumers.archive.shard_reader import pieces
 from consumers.archive.shards import leftovers, listing
@@ -29,7 +30,7 @@ class Clock:
 
 def options(folder: Path, **changed: int) -> ArchiveOptions:
     defaults = {"shard_bytes": 2**30, "shard_age_s": 3600, "memory_bytes": 2**30}
-    return ArchiveOptions(folder=folder, format="parquet", **{**defaults, **changed})
+    return ArchiveOptions(place=folder, format="parquet", **{**defaults, **changed})
 
 
 @pytest.mark.parametrize(
@@ -100,14 +101,14 @@ def test_a_stop_while_the_disk_is_full_leaves_no_half_shard(tmp_path: Path, monk
     assert list(leftovers(tmp_path)) == []
 
 
-def test_prune_removes_whole_old_shards_from_the_front_and_never_the_last(tmp_path: Path) -> None:
+def test_prune_removes_whole_old_shards_from_the_front_and_never_the_last(place: Place) -> None:
     for start in (0, 10, 20, 30):
-        shard_of(tmp_path, [chunk(start, start + 10)])
+        shard_of(place, [chunk(start, start + 10)])
     old = 1_700_000_000_000
-    assert [shard.first for shard in prunable(listing(tmp_path), old + 20)] == [0, 10]
-    assert [shard.first for shard in prunable(listing(tmp_path), old + 1000)] == [0, 10, 20]
-    remove(prunable(listing(tmp_path), old + 20))
-    (archived,) = by_partition(listing(tmp_path))
+    assert [shard.first for shard in prunable(listing(place), old + 20)] == [0, 10]
+    assert [shard.first for shard in prunable(listing(place), old + 1000)] == [0, 10, 20]
+    remove(prunable(listing(place), old + 20))
+    (archived,) = by_partition(listing(place))
     assert [shard.first for shard in archived.shards] == [20, 30]
     assert archived.gaps == ()
-    assert list(leftovers(tmp_path)) == []
+    assert list(leftovers(place)) == []

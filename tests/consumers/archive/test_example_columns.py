@@ -74,7 +74,8 @@ def test_records_that_span_pieces_of_a_file_are_read_whole(tmp_path: Path) -> No
     values = [noise, b"", b"x" * 4_500_000, *(b"%d" % at for at in range(9000)), noise[:1_500_000]]
     records = [ArchivedRecord(at, at, None, value, ()) for at, value in enumerate(values)]
     path = written(tmp_path / "a", records)
-    assert [record for columns in read_tfrecords(path) for record in as_records(columns)] == records
+    with path.open("rb") as file:
+        assert [record for columns in read_tfrecords(file) for record in as_records(columns)] == records
 
 
 def test_anybodys_file_is_read_and_each_checksum_of_it_compared(tmp_path: Path) -> None:

@@ -10,20 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from consumers.archive.archive_store import Place
+from consumers.archive.shard_names import SUFFIXES, Format, facts_name
 from consumers.archive.shard_reader import complaint_about, pieces, read, read_piece
 from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import SUFFIXES, Format, leftovers, listing, survey
+from consumers.archive.shards import listing, remove_leftovers, survey
+from consumers.archive.stores import store_at
 from consumers.errors import ArchiveDamagedError
 from consumers.failpoints import NAMES, VARIABLE
-from tests.consumers.archive.records import CLICKS, chunk, headers, key, never, shard_of, value
+from tests.consumers.archive.records import CLICKS, chunk, file_of, headers, key, never, shard_of, value
 
 POINTS = [name for name in NAMES if name.startswith("archive.")]
 
 
-def offsets_read(folder: Path, from_offset: int = 0) -> list[int]:
+def offsets_read(place: Place, from_offset: int = 0) -> list[int]:
     """Read the whole archive, compare each record, and return the offsets."""
     found = []
-    for shard in listing(folder):
+    for shard in listing(place):
         for columns in read(shard, from_offset):
             offsets = columns.offsets.tolist()
             assert columns.timestamps.tolist() == [1_700_000_000_000 + offset for offset in offsets]
@@ -35,27 +38,27 @@ def offsets_read(folder: Path, from_offset: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("form", SUFFIXES)
-def test_a_shard_gives_back_every_record_as_it_was(form: Format, tmp_path: Path) -> None:
+def test_a_shard_gives_back_every_record_as_it_was(form: Format, place: Place) -> None:
     present = [3, 4, 5, 9, 10]
-    written = shard_of(tmp_path, [chunk(3, 12, present), chunk(12, 20)], form)
-    (found,) = listing(tmp_path)
+    written = shard_of(place, [chunk(3, 12, present), chunk(12, 20)], form)
+    (found,) = listing(place)
     assert found == written
-    assert found.path.name == "00000000000000000003-00000000000000000019" + SUFFIXES[form]
+    assert found.name == "00000000000000000003-00000000000000000019" + SUFFIXES[form]
     assert (found.first, found.next_offset, found.records) == (3, 20, 13)
     assert (found.earliest_ms, found.latest_ms) == (1_700_000_000_003, 1_700_000_000_019)
-    assert found.sha256 == hashlib.sha256(found.path.read_bytes()).hexdigest()
-    assert offsets_read(tmp_path) == [*present, *range(12, 20)]
+    assert complaint_about(found, deep=True) is None
+    assert offsets_read(place) == [*present, *range(12, 20)]
 
 
 @pytest.mark.parametrize("form", SUFFIXES)
 @pytest.mark.parametrize("start", [0, 4, 5, 11, 12, 15, 19, 20])
-def test_reading_begins_at_any_offset(start: int, form: Format, tmp_path: Path) -> None:
-    shard_of(tmp_path, [chunk(3, 12, [3, 4, 5, 9, 10]), chunk(12, 20)], form)
-    assert offsets_read(tmp_path, start) == [at for at in [3, 4, 5, 9, 10, *range(12, 20)] if at >= start]
+def test_reading_begins_at_any_offset(start: int, form: Format, place: Place) -> None:
+    shard_of(place, [chunk(3, 12, [3, 4, 5, 9, 10]), chunk(12, 20)], form)
+    assert offsets_read(place, start) == [at for at in [3, 4, 5, 9, 10, *range(12, 20)] if at >= start]
 
 
-def test_a_piece_is_read_by_itself_with_the_columns_that_are_asked_for(tmp_path: Path) -> None:
-    shard = shard_of(tmp_path, [chunk(0, 10), chunk(10, 25)])
+def test_a_piece_is_read_by_itself_with_the_columns_that_are_asked_for(place: Place) -> None:
+    shard = shard_of(place, [chunk(0, 10), chunk(10, 25)])
     assert [(piece.first, piece.last, piece.records) for piece in pieces(shard)] == [(0, 9, 10), (10, 24, 15)]
     table = read_piece(pieces(shard)[1], ["value"])
     assert table.column_names == ["value"]
@@ -70,7 +73,7 @@ def test_shards_are_listed_by_offset_and_what_a_volume_has_besides_is_not(tmp_pa
     (of_the_volume / f"{0:020}-{8:020}.parquet").touch()
     assert [shard.first for shard in listing(tmp_path)] == [0, 9, 1_000_000]
     assert sorted(path.name for path in (tmp_path / "clicks/0").glob("*.parquet")) == [
-        shard.path.name for shard in listing(tmp_path)
+        shard.name for shard in listing(tmp_path)
     ]
 
 
@@ -94,20 +97,19 @@ print([[int(found["offset"]), found["value"].values.numpy().tolist(), found["hea
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none(point: str, tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from tests.consumers.archive.records import *; "
-        f"shard_of(Path({str(tmp_path)!r}), [chunk(0, 10)])"
+        "from pathlib import PosixPath; from tests.consumers.archive.records import *; "
+        f"shard_of({tmp_path!r}, [chunk(0, 10)])"
     )
     killed = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, VARIABLE: f"{point}=kill"}, timeout=60, check=False
     )
     assert killed.returncode == -9
     assert offsets_read(tmp_path) == (list(range(10)) if point == "archive.after_rename" else [])
-    for path in leftovers(tmp_path):
-        path.unlink()
+    remove_leftovers(tmp_path)
     if not listing(tmp_path):
         shard_of(tmp_path, [chunk(0, 12)])
     (shard,) = listing(tmp_path)
-    assert sorted(shard.path.parent.iterdir()) == sorted([shard.path, shard.facts_path])
+    assert sorted(shard.store.files("clicks/0")) == sorted([shard.name, facts_name(shard.name)])
 
 
 @pytest.mark.row(32)
@@ -128,16 +130,16 @@ def test_a_full_disk_is_waited_out_and_the_shard_is_whole(tmp_path: Path, monkey
     closed = shard.close()
     monkeypatch.undo()
     assert waits
-    assert closed.sha256 == hashlib.sha256(closed.path.read_bytes()).hexdigest()
+    assert closed.sha256 == hashlib.sha256(file_of(closed).read_bytes()).hexdigest()
     assert offsets_read(tmp_path) == list(range(500))
 
 
-def test_a_shard_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    shard = OpenShard(tmp_path, CLICKS, 0, "parquet", never)
+def test_a_shard_that_is_given_up_leaves_nothing(place: Place) -> None:
+    shard = OpenShard(place, CLICKS, 0, "parquet", never)
     shard.add(chunk(0, 10))
     shard.flush()
     shard.abandon()
-    assert list((tmp_path / "clicks/0").iterdir()) == []
+    assert list(store_at(place).files("clicks/0")) == []
 
 
 @pytest.mark.parametrize(
@@ -146,22 +148,22 @@ def test_a_shard_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 )
 def test_a_changed_byte_is_found_and_never_read_as_a_record(form: Format, at: int, tmp_path: Path) -> None:
     shard = shard_of(tmp_path, [chunk(0, 10)], form)
-    raw = bytearray(shard.path.read_bytes())
+    raw = bytearray(file_of(shard).read_bytes())
     raw[at] ^= 1
-    shard.path.write_bytes(raw)
+    file_of(shard).write_bytes(raw)
     assert "SHA-256" in (complaint_about(shard, deep=True) or "")
     with pytest.raises(ArchiveDamagedError):
         assert offsets_read(tmp_path) == list(range(10))
 
 
-def test_a_shard_that_nothing_describes_is_named_and_hides_no_other(tmp_path: Path) -> None:
-    first, second = (shard_of(tmp_path, [chunk(start, start + 10)]) for start in (0, 10))
-    first.facts_path.unlink()
-    found = survey(tmp_path)
+def test_a_shard_that_nothing_describes_is_named_and_hides_no_other(place: Place) -> None:
+    first, second = (shard_of(place, [chunk(start, start + 10)]) for start in (0, 10))
+    first.store.remove([first.facts_key])
+    found = survey(place)
     assert found.shards == (second,)
-    assert first.path.name in found.problems[0]
+    assert first.name in found.problems[0]
     with pytest.raises(ArchiveDamagedError, match=r"00009\.json"):
-        listing(tmp_path)
+        listing(place)
 
 
 def test_shards_that_overlap_are_refused(tmp_path: Path) -> None:

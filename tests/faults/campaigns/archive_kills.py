@@ -29,6 +29,7 @@ from consumers.archive.archive_account import by_partition
 from consumers.archive.shard_reader import complaint_about, read
 from consumers.archive.shards import Shard, survey
 from consumers.failpoints import NAMES, VARIABLE
+from tests.consumers.archive.records import facts_of, file_of
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.topics import Topic
 
@@ -163,7 +164,7 @@ def _compare(folder: Path, written: list[int], figures: Figures) -> None:
             figures.changed += _read(shard, seen)
         figures.missing += seen.count(0)
         figures.twice += count - seen.count(0) - seen.count(1)
-    needed = {path for shard in found.shards for path in (shard.path, shard.facts_path)} | {folder / ".lock"}
+    needed = {path for shard in found.shards for path in (file_of(shard), facts_of(shard))} | {folder / ".lock"}
     figures.left_over = sum(path.is_file() and path not in needed for path in folder.rglob("*"))
 
 

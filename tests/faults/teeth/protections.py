@@ -619,15 +619,15 @@ TEETH = (
         row=32,
         missing="A shard gets its name before what describes it is durable.",
         file="consumers/archive/shard_writer.py",
-        text="        self._repeat_while_full(lambda: replace_durably(shard.facts_path, facts_document(shard)))  # (2)",
+        text="        self._repeat_while_full(lambda: draft.describe(shard.key, facts_document(shard)))  # (2)",
         test=f"{_SHARDS}::test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none",
     ),
     Tooth(
         row=32,
         missing="What a killed archiver has left half written stays.",
         file="consumers/archive/shards.py",
-        text="            if name.startswith(OPEN) or _STEM.fullmatch(name):",
-        instead="            if name == OPEN:",
+        text="if name.startswith(OPEN) or is_facts(name))",
+        instead="if name == OPEN)",
         test=f"{_SHARDS}::test_a_kill_while_a_shard_is_closed_leaves_a_whole_shard_or_none",
     ),
     Tooth(

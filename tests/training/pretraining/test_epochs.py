@@ -50,7 +50,7 @@ def train(
     learner: Any, blocks: Blocks, validation: Blocks | None = None, hear: Silent | None = None, **options: Any
 ) -> Pretrained:
     rows = ROWS * len(blocks.blocks)
-    shards = [CountedShard(name="a", path=Path("a"), rows=rows, end=rows)]
+    shards = [CountedShard(name="a", path="a", rows=rows, end=rows)]
     loop = Pretraining(learner, shards, blocks, validation, Refusals(), PretrainingOptions(**options))
     return loop.run(hear or Silent())
 
