@@ -17,6 +17,7 @@ from consumers.kafka.positions import Earliest, Now
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
 from tests.conftest import MakeTopic, Produce
+from tests.consumers.archive.s3_server import S3Server
 from tests.faults.harness.retention import delete_before
 from tests.integration.test_archive import archived_up_to_now, config
 
@@ -108,6 +109,36 @@ def test_an_archive_of_another_topic_of_the_same_name_is_not_read(archived: tupl
         pytest.raises(HandoffBroken, match="are gone by retention"),
     ):
         read_to_now(source, {partition: 100}, {partition: settled})
+
+
+def test_an_archive_in_s3_hands_over_to_kafka_also_when_it_is_away_for_a_while(
+    broker: str,
+    topic: MakeTopic,
+    produce: Produce,
+    bucket: str,
+    s3_server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    name = topic()
+    settings = load(config(tmp_path, broker, name, path=bucket), {"MILLRACE_KAFKA__CHUNK_RECORDS": "80"}).settings
+    for start, end in ((0, 300), (300, 600)):
+        produce(name, [b"%d" % offset for offset in range(start, end)])
+        archived_up_to_now(settings)
+    produce(name, [b"%d" % offset for offset in range(600, 1000)])
+    delete_before(broker, name, {0: 500})
+    with source_of(settings, out_of_range="earliest") as source:
+        assert source.resolve_start(Earliest()) == {Partition(name, 0): 0}
+        s3_server.go_away()
+        back = threading.Timer(3.0, s3_server.come_back)
+        back.start()
+        try:
+            chunks = read_to_now(source, {Partition(name, 0): 0})
+        finally:
+            back.join()
+    assert offsets_of(chunks, 0) == list(range(1000))
+    assert not any(chunk.lost for chunk in chunks)
 
 
 def test_what_is_archived_meanwhile_is_read_too(broker: str, archived: tuple[Settings, Partition]) -> None:

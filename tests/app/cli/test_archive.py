@@ -7,6 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from app.cli.command_list import application
+from app.tools.validate.archive_check import archive_check
+from consumers.archive.archive_store import Place
+from consumers.archive.stores import store_at
 from consumers.errors import ArchiveDamagedError, ConfigError, MillraceError
 from tests.consumers.archive.records import chunk, shard_of
 
@@ -19,14 +22,19 @@ checkpoints: {path: ./checkpoints}
 """
 
 
+def config_of(folder: Path, place: Place) -> str:
+    """Return a config whose archive holds three shards, with a gap."""
+    path = folder / "clicks.yaml"
+    path.write_text(CONFIG + f"archive: {{path: {place}}}\n")
+    for start, end in ((0, 10), (10, 20), (25, 30)):
+        shard_of(place, [chunk(start, end)])
+    return str(path)
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> str:
-    """Give a config whose archive holds three shards, with a gap."""
-    path = tmp_path / "clicks.yaml"
-    path.write_text(CONFIG + "archive: {path: ./archive}\n")
-    for start, end in ((0, 10), (10, 20), (25, 30)):
-        shard_of(tmp_path / "archive", [chunk(start, end)])
-    return str(path)
+    """Give a config whose archive is a folder."""
+    return config_of(tmp_path, tmp_path / "archive")
 
 
 def said(*arguments: str) -> str:
@@ -66,6 +74,17 @@ def test_prune_shows_first_and_removes_then(config: str) -> None:
     assert [shard["first"] for shard in removed] == [0, 10]
     assert "2 shards with 20 records" in said("prune", "--older-than", "1d", "-c", config)
     assert [shard["first"] for shard in json.loads(said("list", "-c", config, "--json"))["shards"]] == [25]
+
+
+def test_an_archive_in_s3_is_listed_verified_checked_and_pruned_as_a_folder_is(tmp_path: Path, bucket: str) -> None:
+    path = config_of(tmp_path, bucket)
+    assert "3 shards are what was written; 0 are not" in said("verify", "-c", path)
+    assert "3 shards with 25 records; 5 offsets are in none" in archive_check(bucket).detail
+    assert "2 shards with 20 records" in said("prune", "--older-than", "1d", "-c", path)
+    (left,) = json.loads(said("list", "-c", path, "--json"))["shards"]
+    assert left["file"] == f"{bucket}/clicks/0/{25:020}-{29:020}.parquet"
+    store_at(bucket).put(left["file"].removeprefix(f"{bucket}/"), b"something else")  # type: ignore[attr-defined]
+    assert isinstance(refused("verify", "-c", path), ArchiveDamagedError)
 
 
 def test_without_a_path_there_is_no_archive_and_the_setting_is_named(tmp_path: Path) -> None:

@@ -23,13 +23,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.tools.child_process.python_program import millrace_command, python_environment
+from app.tools.child_process.python_program import python_environment
 from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.archive.archive_account import by_partition
+from consumers.archive.archive_store import Place
+from consumers.archive.shard_names import facts_name, home_of
 from consumers.archive.shard_reader import complaint_about, read
 from consumers.archive.shards import Shard, survey
+from consumers.archive.stores import store_at
 from consumers.failpoints import NAMES, VARIABLE
-from tests.consumers.archive.records import facts_of, file_of
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.topics import Topic
 
@@ -39,6 +41,13 @@ POINTS = tuple(point for point in NAMES if point.startswith("archive."))
 _WITHIN_S = 300.0
 _LATEST_S = 5.0
 """When a kill at a random time comes at the latest, after the start of the process."""
+_PROGRAM = """
+from app.cli import main
+from consumers.archive import object_lock
+object_lock.RENEW_S, object_lock.STALE_S, object_lock._LOOK_S = 0.5, 3.0, 0.2
+main()
+"""
+"""An archiver that is sooner sure of the death of the one before it, where its archive is in an object store."""
 OnStrike = Callable[[str], None]
 
 
@@ -89,15 +98,21 @@ def value_at(partition: int, offset: int) -> bytes:
     return b"%d:%d:%x" % (partition, offset, number ** (1 + offset % 5))
 
 
-def wage(bootstrap: str, folder: Path, *, kills: int, seed: int, on_strike: OnStrike) -> Figures:
-    """Kill this often while records arrive, archive the rest, and compare what is there with what was written."""
+def wage(
+    bootstrap: str, folder: Path, *, kills: int, seed: int, on_strike: OnStrike, place: Place | None = None
+) -> Figures:
+    """Kill this often while records arrive, archive the rest, and compare what is there with what was written.
+
+    The archive is at `place`; None takes a folder.
+    """
     began = time.monotonic()
     figures, draws = Figures(seed=seed), random.Random(seed)
     with (
         Topic(bootstrap, f"archive-{uuid.uuid4().hex[:8]}", PARTITIONS, Told(), seed) as topic,
         ThreadPoolExecutor(1) as writer,
     ):
-        config = _config(folder, bootstrap, topic.name)
+        place = folder / "archive" if place is None else place
+        config = _config(folder, bootstrap, topic.name, place)
         for number in range(kills):
             point = POINTS[number // 3 % len(POINTS)] if number % 3 == 2 else None
             written = writer.submit(topic.write, RECORDS_A_KILL // PARTITIONS)
@@ -108,12 +123,12 @@ def wage(bootstrap: str, folder: Path, *, kills: int, seed: int, on_strike: OnSt
             on_strike(f"kill {figures.kills}: {point or 'at a random time'}")
         _archive(config, until_now=True).wait(_WITHIN_S)
         figures.records = topic.records
-        _compare(folder / "archive", [len(verdicts) for verdicts in topic.verdicts], figures)
+        _compare(place, [len(verdicts) for verdicts in topic.verdicts], figures)
     figures.seconds = time.monotonic() - began
     return figures
 
 
-def _config(folder: Path, bootstrap: str, topic: str) -> Path:
+def _config(folder: Path, bootstrap: str, topic: str, place: Place) -> Path:
     settings = {
         "name": topic,
         "kafka": {"bootstrap_servers": [bootstrap], "topics": [topic]},
@@ -121,7 +136,7 @@ def _config(folder: Path, bootstrap: str, topic: str) -> Path:
         "model": {"build": "./model.py:build"},
         "checkpoints": {"path": "./checkpoints"},
         # Small and short-lived shards, so that kills meet many of them half written.
-        "archive": {"path": "./archive", "shard_size": "256KiB", "shard_age": "1s"},
+        "archive": {"path": str(place), "shard_size": "256KiB", "shard_age": "1s"},
         "memory": {"limit": "8MiB"},
         "logs": {"level": "warning"},
     }
@@ -133,7 +148,8 @@ def _config(folder: Path, bootstrap: str, topic: str) -> Path:
 
 def _archive(config: Path, *, until_now: bool = False, failpoints: str = "") -> "subprocess.Popen[bytes]":
     words = ["archive", "-c", str(config), *(["--until", "now"] if until_now else [])]
-    return subprocess.Popen(millrace_command(words), env=python_environment() | {VARIABLE: failpoints})
+    command = [sys.executable, "-c", _PROGRAM, *words]
+    return subprocess.Popen(command, env=python_environment() | {VARIABLE: failpoints})
 
 
 def _strike(config: Path, point: str | None, draws: random.Random) -> None:
@@ -152,8 +168,8 @@ def _strike(config: Path, point: str | None, draws: random.Random) -> None:
         process.wait(_WITHIN_S)
 
 
-def _compare(folder: Path, written: list[int], figures: Figures) -> None:
-    found = survey(folder)
+def _compare(place: Place, written: list[int], figures: Figures) -> None:
+    found = survey(place)
     figures.shards = len(found.shards)
     complaints = [complaint_about(shard, deep=True) for shard in found.shards]
     figures.damaged = len(found.problems) + sum(complaint is not None for complaint in complaints)
@@ -164,8 +180,10 @@ def _compare(folder: Path, written: list[int], figures: Figures) -> None:
             figures.changed += _read(shard, seen)
         figures.missing += seen.count(0)
         figures.twice += count - seen.count(0) - seen.count(1)
-    needed = {path for shard in found.shards for path in (file_of(shard), facts_of(shard))} | {folder / ".lock"}
-    figures.left_over = sum(path.is_file() and path not in needed for path in folder.rglob("*"))
+    store = store_at(place)
+    needed = {path for shard in found.shards for path in (shard.name, facts_name(shard.name))}
+    homes = {home_of(shard.partition) for shard in found.shards}
+    figures.left_over = sum(name not in needed for home in homes for name in store.files(home))
 
 
 def _read(shard: Shard, seen: bytearray) -> int:
