@@ -13,7 +13,7 @@ import pytest
 
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
-from pipelines.file_dataset import FileBlocks, FileOptions, example_files
+from pipelines.file_dataset import AT_ONCE, FileBlocks, FileOptions, example_files
 from pipelines.schema import Field, Schema
 from pipelines.tfrecord_frames import count_records
 from pipelines.visits import CountedShard, Refusals, Visits
@@ -84,6 +84,14 @@ def test_deterministic_epochs_are_the_same_on_every_run(shards: list[CountedShar
 def test_the_files_own_order_is_kept_without_shuffling(shards: list[CountedShard]) -> None:
     found = present(blocks_of(shards[:1], Refusals(), shuffle=0, deterministic=True).epoch(0))
     assert [row for _, row, _ in found] == [row for row in range(ROWS[0]) if row != BAD]
+
+
+def test_a_small_window_holds_rows_of_all_shards_read_beside_each_other(tmp_path: Path) -> None:
+    records = [example({"x": float(row), "y": 1.0}) for row in range(64)]
+    shards = [write(tmp_path / f"{place}.tfrecord", records) for place in range(AT_ONCE)]
+    blocks = list(blocks_of(shards, Refusals(), deterministic=True).epoch(0))
+    window = blocks[: OPTIONS.shuffle // (OPTIONS.batch_size * OPTIONS.batches_per_call)]
+    assert len({shard for shard, _, _ in present(window)}) == AT_ONCE
 
 
 def test_rows_that_are_lost_or_come_twice_are_counted() -> None:
