@@ -117,7 +117,7 @@ def settings(given: argparse.Namespace, checkpoints: str) -> Loaded:
         "MILLRACE_TRAINING__BATCH_SIZE": str(given.batch),
         "MILLRACE_TRAINING__BATCHES_PER_CALL": str(given.batches_per_call),
     }
-    return load(CONFIGS / f"higgs_{given.format}.yaml", {**os.environ, **places})
+    return load(CONFIGS / f"{given.config or f'higgs_{given.format}'}.yaml", {**os.environ, **places})
 
 
 def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--format", choices=["json", "raw"], required=True)
+    parser.add_argument("--config", help="a config of bench/configs; else the format's own")
     parser.add_argument("--records", type=int, default=1_500_000)
     parser.add_argument("--warm-up", type=int, default=300_000)
     parser.add_argument("--judged-from", type=int, default=49_152)

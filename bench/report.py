@@ -47,12 +47,12 @@ MEANINGS: Mapping[str, Meaning] = {
     "nan_look_cost": Meaning(
         "10 million parameters, a save every 10 s: share of the time that the look for NaN before it takes", "≤ 0.005"
     ),
-    "balance_of_plain": Meaning("classes balanced by weight: share of the plain rate, in the compiled call", "≥ 0.95"),
+    "balance_of_plain": Meaning("JSON with classes balanced by weight: share of the rate without", "≥ 0.95"),
     "balance_auc_pr_of_plain": Meaning(
-        "a class of 1:200: area under precision and recall, balanced over plain", "≥ 1.1"
+        "a class of 1:200 balanced to 1:20: area under precision and recall, over that without", "≥ 1.1"
     ),
     "balance_worst_decile": Meaning(
-        "the same, of tenths of the positives: predicted over seen, off 1 at most", "≤ 0.1"
+        "the same, of tenths of the positives: predicted over true odds, off 1 at most", "≤ 0.1"
     ),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),

@@ -41,6 +41,9 @@ BUILD = ROOT / "build"
 CASE_AT_MOST_S = 900
 PACKAGES = ("aiokafka", "keras", "numpy", "pyarrow", "tensorflow")
 
+SHAPED = ("balanced",)
+"""The product's case on JSON once more, each with a setting of what is learnt: bench/configs/higgs_json_NAME.yaml."""
+
 Run = Mapping[str, Any]
 Round = Mapping[str, Run]
 """By case, what its script printed."""
@@ -119,6 +122,9 @@ def cases_of(plan: Plan, bootstrap: str) -> list[Case]:
             Case(f"getmany-{form}", "parts/getmany.py", {**place, "records": plan.parts_records}),
             Case(f"decode-{form}", "parts/decode.py", {**place, "format": form, "records": decoded}),
         ]
+    shaped = {**shape, "bootstrap": bootstrap, "topic": topic_of("json"), "format": "json"}
+    shaped |= {"records": plan.json_records, "warm-up": plan.product_warm_up}
+    cases += [Case(f"product-{name}", "product.py", {**shaped, "config": f"higgs_json_{name}"}) for name in SHAPED]
     return cases
 
 
@@ -143,11 +149,17 @@ def times_parts(form: str) -> Callable[[Round], float]:
     return lambda runs: cost(runs[f"product-{form}"]) / sum(cost(runs[part]) for part in parts)
 
 
+def of_plain(name: str) -> Callable[[Round], float]:
+    """Share of the rate without the setting."""
+    return lambda runs: rate(runs[f"product-{name}"]) / rate(runs["product-json"])
+
+
 FIGURES: Mapping[str, Callable[[Round], float]] = {
     "json_over_naive": times_naive("json"),
     "raw_over_naive": times_naive("raw"),
     "json_cpu_over_parts": times_parts("json"),
     "raw_cpu_over_parts": times_parts("raw"),
+    "balance_of_plain": of_plain("balanced"),
 }
 
 

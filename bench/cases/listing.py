@@ -30,7 +30,7 @@ class Lengths:
     saves: int = 15
     save_every_s: int = 3
     looks: int = 60
-    balance_rows: int = 400_000
+    balance_rows: int = 2_000_000
     memory_s: int = 90
     starts: int = 3
     archive_rounds: int = 7
@@ -159,7 +159,7 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "balance",
             "balance.py",
             {"rows": lengths.balance_rows},
-            {name: name for name in ("balance_of_plain", "balance_auc_pr_of_plain", "balance_worst_decile")},
+            {name: name for name in ("balance_auc_pr_of_plain", "balance_worst_decile")},
         ),
         ServiceCase(
             "off-cpu-step",

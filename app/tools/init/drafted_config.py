@@ -27,6 +27,8 @@ DTYPES = {
 
 
 _RARE, _MOST_CLASSES = 1 / 20, 20
+_LIFT = 10
+"""Larger weights gain little more, and the corrected probabilities are further off (docs/shaping.md)."""
 """A class that comes so seldom is balanced, among at most so many. They are the numbers from 0 on."""
 
 
@@ -124,8 +126,7 @@ def _balance(look: Look, roles: Roles) -> str:
     few = 2 <= len(counts) <= _MOST_CLASSES and sorted(counts) == [*range(len(counts))]
     if not few or counts[rarest] > _RARE * counts.total():
         return ""
-    target = {one: round(1 / len(counts), 4) for one in sorted(counts)}
-    target[rarest] = round(1 - sum(share for one, share in target.items() if one != rarest), 4)
+    target = _lifted(counts)
     said = f"1 of {round(counts.total() / counts[rarest]):,} records is of class {rarest}"
     return f"""\
 # {said}; learnt as they come, it would be ignored for long (docs/shaping.md).
@@ -133,6 +134,18 @@ balance:
   {f"target: {flow(target)}":<32}  # the share of each class in what is learnt
 
 """
+
+
+def _lifted(counts: Counter[int]) -> dict[int, float]:
+    """Return shares to learn by class: a rare one gets ten times its own, an even one at most; others what is left."""
+    shares = {one: count / counts.total() for one, count in sorted(counts.items())}
+    even = 1 / len(shares)
+    lifted = {one: round(min(even, _LIFT * share), 4) for one, share in shares.items() if share < even}
+    others = sum(share for one, share in shares.items() if one not in lifted)
+    left = (1 - sum(lifted.values())) / others
+    target = {one: lifted.get(one, round(share * left, 4)) for one, share in shares.items()}
+    most = max(shares, key=lambda one: shares[one])
+    return {**target, most: round(1 - sum(share for one, share in target.items() if one != most), 4)}
 
 
 def _records(look: Look, roles: Roles) -> Iterator[str]:
