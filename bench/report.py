@@ -54,6 +54,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "balance_worst_decile": Meaning(
         "the same, of tenths of the positives: predicted over true odds, off 1 at most", "≤ 0.1"
     ),
+    "windows_of_plain": Meaning(
+        "sequences of the last 20 records of each key: share of the plain rate, from bytes to a learnt block", "≥ 0.7"
+    ),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
     "pretrain_parquet_of_memory": Meaning(

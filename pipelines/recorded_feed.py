@@ -16,7 +16,7 @@ from typing import Protocol
 
 from consumers.errors import DataLossError
 from consumers.records import Chunk, Partition
-from pipelines.assemble import AssembleOptions, Assembler
+from pipelines.assemble import AssembleOptions, Assembler, Shape
 from pipelines.blocks import Block, BlockFacts, Turn
 from pipelines.decode import decode_chunk
 from pipelines.decoders.protocol import Decoder
@@ -79,10 +79,11 @@ class RecordedFeed:
         decoder: Decoder,
         schema: Schema,
         options: RecordedOptions,
+        shape: Shape | None = None,
     ) -> None:
         self.error: Exception | None = None
         self._planned, self._records = planned, records
-        self._decoder, self._schema, self._options = decoder, schema, options
+        self._decoder, self._schema, self._options, self._shape = decoder, schema, options, shape
         self._running = threading.Lock()
         self._closed = False
         self._facts: dict[int, BlockFacts] = {}
@@ -128,7 +129,8 @@ class RecordedFeed:
             seed=options.seed,
             rotation=rotation,
         )
-        assembler = Assembler(self._schema, assembly, list(planned.starts), planned.incarnation, planned.skips)
+        table = list(planned.starts)
+        assembler = Assembler(self._schema, assembly, table, planned.incarnation, planned.skips, shape=self._shape)
         for partition, end in planned.ends.items():
             if end > planned.starts[partition]:
                 for chunk in self._records.read(partition, planned.starts[partition], end):

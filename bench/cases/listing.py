@@ -31,6 +31,7 @@ class Lengths:
     save_every_s: int = 3
     looks: int = 60
     balance_rows: int = 2_000_000
+    windows_rounds: int = 5
     memory_s: int = 90
     starts: int = 3
     archive_rounds: int = 7
@@ -61,6 +62,7 @@ QUICK = Lengths(
     save_every_s=2,
     looks=10,
     balance_rows=16_384,
+    windows_rounds=1,
     memory_s=6,
     starts=1,
     archive_rounds=2,
@@ -160,6 +162,12 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "balance.py",
             {"rows": lengths.balance_rows},
             {name: name for name in ("balance_auc_pr_of_plain", "balance_worst_decile")},
+        ),
+        ServiceCase(
+            "windows",
+            "windows.py",
+            {"rounds": lengths.windows_rounds},
+            {"windows_of_plain": "windows_of_plain"},
         ),
         ServiceCase(
             "off-cpu-step",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from consumers.records import Int64s
 from pipelines.schema import Column
 from pipelines.shaping.followed_states import Taken
-from pipelines.shaping.key_slots import Key, KeySlots, plain_keys
+from pipelines.shaping.key_slots import Key, KeySlots, numbered
 from pipelines.shaping.window_layout import WindowLayout
 
 KEYS = "keys"
@@ -102,13 +102,14 @@ class KeyWindows:
 
         The columns hold of each key in turn as many records as there are, up to those that a row may be made of.
         """
-        slots, history = self.slots.slots, self.layout.history
+        history = self.layout.history
+        keys, slots = self.slots.oldest_first()
         seen = self._seen[slots]
         counts = np.minimum(seen, history)
         of = np.repeat(np.arange(len(slots)), counts)
         back = np.repeat(np.cumsum(counts), counts) - np.arange(len(of))
         places = (seen[of] - back) % max(1, history)
-        return self.slots.keys, seen, {name: ring[slots[of], places] for name, ring in self._rings.items()}
+        return keys, seen, {name: ring[slots[of], places] for name, ring in self._rings.items()}
 
     def fill(self, keys: Sequence[Key], seen: Int64s, columns: Mapping[str, Column]) -> None:
         """Take over what `held` has returned. With room for fewer keys, those seen least recently are left out."""
@@ -144,22 +145,21 @@ class KeyWindows:
         """Place the keys of these records, and sort the records by key."""
         count = len(taken)
         if self.layout.options.by is None:
-            self.slots.place([0], ())
+            self.slots.place([0], np.array([count - 1]), count)
             return _Groups(np.arange(count), np.zeros(1, np.int64), np.array([count]))
-        numbers = dict[Key, int]()
-        keys = plain_keys(taken.columns[KEYS])
-        which = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, count)
-        last = np.zeros(len(numbers), np.int64)
+        keys, which = numbered(taken.columns[KEYS])
+        last = np.zeros(len(keys), np.int64)
         last[which] = np.arange(count)  # of equal indexes the last one stays
-        again = np.argsort(last).tolist() if len(numbers) < count else ()
-        slots, new, evicted = self.slots.place(list(numbers), again)
+        slots, new, evicted = self.slots.place(keys, last, count)
         self.evicted += evicted
         self._grow(len(self.slots))
         fresh = slots[new]
         self._seen[fresh] = 0
         for ring in self._rings.values():
             ring[fresh] = b"" if ring.dtype == object else 0
-        return _Groups(np.argsort(which, kind="stable"), slots, np.bincount(which, minlength=len(numbers)))
+        # Numbers of 16 bits are sorted in a few passes.
+        short = which.astype(np.uint16) if len(keys) <= 2**16 else which
+        return _Groups(np.argsort(short, kind="stable"), slots, np.bincount(which, minlength=len(keys)))
 
     def _cut(self, taken: Taken, groups: _Groups) -> Windows:
         layout, options = self.layout, self.layout.options
@@ -169,22 +169,23 @@ class KeyWindows:
         places = np.arange(len(of)) + history * (of + 1)
         counts = before[of] + groups.ranks + 1 - layout.ahead
         gives = (counts >= options.min_length) & ((counts - options.min_length) % options.stride == 0)
-        sorted_rows = np.flatnonzero(gives)
-        rows = groups.order[sorted_rows]
-        ascending = np.argsort(rows)
-        chosen = sorted_rows[ascending]
+        place_of = np.empty(len(of), np.int64)
+        place_of[groups.order] = np.arange(len(of))
+        rows = np.flatnonzero(gives[place_of])
+        chosen = place_of[rows]
         firsts = np.cumsum(groups.sizes) - groups.sizes
-        old = (np.arange(len(groups.sizes)) * history + firsts)[:, None] + np.arange(history)
-        ages = (before[:, None] + np.arange(history)) % max(1, history)
+        keys, steps = len(groups.sizes), np.arange(history)
+        # Where each of them is taken from: what is held of these keys, and behind it these records as they came.
+        source = np.empty(len(of) + history * keys, np.int64)
+        source[(np.arange(keys) * history + firsts)[:, None] + steps] = np.arange(keys * history).reshape(keys, history)
+        source[places] = keys * history + groups.order
+        held_at = (groups.slots[:, None] * history + (before[:, None] + steps) % max(1, history)).ravel()
         columns = dict[str, Column]()
         for name, ring in self._rings.items() if len(chosen) else ():
-            column = np.empty((len(of) + history * len(groups.sizes), *ring.shape[2:]), ring.dtype)
-            column[old] = ring[groups.slots[:, None], ages]
-            column[places] = taken.columns[name][groups.order]
-            columns[name] = column
-        return Windows(
-            rows[ascending], places[chosen] - layout.ahead, np.minimum(counts[chosen], options.length), columns
-        )
+            # Of whole rows: `take` copies each at once, which an index of two dimensions does not.
+            held = ring.reshape(-1, *ring.shape[2:]).take(held_at, axis=0)
+            columns[name] = np.concatenate([held, taken.columns[name]]).take(source, axis=0)
+        return Windows(rows, places[chosen] - layout.ahead, np.minimum(counts[chosen], options.length), columns)
 
     def _write(self, taken: Taken, groups: _Groups) -> None:
         history = self.layout.history

@@ -17,9 +17,15 @@ class WindowColumn:
     """A column whose rows are consecutive elements of another one."""
 
     def __init__(self, source: Column, newest: Int64s, length: int) -> None:
-        self._first = newest - (length - 1)
-        windows = np.lib.stride_tricks.sliding_window_view(source, length, axis=0)
-        self._windows: Column = np.moveaxis(windows, -1, 1)
+        self._first, self._shape, self._dtype = newest - (length - 1), (length, *source.shape[1:]), source.dtype
+        if source.dtype.hasobject:
+            windows = np.lib.stride_tricks.sliding_window_view(source, length, axis=0)
+            self._windows: Column = np.moveaxis(windows, -1, 1)
+        else:
+            # A sequence lies in one piece, so as one element of that many bytes it is copied at once.
+            row = source.nbytes // len(source)
+            piece = np.ndarray(len(source) - length + 1, f"V{length * row}", source.data, 0, (row,))
+            self._windows = piece
 
     def __len__(self) -> int:
         return len(self._first)
@@ -27,6 +33,8 @@ class WindowColumn:
     def __getitem__(self, rows: Any) -> Column:
         """Return these rows."""
         taken: Column = self._windows[self._first[rows]]
+        if not self._dtype.hasobject:
+            taken = taken.view(self._dtype).reshape(-1, *self._shape)
         return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:

@@ -88,9 +88,10 @@ class WindowLayout:
             _KEY_BYTES + options.max_text + self.history * sum(one.nbytes(options.max_text) for one in self.held)
         )
         """The most memory that a key takes."""
-        self.capacity = options.max_bytes // self.key_nbytes if options.by is not None else 1
+        fit = options.max_bytes // self.key_nbytes
+        self.capacity = 1 if options.by is None else fit
         """How many keys of a partition are held."""
-        if self.capacity < 1:
+        if not fit:
             raise ConfigError(
                 f"windows.max_bytes: {options.max_bytes} bytes hold no single key, which takes {self.key_nbytes} bytes"
             )

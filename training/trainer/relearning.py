@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from consumers.records import Partition
 from pipelines.blocks import Delivery
+from pipelines.shaping.windows import WindowStates
 from training.checkpoints.part_files import digests
 from training.checkpoints.parts import PartState
 from training.errors import RebuiltOtherwiseError, StepError
@@ -47,10 +48,16 @@ class Relearnt:
 class Relearning:
     """A state that learns recorded blocks."""
 
-    def __init__(self, learner: Learner, live: LiveMetrics, options: HyperparameterOptions) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        live: LiveMetrics,
+        options: HyperparameterOptions,
+        windows: WindowStates | None = None,
+    ) -> None:
         self.ledger = Ledger()
         self._learner = learner
-        self._state = TrainerState(learner, self.ledger, live, options)
+        self._state = TrainerState(learner, self.ledger, live, options, windows)
         figures, phases = SaveFigures(self._state), Phases()
         phases.enter(Phase.RESTORING)
         self._learning = Learning(

@@ -19,7 +19,8 @@ from training.ledger.offset_checksum import Evidence
 from training.ledger.skips import Skip
 
 Array = npt.NDArray[Any]
-_STATE = ("model", "optimizer", "windows")
+STATE = ("model", "optimizer", "windows")
+"""The parts whose arrays are compared, where a checkpoint has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ class Shelf:
             testimonies={Partition.parse(name): Evidence(*row) for name, row in parts["witness"].facts.items()},
             accounts=ledger.statistics().partitions,
             skips=ledger.skips,
-            arrays={f"{name}/{key}": value for name in _STATE if name in parts for key, value in _arrays(parts[name])},
+            arrays={f"{name}/{key}": value for name in STATE if name in parts for key, value in _arrays(parts[name])},
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from app.settings import Settings, to_layout, to_schema
+from app.settings import Settings, load, to_layout, to_schema
 from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.topics import create_topic
 from app.tools.prove.campaign import Campaign, Expected, Figures, SaveSchedule
@@ -22,6 +22,7 @@ from app.tools.prove.errors import UnprovenError, WaitedError
 from app.tools.prove.group_campaign import GroupCampaign
 from app.tools.prove.group_kills import GroupKill, group_plan
 from app.tools.prove.kills import TRAINER_POINTS, KillMethod, plan
+from app.tools.prove.left_out import left_out
 from app.tools.prove.random_records import Generated
 from app.tools.prove.sandbox_config import EVERY_S, Apart, set_apart, set_group_apart
 from app.tools.traffic.single_writer import SingleWriter
@@ -135,9 +136,13 @@ def _compare(
     def expected() -> dict[Partition, list[int]]:
         letters = dead_letters(streams[0].bootstrap, home.dead_letters)
         set_aside.update({(letter.topic, letter.partition, letter.offset): letter.reason for letter in letters})
+        skipped = left_out(load(home.config, {}).settings)
         return {
             Partition(stream.name, number): [
-                offset for offset in range(len(written)) if (stream.name, number, offset) not in set_aside
+                offset
+                for offset in range(len(written))
+                if (stream.name, number, offset) not in set_aside
+                and (Partition(stream.name, number), offset) not in skipped
             ]
             for stream in streams
             for number, written in enumerate(stream.verdicts)

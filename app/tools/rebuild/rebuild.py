@@ -16,13 +16,14 @@ from app.service.kept_sample import RecordSamples
 from app.service.model_setup import build_learner, live_metrics_of
 from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
-from app.settings import Loaded, Settings, to_decoder, to_schema
+from app.settings import Loaded, Settings, to_decoder, to_windows
 from app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
 from app.tools.rebuild.record_reader import RecordReader
-from consumers.errors import ConfigError, MillraceError
+from consumers.errors import MillraceError
 from pipelines.blocks import Delivery
 from pipelines.dataset import DatasetOptions, Deliveries, PreprocessError
 from pipelines.recorded_feed import RecordedFeed, RecordedOptions
+from pipelines.shaping.windows import WindowStates
 from training.checkpoints.folder import Folder
 from training.checkpoints.part_files import part_sources
 from training.checkpoints.store import CheckpointStore
@@ -78,8 +79,6 @@ class RebuildReport(Protocol):
 def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: RebuildReport) -> Rebuilt:
     """Make a checkpoint again, the newest by default; raise MillraceError where it cannot be, or has other bits."""
     began, settings = time.monotonic(), loaded.settings
-    if settings.windows.length is not None:
-        raise ConfigError("windows: no checkpoint can be rebuilt of records that become sequences yet")
     folder = Folder(settings.checkpoints.path / settings.name)
     store = CheckpointStore(folder)
     chain = chain_to(JournalReader(folder), _chosen(store, number))  # (1)
@@ -90,7 +89,10 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
     try:
         reader.open()  # (2)
         learner = build_learner(settings, (RecordSamples(settings, folder).kept,))  # (3)
-        relearning = Relearning(learner, live_metrics_of(learner, settings), hyperparameter_options(settings))
+        layout = to_windows(settings.windows, settings.records)
+        windows = None if layout is None else WindowStates(layout)
+        live, options = live_metrics_of(learner, settings), hyperparameter_options(settings)
+        relearning = Relearning(learner, live, options, windows)
         if origin.parts is None:  # (4)
             relearning.begin_anew(origin.positions)
         else:
@@ -98,7 +100,7 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
         run = _ChainRun(settings, store, chain, relearning, report)
         if chain.beginning is not None:
             run.compare(chain.beginning)
-        run.learn(learner, reader, origin)  # (5)
+        run.learn(learner, reader, origin, windows)  # (5)
         if into is not None:
             run.keep(into)
     finally:
@@ -127,14 +129,17 @@ class _ChainRun:
         self.records = 0
         self.settings: str | None = None
 
-    def learn(self, learner: Learner, reader: RecordReader, origin: Origin) -> None:
+    def learn(
+        self, learner: Learner, reader: RecordReader, origin: Origin, windows: WindowStates | None = None
+    ) -> None:
         """Learn every block, and compare the state with each checkpoint on the way."""
-        training, schema = self._settings.training, to_schema(self._settings.records)
+        training, schema = self._settings.training, learner.options.schema
+        shape = None if windows is None else windows.open(self._relearning.incarnation, origin.positions).shape
         options = RecordedOptions(
             batch_size=training.batch_size, shuffle=training.shuffle, seed=training.seed, share=ROTATION_ROWS
         )
         planned = (step.planned for step in steps_of(self._chain, origin) if isinstance(step, BlockStep))
-        feed = RecordedFeed(planned, reader, to_decoder(self._settings.records), schema, options)
+        feed = RecordedFeed(planned, reader, to_decoder(self._settings.records), schema, options, shape)
         how = DatasetOptions(
             batch_size=training.batch_size, deterministic=True, threads=max(1, min(4, usable_cores() - 1))
         )

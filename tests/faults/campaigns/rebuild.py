@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -26,6 +27,7 @@ import numpy as np
 from app.settings import load
 from app.tools.archive import archive
 from app.tools.child_process.python_program import millrace_command, python_environment
+from app.tools.prove.checkpoint_reader import STATE
 from app.tools.rewind import TypedRewind, rewind_or_send
 from consumers.archive.shards import listing
 from consumers.kafka.positions import Now
@@ -75,13 +77,24 @@ class RebuildFigures:
         return {**shown, "seconds": round(self.seconds, 1), "kept": self.kept}
 
 
-def rebuild_some(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True) -> RebuildFigures:
-    """Learn with kills, a rewind and a skip; rebuild three checkpoints, and return how far they are apart."""
+def rebuild_some(
+    bootstrap: str,
+    folder: Path,
+    *,
+    kills: int,
+    seed: int,
+    cold: bool = True,
+    shaped: Mapping[str, Mapping[str, Any]] | None = None,
+) -> RebuildFigures:
+    """Learn with kills, a rewind and a skip; rebuild three checkpoints, and return how far they are apart.
+
+    `shaped` are sections of the config beside those of a deterministic run.
+    """
     began, figures, random = time.monotonic(), RebuildFigures(seed=seed), Random(seed)
     with Topic(bootstrap, f"rebuild-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
         archived = {"path": str(folder / "archive")}
         keep = {"every": "7 steps", "keep": {"last": 1000}}
-        made = Project(folder / "run", topic, training=EXACT, checkpoints=keep, archive=archived)
+        made = Project(folder / "run", topic, training=EXACT, checkpoints=keep, archive=archived, **(shaped or {}))
         shelf, settings = Shelf(made.folder), load(made.config).settings
         _learn_more(made, topic, kills // 3, random, figures, cold=cold)
         archive(settings, Now(), threading.Event())
@@ -146,7 +159,8 @@ def _rebuilt(made: Project, shelf: Shelf, number: int, figures: RebuildFigures, 
     theirs = shelf.statement(number).arrays
     ours: dict[str, np.ndarray[Any, Any]] = {
         f"{part}/{key}": value
-        for part in ("model", "optimizer")
+        for part in STATE
+        if (into / f"{part}.safetensors").exists()
         for key, value in decode((into / f"{part}.safetensors").read_bytes()).items()
     }
     if ours.keys() != theirs.keys() or told["base"] != 0:
