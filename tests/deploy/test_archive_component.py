@@ -27,6 +27,7 @@ from tests.deploy.pages import blocks
 INSTANCE = "app.kubernetes.io/instance"
 TRAINERS_FIRST = ("scale", "archive"), ("archive", "scale")
 (VOLUME,) = blocks("Archive", "yaml")
+(BUCKET,) = blocks("Archive in a bucket", "yaml")
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,22 @@ def test_the_docs_give_the_volume_a_class_and_a_size(own: Path) -> None:
         "storageClassName": "shared",
         "resources": {"requests": {"storage": "500Gi"}},
     }
+
+
+def test_the_docs_put_the_archive_into_a_bucket_with_no_volume_to_share(own: Path) -> None:
+    objects = with_components(own, "archive", more=BUCKET)
+    for one in objects:
+        kubernetes_validate.validate(dict(one), kubernetes_validate.latest_version(), strict=True)
+    assert of_kind(objects, "PersistentVolumeClaim") == []
+    place = {"name": "MILLRACE_ARCHIVE__PATH", "value": "s3://my-bucket/clicks"}
+    assert all(place in one["env"] for one in (*containers(objects), archiver(objects)))
+    pods = [pod_of(objects), pod_of(objects, kind="Deployment")]
+    volumes = [{one["name"]: one for one in pod["spec"]["volumes"]}["archive"] for pod in pods]
+    assert [set(volume) for volume in volumes] == [{"name", "emptyDir"}] * 2
+    assert {"name": "TMPDIR", "value": "/srv/archive"} in archiver(objects)["env"]
+    assert mounts(archiver(objects))["/srv/archive"]
+    for policy in of_kind(objects, "NetworkPolicy"):
+        assert {"ports": [{"port": 443}]} in policy["spec"]["egress"]
 
 
 def test_on_gpus_the_archiver_takes_the_image_without(own: Path) -> None:

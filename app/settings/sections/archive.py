@@ -16,8 +16,10 @@ _FILE = "file://"
 
 def _place(value: object) -> object:
     """Return a URL as text, and everything else as a path; a URL of a file is a path, which is safer to write to."""
-    if not isinstance(value, str):
+    if isinstance(value, Path):
         return value
+    if not isinstance(value, str):
+        raise ValueError("this is not a path; write a folder, or a URL as in s3://bucket/clicks")  # noqa: TRY004
     if value.startswith(_FILE):
         return Path(value.removeprefix(_FILE))
     if "://" not in value:

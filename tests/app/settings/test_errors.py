@@ -31,6 +31,14 @@ checkpoints: {{path: ./checkpoints}}
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        (
+            "archive: {path: 5}",
+            "clicks.yaml:6: archive.path: this is not a path; write a folder, or a URL as in s3://bucket/clicks",
+        ),
+        (
+            "archive: {path: 's3://key:secret@bucket'}",
+            "clicks.yaml:6: archive.path: a URL with a password would stand in logs; leave the credentials to the environment",
+        ),
         ("loges: {level: info}", "clicks.yaml:6: loges is not a setting; did you mean logs?"),
         ("batch_size: 5", "clicks.yaml:6: batch_size is not a setting; did you mean training.batch_size?"),
         (

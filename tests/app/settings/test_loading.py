@@ -46,6 +46,18 @@ def test_five_lines_are_enough(load_text: Any, tmp_path: Path) -> None:
     assert (settings.api.host, settings.api.port) == ("127.0.0.1", 8080)
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("s3://bucket/clicks/", "s3://bucket/clicks"),
+        ("file:///srv/clicks", Path("/srv/clicks")),
+        ("/srv/clicks", Path("/srv/clicks")),
+    ],
+)
+def test_an_archive_is_at_a_url_or_in_a_folder(load_text: Any, text: str, place: Path | str) -> None:
+    assert load_text(MILLRACE_ARCHIVE__PATH=text).settings.archive.path == place
+
+
 def test_the_schema_follows_the_five_lines(load_text: Any) -> None:
     assert to_schema(load_text().settings.records) == Schema(
         features=(

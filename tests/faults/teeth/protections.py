@@ -640,6 +640,14 @@ TEETH = (
     ),
     Tooth(
         row=33,
+        missing="An archive that is away has nothing, so that its records are passed as lost.",
+        file="consumers/archive/object_store.py",
+        text="        except Exception as error:  # each store",
+        instead="        except Exception as error:\n            raise FileNotFoundError from None  # each store",
+        test=f"{_REPLAY}::test_an_archive_in_s3_hands_over_to_kafka_also_when_it_is_away_for_a_while",
+    ),
+    Tooth(
+        row=33,
         missing="What Kafka has removed is not looked for in the archive.",
         file="consumers/kafka/fetching.py",
         text="        if await self._replaying.begin(partition, position, self._stop_at(partition), settled):",
