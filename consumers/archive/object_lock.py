@@ -76,10 +76,10 @@ class ObjectLock:
         self._number = newest + 1
         try:
             self._store.create(_key(self._number), self._document())
-        except (FileExistsError, ArchiveAwayError) as error:
-            # Which it was, the object itself says: an answer may be lost, and a store may answer in its own words.
-            if self._read(self._number).get("id") != self._id:
-                raise self._busy(self._number) if self._newest() >= self._number else error from error
+        except (FileExistsError, ArchiveAwayError):
+            # Whose it is, the object itself says: an answer may be lost, and a store may refuse in its own words.
+            if not self._read(self._number):
+                raise
         self.require()
         self._store.remove([_key(number) for number in self._numbers() if number < self._number])
         self._renewal.start()
