@@ -58,6 +58,8 @@ def decode(raw: bytes) -> ArchivedRecord:
                     texts[name] = [value for _, value in _fields(held)]
     values: list[Any] = texts.get(b"header_values", [])
     for at in numbers.get(b"header_nulls", ()):
+        if not 0 <= at < len(values):
+            raise ValueError(f"an Example has no header {at}, which it says is null")
         values[at] = None
     try:
         return ArchivedRecord(

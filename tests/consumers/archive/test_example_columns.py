@@ -1,5 +1,6 @@
 """Records of TFRecord shards, read many at a time, against the reader of one; and the frames of any file."""
 
+import contextlib
 import gzip
 import io
 import struct
@@ -95,3 +96,12 @@ def test_anybodys_file_is_read_and_each_checksum_of_it_compared(tmp_path: Path) 
         path.write_bytes(short)
         with pytest.raises(ValueError, match="ends"):
             list(read_frames(path))
+
+
+def test_a_record_with_any_bit_changed_is_read_or_is_a_value_error() -> None:
+    raw = encode(ArchivedRecord(300, 1_700_000_000_000, b"key", None, (("a", b"x"), ("b", None))))
+    for bit in range(8 * len(raw)):
+        changed = bytearray(raw)
+        changed[bit // 8] ^= 1 << bit % 8
+        with contextlib.suppress(ValueError):
+            decode(bytes(changed))
