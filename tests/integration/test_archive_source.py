@@ -111,6 +111,7 @@ def test_an_archive_of_another_topic_of_the_same_name_is_not_read(archived: tupl
         read_to_now(source, {partition: 100}, {partition: settled})
 
 
+@pytest.mark.slow
 def test_an_archive_in_s3_hands_over_to_kafka_also_when_it_is_away_for_a_while(
     broker: str,
     topic: MakeTopic,

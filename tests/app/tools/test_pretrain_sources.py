@@ -17,6 +17,7 @@ from app.settings import load, to_schema
 from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
 from app.tools.pretrain.topic_range import TopicRange, require_range
+from consumers.archive.archive_store import Place
 from consumers.archive.shard_names import Format
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Ago, Now
@@ -39,21 +40,25 @@ GAP = range(20, 25)
 BAD = 31
 
 
-def archived(folder: Path, partition: int, first: int, end: int, form: Format) -> None:
+def archived(place: Place, partition: int, first: int, end: int, form: Format) -> None:
     there = [offset for offset in range(first, end) if offset not in GAP]
     chunk = records.chunk(first, end, there, Partition("clicks", partition))
     values = [json.dumps({"x": offset} | ({} if offset == BAD else {"y": 1})).encode() for offset in there]
-    records.shard_of(folder, [replace(chunk, values=values)], form)
+    records.shard_of(place, [replace(chunk, values=values)], form)
 
 
 @pytest.mark.parametrize("form", ["parquet", "tfrecord"])
-def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(tmp_path: Path, form: Format) -> None:
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(
+    tmp_path: Path, kind: str, form: Format, request: pytest.FixtureRequest
+) -> None:
+    place: Place = tmp_path / "archive" if kind == "folder" else request.getfixturevalue("bucket")
     (tmp_path / "clicks.yaml").write_text(json.dumps(CONFIG))
     settings = load(tmp_path / "clicks.yaml", {}).settings
     for partition, first, end in ((0, 10, 40), (0, 40, 90), (1, 0, 15), (1, 15, 2000)):
-        archived(tmp_path / "archive", partition, first, end, form)
-    archived(tmp_path / "archive", 2, 5, 6, form)
-    source = from_archive(tmp_path / "archive", settings.kafka.topics)
+        archived(place, partition, first, end, form)
+    archived(place, 2, 5, 6, form)
+    source = from_archive(place, settings.kafka.topics)
     following = {Partition("clicks", 0): 90, Partition("clicks", 1): 2000, Partition("clicks", 2): 6}
     assert source.positions == following
     training, validation = split(source, 0.5)
