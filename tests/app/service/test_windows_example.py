@@ -1,12 +1,18 @@
 """The example of windows in the docs: a recurrent model that learns its sequences, and of which the proof holds."""
 
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from app.service.kept_sample import rows_of
 from app.service.model_setup import examine, make_learner, model_file, trace
-from app.settings import load
+from app.settings import Settings, load, to_decoder, to_row_schema
+from consumers.records import Chunk, Partition
+from pipelines.decode import Decoded, decode_chunk
+from pipelines.record_sample import sample_of
 from training.model.model_file import load as load_model
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
@@ -20,6 +26,29 @@ checkpoints: {path: ./checkpoints}
 """
 
 
+def payments(settings: Settings) -> Decoded:
+    """Return some payments, decoded."""
+    values = [
+        json.dumps({"card": f"card-{at % 7}", "amount": at * 1.5, "merchant": f"shop-{at % 5}", "is_fraud": at % 2})
+        for at in range(64)
+    ]
+    times = np.arange(64, dtype=np.int64)
+    chunk = Chunk(
+        partition=Partition("payments", 0),
+        incarnation=0,
+        start=0,
+        end=64,
+        offsets=times,
+        timestamps=times * 1000,
+        keys=[None] * 64,
+        values=[value.encode() for value in values],
+        headers=[()] * 64,
+        nbytes=sum(map(len, values)),
+        fetched_at=0.0,
+    )
+    return decode_chunk(chunk, to_decoder(settings.records))
+
+
 def test_the_example_of_windows_is_a_model_of_which_the_proof_holds(tmp_path: Path) -> None:
     page = _PAGE.read_text()
     sections = re.search(r"```yaml\n(records:.*?)```", page, re.DOTALL)
@@ -29,6 +58,10 @@ def test_the_example_of_windows_is_a_model_of_which_the_proof_holds(tmp_path: Pa
     (tmp_path / "model.py").write_text(code[1])
     (tmp_path / "millrace.yaml").write_text(_AROUND + sections[1])
     settings = load(tmp_path / "millrace.yaml", {}).settings
-    learner = make_learner(load_model(model_file(settings)), settings)
+    sample = sample_of(rows_of([payments(settings)], settings), 64)
+    assert sample is not None
+    assert sample.fits(to_row_schema(settings.windows, settings.records))
+    learner = make_learner(load_model(model_file(settings)), settings, (lambda: sample,))
+    assert learner.probes.sample is not None, "the proof is made on records"
     trace(learner, settings)
     assert [finding for finding in examine(learner) if finding.holds is False] == []
