@@ -16,7 +16,7 @@ from app.cli.render.lineage import as_row, described, headings, in_words, listed
 from app.cli.render.tables import print_table
 from app.cli.service_options import ServiceOptions
 from app.service.native_log import load_tensorflow
-from app.settings import Settings, to_row_schema
+from app.settings import Settings, to_balance, to_row_schema
 from app.settings.environment import require_tensorflow_backend
 from app.tools.service_client import saved
 from consumers.suggested_command import suggested_command
@@ -158,7 +158,7 @@ def weights(
     load_tensorflow()
     # These load TensorFlow, which the other verbs of the family do without.
     from app.service.kept_sample import RecordSamples  # noqa: PLC0415
-    from app.service.model_setup import balance_options, model_file  # noqa: PLC0415
+    from app.service.model_setup import model_file  # noqa: PLC0415
     from training.model import model_file as model_code  # noqa: PLC0415
     from training.model.class_balance import NAME as SHAPING  # noqa: PLC0415
     from training.model.class_balance import correct_last_layer  # noqa: PLC0415
@@ -168,7 +168,7 @@ def weights(
     checked_target(out)
     store = _store(settings)
     number = _chosen(store, which)
-    balance = balance_options(settings)
+    balance = to_balance(settings.balance, settings.records)
     state = store.load(number, only={PART, *(() if balance is None else (SHAPING,))})
     kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
     schema = to_row_schema(settings.windows, settings.records)

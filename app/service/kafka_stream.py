@@ -6,7 +6,7 @@ closed on the trainer's thread.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from pipelines.dataset import DatasetOptions, Deliveries
 from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from pipelines.row_order import RotationOptions
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.row_states import RowStates, ShapersInTurn
 from training.stream import StreamEnded, StreamStart, TopicsRecreated
 
 _BEHIND_S = 60.0
@@ -49,8 +49,8 @@ class StreamOptions:
     until: Mapping[Partition, int] | None
     max_records: int | None
     preprocess: Callable[..., Any] | None
-    windows: WindowStates | None = None
-    """What makes sequences of the records; None where they are learnt one by one."""
+    row_states: Sequence[RowStates] = ()
+    """What makes rows of the records; where there is nothing, each record is a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class StreamFactory:
         on_refused = posting(self._dead_letters, settings.name, stopped.is_set)
         pool = DecodePool(self._decoder, threads=options.threads, on_refused=unless_skipped(order.skips, on_refused))
         table = sorted(order.positions)
-        windows = options.windows
+        shapers = [states.open(order.incarnation, order.positions) for states in options.row_states]
         assembler = Assembler(
             self._schema,
             self._assembly(order),
@@ -191,7 +191,7 @@ class StreamFactory:
             order.incarnation,
             order.skips,
             order.target,
-            None if windows is None else windows.open(order.incarnation, order.positions).shape,
+            ShapersInTurn(shapers).shape if shapers else None,
         )
         feed = Feed(
             handoff,

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from app.settings import Settings, to_row_schema, to_schema
+from app.settings import Settings, to_balance, to_row_schema
 from consumers.errors import MillraceError
-from pipelines.shaping.class_weights import LABEL, BalanceOptions
 from training.errors import ModelError, gist
 from training.model.augment_proof import draws_by_seed
 from training.model.keras_options import without_effect
@@ -52,14 +51,6 @@ def build_learner(settings: Settings, samples: tuple[ReadSample, ...] = (), grou
     return learner
 
 
-def balance_options(settings: Settings) -> BalanceOptions | None:
-    """Return what the classes are to weigh; None where they count as they come."""
-    balance, labels = settings.balance, to_schema(settings.records).labels
-    # Where there is one label, the model is given it without its name.
-    by = LABEL if [balance.by] == [label.name for label in labels] else balance.by
-    return BalanceOptions(target=balance.target, by=by, half_life=balance.half_life) if balance.target else None
-
-
 def device_options(settings: Settings) -> DeviceOptions:
     """Return on which devices the settings have the model learn."""
     training = settings.training
@@ -83,7 +74,7 @@ def make_learner(
         samples=samples,
         passes=training.passes,
         augment=functions.augment,
-        balance=balance_options(settings),
+        balance=to_balance(settings.balance, settings.records),
     )
     with _model_at_fault("it does not run on the schema's rows"):
         return Learner(functions.build, functions.preprocess, options)

@@ -30,9 +30,10 @@ from app.service.phase_limits import phase_limits
 from app.service.process_tuning import tune
 from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
+from app.service.row_shaping import row_states
 from app.service.running import NotRunning, Running
 from app.service.source_view import NotConnected, SourceView
-from app.settings import Loaded, Settings, to_windows
+from app.settings import Loaded, Settings
 from app.settings.connection import kafka_history, kafka_options
 from consumers.dead_letters.letter import CountedOnly, DeadLetters
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
@@ -41,7 +42,6 @@ from consumers.failpoints import failpoint
 from consumers.kafka.positions import Until
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from pipelines.shaping.windows import WindowStates
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import Manifest, SaveRequest
@@ -96,8 +96,7 @@ class Service:
         self.phases = Phases(phase_limits(self.settings))
         self.meter = Meter(time.monotonic)
         self.ledger = Ledger()
-        layout = to_windows(self.settings.windows, self.settings.records)
-        self.windows = None if layout is None else WindowStates(layout)
+        self.row_states = row_states(self.settings)
         self.board = Board()
         self.events = Events()
         self.commands = Commands()
@@ -272,7 +271,7 @@ class Service:
                 clock=time.monotonic,
                 report_event=self.events.report,
                 recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
-                windows=self.windows,
+                row_states=self.row_states,
             ),
         )
         manifest = saving.begin_or_restore(partial(self._first_offsets, source), start_over=self.options.start_over)
@@ -330,7 +329,7 @@ class Service:
             until=None if self.options.until is None else source.resolve_until(self.options.until),
             max_records=self.options.max_records,
             preprocess=learner.preprocess,
-            windows=self.windows,
+            row_states=self.row_states,
         )
         return StreamFactory(source, dead_letters, options)
 

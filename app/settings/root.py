@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from app.settings.section import Section, SettingError
 from app.settings.sections.api import ApiSettings
 from app.settings.sections.archive import ArchiveSettings
-from app.settings.sections.balance import BalanceSettings
+from app.settings.sections.balance import BalanceSettings, to_balance
 from app.settings.sections.checkpoints import CheckpointSettings
 from app.settings.sections.kafka import KafkaSettings, derived_group
 from app.settings.sections.limits import LimitSettings
@@ -19,8 +19,9 @@ from app.settings.sections.records import RecordsSettings, to_schema
 from app.settings.sections.scale import ScaleSettings
 from app.settings.sections.stop import StopSettings
 from app.settings.sections.training import TrainingSettings
-from app.settings.sections.windows import WindowSettings, to_windows
+from app.settings.sections.windows import WindowSettings, to_row_schema, to_windows
 from consumers.errors import ConfigError
+from pipelines.shaping.resampling import class_field
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -80,6 +81,16 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _balance_fits(self) -> Self:
+        balance = to_balance(self.balance, self.records)
+        if balance is not None and balance.how == "resample":
+            try:
+                class_field(to_row_schema(self.windows, self.records), balance)
+            except ConfigError as error:
+                raise SettingError("balance", str(error).removeprefix("balance.")) from error
+        return self
+
+    @model_validator(mode="after")
     def _fits_a_group(self) -> Self:
         workers, training = self.scale.workers, self.training
         if workers == 1:
@@ -91,6 +102,8 @@ class Settings(Section):
             f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
             "windows work with one worker only": self.windows.length is not None,
+            "balance.how: resample works with one worker only; write weight": self.balance.how == "resample"
+            and self.balance.target,
         }
         for text, applies in problems.items():
             if applies:

@@ -20,7 +20,7 @@ from rig import report
 
 from pipelines.blocks import Rows
 from pipelines.schema import Field, Schema
-from pipelines.shaping.class_weights import BalanceOptions
+from pipelines.shaping.class_options import BalanceOptions
 from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 

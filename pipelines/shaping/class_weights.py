@@ -9,18 +9,13 @@ Pure functions in a graph; they own nothing.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import tensorflow as tf
 
 from consumers.errors import ConfigError
-
-LABEL = "label"
-_PRIOR = 10.0
-"""Records that count for the target's shares before any was seen. So the first weights are 1, and one record of a class
-that was not seen yet cannot have any weight."""
+from pipelines.shaping.class_options import LABEL, PRIOR, BalanceOptions, number_of
 
 
 class Output(StrEnum):
@@ -35,31 +30,15 @@ class Output(StrEnum):
     LOGITS = "logits"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceOptions:
-    """The shares that the classes are to have in what is learnt."""
-
-    target: Mapping[str, float]
-    """By class, as text; they add up to 1."""
-    by: str = LABEL
-    """The label, or the name of one of several, or of a feature."""
-    half_life: float = 100_000
-    """After so many records a record counts half as much for the shares that the stream has."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The classes, as text; numbers by size."""
-        return tuple(sorted(self.target, key=lambda one: (_number(one), one)))
-
-    def decay(self, records: Any) -> Any:
-        """Return by how much earlier counts shrink over so many records."""
-        return tf.exp(tf.cast(records, tf.float64) * (-math.log(2) / self.half_life))
+def decay(records: Any, options: BalanceOptions) -> Any:
+    """Return by how much earlier counts shrink over so many records."""
+    return tf.exp(tf.cast(records, tf.float64) * (-math.log(2) / options.half_life))
 
 
 def weights_of(counts: Any, options: BalanceOptions) -> Any:
     """Return the weight of each class by how often it was seen, […, classes]. Their mean over the stream is 1."""
     target = tf.constant([options.target[one] for one in options.classes], tf.float64)
-    shares = (counts + _PRIOR * target) / (tf.reduce_sum(counts, axis=-1, keepdims=True) + _PRIOR)
+    shares = (counts + PRIOR * target) / (tf.reduce_sum(counts, axis=-1, keepdims=True) + PRIOR)
     return tf.cast(target / shares, tf.float32)
 
 
@@ -73,7 +52,7 @@ def one_hot(features: Mapping[str, Any], labels: Any, options: BalanceOptions) -
     if column.shape.rank == 2 and column.shape[1] == 1:
         column = column[:, 0]
     if column.shape.rank == 2 and column.shape[1] == len(classes) and column.dtype != tf.string:
-        if [*map(_number, classes)] != [*range(len(classes))]:
+        if [*map(number_of, classes)] != [*range(len(classes))]:
             raise ConfigError(f"balance.target: the labels are one-hot: name the classes 0 to {len(classes) - 1}")
         return tf.cast(column, tf.float32)
     if column.shape.rank != 1:
@@ -82,9 +61,9 @@ def one_hot(features: Mapping[str, Any], labels: Any, options: BalanceOptions) -
         )
     if column.dtype == tf.string:
         return tf.cast(column[:, None] == tf.constant(classes)[None], tf.float32)
-    if bad := [one for one in classes if math.isinf(_number(one))]:
+    if bad := [one for one in classes if math.isinf(number_of(one))]:
         raise ConfigError(f"balance.target: {options.by} holds numbers, and {bad[0]!r} is none")
-    numbers = tf.constant([*map(_number, classes)], tf.float64)
+    numbers = tf.constant([*map(number_of, classes)], tf.float64)
     return tf.cast(tf.cast(column, tf.float64)[:, None] == numbers[None], tf.float32)
 
 
@@ -105,7 +84,7 @@ def corrected(predicted: Any, weights: Any, output: Output) -> Any:
 def correctable(classes: Sequence[str], columns: int | None) -> bool:
     """Return whether the classes are those of an output of so many columns: each class, or 0 and 1 of a single one."""
     wanted = 2 if columns == 1 else columns
-    return [*map(_number, classes)] == [*range(wanted or 0)]
+    return [*map(number_of, classes)] == [*range(wanted or 0)]
 
 
 def _column(features: Mapping[str, Any], labels: Any, by: str) -> Any:
@@ -118,10 +97,3 @@ def _column(features: Mapping[str, Any], labels: Any, by: str) -> Any:
         known = ", ".join(sorted(found)) or "nothing"
         raise ConfigError(f"balance.by: there is no {by!r} in what the model is given; there is {known}")
     return found[by]
-
-
-def _number(one: str) -> float:
-    try:
-        return float(one)
-    except ValueError:
-        return math.inf

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from consumers.records import Int64s
-
-GOLDEN, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""The constants of the mix, which the graph shares."""
+from pipelines.offset_mix import mix
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +30,3 @@ class Evidence:
         # Wrapping is intended: the graph wraps in the same way.
         with np.errstate(over="ignore"):
             return cls(len(array), int(array.sum(dtype=np.int64)), int(mix(array).sum(dtype=np.int64)))
-
-
-def mix(offsets: Int64s) -> Int64s:
-    """Compute the SplitMix64 of each offset."""
-    z = offsets.astype(np.uint64) + np.uint64(GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
-    return (z ^ (z >> np.uint64(31))).astype(np.int64)

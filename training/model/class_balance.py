@@ -12,8 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipelines.shaping.class_options import LABEL, BalanceOptions
 from pipelines.shaping.class_shares import ClassShares
-from pipelines.shaping.class_weights import LABEL, BalanceOptions, Output, correctable, corrected, one_hot, weights_of
+from pipelines.shaping.class_weights import Output, correctable, corrected, decay, one_hot, weights_of
 from training.checkpoints.parts import PartState
 from training.model.added_losses import AddedLosses
 from training.model.autograph import as_is
@@ -66,17 +67,19 @@ class ClassBalance:
         """Return the weight of each class, float32, as the counts stand."""
         return weights_of(self._counts(), self.options)
 
-    def plan(self, rows: tuple[Any, Any, Any], strategy: Any, *, live: Any) -> "BalancePlan":
-        """Return what the batches of a call are balanced by: features, labels and offsets [k, B, …]; in a graph.
+    def plan(self, rows: tuple[Any, Any, Any, Any], strategy: Any, *, live: Any) -> "BalancePlan":
+        """Return what the batches of a call are balanced by: features, labels, weights, offsets [k, B, …]; in a graph.
 
         Each batch is weighed by the counts of those before it. For all batches at once: batch by batch, the same would
         be some thirty small operations in each step. Where not `live`, all weights are 1.
         """
-        features, labels, offsets = rows
+        features, labels, weights, offsets = rows
         batches, size = tf.shape(offsets)[0], offsets.shape[1]
         x, y = tf.nest.map_structure(lambda one: tf.reshape(one, [-1, *one.shape[2:]]), (features, labels))
         classes = tf.reshape(one_hot(x, y, self.options), [batches, size, len(self.options.classes)])
-        seen = tf.linalg.matvec(classes, tf.cast(offsets >= 0, tf.float32), transpose_a=True)
+        # Where records are left out, those that are kept stand for them by their weight; absent rows have none.
+        counted = weights if self.options.how == "resample" else tf.cast(offsets >= 0, tf.float32)
+        seen = tf.linalg.matvec(classes, counted, transpose_a=True)
         here = len(strategy.extended.worker_devices)
         if strategy.num_replicas_in_sync > here:
             # Of all workers of a group; the replicas of one process have the same rows in hand.
@@ -89,8 +92,8 @@ class ClassBalance:
             batches, dtype=tf.float64
         )
         # What comes later is left out before its decay, which would be a growth.
-        decays = self.options.decay((before[:, None] - upto[None]) * earlier) * earlier
-        counts = self._counts() * self.options.decay(before)[:, None] + tf.linalg.matmul(decays, seen)
+        decays = decay((before[:, None] - upto[None]) * earlier, self.options) * earlier
+        counts = self._counts() * decay(before, self.options)[:, None] + tf.linalg.matmul(decays, seen)
         class_weights = weights_of(counts, self.options)
         class_weights = tf.where(live, class_weights, tf.ones_like(class_weights))
         factors = 1.0 + tf.linalg.matvec(classes, class_weights - 1.0)
@@ -100,8 +103,8 @@ class ClassBalance:
         """Count the rows of the batches that were applied; in a graph, outside of replicas."""
         counted = plan.seen * tf.cast(applied, tf.float64)[:, None]
         upto = tf.cumsum(tf.reduce_sum(counted, axis=1))
-        after = self._counts() * self.options.decay(upto[-1])
-        after += tf.reduce_sum(counted * self.options.decay(upto[-1] - upto)[:, None], axis=0)
+        after = self._counts() * decay(upto[-1], self.options)
+        after += tf.reduce_sum(counted * decay(upto[-1] - upto, self.options)[:, None], axis=0)
         for copy in copies(self.counts):
             copy.assign(after)
 

@@ -25,7 +25,7 @@ from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
 from pipelines.shaping.augment_function import Augment
 from pipelines.shaping.augmentation import Augmentation, folded
-from pipelines.shaping.class_weights import BalanceOptions
+from pipelines.shaping.class_options import BalanceOptions
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.autograph import as_is, converted
@@ -175,7 +175,7 @@ class TrainingCall:
         batches = tf.shape(weights)[0]
         plan: Any = None
         if self.balance is not None:
-            plan = self.balance.plan((features, labels, offsets), self.strategy, live=how[1] >= 0)
+            plan = self.balance.plan((features, labels, weights, offsets), self.strategy, live=how[1] >= 0)
 
         def learn(index: Any, finite: Any, losses: Any) -> Any:
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))

@@ -20,8 +20,8 @@ from pipelines.dataset import flat_preprocess
 from pipelines.schema import Schema
 from pipelines.shaping.augment_function import Augment
 from pipelines.shaping.augmentation import Augmentation
+from pipelines.shaping.class_options import BalanceOptions
 from pipelines.shaping.class_shares import ClassShares
-from pipelines.shaping.class_weights import BalanceOptions
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
 from training.model.autograph import converted

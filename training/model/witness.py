@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from consumers.errors import ConfigError
 from consumers.records import Partition
+from pipelines.offset_mix import GOLDEN, MIX_1, MIX_2
 from training.checkpoints.parts import PartState
-from training.ledger.offset_checksum import GOLDEN, MIX_1, MIX_2, Evidence
+from training.ledger.offset_checksum import Evidence
 from training.model.variables import assign, copies, read
 
 CAPACITY = 4096

@@ -8,12 +8,12 @@ Owns the state. Nothing is written. Runs on the caller's thread.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.records import Partition
 from pipelines.blocks import Delivery
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.row_states import RowStates
 from training.checkpoints.part_files import digests
 from training.checkpoints.parts import PartState
 from training.errors import RebuiltOtherwiseError, StepError
@@ -53,11 +53,11 @@ class Relearning:
         learner: Learner,
         live: LiveMetrics,
         options: HyperparameterOptions,
-        windows: WindowStates | None = None,
+        row_states: Sequence[RowStates] = (),
     ) -> None:
         self.ledger = Ledger()
         self._learner = learner
-        self._state = TrainerState(learner, self.ledger, live, options, windows)
+        self._state = TrainerState(learner, self.ledger, live, options, row_states)
         figures, phases = SaveFigures(self._state), Phases()
         phases.enter(Phase.RESTORING)
         self._learning = Learning(

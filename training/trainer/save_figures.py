@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
-from pipelines.shaping.windows import WindowFigures
+from pipelines.shaping.windows import WindowFigures, WindowStates
 from training.checkpoints.manifest import Manifest
 from training.history.journal_blocks import BlockRecorder
 from training.model.hyperparameters import Change
@@ -72,7 +72,8 @@ class SaveFigures:
     @property
     def windows(self) -> WindowFigures | None:
         """What is held of the keys of windows; None where records are learnt one by one."""
-        return None if self._state.windows is None else self._state.windows.figures()
+        found = (states for states in self._state.row_states if isinstance(states, WindowStates))
+        return next((states.figures() for states in found), None)
 
     def begun_anew(self, partition: Partition) -> None:
         """Note that the topic of a partition was created again: what is remembered of its records ends."""

@@ -15,7 +15,7 @@ from typing import Any
 from consumers.errors import MillraceError
 from consumers.failpoints import failpoint
 from consumers.records import Partition
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.row_states import RowStates
 from training.checkpoints.manifest import JournalEntry, Manifest, Measured, SaveReason, SaveRequest
 from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.parts import PartState
@@ -53,8 +53,8 @@ class SavingOptions:
     report_event: ReportEvent = ignore_event
     recorder: BlockRecorder | None = None
     """Collects the blocks for the journal; None keeps none."""
-    windows: WindowStates | None = None
-    """What is remembered where records become sequences; None where they do not."""
+    row_states: Sequence[RowStates] = ()
+    """What is remembered of the records by what makes rows of them."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Saving(SaveFigures):
         self._store, self._writer, self._options = store, writer, options
         self._ledger, self._live = ledger, live
         super().__init__(
-            TrainerState(learner, ledger, live, options.hyperparameters, options.windows), options.recorder
+            TrainerState(learner, ledger, live, options.hyperparameters, options.row_states), options.recorder
         )
         self._under_way: _UnderWay | None = None
         self._waiting: list[Save] = []

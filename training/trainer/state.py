@@ -4,13 +4,12 @@ Owns the parts. The state is copied only if the model's witness has counted the 
 only from a checkpoint that fits the model. Runs on the trainer's thread.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Turn
-from pipelines.shaping.windows import NAME as WINDOWS
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.row_states import RowStates
 from training.checkpoints.parts import Part, PartState
 from training.errors import CorruptError, StateNotFiniteError
 from training.ledger.ledger import Ledger
@@ -41,26 +40,29 @@ class Progress:
         self.turn = None if turn is None else Turn(Partition.parse(turn[0]), int(turn[1]))
 
 
-class WindowsPart:
-    """The part `windows`: what is remembered of each key at what is settled."""
+class RowStatesPart:
+    """What is remembered by what makes rows of the records, at what is settled."""
 
-    name = WINDOWS
+    def __init__(self, states: RowStates) -> None:
+        self._states = states
 
-    def __init__(self, windows: WindowStates) -> None:
-        self._windows = windows
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        return self._states.name
 
     def snapshot(self) -> PartState:
         """Copy it."""
-        arrays, facts = self._windows.saved()
+        arrays, facts = self._states.saved()
         return PartState(arrays=arrays, facts=facts)
 
     def restore(self, state: PartState) -> None:
         """Take it back; CorruptError changes nothing."""
         try:
-            self._windows.load(state.arrays, state.facts)
+            self._states.load(state.arrays, state.facts)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CorruptError(
-                f"the checkpoint's windows cannot be read: {type(error).__name__}; restore another checkpoint"
+                f"the checkpoint's {self.name} cannot be read: {type(error).__name__}; restore another checkpoint"
             ) from error
 
 
@@ -73,17 +75,16 @@ class TrainerState:
         ledger: Ledger,
         live: LiveMetrics,
         hyperparameters: HyperparameterOptions,
-        windows: WindowStates | None = None,
+        row_states: Sequence[RowStates] = (),
     ) -> None:
         self._learner, self._ledger = learner, ledger
         self.progress = Progress()
         self.hyperparameters = Hyperparameters(learner.model, hyperparameters)
         # Restored in this sequence: the hyperparameters correct variables of the optimizer, a part of the learner.
-        self._parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
-        self.windows = windows
-        """What is remembered of each key, where records become sequences."""
-        if windows is not None:
-            self._parts = (*self._parts, WindowsPart(windows))
+        parts: tuple[Part, ...] = (*learner.parts, self.hyperparameters, ledger, live, self.progress)
+        self.row_states = row_states
+        """What is remembered by what makes rows of the records."""
+        self._parts = (*parts, *map(RowStatesPart, row_states))
 
     def snapshot(self, whole: Mapping[str, PartState] | None = None) -> dict[str, PartState]:
         """Copy all parts for a checkpoint, those of `whole` as they are there. `release` the copies later.
@@ -99,13 +100,13 @@ class TrainerState:
         """Have what follows the ledger follow a block that it has settled."""
         self.progress.step += facts.batches
         self.progress.turn = facts.turn
-        if self.windows is not None:
-            self.windows.settle(facts)
+        for states in self.row_states:
+            states.settle(facts)
 
     def forget(self, partition: Partition) -> None:
         """Forget the records of a partition whose topic was created again."""
-        if self.windows is not None:
-            self.windows.forget(partition)
+        for states in self.row_states:
+            states.forget(partition)
 
     def check_finite(self) -> None:
         """Raise StateNotFiniteError if the model or an optimizer holds NaN or infinity."""
@@ -114,8 +115,9 @@ class TrainerState:
 
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
-        # A checkpoint from before the classes were balanced counts none, one from before there were windows has none.
-        state = {**UNKNOWN, SHAPING: PartState(), WINDOWS: PartState(), **loaded}
+        # A checkpoint from before something was shaped remembers nothing for it.
+        shaped = {SHAPING, *(states.name for states in self.row_states)}
+        state = {**UNKNOWN, **{name: PartState() for name in shaped}, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:
             raise CorruptError(f"checkpoint {number} lacks the parts {', '.join(missing)}; restore another one")

@@ -70,7 +70,10 @@ _RECORDS = (
         "schema is the cause.",
         "reason",
     ),
-    counter("records_skipped", "Records that were skipped by a command. Bad: it grows without such a command."),
+    counter(
+        "records_skipped",
+        "Records that were skipped by a command, or that `windows` or `balance` left out. Bad: it grows without these.",
+    ),
     counter(
         "records_truncated",
         "Records of which a list was cut to its bound, by feature; they also count as learnt or set aside. "

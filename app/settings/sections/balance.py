@@ -1,4 +1,4 @@
-"""`balance`: how much each class counts in what is learnt."""
+"""`balance`: how much each class counts in what is learnt. `to_balance` makes of it what shaping goes by."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from app.settings.section import Count, Section
+from app.settings.sections.records import RecordsSettings, to_schema
+from pipelines.shaping.class_options import LABEL, BalanceOptions
 
 
 def _by_class(value: Any) -> Any:
@@ -30,10 +32,11 @@ class BalanceSettings(Section):
         "their weight. Empty: classes count as often as they come.",
         examples=[{"0": 0.5, "1": 0.5}],
     )
-    how: Literal["weight"] = Field(
+    how: Literal["weight", "resample"] = Field(
         "weight",
         description="weight: every record is learnt, and its update is multiplied by the share that its class is to "
-        "have over the share that it has on the stream.",
+        "have over the share that it has on the stream. resample: of the classes that come too often records are left "
+        "out, which is faster, and those that are learnt all weigh about the same.",
     )
     half_life: Count = Field(
         100_000,
@@ -51,3 +54,12 @@ class BalanceSettings(Section):
                 f"{dict(target)} are no shares of at least two classes that add up to 1; write as {{0: 0.5, 1: 0.5}}"
             )
         return target
+
+
+def to_balance(balance: BalanceSettings, records: RecordsSettings) -> BalanceOptions | None:
+    """Return the shares that the classes are to have; None where they count as they come."""
+    if not balance.target:
+        return None
+    # Where there is one label, the model is given it without its name.
+    by = LABEL if [balance.by] == [label.name for label in to_schema(records).labels] else balance.by
+    return BalanceOptions(**{**dict(balance), "by": by})

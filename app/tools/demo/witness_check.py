@@ -14,8 +14,9 @@ from app.tools.prove.campaign import compared
 from app.tools.prove.checkpoint_reader import Shelf
 from consumers.errors import MillraceError
 from consumers.records import Partition
+from pipelines.offset_mix import mix
 from training.checkpoints.folder import Folder
-from training.ledger.offset_checksum import Evidence, mix
+from training.ledger.offset_checksum import Evidence
 
 _STRETCH = 500_000
 _WRAP = 2**64

@@ -134,7 +134,9 @@ def pretrain(
 
 
 def _require_single_records(settings: Settings) -> None:
-    """Raise ConfigError where records become sequences, which depend on their order; a pretraining shuffles."""
+    """Raise ConfigError where rows depend on the records before them; a pretraining shuffles."""
+    if settings.balance.how == "resample" and settings.balance.target:
+        raise ConfigError("balance.how: a pretraining leaves no records out; write weight, which needs no order")
     if settings.windows.length is not None:
         raise ConfigError(
             "windows: a pretraining learns single records; begin live, or learn the archive by kafka.start"

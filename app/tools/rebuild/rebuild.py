@@ -6,6 +6,7 @@ begin with, (5) each block of each segment, and at each checkpoint on the way th
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +17,15 @@ from app.service.kept_sample import RecordSamples
 from app.service.model_setup import build_learner, live_metrics_of
 from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
-from app.settings import Loaded, Settings, to_decoder, to_windows
+from app.service.row_shaping import row_states
+from app.settings import Loaded, Settings, to_decoder
 from app.tools.rebuild.plan import BlockStep, Origin, SegmentBegins, SegmentEnds, bypassed, steps_of
 from app.tools.rebuild.record_reader import RecordReader
 from consumers.errors import MillraceError
 from pipelines.blocks import Delivery
 from pipelines.dataset import DatasetOptions, Deliveries, PreprocessError
 from pipelines.recorded_feed import RecordedFeed, RecordedOptions
-from pipelines.shaping.windows import WindowStates
+from pipelines.shaping.row_states import RowStates, ShapersInTurn
 from training.checkpoints.folder import Folder
 from training.checkpoints.part_files import part_sources
 from training.checkpoints.store import CheckpointStore
@@ -89,10 +91,9 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
     try:
         reader.open()  # (2)
         learner = build_learner(settings, (RecordSamples(settings, folder).kept,))  # (3)
-        layout = to_windows(settings.windows, settings.records)
-        windows = None if layout is None else WindowStates(layout)
+        shaping = row_states(settings)
         live, options = live_metrics_of(learner, settings), hyperparameter_options(settings)
-        relearning = Relearning(learner, live, options, windows)
+        relearning = Relearning(learner, live, options, shaping)
         if origin.parts is None:  # (4)
             relearning.begin_anew(origin.positions)
         else:
@@ -100,7 +101,7 @@ def rebuild(loaded: Loaded, number: int | None, into: Path | None, report: Rebui
         run = _ChainRun(settings, store, chain, relearning, report)
         if chain.beginning is not None:
             run.compare(chain.beginning)
-        run.learn(learner, reader, origin, windows)  # (5)
+        run.learn(learner, reader, origin, shaping)  # (5)
         if into is not None:
             run.keep(into)
     finally:
@@ -129,12 +130,11 @@ class _ChainRun:
         self.records = 0
         self.settings: str | None = None
 
-    def learn(
-        self, learner: Learner, reader: RecordReader, origin: Origin, windows: WindowStates | None = None
-    ) -> None:
+    def learn(self, learner: Learner, reader: RecordReader, origin: Origin, shaping: Sequence[RowStates] = ()) -> None:
         """Learn every block, and compare the state with each checkpoint on the way."""
         training, schema = self._settings.training, learner.options.schema
-        shape = None if windows is None else windows.open(self._relearning.incarnation, origin.positions).shape
+        shapers = [states.open(self._relearning.incarnation, origin.positions) for states in shaping]
+        shape = ShapersInTurn(shapers).shape if shapers else None
         options = RecordedOptions(
             batch_size=training.batch_size, shuffle=training.shuffle, seed=training.seed, share=ROTATION_ROWS
         )

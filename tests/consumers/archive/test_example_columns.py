@@ -6,6 +6,7 @@ import io
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +100,8 @@ def test_anybodys_file_is_read_and_each_checksum_of_it_compared(tmp_path: Path) 
 
 
 def test_a_record_with_any_bit_changed_is_read_or_is_a_value_error() -> None:
-    raw = encode(ArchivedRecord(300, 1_700_000_000_000, b"key", None, (("a", b"x"), ("b", None))))
+    headers: list[tuple[str, Any]] = [("a", b"x"), ("b", None)]
+    raw = encode(ArchivedRecord(300, 1_700_000_000_000, b"key", None, headers))
     for bit in range(8 * len(raw)):
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << bit % 8

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.blocks import Rows
-from pipelines.shaping.class_weights import BalanceOptions
+from pipelines.shaping.class_options import BalanceOptions
 from tests.training.conftest import FEATURES, SCHEMA, block, mlp, state_of, with_feature
 from training.group.meeting import Group, meet
 from training.group.membership import Membership

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from consumers.errors import ConfigError
 from pipelines.blocks import Rows
-from pipelines.shaping.class_weights import BalanceOptions, Output, corrected
+from pipelines.shaping.class_options import BalanceOptions
+from pipelines.shaping.class_weights import Output, corrected
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of
 from training.model.class_balance import ClassBalance, correct_last_layer, output_of
 from training.model.compiled_call import batch_of
@@ -165,3 +166,21 @@ def test_the_output_is_corrected_only_where_its_loss_is_a_cross_entropy(loss: An
 def test_a_balance_that_does_not_fit_the_rows_is_refused(options: BalanceOptions, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         balanced(options).learn(rare(1))
+
+
+def test_rows_that_stand_for_those_left_out_weigh_about_one_and_tell_the_shares_of_the_stream() -> None:
+    learner = balanced(replace(HALVES, how="resample"))
+    balance = balance_of(learner)
+    # One of twelve is of class 1, and of class 0 one of eleven is kept: it stands for eleven.
+    kept = block(3, seed=1)
+    labels = (np.arange(3 * BATCH) % 2).astype(np.float32).reshape(3, BATCH)
+    weights = np.where(labels == 1, 1 / 6, 11 / 6).astype(np.float32)
+    rows = kept._replace(labels=tf.constant(labels), weights=tf.constant(weights))
+    for _ in range(60):
+        learner.learn(rows)
+    before, after = np.array([(shares[0], shares[2]) for shares in balance.shares().values()]).T
+    np.testing.assert_allclose(before, [11 / 12, 1 / 12], rtol=0.02)
+    np.testing.assert_allclose(after, [0.5, 0.5], atol=0.02)
+    everything = (rows.features, rows.labels, rows.weights, rows.offsets)
+    factors = balance.plan(everything, learner.call.strategy, live=tf.constant(1) > 0).factors
+    np.testing.assert_allclose(factors * weights, np.ones_like(weights), rtol=0.05)

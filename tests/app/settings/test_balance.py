@@ -1,0 +1,40 @@
+"""`balance`: how it can leave records out, and what it refuses."""
+
+import json
+from typing import Any
+
+import pytest
+
+from app.service.row_shaping import row_states
+from app.settings.errors import SettingsError
+
+RESAMPLED: dict[str, Any] = {"target": {"0": 0.9, "1": 0.1}, "how": "resample"}
+
+
+def variables(balance: dict[str, Any], **others: Any) -> dict[str, str]:
+    given = {"RECORDS__FEATURES": {"x": {"dtype": "float32", "shape": [3]}, "kind": "string"}, "BALANCE": balance}
+    return {f"MILLRACE_{name}": json.dumps(value) for name, value in {**given, **others}.items()}
+
+
+@pytest.mark.parametrize(
+    ("balance", "others", "text"),
+    [
+        ({"by": "knd"}, {}, "by: knd is neither a label nor a feature"),
+        ({"by": "x", "target": {"0": 0.5, "1": 0.5}}, {}, r"by: x has the shape \(3,\), and a class is one value"),
+        ({}, {"SCALE": {"workers": 2}}, "resample works with one worker only; write weight"),
+    ],
+)
+def test_records_cannot_be_left_out_by_what_is_no_class_or_by_several_workers(
+    load_text: Any, balance: dict[str, Any], others: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(SettingsError, match=text):
+        load_text(**variables(RESAMPLED | balance, **others))
+
+
+def test_sequences_come_before_what_is_left_out_and_nothing_is_by_weights_alone(load_text: Any) -> None:
+    windows = {"WINDOWS": {"length": 5, "by": "kind"}}
+    assert [states.name for states in row_states(load_text(**variables(RESAMPLED, **windows)).settings)] == [
+        "windows",
+        "resampling",
+    ]
+    assert row_states(load_text(**variables({**RESAMPLED, "how": "weight"})).settings) == ()
