@@ -134,7 +134,9 @@ class RecordedFeed:
         for partition, end in planned.ends.items():
             if end > planned.starts[partition]:
                 for chunk in self._records.read(partition, planned.starts[partition], end):
-                    assembler.add(decode_chunk(chunk, self._decoder))
+                    # What is read again is learnt by the incarnation of the plan, whichever read it.
+                    decoded = decode_chunk(chunk, self._decoder)
+                    assembler.add(replace(decoded, incarnation=planned.incarnation))
         block = assembler.take(0.0, flush=True)
         if block is None:
             raise DataLossError(f"{planned.name} covers no offset: the journal is not what was written")

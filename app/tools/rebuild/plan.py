@@ -22,8 +22,6 @@ from training.ledger.interventions import Interventions
 from training.ledger.ledger import NAME, Ledger
 from training.ledger.skips import Skip
 
-_INCARNATION = 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -84,6 +82,7 @@ def require_rebuildable(settings: Settings, into: Path | None) -> None:
 def steps_of(chain: Chain, origin: Origin) -> Iterator[Step]:
     """Yield the steps of a chain in order."""
     ledger = origin.ledger()
+    incarnation = ledger.begin_incarnation()
     table, at, turn = sorted(origin.positions), dict(origin.positions), origin.turn
     for segment in chain.segments():
         positions = positions_after(segment)
@@ -95,7 +94,7 @@ def steps_of(chain: Chain, origin: Origin) -> Iterator[Step]:
         for index, block in enumerate(blocks_of(segment), 1):
             ends = {partition: at[partition] + length for partition, length in zip(table, block.lengths, strict=True)}
             name = f"block {index} of checkpoint {segment.number}"
-            planned = _planned(name, block, at, ends, turn, ledger.skips)
+            planned = _planned(name, block, at, ends, turn, ledger.skips, incarnation)
             yield BlockStep(planned=planned, recorded=block)
             at, turn = ends, planned.turn_after
         if at != positions:
@@ -120,10 +119,11 @@ def _planned(
     ends: Mapping[Partition, int],
     turn: Turn | None,
     skips: tuple[Skip, ...],
+    incarnation: int,
 ) -> PlannedBlock:
     return PlannedBlock(
         name=name,
-        incarnation=_INCARNATION,
+        incarnation=incarnation,
         starts=starts,
         ends=ends,
         rows=block.rows,

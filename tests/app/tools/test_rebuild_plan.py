@@ -25,6 +25,7 @@ from training.history.journal import Segment
 from training.history.journal_blocks import BlockRecorder
 from training.history.journal_chain import Chain
 from training.ledger.interventions import Interventions
+from training.ledger.ledger import NAME, Ledger
 from training.ledger.skips import Skip
 
 pytestmark = pytest.mark.row(34)
@@ -210,3 +211,19 @@ def test_a_block_whose_records_are_gone_is_named_with_its_checkpoint() -> None:
     next(made)
     with pytest.raises(DataLossError, match=r"block 2 of checkpoint 1 had 4 rows, and 3 are made of clicks:0:4-7 now"):
         next(made)
+
+
+def test_blocks_behind_a_checkpoint_of_a_later_incarnation_are_settled() -> None:
+    clicks = Partition("clicks", 0)
+    ledger = Ledger()
+    ledger.join(clicks, 0)
+    ledger.raise_incarnation(4)
+    shape = Shape(batch=4, batches=1, shuffle=0, share=3)
+    origin = Origin(positions={clicks: 0}, parts={NAME: ledger.snapshot()})
+    log = Log({clicks: [ROW] * 8})
+    blocks = _run(log, shape, origin, {clicks: 8}, (), Random(1))
+    chain = _chain([_segment(1, blocks, {clicks: 8}, ())], len(blocks))
+    learning = origin.ledger()
+    learning.begin_incarnation()
+    assert all(learning.settle(block.facts) for block in _feed(log, shape, chain, origin, Random(1)))
+    assert learning.positions() == {clicks: 8}
