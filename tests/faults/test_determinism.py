@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.faults.campaigns.exactness import RESAMPLED, SHAPED, WINDOWED, compare
+from tests.faults.campaigns.exactness import EVERYTHING, SHAPED, compare
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(1)]
 KILLS = 3
 
 
-@pytest.mark.parametrize(
-    "shaped", [SHAPED, WINDOWED, RESAMPLED], ids=["balanced-and-augmented", "windows", "resampled"]
-)
+@pytest.mark.row(36)
+@pytest.mark.parametrize("shaped", [SHAPED, EVERYTHING], ids=["weights-and-noise", "windows-and-samples"])
 def test_shaped_learning_is_bit_identical_through_kills(
     broker: str,
     tmp_path: Path,

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.faults.campaigns.exactness import WINDOWED
+from tests.faults.campaigns.exactness import EVERYTHING
 from tests.faults.campaigns.rebuild import rebuild_some
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(34)]
 KILLS = 2
 
 
-@pytest.mark.parametrize("shaped", [{}, WINDOWED], ids=["records", "windows"])
+@pytest.mark.parametrize("shaped", [{}, EVERYTHING], ids=["records", "shaped"])
 def test_checkpoints_of_a_run_with_kills_a_rewind_and_a_skip_are_rebuilt_to_the_bit(
     broker: str,
     tmp_path: Path,

@@ -38,6 +38,7 @@ KEPT: dict[str, Any] = {
     "archive": {"kills": 50, "missing": 0, "twice": 0, "changed": 0, "damaged": 0, "left_over": 0, "kept": True},
     "handover": {"kills": 10, "max_weight_difference": 0.0, "kept": True},
     "rebuild": {"kills": 9, "max_weight_difference": 0.0, "kept": True},
+    "shaped": {"kills": 20, "lost": 0, "learnt_twice": 0, "max_weight_difference": 0.0, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -77,6 +78,9 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "archive_twice": 0,
         "handover_max_difference": 0.0,
         "rebuild_max_difference": 0.0,
+        "shaping_lost": 0,
+        "shaping_learnt_twice": 0,
+        "shaping_max_weight_difference": 0.0,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,
@@ -118,6 +122,8 @@ def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
         ("archive", "changed"),
         ("handover", "max_weight_difference"),
         ("rebuild", "max_weight_difference"),
+        ("shaped", "lost"),
+        ("shaped", "max_weight_difference"),
         ("mutations", "corrupt_accepted"),
         ("mutations", "valid_rejected"),
     ],

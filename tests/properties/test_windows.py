@@ -199,7 +199,7 @@ def at_once(logs: dict[Partition, Log], positions: dict[Partition, int], layout:
     return written(whole)[1:]
 
 
-@pytest.mark.row(1)
+@pytest.mark.row(36)
 @tried(25)
 @given(seed=st.integers(0, 2**32))
 @pytest.mark.parametrize(("by", "kind"), [("user", "int64"), ("user", "string"), (None, "int64")])

@@ -41,7 +41,7 @@ from tests.faults.matrix.verdict import Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild")
+_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "shaped")
 """What tests hand over by `record_property`, each under its name."""
 _OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
@@ -63,13 +63,24 @@ class Form:
     """Kills of a run that hands over from archive to Kafka."""
     rebuild: int = 0
     """Kills of a run of which checkpoints are rebuilt."""
+    shaped: int = 0
+    """Kills of a run whose rows depend on the records before them."""
     soak_minutes: float = 0.0
 
 
 SHORT = Form(name="short")
-USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10, archive=10, handover=3, rebuild=3)
+USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10, archive=10, handover=3, rebuild=3, shaped=3)
 FULL = Form(
-    name="full", kills=200, deterministic=20, terms=50, group=60, archive=50, handover=10, rebuild=9, soak_minutes=30
+    name="full",
+    kills=200,
+    deterministic=20,
+    terms=50,
+    group=60,
+    archive=50,
+    handover=10,
+    rebuild=9,
+    shaped=20,
+    soak_minutes=30,
 )
 _FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
 
@@ -142,7 +153,11 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
     def rebuilt() -> dict[str, Any]:
         return rebuild.rebuild_some(bootstrap, there / "rebuild", kills=form.rebuild, seed=seed).summary()
 
-    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt)
+    def shaped() -> dict[str, Any]:
+        everything = exactness.EVERYTHING
+        return exactness.compare(bootstrap, there / "shaped", kills=form.shaped, seed=seed, shaped=everything).summary()
+
+    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt, shaped)
     return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, campaigns, strict=True)}
 
 

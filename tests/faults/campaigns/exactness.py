@@ -33,9 +33,7 @@ SHAPED: Mapping[str, Mapping[str, Any]] = {
     "balance": {"target": {"0": 0.3, "1": 0.7}, "half_life": 500},
 }
 """Everything that makes what is learnt another thing than what came."""
-RESAMPLED: Mapping[str, Mapping[str, Any]] = {"balance": {**SHAPED["balance"], "how": "resample"}}
-"""Records of the class that is to come less often are left out."""
-WINDOWED: Mapping[str, Mapping[str, Any]] = {
+EVERYTHING: Mapping[str, Mapping[str, Any]] = {
     "records": {"features": {**FEATURES, "user": "int64"}},
     "model": {"build": f"{Path(windowed_model.__file__)}:build_model"},
     "windows": {
@@ -46,8 +44,10 @@ WINDOWED: Mapping[str, Mapping[str, Any]] = {
         "gaps": "gaps",
         "max_bytes": "5kB",
     },
+    "balance": {**SHAPED["balance"], "how": "resample"},
 }
-"""Sequences, with room for fewer keys than there are."""
+"""Rows that depend on the records before them: sequences, with room for fewer keys than there are, of which some of the
+class that is to come less often are left out; and noise."""
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS = 9
@@ -69,6 +69,9 @@ class Figures:
     steps: int = 0
     same_evidence: bool = False
     """Both have seen every valid offset once."""
+    lost: int = 0
+    """Offsets that were neither learnt nor accounted for otherwise."""
+    learnt_twice: int = 0
     seconds: float = 0.0
 
     @property
@@ -120,13 +123,16 @@ def compare_ends(figures: Figures, topic: Topic, whole: Project, other: Project)
     figures.records, figures.steps = topic.records, one.manifest.step
     figures.same_evidence = one.seen == two.seen and one.manifest.step == two.manifest.step
     for number, verdicts in enumerate(topic.verdicts):
-        account, seen = one.ledger[number], one.seen[number]
+        account, seen, due = one.ledger[number], one.seen[number], topic.evidence(number).count
         figures.same_evidence &= account == two.ledger[number]
         if account.skipped:  # bad records too are left out, so only the account tells how many good ones are learnt
-            accounted = account.balanced and account.position == len(verdicts)
-            figures.same_evidence &= accounted and set(account.skipped) == {"balance"} and seen.count == account.learnt
+            due = account.learnt
+            figures.same_evidence &= account.balanced and account.position == len(verdicts)
+            figures.same_evidence &= set(account.skipped) == {"balance"} and seen.count == due
         else:
             figures.same_evidence &= seen == topic.evidence(number)
+        figures.lost += max(0, due - seen.count)
+        figures.learnt_twice += max(0, seen.count - due)
     figures.max_weight_difference = difference(one, two)
 
 

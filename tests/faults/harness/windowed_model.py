@@ -3,7 +3,9 @@
 import keras
 
 from tests.faults.harness.model import WIDTH, Counting, Ids
+from tests.faults.harness.shaped_model import augment
 
+__all__ = ["LENGTH", "augment", "build_model"]
 LENGTH = 6
 
 

@@ -35,4 +35,5 @@ ROWS: Mapping[int, str] = {
     33: "offsets that Kafka has removed and the archive has",
     34: "a checkpoint made again of its records, after kills, a rewind and a skip",
     35: "a pretraining killed, or worse in its last epochs",
+    36: "killed where rows depend on the records before them",
 }

@@ -45,6 +45,7 @@ class Evidence:
     archive: Told = field(default_factory=dict)
     handover: Told = field(default_factory=dict)
     rebuild: Told = field(default_factory=dict)
+    shaped: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -80,6 +81,9 @@ class Evidence:
             "archive_twice": self.archive.get("twice"),
             "handover_max_difference": self.handover.get("max_weight_difference"),
             "rebuild_max_difference": self.rebuild.get("max_weight_difference"),
+            "shaping_lost": self.shaped.get("lost"),
+            "shaping_learnt_twice": self.shaped.get("learnt_twice"),
+            "shaping_max_weight_difference": self.shaped.get("max_weight_difference"),
             "rows_passed": outcomes.count("passed"),
             "rows_skipped": outcomes.count("skipped"),
             "rto_p50_s": self.kills.get("rto_s", NONE).get("p50"),
@@ -99,11 +103,12 @@ class Evidence:
             "archive": (self.archive, ("missing", "twice", "changed", "damaged", "left_over")),
             "handover": (self.handover, ("max_weight_difference",)),
             "rebuild": (self.rebuild, ("max_weight_difference",)),
+            "shaped": (self.shaped, ("lost", "learnt_twice", "max_weight_difference")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():
             yield from (f"{name}: {key} is {told[key]}, and must be 0" for key in keys if told.get(key))
-        for name in ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "soak"):
+        for name in ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "shaped", "soak"):
             told = getattr(self, name)
             if told.get("kept") is False:
                 yield f"{name}: it did not keep what is promised: {told.get('broken', 'see its figures')}"
