@@ -88,7 +88,10 @@ def _learnt(learner: Learner) -> dict[str, Any]:
     return {**found, "last": [np.array(read(v).numpy()) for v in variables], "seen": learner.witness.testimonies()}
 
 
-@pytest.mark.parametrize(("build", "replicas"), [(mlp, 1), (of_everything, 2), (with_two_optimizers, 1)])
+@pytest.mark.parametrize(
+    ("build", "replicas"),
+    [(mlp, 1), pytest.param(of_everything, 2, marks=pytest.mark.slow), (with_two_optimizers, 1)],
+)
 def test_a_learner_lent_again_has_and_learns_the_bits_of_a_fresh_one(build: Callable[[], Any], replicas: int) -> None:
     options = options_of(replicas=replicas)
     pool, known = LearnerPool(), _variables()

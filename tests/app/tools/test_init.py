@@ -194,7 +194,9 @@ def assert_the_model_starts(settings: Settings) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("label", "task"), TASKS)
+@pytest.mark.parametrize(
+    ("label", "task"), [TASKS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in TASKS[1:])]
+)
 def test_a_draft_decodes_its_records_and_its_model_starts(label: str, task: Task, tmp_path: Path) -> None:
     assert_the_model_starts(draft_of([json.dumps(row).encode() for row in ROWS], label, task, tmp_path))
 
