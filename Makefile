@@ -144,7 +144,7 @@ clean: ## Remove what the recipes made, .venv included
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: bench bench-quick bench-soak bench-page bench-peers bench-streams bench-report lock-peers
-bench: $(READY) ## Speed against the frozen references, as ratios in build/bench.json (within 20 minutes)
+bench: $(READY) ## Speed against the frozen references, as ratios in build/bench.json
 	$(BIN)/python bench/run.py
 	$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py)
 

@@ -37,9 +37,9 @@ class Lengths:
     archive_rounds: int = 7
     group_s: int = 10
     group_restarts: int = 3
-    pretrain_rows: int = 393_216
+    pretrain_rows: int = 196_608
     pretrain_light_rows: int = 1_048_576
-    pretrain_rounds: int = 5
+    pretrain_rounds: int = 3
     data_service_rows: int = 65_536
     data_service_rounds: int = 5
     at_once: int = 1

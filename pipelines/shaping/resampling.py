@@ -5,6 +5,7 @@ generator's thread; all else is for the trainer's.
 """
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -81,13 +82,13 @@ class ResampleStates:
                 str(partition): {"position": one.position, **one.state.facts()}
                 for partition, one in sorted(states.items())
             }
-        return {}, {"classes": list(self._options.classes), "partitions": partitions}
+        return {}, {**self._counted(), "partitions": partitions}
 
     def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
-        """Take over what `saved` has returned; where the classes are others, or none were counted, begin anew."""
+        """Take over what `saved` has returned; where other classes were counted, or none, begin anew."""
         del arrays
         states = dict[Partition, tuple[int, ClassSampler]]()
-        if facts and tuple(facts["classes"]) == self._options.classes:
+        if facts and {name: facts[name] for name in self._counted()} == self._counted():
             for text, about in facts["partitions"].items():
                 state = ClassSampler(self._options)
                 state.fill(about)
@@ -97,6 +98,10 @@ class ResampleStates:
                 "balance: the checkpoint counts %s classes, so counting begins anew", "other" if facts else "no"
             )
         self._followed.replace(states)
+
+    def _counted(self) -> dict[str, Any]:
+        """Return what the counts are of; those of anything else say nothing."""
+        return {"field": self._column.name, "classes": list(self._options.classes)}
 
 
 def class_places(column: Column, options: BalanceOptions) -> npt.NDArray[np.int64]:
@@ -115,7 +120,7 @@ def class_places(column: Column, options: BalanceOptions) -> npt.NDArray[np.int6
 def class_field(schema: Schema, options: BalanceOptions) -> tuple[Field, bool]:
     """Return the field that holds the class, and whether it is a label.
 
-    Raise ConfigError where the schema has no such field, or it is not one value a record.
+    Raise ConfigError where there is no such field, it is not one value a record, or it cannot have such values.
     """
     labels = {field.name: field for field in schema.labels}
     if options.by == LABEL and len(labels) == 1:
@@ -129,4 +134,7 @@ def class_field(schema: Schema, options: BalanceOptions) -> tuple[Field, bool]:
         field = found
     if field.shape not in {(), (1,), (len(options.classes),)}:
         raise ConfigError(f"balance.by: {options.by} has the shape {field.shape}, and a class is one value a record")
+    unlike = [one for one in options.classes if math.isinf(number_of(one))]
+    if field.dtype != "string" and unlike:
+        raise ConfigError(f"balance.target: {field.name} holds numbers, and {unlike[0]!r} is none")
     return field, field in schema.labels

@@ -123,7 +123,7 @@ def test_a_skipped_range_is_counted_under_its_order_and_cannot_be_learnt(ledger:
     assert ledger.history_balanced()
 
 
-def test_what_shaping_leaves_out_is_skipped_without_an_order_but_never_instead_of_one(ledger: Ledger) -> None:
+def test_what_shaping_leaves_out_needs_no_order_and_stands_for_none(ledger: Ledger) -> None:
     ledger.skip(skip(105, 108))
     with pytest.raises(DataLossError, match="holds records that an order has cut out"):
         ledger.settle(block(span(P, 100, 110, skipped={"windows": 3})))

@@ -168,7 +168,7 @@ def test_a_balance_that_does_not_fit_the_rows_is_refused(options: BalanceOptions
         balanced(options).learn(rare(1))
 
 
-def test_rows_that_stand_for_those_left_out_weigh_about_one_and_tell_the_shares_of_the_stream() -> None:
+def test_rows_that_stand_for_others_weigh_one_and_tell_the_streams_shares() -> None:
     learner = balanced(replace(HALVES, how="resample"))
     balance = balance_of(learner)
     # One of twelve is of class 1, and of class 0 one of eleven is kept: it stands for eleven.
