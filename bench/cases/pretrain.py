@@ -214,10 +214,10 @@ def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
 def main() -> None:
     """Read the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=393_216, help="for the model that is the limit")
+    parser.add_argument("--rows", type=int, default=196_608, help="for the model that is the limit")
     parser.add_argument("--light-rows", type=int, default=1_048_576, help="for the input that is the limit")
     parser.add_argument("--naive-rows", type=int, default=65_536)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     keras.utils.set_random_seed(1)
     STATE.mkdir(parents=True, exist_ok=True)
