@@ -57,6 +57,12 @@ MEANINGS: Mapping[str, Meaning] = {
     "windows_of_plain": Meaning(
         "sequences of the last 20 records of each key: share of the plain rate, from bytes to a learnt block", "≥ 0.7"
     ),
+    "reservoir_of_plain": Meaning(
+        "a reservoir with a share of 20 %: share of the plain rate, from bytes to a learnt block", "≥ 0.7"
+    ),
+    "reservoir_first_class_kept": Meaning(
+        "five classes one after another, with it: lowest accuracy on the first over its peak", "≥ 0.9"
+    ),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
     "pretrain_parquet_of_memory": Meaning(

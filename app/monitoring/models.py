@@ -178,6 +178,17 @@ class WindowsView(Shape):
     """How often a key has made room for another, by why."""
 
 
+class ReservoirView(Shape):
+    """What is remembered of what was learnt."""
+
+    rows: int
+    size: int
+    seen: int
+    """Records that they are a uniform sample of."""
+    age: int
+    """How many records were learnt since half of them were."""
+
+
 class TrainingView(Shape):
     """The trainer."""
 
@@ -192,6 +203,8 @@ class TrainingView(Shape):
     """With `balance`: each class before and after."""
     windows: WindowsView | None = None
     """With `windows`: what is held of the keys, at what is settled."""
+    reservoir: ReservoirView | None = None
+    """With `reservoir`: what is remembered."""
 
 
 class CheckpointView(Shape):

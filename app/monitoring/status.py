@@ -18,6 +18,7 @@ from app.monitoring.models import (
     LiveView,
     ModelView,
     RecordsView,
+    ReservoirView,
     Status,
     StreamView,
     ThroughputAnswer,
@@ -33,6 +34,7 @@ from app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict
 from app.settings.units import format_duration
 from pipelines.offset_counts import OffsetCounts
 from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.reservoir_figures import ReservoirFigures
 from pipelines.shaping.windows import WindowFigures
 from training.telemetry.live_metrics import LiveSnapshot
 
@@ -174,11 +176,16 @@ def _training(snapshot: Snapshot) -> TrainingView | None:
         hyperparameters_changed=posting.changes or None,
         classes={name: _class(shares) for name, shares in posting.classes.items()} or None,
         windows=None if (held := posting.windows) is None else _windows(held),
+        reservoir=None if (kept := posting.reservoir) is None else _reservoir(kept),
     )
 
 
 def _windows(held: WindowFigures) -> WindowsView:
     return WindowsView(keys=held.keys, bytes=held.nbytes, evicted=held.evicted)
+
+
+def _reservoir(kept: ReservoirFigures) -> ReservoirView:
+    return ReservoirView(rows=kept.rows, size=kept.size, seen=kept.seen, age=kept.age)
 
 
 def _class(shares: ClassShares) -> ClassView:

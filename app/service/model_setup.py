@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from app.settings import Settings, to_balance, to_row_schema
+from app.settings import Settings, to_balance, to_reservoir, to_row_schema
 from consumers.errors import MillraceError
 from training.errors import ModelError, gist
 from training.model.augment_proof import draws_by_seed
@@ -75,6 +75,7 @@ def make_learner(
         passes=training.passes,
         augment=functions.augment,
         balance=to_balance(settings.balance, settings.records),
+        reservoir=to_reservoir(settings.reservoir),
     )
     with _model_at_fault("it does not run on the schema's rows"):
         return Learner(functions.build, functions.preprocess, options)

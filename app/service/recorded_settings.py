@@ -36,15 +36,24 @@ def hyperparameter_options(settings: Settings) -> HyperparameterOptions:
 
 
 def _that_matter(settings: Settings) -> dict[str, Any]:
-    values = masked(settings.model_dump(mode="json", include={"training", "model", "records", "balance", "windows"}))
+    shaping = {
+        "balance": settings.balance.target,
+        "windows": settings.windows.length,
+        "reservoir": settings.reservoir.size,
+    }
+    values = masked(settings.model_dump(mode="json", include={"training", "model", "records", *shaping}))
     training, model, records = values["training"], values["model"], values["records"]
     return {
         **{f"training.{name}": training[name] for name in _TRAINING},
         **{f"model.{name}": model[name] for name in _MODEL},
         **{f"model.args.{name}": value for name, value in model["args"].items()},
         "model.sha256": hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()[:12],
-        **({f"balance.{name}": value for name, value in values["balance"].items()} if settings.balance.target else {}),
-        **({f"windows.{name}": value for name, value in values["windows"].items()} if settings.windows.length else {}),
+        **{
+            f"{section}.{name}": value
+            for section, used in shaping.items()
+            if used
+            for name, value in values[section].items()
+        },
         **{f"records.{name}": records[name] for name in _RECORDS},
         "records.label": _label(settings, records["label"]),
         **{f"records.features.{name}": _field(value) for name, value in records["features"].items()},

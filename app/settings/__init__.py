@@ -4,6 +4,7 @@ from app.settings.loading import Loaded, load, load_kafka
 from app.settings.root import Settings
 from app.settings.sections.balance import to_balance
 from app.settings.sections.records import to_decoder, to_layout, to_schema
+from app.settings.sections.reservoir import to_reservoir
 from app.settings.sections.windows import to_row_schema, to_windows
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "to_balance",
     "to_decoder",
     "to_layout",
+    "to_reservoir",
     "to_row_schema",
     "to_schema",
     "to_windows",

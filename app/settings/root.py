@@ -16,6 +16,7 @@ from app.settings.sections.logs import LogSettings
 from app.settings.sections.memory import MemorySettings
 from app.settings.sections.model import ModelSettings
 from app.settings.sections.records import RecordsSettings, to_schema
+from app.settings.sections.reservoir import ReservoirSettings
 from app.settings.sections.scale import ScaleSettings
 from app.settings.sections.stop import StopSettings
 from app.settings.sections.training import TrainingSettings
@@ -49,6 +50,9 @@ class Settings(Section):
     training: TrainingSettings = Field(TrainingSettings(), description="How it learns.")
     balance: BalanceSettings = Field(BalanceSettings(), description="How much each class counts in what is learnt.")
     windows: WindowSettings = Field(WindowSettings(), description="Records as sequences of the last ones of their key.")
+    reservoir: ReservoirSettings = Field(
+        ReservoirSettings(), description="A memory of what was learnt, some of which is learnt again beside each batch."
+    )
     scale: ScaleSettings = Field(ScaleSettings(), description="How many processes learn it together.")
     memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
     checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")
@@ -101,6 +105,7 @@ class Settings(Section):
             "training.deterministic works with one worker only": training.deterministic,
             f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
+            "a reservoir works with one worker only": self.reservoir.size is not None,
             "windows work with one worker only": self.windows.length is not None,
             "balance.how: resample works with one worker only; write weight": self.balance.how == "resample"
             and self.balance.target,

@@ -31,6 +31,7 @@ SIZES: Mapping[str, Decimal] = {
     "TiB": Decimal(2**40),
 }
 _QUANTITY = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*(?P<unit>[A-Za-z%]*)\s*", re.ASCII)
+_PERCENT = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*%\s*", re.ASCII)
 _EXACT = Context(prec=100)
 """Enough for the longest number that the pattern lets in, times the largest unit."""
 
@@ -51,6 +52,12 @@ def parse_size(text: object) -> int:
     if size != size.to_integral_value():
         raise ValueError(f"{text!r} is not a whole number of bytes; write a size such as 256MiB")
     return int(size)
+
+
+def parse_share(value: object) -> object:
+    """Read a share that is written as percent as the number that it stands for; leave anything else as it is."""
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    return value if match is None else float(Decimal(match["number"]) / 100)
 
 
 def format_size(size: int) -> str:
@@ -102,3 +109,9 @@ Size = Annotated[
     WithJsonSchema(_unit_type("size", SIZES, "256MiB")),
 ]
 """Bytes, written as `256MiB`."""
+Share = Annotated[
+    float,
+    BeforeValidator(parse_share),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}]}),
+]
+"""A share, written as `0.2` or `20 %`."""

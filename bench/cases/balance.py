@@ -92,7 +92,7 @@ def predicted(learner: Learner, rows: Stream, batch: int) -> npt.NDArray[np.floa
     """Learn the stream block by block; return what was predicted for each row before its block was learnt."""
     import tensorflow as tf
 
-    balance = learner.call.balance
+    balance = learner.call.shaping.balance
     infer = tf.function(lambda rows: learner.model(rows, training=False))
     found = list[Any]()
     for first in range(0, len(rows.x) - STEPS * batch + 1, STEPS * batch):

@@ -32,6 +32,7 @@ class Lengths:
     looks: int = 60
     balance_rows: int = 2_000_000
     windows_rounds: int = 5
+    reservoir_rows: int = 131_072
     memory_s: int = 90
     starts: int = 3
     archive_rounds: int = 7
@@ -63,6 +64,7 @@ QUICK = Lengths(
     looks=10,
     balance_rows=16_384,
     windows_rounds=1,
+    reservoir_rows=16_384,
     memory_s=6,
     starts=1,
     archive_rounds=2,
@@ -168,6 +170,12 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "windows.py",
             {"rounds": lengths.windows_rounds},
             {"windows_of_plain": "windows_of_plain"},
+        ),
+        ServiceCase(
+            "reservoir",
+            "reservoir.py",
+            {"rounds": lengths.windows_rounds, "rows": lengths.reservoir_rows},
+            {name: name for name in ("reservoir_of_plain", "reservoir_first_class_kept")},
         ),
         ServiceCase(
             "off-cpu-step",

@@ -5,7 +5,6 @@ generator's thread; all else is for the trainer's. What is remembered, and so it
 """
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -20,6 +19,7 @@ from pipelines.schema import Column
 from pipelines.shaping.followed_states import FollowedStates, Leading, Taken
 from pipelines.shaping.key_slots import Key
 from pipelines.shaping.key_windows import KEYS, KeyWindows, Windows
+from pipelines.shaping.text_columns import packed, unpacked
 from pipelines.shaping.window_columns import GapColumn, WindowColumn
 from pipelines.shaping.window_layout import TIMES, WindowLayout, of_feature, of_label
 
@@ -93,10 +93,10 @@ class WindowStates:
             for partition, one in sorted(states.items()):
                 keys, seen, columns = one.state.held()
                 partitions[str(partition)] = {"position": one.position, "evicted": one.state.evicted}
-                arrays |= _named(partition, _COUNTS, seen)
-                arrays |= _named(partition, KEYS, _key_column(keys, self.layout))
+                arrays |= packed(f"{partition}/{_COUNTS}", seen)
+                arrays |= packed(f"{partition}/{KEYS}", _key_column(keys, self.layout))
                 for name, column in columns.items():
-                    arrays |= _named(partition, name, column)
+                    arrays |= packed(f"{partition}/{name}", column)
         return arrays, {"layout": self.layout.facts(), "partitions": partitions}
 
     def load(self, arrays: Mapping[str, Column], facts: Mapping[str, Any]) -> None:
@@ -106,9 +106,9 @@ class WindowStates:
             for text, about in facts["partitions"].items():
                 partition, state = Partition.parse(text), KeyWindows(self.layout)
                 state.evicted = int(about["evicted"])
-                columns = {one.name: _column(arrays, partition, one.name, one.shape) for one in self.layout.held}
-                keys: list[Key] = _column(arrays, partition, KEYS, ()).tolist()
-                state.fill(keys, _column(arrays, partition, _COUNTS, ()).astype(np.int64), columns)
+                columns = {one.name: unpacked(arrays, f"{partition}/{one.name}", one.shape) for one in self.layout.held}
+                keys: list[Key] = unpacked(arrays, f"{partition}/{KEYS}", ()).tolist()
+                state.fill(keys, unpacked(arrays, f"{partition}/{_COUNTS}", ()).astype(np.int64), columns)
                 states[partition] = (int(about["position"]), state)
         else:
             log.warning(
@@ -220,24 +220,3 @@ def _key_column(keys: Any, layout: WindowLayout) -> Column:
     texts = np.empty(len(keys), object)
     texts[:] = keys
     return texts
-
-
-def _named(partition: Partition, name: str, column: Column) -> dict[str, Column]:
-    """Return a column as arrays of numbers; texts as their bytes and their lengths."""
-    at = f"{partition}/{name}"
-    if column.dtype != object:
-        return {at: column}
-    texts: list[bytes] = column.ravel().tolist()
-    lengths = np.fromiter(map(len, texts), np.int32, len(texts))
-    return {f"{at}.bytes": np.frombuffer(b"".join(texts), np.uint8), f"{at}.lengths": lengths}
-
-
-def _column(arrays: Mapping[str, Column], partition: Partition, name: str, shape: tuple[int, ...]) -> Column:
-    at = f"{partition}/{name}"
-    if at in arrays:
-        return arrays[at]
-    lengths = arrays[f"{at}.lengths"].astype(np.int64)
-    whole, ends = arrays[f"{at}.bytes"].tobytes(), np.cumsum(lengths).tolist()
-    texts = np.empty(len(lengths), object)
-    texts[:] = [whole[end - size : end] for end, size in zip(ends, lengths.tolist(), strict=True)]
-    return texts.reshape(len(lengths) // math.prod(shape), *shape)

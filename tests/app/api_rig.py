@@ -35,6 +35,7 @@ from pipelines.decoders.raw import RawDecoder
 from pipelines.feed import Feed, FeedOptions
 from pipelines.schema import Field, Schema
 from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.reservoir_figures import ReservoirFigures
 from pipelines.shaping.windows import WindowFigures
 from tests.app.checkpoint_history import MEASURED, rewind
 from training.checkpoints import CheckpointStore, Folder, FolderLease, Manifest, PartState, SaveReason, SaveRequest
@@ -244,6 +245,7 @@ class Rig:
             learnt_to_ms=self.learnt_to_ms,
             classes={"0": ClassShares(0.9, 0.55, 0.5), "1": ClassShares(0.1, 5.0, 0.5)},
             windows=WindowFigures(keys=812, nbytes=409_248, evicted={"full": 3}),
+            reservoir=ReservoirFigures(rows=1000, size=1000, seen=90_000, age=45_000),
         )
         self.service.board.post(posting, 0.0)
 

@@ -4,7 +4,6 @@ Owns the counts, a mirrored variable. It moves in the call with the weights, bat
 applied; a checkpoint holds it to the bit, so a restart continues with the same weights of classes.
 """
 
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,15 +15,10 @@ from pipelines.shaping.class_options import LABEL, BalanceOptions
 from pipelines.shaping.class_shares import ClassShares
 from pipelines.shaping.class_weights import Output, correctable, corrected, decay, one_hot, weights_of
 from training.checkpoints.parts import PartState
-from training.model.added_losses import AddedLosses
-from training.model.autograph import as_is
-from training.model.finite_guard import FiniteGuard
 from training.model.replica_sums import summed
 from training.model.variables import assign, copies, read
 
 NAME = "shaping"
-_LOSS_ARGUMENTS = ("x", "y", "y_pred", "sample_weight", "training")
-"""Of `compute_loss`, in Keras' sequence."""
 
 
 class BalancePlan(NamedTuple):
@@ -38,13 +32,6 @@ class BalancePlan(NamedTuple):
     """How many rows that are present are of each class, [k, classes], float64."""
 
 
-class _ScoringStep(threading.local):
-    """The weights, as they came, and the class weights of the step being traced. Each replica has its own thread."""
-
-    loss: tuple[Any, Any] | None = None
-    metrics: tuple[Any, Any] | None = None
-
-
 class ClassBalance:
     """The counts and what follows from them. Build it inside the strategy's scope."""
 
@@ -52,7 +39,6 @@ class ClassBalance:
 
     def __init__(self, options: BalanceOptions, model: Any) -> None:
         self.options = options
-        self._step = _ScoringStep()
         self.output = output_of(model, options)
         """What the model's output is, if what is scored can be corrected; else None."""
         self.counts = tf.Variable(
@@ -99,6 +85,13 @@ class ClassBalance:
         factors = 1.0 + tf.linalg.matvec(classes, class_weights - 1.0)
         return BalancePlan(factors, class_weights, tf.where(live, seen, tf.zeros_like(seen)))
 
+    def factors(self, features: Any, labels: Any, plan: "BalancePlan") -> Any:
+        """Return by what the weights of other rows are multiplied, [k, R], that go with the batches of a plan."""
+        x, y = tf.nest.map_structure(lambda one: tf.reshape(one, [-1, *one.shape[2:]]), (features, labels))
+        shape = tf.shape(plan.class_weights)
+        classes = tf.reshape(one_hot(x, y, self.options), [shape[0], -1, shape[1]])
+        return 1.0 + tf.linalg.matvec(classes, plan.class_weights - 1.0)
+
     def count(self, plan: "BalancePlan", applied: Any) -> None:
         """Count the rows of the batches that were applied; in a graph, outside of replicas."""
         counted = plan.seen * tf.cast(applied, tf.float64)[:, None]
@@ -110,40 +103,6 @@ class ClassBalance:
 
     def _counts(self) -> Any:
         return copies(self.counts)[0].read_value()
-
-    def score_in_step(self, model: Any, guard: FiniteGuard, added: AddedLosses) -> None:
-        """Have the training pass score its rows as they came, so that no pass of its own is needed for that."""
-        compute_loss, compute_metrics = model.compute_loss, model.compute_metrics
-
-        @as_is
-        def loss(*args: Any, **kwargs: Any) -> Any:
-            scored, self._step.loss = self._step.loss, None
-            given = {**dict(zip(_LOSS_ARGUMENTS, args, strict=False)), **kwargs}
-            if scored is not None and "y_pred" in given:
-                weights, class_weights = scored
-                y_pred = self.corrected(tf.nest.map_structure(tf.stop_gradient, given["y_pred"]), class_weights)
-                added.open(weights)
-                compute_loss(**{**given, "y_pred": y_pred, "sample_weight": weights})
-                added.open(given.get("sample_weight"))
-                guard.show_first_loss()
-            return compute_loss(*args, **kwargs)
-
-        @as_is
-        def metrics(x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-            if self._step.metrics is not None:
-                sample_weight, class_weights = self._step.metrics
-                y_pred = self.corrected(y_pred, class_weights)
-            return compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-
-        model.compute_loss, model.compute_metrics = loss, metrics
-
-    def open(self, weights: Any, class_weights: Any) -> None:
-        """Begin the tracing of a step that scores its rows, which have these weights as they came."""
-        self._step.loss = self._step.metrics = weights, class_weights
-
-    def close(self) -> None:
-        """Begin the tracing of a step that scores nothing, or not as they came."""
-        self._step.loss = self._step.metrics = None
 
     def corrected(self, predicted: Any, weights: Any) -> Any:
         """Return the output as it would be without the weights; in a graph."""

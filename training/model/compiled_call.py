@@ -1,8 +1,7 @@
 """One block as one compiled call: a loop over k batches in the graph, `strategy.run` inside it, k a tensor.
 
 Each replica takes its rows of a batch by its own number and runs the model's `train_step`, Keras' own or the user's.
-The rows are scored as they came. They are learnt with the weights of their classes, where classes are balanced, and as
-`augment` returns them, where the user's file has it.
+The rows are scored as they came, and learnt as `training/model/call_shaping.py` makes them.
 With `passes` each batch is learnt so often in succession, by a loop in the graph: the first pass scores it, and all of
 its updates are applied or none. Batch by batch and not block by block, so that the weights do not depend on how many
 batches a call happens to have. The trainer settles a block by what its call returns, and never looks inside a call.
@@ -11,9 +10,9 @@ Owns the traced function and everything it closes over (finite guard, metrics, w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +22,10 @@ from pipelines.assert_messages import note_assertion, stated_texts
 from pipelines.blocks import Rows
 from pipelines.dataset import replica_rows
 from pipelines.schema import RAGGED
-from pipelines.shaping.augment_function import Augment
-from pipelines.shaping.augmentation import Augmentation, folded
-from pipelines.shaping.class_options import BalanceOptions
 from training.errors import ModelError
 from training.model.added_losses import AddedLosses
 from training.model.autograph import as_is, converted
-from training.model.class_balance import ClassBalance
+from training.model.call_shaping import CallShaping, Shaping, ShapingOptions
 from training.model.finite_guard import FiniteGuard
 from training.model.gradient_projection import projected
 from training.model.metrics import CompiledMetrics
@@ -71,24 +67,8 @@ class CallOptions:
     """How often each batch is learnt."""
     inference_pass: bool = False
     """Score by an inference pass before the first update, for a model that behaves differently in training."""
-    augment: Augment | None = None
-    """Makes of the rows that are scored those that are learnt; with it, `inference_pass` has to be true."""
-    balance: BalanceOptions | None = None
-    """What the classes are to weigh in what is learnt."""
-    seed: int = 0
-    """The seed of what `augment` draws, beside the batch's place in its partition."""
-
-
-class _Shaping(NamedTuple):
-    """What the rows of a batch are shaped by before they are learnt; tensors."""
-
-    visit: Any
-    """Negative where they are learnt as they came."""
-    seed: Any
-    """What `augment` draws by."""
-    factors: Any
-    """By what the weights of the rows are multiplied, where classes are balanced."""
-    class_weights: Any
+    shaping: ShapingOptions = field(default_factory=ShapingOptions)
+    """What is learnt where it differs from what came; with `augment`, `inference_pass` has to be true."""
 
 
 class TrainingCall:
@@ -106,27 +86,28 @@ class TrainingCall:
         self._optimizer_variables = list(optimizer_variables(model).values())
         self._function = tf.function(self._call, reduce_retracing=True, autograph=False)
         self._train_step = converted(model.train_step)
-        augment = options.augment
-        self.balance = None if options.balance is None else ClassBalance(options.balance, model)
-        if self.balance is not None and not options.inference_pass:
-            self.balance.score_in_step(model, self._finite_guard, self._added_losses)
-        self._augmentation = None if augment is None else Augmentation(augment, traced_as=converted(augment))
+        self.shaping = CallShaping(model, strategy, witness, options.shaping)
+        if not options.inference_pass:
+            self.shaping.score_in_step(model, self._finite_guard, self._added_losses)
         self._stated_texts: frozenset[str] | None = None
         self._recorder = tf.function(self._record, autograph=False)
 
-    def __call__(self, rows: Rows, *, passes: int | None = None, visit: int | None = 0) -> CallResult:
+    def __call__(
+        self, rows: Rows, *, passes: int | None = None, visit: int | None = 0, replay: bool = True
+    ) -> CallResult:
         """Run the block; returns when all of it has been computed. `passes` may ask for fewer than the options do.
 
-        `visit` says how often these rows were learnt before, so that `augment` draws other numbers; with None the rows
-        are learnt as they are.
+        `visit` says how often these rows were learnt before, so that `augment` draws other numbers and the reservoir
+        keeps each once; with None the rows are learnt as they are, and not kept. Without `replay` no row is given again
+        beside them.
         """
         passes = self.options.passes if passes is None else passes
         if not 1 <= passes <= self.options.passes:
             raise ValueError(f"{passes} passes, where the call was built for 1 to {self.options.passes}")
         try:
             with self.strategy.scope():
-                # One tensor for both, as each argument of a call takes its time.
-                how = tf.constant([passes, -1 if visit is None else visit])
+                # One tensor for all, as each argument of a call takes its time.
+                how = tf.constant([passes, -1 if visit is None else visit, int(replay and visit is not None)])
                 finite, losses, states = self._function(how, *rows)
         except tf.errors.OpError as error:
             note_assertion(error, self._stated(rows))
@@ -140,7 +121,7 @@ class TrainingCall:
     def traced(self, rows: Rows) -> Any:
         """Return the concrete function for these rows, so that its graph can be inspected."""
         with self.strategy.scope():
-            return self._function.get_concrete_function(tf.TensorSpec([2], tf.int32), *rows)
+            return self._function.get_concrete_function(tf.TensorSpec([3], tf.int32), *rows)
 
     @property
     def adds_loss_of_batches(self) -> bool:
@@ -173,15 +154,12 @@ class TrainingCall:
     def _call(self, how: Any, features: Any, labels: Any, weights: Any, offsets: Any, partitions: Any) -> Any:
         self.metrics.reset()
         batches = tf.shape(weights)[0]
-        plan: Any = None
-        if self.balance is not None:
-            plan = self.balance.plan((features, labels, weights, offsets), self.strategy, live=how[1] >= 0)
+        rows = Rows(features, labels, weights, offsets, partitions)
+        plan = self.shaping.plan(rows, how[1], replay=how[2] > 0)
 
         def learn(index: Any, finite: Any, losses: Any) -> Any:
             batch = tf.nest.map_structure(lambda column: column[index], (features, labels, weights, offsets))
-            shaping = self._shaping(how[1], offsets[index, 0], partitions[index, 0])
-            if plan is not None:
-                shaping = shaping._replace(factors=plan.factors[index], class_weights=plan.class_weights[index])
+            shaping = self.shaping.of_batch(plan, index, offsets[index, 0], partitions[index, 0])
             applied, loss = self._learn_batch(how[0], batch, shaping)
             return index + 1, finite.write(index, applied), losses.write(index, loss)
 
@@ -189,9 +167,9 @@ class TrainingCall:
         state = (tf.constant(0), tf.TensorArray(tf.bool, size=batches), tf.TensorArray(tf.float32, size=batches))
         _, finite, losses = tf.while_loop(lambda index, *_: index < batches, learn, state)
         applied = finite.stack()
-        if self.balance is not None:
-            self.balance.count(plan, applied)
-        self.witness.add(offsets, partitions, tf.logical_and(offsets >= 0, applied[:, tf.newaxis]))
+        seen = tf.logical_and(offsets >= 0, applied[:, tf.newaxis])
+        self.shaping.ended(plan, rows, applied, seen)
+        self.witness.add(offsets, partitions, seen)
         sums = self.strategy.run(self.metrics.read)
         return applied, losses.stack(), [self.strategy.experimental_local_results(each)[0] for each in sums]
 
@@ -202,15 +180,7 @@ class TrainingCall:
         total = partial(self.strategy.reduce, tf.distribute.ReduceOp.SUM, axis=None)
         return {place: total(gradient) for place, gradient in gradients.items()}, total(shares)
 
-    def _shaping(self, visit: Any, offset: Any, partition: Any) -> _Shaping:
-        """Return what shapes a batch that begins with this offset, but for the balance of its classes."""
-        seed = tf.zeros([2], tf.int64)
-        if self._augmentation is not None:
-            identity = tf.gather(self.witness.identities, tf.maximum(partition, 0))
-            seed = folded(tf.constant([self.options.seed, 0], tf.int64), identity, offset, visit)
-        return _Shaping(visit, seed, tf.zeros([1]), tf.ones([1]))
-
-    def _learn_batch(self, passes: Any, batch: Any, shaping: _Shaping) -> Any:
+    def _learn_batch(self, passes: Any, batch: Any, shaping: Shaping) -> Any:
         """Learn one batch on all replicas, in all passes. Where an update is not finite, undo what has changed."""
         # With one pass weights and optimizer are not among them: the finite guard keeps a bad update away from these.
         # Of several passes or optimizers some may have made their updates before another's was found to be bad.
@@ -237,12 +207,11 @@ class TrainingCall:
             applied = tf.cond(applied, lambda: tf.constant(True), undo)  # noqa: FBT003 - a tensor's value
         return applied, loss
 
-    def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: _Shaping) -> Any:
+    def _learn_again(self, applied: Any, passes: Any, batch: Any, shaping: Shaping) -> Any:
         """Run the passes after the first one, up to one whose update is not finite; return whether all were applied."""
 
         def again(_: Any, done: Any) -> Any:
-            drawn = shaping if self._augmentation is None else shaping._replace(seed=folded(shaping.seed, done))
-            verdicts = self.strategy.run(self._later_step, args=(*batch, drawn))
+            verdicts = self.strategy.run(self._later_step, args=(*batch, self.shaping.again(shaping, done)))
             return self.strategy.experimental_local_results(verdicts)[0], done + 1
 
         # A loop in the graph: unrolled, the graph and its tracing would grow with the number of passes.
@@ -252,35 +221,27 @@ class TrainingCall:
         return applied
 
     @as_is
-    def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: _Shaping) -> Any:
+    def _first_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: Shaping) -> Any:
         """Score the replica's rows and learn them."""
         mine = self._open(features, labels, weights, offsets)
         if self.options.inference_pass:
             self._score(*as_the_model_takes_it(self.model, *mine[:3]), shaping.class_weights)
-        elif self.balance is not None:
-            self.balance.open(mine[2], shaping.class_weights)
+        else:
+            self.shaping.scored_in_step(mine[2], shaping)
         logs = self._train_step(self._as_learnt(mine, shaping))
         return self._finite_guard.verdict(), self._loss(logs)
 
     @as_is
-    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: _Shaping) -> Any:
+    def _later_step(self, features: Any, labels: Any, weights: Any, offsets: Any, shaping: Shaping) -> Any:
         """Learn the replica's rows once more; they were scored in the first pass."""
         mine = self._open(features, labels, weights, offsets)
         self.metrics.mute()
         self._train_step(self._as_learnt(mine, shaping))
         return self._finite_guard.verdict()
 
-    def _as_learnt(self, mine: tuple[Any, Any, Any, Any], shaping: _Shaping) -> tuple[Any, Any, Any]:
-        """Return the replica's rows as the model learns them: as they came, or balanced and then augmented."""
-        x, y, w, offsets = mine
-        if self.balance is not None:
-            w *= shaping.factors[self._own(shaping.factors.shape[0])]
-        if self._augmentation is not None:
-            # Other rows on another replica, and the same numbers drawn for them would be none the better.
-            own = folded(shaping.seed, tf.distribute.get_replica_context().replica_id_in_sync_group)
-            augment = partial(self._augmentation, x, y, w, own)
-            x, y, w = tf.cond(shaping.visit >= 0, augment, lambda: (x, y, w))
-            w = tf.where(offsets >= 0, w, 0.0)  # whatever it returns, an absent row must not train the model
+    def _as_learnt(self, mine: tuple[Any, Any, Any, Any], shaping: Shaping) -> tuple[Any, Any, Any]:
+        """Return the rows as the model learns them."""
+        x, y, w = self.shaping.learnt(mine, shaping, self._own)
         self._added_losses.open(w)
         return as_the_model_takes_it(self.model, x, y, w)
 
@@ -307,15 +268,18 @@ class TrainingCall:
         x, y, w, o = tf.nest.map_structure(lambda column: column[mine], (features, labels, weights, offsets))
         self._finite_guard.open()
         self._added_losses.open(w)
-        if self.balance is not None:
-            self.balance.close()
+        self.shaping.open()
         self.metrics.open(tf.cast(o >= 0, tf.float32))
         return x, y, w, o
 
+    @property
+    def _here(self) -> int:
+        """The number of replicas of this process."""
+        return len(self.strategy.extended.worker_devices)
+
     def _own(self, size: int) -> slice:
         """Return which of a batch's rows are the replica's."""
-        context = tf.distribute.get_replica_context()
-        here = len(self.strategy.extended.worker_devices)
+        context, here = tf.distribute.get_replica_context(), self._here
         replica = context.replica_id_in_sync_group
         # The replicas of several processes are numbered through; the rows at hand are those of this process.
         return replica_rows(size, here, replica if here == context.num_replicas_in_sync else replica % here)
@@ -323,13 +287,11 @@ class TrainingCall:
     def _score(self, x: Any, y: Any, w: Any, class_weights: Any) -> None:
         """Score before learning, as the model will behave in use; the training pass is then not counted."""
         y_pred = self.model(x, training=False)
-        if self.balance is not None:
-            y_pred = self.balance.corrected(y_pred, class_weights)
+        y_pred = self.shaping.corrected(y_pred, class_weights)
         self.model.compute_metrics(x, y, y_pred, sample_weight=w)
         self.metrics.mute()
         # Private, because Keras does not tell otherwise whether a model was compiled with a loss.
-        shaped = self._augmentation is not None or self.balance is not None
-        if shaped and self.model._compile_loss is not None:  # noqa: SLF001 - as above
+        if self.shaping.shapes and self.model._compile_loss is not None:  # noqa: SLF001 - as above
             self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=w, training=False)
             self._finite_guard.show_first_loss()
 

@@ -82,7 +82,7 @@ class Evaluation:
         model = self._call.model
         x, y, w = self._call.open_step(features, labels, weights, offsets)
         y_pred = model(x, training=False)
-        balance = self._call.balance
+        balance = self._call.shaping.balance
         if balance is not None:
             y_pred = balance.corrected(y_pred, balance.weights())
         loss = tf.constant(0.0)

@@ -7,6 +7,7 @@ thread while it is built and on the trainer's thread from then on.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import keras
@@ -22,16 +23,20 @@ from pipelines.shaping.augment_function import Augment
 from pipelines.shaping.augmentation import Augmentation
 from pipelines.shaping.class_options import BalanceOptions
 from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.reservoir_figures import ReservoirFigures
+from pipelines.shaping.reservoir_options import ReservoirOptions
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
 from training.model.autograph import converted
 from training.model.build_errors import explained
+from training.model.call_shaping import ShapingOptions
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch, Places, alone
 from training.model.finite_look import FiniteLook
-from training.model.metrics import metric_at_fault, metric_refusal
+from training.model.metrics import metric_at_fault, metric_refusal, scores_by_itself
 from training.model.probe_batches import Probe
 from training.model.probe_rows import ProbeRows, ReadSample
+from training.model.reservoir import Reservoir
 from training.model.schema_fit import check_inputs
 from training.model.strategy import DeviceOptions, make_strategy
 from training.model.variables import VariablesPart, model_variables, optimizer_variables, rates_of, refuse_uncaptured
@@ -59,6 +64,8 @@ class LearnerOptions:
     """Makes the rows that are learnt of those that are scored."""
     balance: BalanceOptions | None = None
     """What the classes are to weigh in what is learnt."""
+    reservoir: ReservoirOptions | None = None
+    """What is remembered of what was learnt, to be learnt again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +99,11 @@ class Learner:
             self._require_preprocess()
         if options.augment is not None:
             self._require_augment(options.augment)
+        # Outside of the strategy's scope, where there would be one on each device.
+        reservoir = None
+        if options.reservoir is not None:
+            beside = options.reservoir.beside(options.batch_size, here)
+            reservoir = Reservoir(options.reservoir.size, beside, self.rows_of(self.probe()), options.seed)
         keras.utils.set_random_seed(options.seed)
         with self.strategy.scope():
             self.model = _checked(build())
@@ -106,11 +118,14 @@ class Learner:
                 CallOptions(
                     batch_size=options.batch_size,
                     passes=options.passes,
-                    # Rows that are learnt otherwise than they came are scored apart from that.
-                    inference_pass=options.augment is not None or self._behaves_differently(rows),
-                    augment=options.augment,
-                    balance=options.balance,
-                    seed=options.seed,
+                    # Rows that are learnt otherwise than they came are scored apart from that; so is what the model's
+                    # own code scores, which would count the rows that are given again.
+                    inference_pass=options.augment is not None
+                    or self._behaves_differently(rows)
+                    or (reservoir is not None and scores_by_itself(self.model)),
+                    shaping=ShapingOptions(
+                        augment=options.augment, balance=options.balance, reservoir=reservoir, seed=options.seed
+                    ),
                 ),
             )
         self.places: Places = alone
@@ -122,6 +137,9 @@ class Learner:
         one = replace(self.options.devices, replicas=1, group=None)
         samples = (lambda: self.probes.sample,)
         options = replace(self.options, devices=one, batch_size=batch_size, samples=samples, augment=None, balance=None)
+        if (kept := options.reservoir) is not None and self.call.shaping.reservoir is not None:
+            # As many rows beside a batch, so that the others pull by as much; none of them is looked at.
+            options = replace(options, reservoir=replace(kept, size=1, rows=self.call.shaping.reservoir.beside))
         return Learner(self._build_model, self.preprocess, options)
 
     @property
@@ -162,23 +180,29 @@ class Learner:
             VariablesPart("model", model_variables(self.model)),
             VariablesPart("optimizer", optimizer_variables(self.model), optional=rates_of(self.model)),
             self.witness,
-            *(() if self.call.balance is None else (self.call.balance,)),
+            *(() if self.call.shaping.balance is None else (self.call.shaping.balance,)),
+            *(() if self.call.shaping.reservoir is None else (self.call.shaping.reservoir,)),
         )
 
     @property
     def shaping_state(self) -> list[Any]:
         """Every variable of what shapes the rows that are learnt; the same on all members of a group."""
-        return [] if self.call.balance is None else [self.call.balance.counts]
+        return [] if self.call.shaping.balance is None else [self.call.shaping.balance.counts]
 
     def class_shares(self) -> dict[str, ClassShares]:
         """Return how classes are balanced, by class; none where they are not."""
-        return {} if self.call.balance is None else self.call.balance.shares()
+        return {} if self.call.shaping.balance is None else self.call.shaping.balance.shares()
+
+    def reservoir_figures(self) -> ReservoirFigures | None:
+        """Return what is remembered of what was learnt; None where nothing is."""
+        return None if self.call.shaping.reservoir is None else self.call.shaping.reservoir.figures()
 
     @property
     def state(self) -> list[Any]:
         """Every variable of these parts."""
         variables = [*model_variables(self.model).values(), *optimizer_variables(self.model).values()]
-        return [*variables, self.witness.variable, *self.shaping_state]
+        remembered = [] if self.call.shaping.reservoir is None else self.call.shaping.reservoir.variables
+        return [*variables, self.witness.variable, *self.shaping_state, *remembered]
 
     def probe(self, seed: int = 1) -> Probe:
         """Return a batch that fits the schema: of real records where there are any, or made up."""
@@ -221,12 +245,13 @@ class Learner:
         """Return the states that each call resets, and the trackers of losses, which nothing reads."""
         return list(self.model.metrics_variables) + self.call.metrics.variables
 
-    def learn(self, rows: Rows) -> Lesson:
+    def learn(self, rows: Rows, *, replay: bool = True) -> Lesson:
         """Learn one block, all or nothing; search the batches whose update was not finite for the culprits."""
-        result = self.call(rows)
+        result = self.call(rows, replay=replay)
         if result.finite.all():
             return Lesson(result=result, culprits=Culprits())
-        search = CulpritSearch(self.call, lambda: self.rows_of(self.probe()), self.places)
+        # Without rows that are given again: one of these may be what makes an update infinite.
+        search = CulpritSearch(partial(self.call, replay=False), lambda: self.rows_of(self.probe()), self.places)
         for index in np.flatnonzero(~result.finite):
             search.search(batch_of(rows, int(index)))
         return Lesson(result=search.merged(result), culprits=search.culprits)

@@ -53,7 +53,7 @@ class CompiledMetrics:
         """Metrics that the step gives one value a batch, as a mean of losses is; known once it is traced."""
         self._results = tf.function(self._stateless_results, autograph=False)
         self._computing = ""
-        self.separate = not own and _scores_as_keras(model)
+        self.separate = not scores_by_itself(model)
         """Whether a step can be run without them, as Keras' own step updates compiled metrics after all else."""
         if self.separate:
             # A layer's or a step's own metrics could be learnt from; nothing reads what this one returns but the logs.
@@ -165,6 +165,11 @@ class CompiledMetrics:
             return update_state(*args, **kwargs)
 
         return weighted
+
+
+def scores_by_itself(model: Any) -> bool:
+    """Return whether the model's own code or layers score, and not Keras after all else."""
+    return bool(_objects(model)[1]) or not _scores_as_keras(model)
 
 
 def _scores_as_keras(model: Any) -> bool:

@@ -26,7 +26,7 @@ CAPACITY = 4096
 _COLUMNS = 3
 
 
-def _mix(offsets: Any) -> Any:
+def mixed(offsets: Any) -> Any:
     """Compute SplitMix64 in the graph; multiplication wraps in the same way, signed or not."""
 
     def shifted(z: Any, by: int) -> Any:
@@ -73,9 +73,13 @@ class Witness:
         """Add a block's offsets where `learnt` is true, all of shape [k, B]; runs in the graph."""
         with tf.device("/CPU:0"):
             seen = tf.boolean_mask(offsets, learnt)
-            rows = tf.stack([tf.ones_like(seen), seen, _mix(seen)], axis=1)
+            rows = tf.stack([tf.ones_like(seen), seen, mixed(seen)], axis=1)
             delta = tf.math.unsorted_segment_sum(rows, tf.boolean_mask(partitions, learnt), CAPACITY)
         self.variable.assign_add(delta)
+
+    def identity(self) -> Any:
+        """Return the number of each row's partition, one copy for all replicas; runs in the graph."""
+        return copies(self.identities)[0].read_value()
 
     def know(self, partition: Partition, index: int) -> None:
         """Bind a row of the table to a partition, as a block's spans number them."""

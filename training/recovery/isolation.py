@@ -131,7 +131,7 @@ class IsolatingLearner:
     def learn(self, rows: Rows) -> None:
         """Learn every record that can be learnt; list the calls in `pieces` and the other records in `culprits`."""
         variables = VariableCopies(self.learner)
-        if self._try(rows, variables) is None:
+        if self._try(rows, variables, replay=True) is None:
             return
         for index in range(int(rows.weights.shape[0])):
             self._search(batch_of(rows, index), variables)
@@ -141,7 +141,8 @@ class IsolatingLearner:
         untried = [np.flatnonzero(offsets >= 0)]
         while untried:
             rows = untried.pop()
-            fault = self._try(only(batch, rows), variables)
+            # Of rows that are given again one may be at fault, which is no reason to set these aside.
+            fault = self._try(only(batch, rows), variables, replay=False)
             if fault is None:
                 continue
             if len(rows) > 1:
@@ -153,7 +154,7 @@ class IsolatingLearner:
             if len(self.culprits) > self.most:
                 raise TooManyCulpritsError(len(self.culprits), fault)
 
-    def _try(self, rows: Rows, variables: VariableCopies) -> Fault | None:
+    def _try(self, rows: Rows, variables: VariableCopies, *, replay: bool) -> Fault | None:
         """Learn these rows and return None; if they raise or leave NaN, undo it all and return what did, and where."""
         self.progress()
         variables.copy()
@@ -161,7 +162,7 @@ class IsolatingLearner:
         try:
             prepared = rows if self.prepare is None else self.prepare(rows)
             place = STEP
-            lesson = self.learner.learn(prepared)
+            lesson = self.learner.learn(prepared, replay=replay)
             if names := self.learner.not_finite():
                 fault = Fault(StateNotFiniteError(names).gist, Reason.UPDATE_NOT_FINITE)
         except Exception as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pipelines.shaping.class_shares import ClassShares
+from pipelines.shaping.reservoir_figures import ReservoirFigures
 from pipelines.shaping.windows import WindowFigures
 from training.model.hyperparameters import Change
 from training.telemetry.group_report import GroupReport
@@ -56,6 +57,8 @@ class Posting:
     """How classes are balanced; empty where they are not."""
     windows: WindowFigures | None = None
     """What is held of the keys of windows; None where there are none."""
+    reservoir: ReservoirFigures | None = None
+    """What is remembered of what was learnt; None where nothing is."""
 
 
 class Board:

@@ -16,6 +16,7 @@ from training.ledger.ledger import Ledger
 from training.model.class_balance import NAME as SHAPING
 from training.model.hyperparameters import UNKNOWN, HyperparameterOptions, Hyperparameters
 from training.model.learner import Learner
+from training.model.reservoir import NAME as RESERVOIR
 from training.model.variables import VariablesPart
 from training.telemetry.live_metrics import LiveMetrics
 
@@ -116,7 +117,7 @@ class TrainerState:
     def fitting(self, number: int, loaded: Mapping[str, PartState]) -> Mapping[str, PartState]:
         """Return what was loaded of checkpoint `number`; raise if a part is missing or does not fit this model."""
         # A checkpoint from before something was shaped remembers nothing for it.
-        shaped = {SHAPING, *(states.name for states in self.row_states)}
+        shaped = {SHAPING, RESERVOIR, *(states.name for states in self.row_states)}
         state = {**UNKNOWN, **{name: PartState() for name in shaped}, **loaded}
         missing = [part.name for part in self._parts if part.name not in state]
         if missing:

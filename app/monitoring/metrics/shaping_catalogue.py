@@ -27,4 +27,11 @@ SHAPING = (
         "grows as fast as records come; then sequences are short.",
         "reason",
     ),
+    gauge("reservoir_rows", "Rows of the past that `reservoir` holds. Bad: fewer than reservoir.size for ever."),
+    gauge("reservoir_seen_records", "Records that they are a uniform sample of. Bad: it falls without a rewind."),
+    gauge(
+        "reservoir_age_records",
+        "How many records were learnt since half of the rows were. Bad: of a world that is no more; then replay slows "
+        "the model down.",
+    ),
 )

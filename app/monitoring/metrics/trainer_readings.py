@@ -62,6 +62,10 @@ def _posted(posting: Posting) -> Iterator[Reading]:
         yield Reading("window_keys", posting.windows.keys)
         yield Reading("window_bytes", posting.windows.nbytes)
         yield from by_label("window_evicted_keys", posting.windows.evicted)
+    if posting.reservoir is not None:
+        yield Reading("reservoir_rows", posting.reservoir.rows)
+        yield Reading("reservoir_seen_records", posting.reservoir.seen)
+        yield Reading("reservoir_age_records", posting.reservoir.age)
     yield from _live(posting.live)
 
 

@@ -5,10 +5,7 @@ import * as words from "./words.js";
 
 const PARTS_SHOWN = 3; // of each term, beneath the sum; the dialog shows all of them
 
-export function balance(records, classes) {
-  const shown = Object.entries(classes ?? {}).map(([name, one]) => `class ${name} ${share(one.share)} → ${share(one.learnt_share)}`);
-  byId("classes").hidden = shown.length === 0;
-  say(byId("classes"), `Share of the stream → of what is learnt: ${shown.join(", ")}`);
+export function balance(records) {
   const offsets = { count: records.offsets, label: "offsets", kind: "whole" };
   const outcomes = outcomesOf(records);
   const further = furtherCounts(records);
@@ -22,6 +19,24 @@ export function balance(records, classes) {
   const tick = byId("tick");
   tick.dataset.holds = records.balanced;
   say(tick, records.balanced ? "✓ it adds up" : "✗ it does not add up");
+}
+
+// What is learnt where it differs from what came, in the dialog.
+export function shaping({ classes, windows, reservoir }) {
+  const shown = Object.entries(classes ?? {}).map(([name, one]) => `class ${name} ${share(one.share)} → ${share(one.learnt_share)}`);
+  sayIf(byId("classes"), shown.length, () => `Share of the stream → of what is learnt: ${shown.join(", ")}`);
+  sayIf(byId("windows"), windows, ({ keys, evicted }) => {
+    const left = Object.values(evicted).reduce((total, count) => total + count, 0);
+    return `Windows: the last records of ${words.count(keys)} keys are held; ${words.count(left)} times a key made room for another`;
+  });
+  sayIf(byId("reservoir"), reservoir, ({ rows, seen, age }) => (
+    `Reservoir: ${words.count(rows)} of ${words.count(seen)} records learnt; since half of them ${words.count(age)} more were learnt`
+  ));
+}
+
+function sayIf(node, about, text) {
+  node.hidden = !about;
+  if (about) say(node, text(about));
 }
 
 const share = (part) => `${Number((part * 100).toPrecision(2))} %`; // a rare class has less than one percent

@@ -1,7 +1,7 @@
 // The page: it draws everything from the newest message of one stream, and sends commands.
 
 import { request } from "./access.js";
-import { balance } from "./balance.js";
+import { balance, shaping } from "./balance.js";
 import { Charts } from "./charts.js";
 import { byId, keyed, say } from "./dom.js";
 import { Feed } from "./feed.js";
@@ -68,7 +68,8 @@ function show() {
   title(status);
   parts.problems(byId("problems"), problems(), now());
   parts.bound(status.throughput);
-  balance(status.records, status.training?.classes);
+  balance(status.records);
+  shaping(status.training ?? {});
   group(status.group);
   const cannotAct = status.checkpoint == null || follows(status) || ENDING.has(status.state);
   for (const id of ["pause", "save"]) byId(id).disabled = cannotAct || busy.has(id);

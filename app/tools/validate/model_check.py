@@ -42,6 +42,7 @@ def model_checks(
         return None
     yield _watched(learner, settings)
     yield from _balanced(learner)
+    yield from _remembered(learner)
     yield from _advice(learner)
     yield from _state_and_proof(learner, settings)
     return learner
@@ -131,7 +132,7 @@ def _watched(learner: Learner, settings: Settings) -> CheckResult:
 
 
 def _balanced(learner: Learner) -> Iterator[CheckResult]:
-    balance = learner.call.balance
+    balance = learner.call.shaping.balance
     if balance is None:
         return
     classes = ", ".join(balance.options.classes)
@@ -142,6 +143,18 @@ def _balanced(learner: Learner) -> Iterator[CheckResult]:
         "balance",
         f"classes {classes}; what is scored is what the model says, which predicts rare classes too often: it is "
         "corrected where the classes are those of the one output, and its loss is a cross-entropy",
+    )
+
+
+def _remembered(learner: Learner) -> Iterator[CheckResult]:
+    reservoir = learner.call.shaping.reservoir
+    if reservoir is None:
+        return
+    texts = ", and its texts" if reservoir.holds_texts else ""
+    yield ok(
+        "reservoir",
+        f"{reservoir.size:,} rows take {reservoir.nbytes / 1e6:,.1f} MB{texts}; {reservoir.beside} of them are learnt "
+        f"again beside each {learner.batch_size}",
     )
 
 

@@ -107,6 +107,12 @@ def test_the_whole_balance_is_a_dialog_that_a_key_opens(browser: Browser, url: s
     expect(dialog.locator("#classes")).to_have_text(
         "Share of the stream → of what is learnt: class 0 90 % → 50 %, class 1 10 % → 50 %"
     )
+    expect(dialog.locator("#windows")).to_have_text(
+        "Windows: the last records of 812 keys are held; 3 times a key made room for another"
+    )
+    expect(dialog.locator("#reservoir")).to_have_text(
+        "Reservoir: 1,000 of 90,000 records learnt; since half of them 45,000 more were learnt"
+    )
     box = dialog.bounding_box()
     assert box is not None
     assert (box["x"] >= 0, box["x"] + box["width"] <= 390, box["y"] + box["height"] <= 844) == (True, True, True)

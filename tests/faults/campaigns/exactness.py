@@ -31,6 +31,7 @@ POISON = Mixture(share=0.002)
 SHAPED: Mapping[str, Mapping[str, Any]] = {
     "model": {"build": f"{Path(shaped_model.__file__)}:build_model"},
     "balance": {"target": {"0": 0.3, "1": 0.7}, "half_life": 500},
+    "reservoir": {"size": 600, "share": "20 %"},
 }
 """Everything that makes what is learnt another thing than what came."""
 EVERYTHING: Mapping[str, Mapping[str, Any]] = {
@@ -45,9 +46,10 @@ EVERYTHING: Mapping[str, Mapping[str, Any]] = {
         "max_bytes": "5kB",
     },
     "balance": {**SHAPED["balance"], "how": "resample"},
+    "reservoir": SHAPED["reservoir"],
 }
 """Rows that depend on the records before them: sequences, with room for fewer keys than there are, of which some of the
-class that is to come less often are left out; and noise."""
+class that is to come less often are left out; rows of the past beside them; and noise."""
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
 _MOST_CALLS = 9

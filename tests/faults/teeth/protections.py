@@ -70,6 +70,7 @@ _LEFT_OUT = f"{_TOPICS}::test_compacted_offsets_are_passed_and_aborted_records_a
 
 _WINDOWS = "tests/properties/test_windows.py::test_any_cut_and_any_restart_give_the_rows_of_plain_lists"
 _SAMPLES = "tests/properties/test_resampling.py::test_any_cut_and_any_restart_keep_the_rows_of_a_plain_loop"
+_RESERVOIR = "tests/training/model/test_reservoir.py"
 
 TEETH = (
     Tooth(
@@ -104,6 +105,22 @@ TEETH = (
         instead="return PartState()",
         test=f"{_EXACT}::test_shaped_learning_is_bit_identical_through_kills",
         within_s=900,
+    ),
+    Tooth(
+        row=36,
+        missing="After a restart the rows of the past are a sample of less than there was.",
+        file="training/model/reservoir.py",
+        text="            self._counts.assign(tf.stack([tf.minimum(held + count, self.size), seen + count]))",
+        instead="            self._counts.assign(tf.stack([tf.minimum(held + count, self.size), held + count]))",
+        test=f"{_RESERVOIR}::test_it_holds_what_algorithm_r_would_however_batches_are_cut_into_calls",
+    ),
+    Tooth(
+        row=36,
+        missing="Rows of the past are drawn otherwise after a restart.",
+        file="training/model/reservoir.py",
+        text="            self._counts.assign([held, seen])",
+        instead="            self._counts.assign([held, held])",
+        test=f"{_RESERVOIR}::test_a_restored_checkpoint_continues_with_the_same_bits",
     ),
     Tooth(
         row=1,

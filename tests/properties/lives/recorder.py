@@ -87,6 +87,9 @@ class Recorder:
         """Return nothing: it balances no classes."""
         return {}
 
+    def reservoir_figures(self) -> None:
+        """Return nothing: it remembers no rows."""
+
     def not_finite(self) -> list[str]:
         """Return nothing: it holds only whole numbers."""
         return []
@@ -94,7 +97,7 @@ class Recorder:
     def learn(self, rows: Rows) -> Lesson:
         return Learner.learn(self, rows)  # type: ignore[arg-type]  # all that it asks of a learner is its call
 
-    def call(self, rows: Rows) -> CallResult:
+    def call(self, rows: Rows, *, replay: bool = True) -> CallResult:
         """Learn all or nothing of each batch; if a record raises, the state is not to be relied upon."""
         here = rows.offsets.numpy() >= 0
         ids = [numbers[present].tolist() for numbers, present in zip(rows.features["id"].numpy(), here, strict=True)]

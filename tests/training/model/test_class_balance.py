@@ -30,8 +30,8 @@ def balanced(options: BalanceOptions | None = HALVES, build: Any = mlp, **given:
 
 def balance_of(learner: Learner) -> ClassBalance:
     """Return what balances the learner's classes."""
-    assert learner.call.balance is not None
-    return learner.call.balance
+    assert learner.call.shaping.balance is not None
+    return learner.call.shaping.balance
 
 
 def rare(seed: int, *, every: int = BATCH) -> Rows:
@@ -74,7 +74,7 @@ def test_a_row_is_learnt_with_its_class_weight_and_scored_and_baselined_without(
     model.train_on_batch(x, labels, weights[labels.astype(int)])
     for mine, theirs in zip(state_of(again).values(), [*model.variables, *model.optimizer.variables], strict=True):
         np.testing.assert_allclose(mine, np.asarray(theirs), rtol=2e-4, atol=1e-6)
-    assert plain.call.balance is None
+    assert plain.call.shaping.balance is None
 
 
 @pytest.mark.slow

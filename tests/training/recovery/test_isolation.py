@@ -203,8 +203,8 @@ def test_the_description_of_an_error_holds_no_value_of_a_record(learner: Learner
     assert blamed(ValueError("4711"), isolation.STEP) == "ValueError in the training step"
 
 
-def _raises(error: Exception) -> Callable[[Rows], Any]:
-    def raising(_rows: Rows) -> Any:
+def _raises(error: Exception) -> Callable[..., Any]:
+    def raising(*_rows: Any, **_how: Any) -> Any:
         raise error
 
     return raising
