@@ -9,15 +9,15 @@ at the limit. There a chunk is split between two rows, and the next block contin
 `whole_batches` rows join the block a batch at a time: those that do not fill a batch wait beside it, even at a flush.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from consumers.errors import ConfigError
 from consumers.records import Partition
 from pipelines.blocks import Block, CallTarget
 from pipelines.decode import Decoded
 from pipelines.open_block import Closing, OpenBlock
-from pipelines.row_order import Arrival, Rotation, RotationOptions, Turns
+from pipelines.row_order import Arrival, Mixture, Rotation, RotationOptions, Turns
 from pipelines.schema import Schema
 from pipelines.slices import Remainder, Skipped, SkipRange, Slice, cut_out
 
@@ -43,7 +43,9 @@ class AssembleOptions:
     whole_batches: bool = False
     """Whether rows that do not fill a batch wait for more, whatever the time; otherwise absent rows fill it up."""
     rotation: RotationOptions | None = None
-    """Strict rotation over the partitions, for deterministic mode; None takes rows as they arrive."""
+    """Strict rotation over the partitions, for deterministic mode; None takes rows as they arrive, or by `weights`."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """What each topic weighs where rows of several wait; nothing where they come as they arrive."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values with a ConfigError."""
@@ -90,7 +92,7 @@ class Assembler:
         self._shape = shape
         self._target = target or CallTarget(options.batches_per_call)
         self._table = {partition: index for index, partition in enumerate(sorted(partitions))}
-        self._turns: Turns = Arrival() if options.rotation is None else Rotation(partitions, options.rotation)
+        self._turns = _turns(options, partitions)
         self._reached: dict[Partition, int] = {}
         self._waiting_bytes = 0
         self._blocks = 0
@@ -224,3 +226,9 @@ class Assembler:
             self._open.append(self._batch)
             self._batch = OpenBlock(self._schema, self._options.batch_size, self._options.batch_size)
             self._joined_at = self._turns.turn
+
+
+def _turns(options: AssembleOptions, partitions: Sequence[Partition]) -> Turns:
+    if options.rotation is not None:
+        return Rotation(partitions, options.rotation)
+    return Mixture(options.weights) if options.weights else Arrival()

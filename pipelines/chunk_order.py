@@ -77,6 +77,47 @@ class RotationOrder:
         return least if least is not None and self._ahead(least) < AHEAD else None
 
 
+class MixtureOrder:
+    """Takes a chunk of the topic of which least was taken for its weight, so that rows of all are there to be mixed.
+
+    Within a topic it takes the oldest records first. A topic that lags and of which nothing is here, as at a start, is
+    waited for, for `PATIENCE_S` at most: otherwise the one that the broker answers first would be learnt alone.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        ahead: Callable[[Partition], int],
+        behind: Callable[[], Collection[Partition]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ahead` returns how many records of a partition were taken and are in no block yet."""
+        self._weights, self._ahead, self._behind, self._clock = weights, ahead, behind, clock
+        self._partitions: set[Partition] = set()
+        self._missing_since: dict[str, float] = {}
+
+    def __call__(self, heads: Mapping[Partition, Chunk]) -> Partition | None:
+        """Return the partition to take from, or None while the policy waits for a missing topic."""
+        if not heads:
+            return None
+        self._partitions |= heads.keys()
+        taken = dict.fromkeys(self._weights, 0.0)
+        for partition in self._partitions:
+            taken[partition.topic] += self._ahead(partition) / self._weights[partition.topic]
+        here = {head.topic for head in heads} | {topic for topic, records in taken.items() if records}
+        if self._is_missed(here):
+            return None
+        return min(heads, key=lambda head: (taken[head.topic], _time_of(heads[head]), head))
+
+    def _is_missed(self, here: Collection[str]) -> bool:
+        # To ask what lags takes a moment, and all topics are here nearly always.
+        lagging = self._behind() if len(here) < len(self._weights) else ()
+        now, missing = self._clock(), {partition.topic for partition in lagging} - set(here)
+        self._missing_since = {topic: self._missing_since.get(topic, now) for topic in missing}
+        return any(now - since < PATIENCE_S for since in self._missing_since.values())
+
+
 def draining(pick: Pick) -> Pick:
     """Return the policy for when everything was sent: it never waits, but takes the oldest chunk instead."""
 

@@ -175,6 +175,10 @@ class Feed:
         self._move_spans(facts, Stage.UNDER_WAY, Stage.HANDED)
         return facts
 
+    def ahead(self, partition: Partition) -> int:
+        """Return how many records of a partition were taken from the hand-off and are in no closed block yet."""
+        return self._balances.ahead(partition)
+
     def statistics(self) -> FeedStatistics:
         """Return what the feed holds and has done."""
         return FeedStatistics(

@@ -69,6 +69,11 @@ class Balances:
             self._at[source][partition] -= records
             self._at[target][partition] += records
 
+    def ahead(self, partition: Partition) -> int:
+        """Return how many records of a partition were received and are in no closed block yet."""
+        with self._lock:
+            return self._at[Stage.DECODING][partition] + self._at[Stage.ASSEMBLING][partition]
+
     def discard(self, *stages: Stage) -> None:
         """Count all records at these stages as discarded."""
         with self._lock:

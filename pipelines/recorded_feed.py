@@ -11,7 +11,7 @@ after the last block, at the first one that cannot be made, or when it is closed
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from consumers.errors import DataLossError
@@ -52,6 +52,8 @@ class RecordedOptions:
     seed: int
     share: int
     """How many rows of a partition come before the rotation passes to the next."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """What each topic weighs; without, all partitions have the same share."""
 
 
 class RecordSource(Protocol):
@@ -120,7 +122,13 @@ class RecordedFeed:
 
     def _made(self, number: int, planned: PlannedBlock) -> Block:
         options = self._options
-        rotation = RotationOptions(share=options.share, start=planned.turn, positions=planned.starts, ends=planned.ends)
+        rotation = RotationOptions(
+            share=options.share,
+            weights=options.weights,
+            start=planned.turn,
+            positions=planned.starts,
+            ends=planned.ends,
+        )
         assembly = AssembleOptions(
             batch_size=options.batch_size,
             # With room to spare: the block ends where its records do, and not with its last row.

@@ -1,4 +1,4 @@
-"""Row order: the partition whose rows come next, by arrival or in strict rotation.
+"""Row order: the partition whose rows come next, by arrival, by the weights of topics, or in strict rotation.
 
 Owns the decoded chunks that wait for a place in a block. The assembler calls it on the feed's thread. It is never full:
 the feed stops adding chunks at its bound of bytes.
@@ -13,6 +13,7 @@ from consumers.errors import ConfigError
 from consumers.records import Partition
 from pipelines.blocks import Turn
 from pipelines.slices import Remainder
+from pipelines.topic_weights import GRAIN, shares
 
 
 class Turns(Protocol):
@@ -71,12 +72,70 @@ class Arrival:
         return sum(remainder.decoded.partition == partition for remainder in self._queue)
 
 
+class Mixture:
+    """Takes rows of the topics that have some by their weights, and waits for none.
+
+    Each topic has a clock that its rows move on, the more slowly the more it weighs; the one whose clock is behind
+    comes next. A topic that had no rows goes on at the present time: it has nothing to make up for, and none waits for
+    it.
+    """
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = weights
+        self._queues: dict[str, deque[Remainder]] = {topic: deque() for topic in sorted(weights)}
+        self._clocks = dict.fromkeys(self._queues, 0.0)
+        self._now = 0.0
+        self._at = ""
+
+    @property
+    def turn(self) -> Turn | None:
+        """Always None: a restart needs only the positions."""
+        return None
+
+    def add(self, remainder: Remainder) -> None:
+        """Queue a chunk behind those of its topic."""
+        topic = remainder.decoded.partition.topic
+        if not self._queues[topic]:
+            present = min((self._clocks[other] for other, queue in self._queues.items() if queue), default=self._now)
+            self._clocks[topic] = max(self._clocks[topic], present)
+        self._queues[topic].append(remainder)
+
+    def next(self, *, flush: bool) -> tuple[Remainder, int] | None:  # noqa: ARG002 - it never waits
+        """Return the oldest chunk of the topic that comes next; with all of its rows where no other topic has any."""
+        some = [topic for topic, queue in self._queues.items() if queue]
+        if not some:
+            return None
+        # Offsets without a row take no time, and settle at once.
+        self._at = min(some, key=lambda topic: (self._queues[topic][0].rows > 0, self._clocks[topic]))
+        head = self._queues[self._at][0]
+        return head, head.rows if len(some) == 1 else GRAIN
+
+    def took(self, rows: int) -> None:
+        """Move the topic's clock on."""
+        queue = self._queues[self._at]
+        self._clocks[self._at] += rows / self._weights[self._at]
+        self._now = max(self._now, self._clocks[self._at])
+        if queue[0].exhausted:
+            queue.popleft()
+
+    def wanted(self) -> Partition | None:
+        """Return None: rows of any partition may come next."""
+        return None
+
+    def waiting(self, partition: Partition) -> int:
+        """Return how many chunks of a partition wait here."""
+        queue = self._queues[partition.topic]
+        return sum(remainder.decoded.partition == partition for remainder in queue)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationOptions:
     """How a strict rotation goes."""
 
     share: int
     """R: how many rows of a partition come before the turn passes to the next."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """What each topic weighs; without, all partitions have the same share."""
     start: Turn | None = None
     """Where the rotation stood at the checkpoint; None begins with the first partition."""
     positions: Mapping[Partition, int] = field(default_factory=dict)
@@ -103,11 +162,14 @@ class Rotation:
         self._queues: dict[Partition, deque[Remainder]] = {partition: deque() for partition in self._order}
         self._rowless: deque[deque[Remainder]] = deque()
         """Queues whose first chunk holds no row."""
+        self._shares = shares(options.weights, self._order, options.share)
         self._reached = dict(options.positions)
         start = options.start or Turn(self._order[0], 0)
         if start.partition not in self._queues:
             raise ConfigError(f"rotation: it stands at {start.partition}, which is not among the partitions read")
         self._at, self._taken = self._order.index(start.partition), start.taken
+        if self._taken >= self._shares[start.partition]:  # it stood there by other weights
+            self._advance()
 
     @property
     def turn(self) -> Turn | None:
@@ -136,7 +198,7 @@ class Rotation:
             if not (flush or self._ended(self._order[self._at])):
                 return None
             self._advance()
-        return queue[0], self._options.share - self._taken
+        return queue[0], self._shares[self._order[self._at]] - self._taken
 
     def took(self, rows: int) -> None:
         """Count rows towards the share; after a full share the turn passes to the next partition."""
@@ -146,7 +208,7 @@ class Rotation:
             if queue and not queue[0].rows:
                 self._rowless.append(queue)
         self._taken += rows
-        if self._taken == self._options.share:
+        if self._taken == self._shares[self._order[self._at]]:
             self._advance()
 
     def wanted(self) -> Partition | None:

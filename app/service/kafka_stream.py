@@ -13,13 +13,13 @@ from typing import Any
 from app.settings import Settings, to_decoder, to_row_schema
 from consumers.dead_letters.letter import DeadLetter, DeadLetters
 from consumers.errors import DeadLettersStopped, HandoffBroken, TopicRecreatedError
-from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, ReceiveEnd
+from consumers.handoff import ChunkTotals, Handoff, HandoffStatistics, Pick, ReceiveEnd
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Delivery
-from pipelines.chunk_order import EventTimeOrder
+from pipelines.chunk_order import EventTimeOrder, MixtureOrder
 from pipelines.dataset import DatasetOptions, Deliveries
 from pipelines.decode import DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
@@ -193,12 +193,15 @@ class StreamFactory:
             order.target,
             ShapersInTurn(shapers).shape if shapers else None,
         )
+        pick: Pick = EventTimeOrder(self._behind, _BEHIND_S)
+        if weights := settings.kafka.weights:
+            pick = MixtureOrder(weights, lambda at: feed.ahead(at), self._behind)  # noqa: PLW0108 - there is no feed yet
         feed = Feed(
             handoff,
             pool,
             assembler,
             feed_options(settings),
-            pick=EventTimeOrder(self._behind, _BEHIND_S),
+            pick=pick,
             stopped=stopped,
         )
         how = DatasetOptions(
@@ -222,7 +225,13 @@ class StreamFactory:
         rotation = None
         if training.deterministic:
             ends = self._options.until or {}
-            rotation = RotationOptions(share=ROTATION_ROWS, start=order.turn, positions=order.positions, ends=ends)
+            rotation = RotationOptions(
+                share=ROTATION_ROWS,
+                weights=self._options.settings.kafka.weights,
+                start=order.turn,
+                positions=order.positions,
+                ends=ends,
+            )
         return AssembleOptions(
             batch_size=self._options.batch_size,
             batches_per_call=training.batches_per_call,
@@ -232,6 +241,7 @@ class StreamFactory:
             # The assembler takes no limit below 1.
             limit=None if limit is None else max(1, limit - order.learnt),
             rotation=rotation,
+            weights=self._options.settings.kafka.weights,
             whole_batches=training.partial_batches == "wait",
         )
 

@@ -6,9 +6,10 @@ import pytest
 from consumers.errors import HandoffEnded
 from consumers.handoff import Handoff
 from consumers.records import Chunk, Partition
-from pipelines.chunk_order import PATIENCE_S, EventTimeOrder, RotationOrder, draining
+from pipelines.chunk_order import PATIENCE_S, EventTimeOrder, MixtureOrder, RotationOrder, draining
 
 P0, P1, P2 = (Partition("clicks", number) for number in range(3))
+R0 = Partition("refunds", 0)
 NOW_S = 1_000_000.0
 SLACK_S = 60.0
 
@@ -113,3 +114,33 @@ def test_a_draining_policy_leaves_nothing_in_a_hand_off_that_has_ended(waiting: 
     assert [handoff.receive(0.0, pick) for _ in chunks] == chunks[::-1]
     with pytest.raises(HandoffEnded):
         handoff.receive(0.0, pick)
+
+
+def test_topics_are_taken_by_what_they_weigh_and_within_one_the_oldest_records_first() -> None:
+    ahead = {P0: 0, P1: 0, R0: 0}
+    pick = MixtureOrder({"clicks": 3, "refunds": 1}, lambda partition: ahead[partition], list)
+    heads = {P0: head(P0, 5), P1: head(P1, 900), R0: head(R0, 10)}
+    assert pick(heads) == P1
+    ahead[P1] = 290
+    assert pick(heads) == R0
+    ahead[R0] = 100
+    assert pick(heads) == P1
+    ahead[P0] = 11
+    assert pick(heads) == R0
+    assert pick({P0: heads[P0]}) == P0
+    assert pick({}) is None
+
+
+def test_a_topic_that_lags_and_of_which_nothing_is_here_is_waited_for_but_not_forever() -> None:
+    clock, ahead = Clock(), {P0: 0, R0: 0}
+    pick = MixtureOrder({"clicks": 3, "refunds": 1}, lambda partition: ahead[partition], lambda: {R0}, clock=clock)
+    heads = {P0: head(P0, 5)}
+    assert pick(heads) is None
+    assert pick({**heads, R0: head(R0, 1)}) == P0
+    ahead[R0] = 1
+    assert pick(heads) == P0, "some of it is on its way to a block"
+    ahead[R0] = 0
+    clock.now = 10 * PATIENCE_S
+    assert pick(heads) is None, "each time anew"
+    clock.now = 11 * PATIENCE_S
+    assert pick(heads) == P0

@@ -1,7 +1,7 @@
-"""Strict rotation: blocks that depend on the partitions' rows and on nothing else."""
+"""Row order: a strict rotation depends on the partitions' rows and nothing else, a mixture on what topics weigh."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ from pipelines.blocks import Block, Turn
 from pipelines.decode import Decoded
 from pipelines.row_order import RotationOptions
 from pipelines.schema import Field, Schema
+from pipelines.topic_weights import GRAIN, shares
 
 SCHEMA = Schema(features=(Field(name="id", source="id", dtype="int64"),))
-PARTITIONS = P0, P1, P2 = tuple(Partition("clicks", number) for number in range(3))
+PARTITIONS = P0, P1, P2 = Partition("clicks", 0), Partition("clicks", 1), Partition("refunds", 2)
 UNCUT: Mapping[Partition, Sequence[int]] = dict.fromkeys(PARTITIONS, ())
 Log = Mapping[Partition, Sequence[bool]]
 """By partition: for each offset, whether a row is there."""
@@ -98,13 +99,16 @@ CUTS = st.fixed_dictionaries({partition: st.lists(st.integers(1, 29), max_size=5
 ORDER = st.lists(st.integers(0, 2), max_size=20)
 
 
+WEIGHTS = st.sampled_from([{}, {"clicks": 3.0, "refunds": 1.0}, {"clicks": 1.0, "refunds": 2.5}])
+
+
 @settings(deadline=None)
-@given(LOGS, CUTS, CUTS, ORDER, ORDER, st.integers(1, 5), st.sampled_from([0, 5]))
+@given(LOGS, CUTS, CUTS, st.tuples(ORDER, ORDER), st.integers(1, 5), st.sampled_from([0, 5]), WEIGHTS)
 def test_blocks_do_not_depend_on_chunks_or_on_who_comes_first(
-    log: Log, cuts: Any, others: Any, order: list[int], other: list[int], share: int, shuffle: int
+    log: Log, cuts: Any, others: Any, orders: Any, share: int, shuffle: int, weights: Any
 ) -> None:
-    once = run(make(share, shuffle=shuffle), chunks_of(log, cuts, {}), order)
-    again = run(make(share, shuffle=shuffle), chunks_of(log, others, {}), other)
+    once = run(make(share, shuffle=shuffle, weights=weights), chunks_of(log, cuts, {}), orders[0])
+    again = run(make(share, shuffle=shuffle, weights=weights), chunks_of(log, others, {}), orders[1])
     assert rows(once) == rows(again)
     turns = [[block.facts.turn for block in blocks if block.facts.batches] for blocks in (once, again)]
     assert turns[0] == turns[1]
@@ -114,16 +118,17 @@ def test_blocks_do_not_depend_on_chunks_or_on_who_comes_first(
 
 
 @settings(deadline=None)
-@given(LOGS, CUTS, CUTS, ORDER, st.integers(1, 5), st.integers(1, 8), st.booleans())
+@given(LOGS, st.tuples(CUTS, CUTS), ORDER, st.integers(1, 5), st.integers(1, 8), st.booleans(), WEIGHTS)
 def test_a_restart_after_any_block_goes_on_with_the_same_blocks(
-    log: Log, cuts: Any, others: Any, order: list[int], share: int, kept: int, whole: bool
+    log: Log, both: Any, order: list[int], share: int, kept: int, whole: bool, weights: Any
 ) -> None:
-    undisturbed = run(make(share, shuffle=5, whole=whole), chunks_of(log, cuts, {}), order)
+    cuts, others = both
+    undisturbed = run(make(share, shuffle=5, whole=whole, weights=weights), chunks_of(log, cuts, {}), order)
     before = undisturbed[:kept]
     positions = {span.partition: span.end for block in before for span in block.facts.spans}
     start = before[-1].facts.turn if before else None
 
-    restarted = make(share, shuffle=5, whole=whole, start=start, positions=positions)
+    restarted = make(share, shuffle=5, whole=whole, start=start, positions=positions, weights=weights)
     after = run(restarted, chunks_of(log, others, positions), order)
 
     assert rows(before) + rows(after) == rows(undisturbed)
@@ -210,3 +215,82 @@ def test_a_flush_leaves_the_turn_at_the_first_row_that_waits_for_a_whole_batch()
     (block,) = run(make(share=1, whole=True), chunks_of(log, dict.fromkeys(PARTITIONS, ()), {}), [])
     assert block.facts.rows == 2
     assert block.facts.turn == Turn(PARTITIONS[2], 0)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ({}, [64, 64, 64]),
+        ({"clicks": 3, "refunds": 1}, [96, 96, 64]),
+        ({"clicks": 1, "refunds": 1}, [64, 64, 128]),
+        ({"clicks": 1, "refunds": 1e6}, [1, 1, 4096]),
+    ],
+)
+def test_a_topic_gives_rows_by_its_weight_however_many_partitions_it_has(weights: Any, expected: list[int]) -> None:
+    assert [*shares(weights, PARTITIONS, 64).values()] == expected
+
+
+def test_a_rotation_that_stood_where_other_weights_are_in_force_goes_on_with_the_next_partition() -> None:
+    rotation = make(share=2, start=Turn(P0, 9), weights={"clicks": 2.0, "refunds": 1.0})
+    blocks = run(rotation, chunks_of({P0: [True] * 4, P1: [True] * 4, P2: [True] * 4}, UNCUT, {}), [])
+    assert rows(blocks)[0] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def mixing(weights: Mapping[str, float], rows_of_a_block: int = 2048) -> Assembler:
+    options = AssembleOptions(batch_size=rows_of_a_block, batches_per_call=1, weights=weights)
+    return Assembler(SCHEMA, options, PARTITIONS, incarnation=1)
+
+
+def topics_of(block: Block) -> list[str]:
+    """Return the topic of each row."""
+    return [PARTITIONS[at].topic for at in block.rows.partitions.ravel().tolist() if at >= 0]
+
+
+@settings(deadline=None)
+@given(LOGS, CUTS, ORDER, st.sampled_from([{"clicks": 3.0, "refunds": 1.0}, {"clicks": 1.0, "refunds": 100.0}]))
+def test_a_mixture_gives_every_row_once_and_those_of_a_partition_in_their_order(
+    log: Log, cuts: Any, order: list[int], weights: Any
+) -> None:
+    given_rows = [row for block in rows(run(mixing(weights, 4), chunks_of(log, cuts, {}), order)) for row in block]
+    for partition, present in log.items():
+        offsets = [offset for number, offset in given_rows if number == partition.number and offset >= 0]
+        assert offsets == [offset for offset, here in enumerate(present) if here]
+
+
+def test_topics_that_wait_are_mixed_by_their_weights_within_a_batch() -> None:
+    mixed = mixing({"clicks": 3, "refunds": 1})
+    for partition, count in ((P0, 5000), (P1, 5000), (P2, 5000)):
+        mixed.add(chunk(partition, [True] * count))
+    block = mixed.take(0.0)
+    assert block is not None
+    # The oldest chunk found no other topic, so its rows came without a turn; the block after it is mixed.
+    block = mixed.take(0.0)
+    assert block is not None
+    found = topics_of(block)
+    assert abs(found.count("clicks") - 3 * 512) <= 2 * GRAIN
+    runs = [len(list(group)) for _, group in groupby(found)]
+    assert max(runs) <= 4 * GRAIN
+
+
+def test_a_topic_that_comes_late_neither_waits_nor_makes_up_for_what_it_missed() -> None:
+    mixed = mixing({"clicks": 1, "refunds": 1}, 1024)
+    mixed.add(chunk(P0, [True] * 10_240))
+    for _ in range(5):
+        block = mixed.take(0.0)
+        assert block is not None
+        assert set(topics_of(block)) == {"clicks"}
+    mixed.add(chunk(P2, [True] * 4_096))
+    blocks = [mixed.take(0.0) for _ in range(4)]
+    found = [topics_of(block) for block in blocks if block is not None]
+    assert abs(found[1].count("refunds") - 512) <= GRAIN, "the block that was open takes what it took before"
+    assert abs(sum(one.count("refunds") for one in found[1:]) - 3 * 512) <= GRAIN
+
+
+def test_offsets_without_a_row_settle_at_once_whatever_their_topic_weighs() -> None:
+    mixed = mixing({"clicks": 1000, "refunds": 1}, 1024)
+    mixed.add(chunk(P0, [True] * 1000))
+    mixed.add(chunk(P2, [False] * 50))
+    mixed.add(chunk(P0, [True] * 24, 1000))
+    block = mixed.take(0.0)
+    assert block is not None
+    assert {span.partition: span.end for span in block.facts.spans} == {P0: 1024, P2: 50}

@@ -1,6 +1,7 @@
 """`kafka`: where the records come from, and how to get in. Kafka's own names where Kafka has one."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
@@ -36,8 +37,15 @@ def _start(value: object) -> object:
     return value
 
 
+def _weight(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f"{value} is no weight; write a number above 0")  # noqa: TRY004 - pydantic collects it
+    return value
+
+
 Server = Annotated[str, AfterValidator(_server)]
 Topic = Annotated[str, AfterValidator(_topic)]
+Weight = Annotated[float, BeforeValidator(_weight), Field(gt=0, le=1e6)]
 Start = Annotated[
     str | dict[str, int],
     BeforeValidator(_start),
@@ -58,7 +66,28 @@ class KafkaSettings(Section):
     bootstrap_servers: tuple[Server, ...] = Field(
         min_length=1, description="Brokers to ask first, host:port each.", examples=[["localhost:9092"]]
     )
-    topics: tuple[Topic, ...] = Field(min_length=1, description="Topics to learn from.", examples=[["clicks"]])
+    topics: Annotated[
+        tuple[Topic, ...],
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                    {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+                ]
+            }
+        ),
+    ] = Field(
+        min_length=1,
+        description="Topics to learn from; with weights as {clicks: 3, refunds: 1}.",
+        examples=[["clicks"]],
+    )
+    weights: Mapping[Topic, Weight] = Field(
+        {},
+        description="What each topic weighs while rows of several wait: {clicks: 3, refunds: 1} has three of one come "
+        "for each of the other. It may be written at topics too. Every record is learnt, and no topic is waited for long. "
+        "Empty: rows come as they arrive.",
+        examples=[{"clicks": 3, "refunds": 1}],
+    )
     start: Start = Field(
         "earliest",
         description="Where the very first start begins: earliest, latest, committed (the group's offsets), an age "
@@ -123,6 +152,22 @@ class KafkaSettings(Section):
     metadata_max_age: Duration = Field(
         5.0, ge=1, le=86400, description="How often to look for new partitions; they are read from their beginning."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _topics_with_weights(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("topics"), dict):
+            if values.get("weights"):
+                raise SettingError("weights", "the topics have weights already; write them once")
+            return {**values, "topics": list(values["topics"]), "weights": values["topics"]}
+        return values
+
+    @model_validator(mode="after")
+    def _weights_of_all(self) -> Self:
+        if self.weights and self.weights.keys() != set(self.topics):
+            apart = min(self.weights.keys() ^ set(self.topics))
+            raise SettingError("weights", f"{apart} is here or in topics, and not in both; give each topic a weight")
+        return self
 
     @model_validator(mode="after")
     def _topics_once(self) -> Self:

@@ -16,7 +16,7 @@ from training.checkpoints.folder import Folder
 
 EVERY_S = 1.0
 """How often it saves: often, so that many kills fall into a save."""
-_KAFKA_KEPT = ("topics", "isolation_level", "fetch_bytes", "chunk_records")
+_KAFKA_KEPT = ("topics", "weights", "isolation_level", "fetch_bytes", "chunk_records")
 _LOOPBACK = "127.0.0.1"
 
 

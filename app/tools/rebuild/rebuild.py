@@ -136,7 +136,11 @@ class _ChainRun:
         shapers = [states.open(self._relearning.incarnation, origin.positions) for states in shaping]
         shape = ShapersInTurn(shapers).shape if shapers else None
         options = RecordedOptions(
-            batch_size=training.batch_size, shuffle=training.shuffle, seed=training.seed, share=ROTATION_ROWS
+            batch_size=training.batch_size,
+            shuffle=training.shuffle,
+            seed=training.seed,
+            share=ROTATION_ROWS,
+            weights=self._settings.kafka.weights,
         )
         planned = (step.planned for step in steps_of(self._chain, origin) if isinstance(step, BlockStep))
         feed = RecordedFeed(planned, reader, to_decoder(self._settings.records), schema, options, shape)
