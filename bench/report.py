@@ -57,6 +57,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "windows_of_plain": Meaning(
         "sequences of the last 20 records of each key: share of the plain rate, from bytes to a learnt block", "≥ 0.7"
     ),
+    "windows_gain_points": Meaning(
+        "a label that depends on the order of a key's records: a GRU over the last 20, over an MLP without, points",
+        "≥ 10",
+    ),
     "reservoir_of_plain": Meaning(
         "a reservoir with a share of 20 %: share of the plain rate, from bytes to a learnt block", "≥ 0.7"
     ),

@@ -169,7 +169,7 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "windows",
             "windows.py",
             {"rounds": lengths.windows_rounds},
-            {"windows_of_plain": "windows_of_plain"},
+            {name: name for name in ("windows_of_plain", "windows_gain_points")},
         ),
         ServiceCase(
             "reservoir",

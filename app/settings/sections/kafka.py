@@ -84,8 +84,8 @@ class KafkaSettings(Section):
     weights: Mapping[Topic, Weight] = Field(
         {},
         description="What each topic weighs while rows of several wait: {clicks: 3, refunds: 1} has three of one come "
-        "for each of the other. It may be written at topics too. Every record is learnt, and no topic is waited for long. "
-        "Empty: rows come as they arrive.",
+        "for each of the other. It may be written at topics too. Every record is learnt, and no topic is waited for "
+        "long. Empty: rows come as they arrive.",
         examples=[{"clicks": 3, "refunds": 1}],
     )
     start: Start = Field(
