@@ -28,6 +28,7 @@ def test_shaped_learning_is_bit_identical_through_kills(
     assert figures.kills == KILLS
     assert figures.same_evidence
     assert figures.max_weight_difference == 0
+    assert (figures.sequences > 1000, figures.wrong) == ("windows" in shaped, 0)
 
 
 @pytest.mark.fastest

@@ -32,13 +32,13 @@ KEPT: dict[str, Any] = {
         "replay": {"n": 9, "p50": 900, "p99": 2000, "max": 2100},
         "kept": True,
     },
-    "deterministic": {"kills": 20, "max_weight_difference": 0.0, "kept": True},
+    "deterministic": {"kills": 20, "max_weight_difference": 0.0, "wrong": 0, "kept": True},
     "terms": {"terms": 50, "replayed": 0, "seconds_to_exit": {"n": 50, "p50": 1, "p99": 2.5, "max": 3}, "kept": True},
     "group": {"kills": 60, "lost": 0, "learnt_twice": 0, "kept": True},
     "archive": {"kills": 50, "missing": 0, "twice": 0, "changed": 0, "damaged": 0, "left_over": 0, "kept": True},
     "handover": {"kills": 10, "max_weight_difference": 0.0, "kept": True},
     "rebuild": {"kills": 9, "max_weight_difference": 0.0, "kept": True},
-    "shaped": {"kills": 20, "lost": 0, "learnt_twice": 0, "max_weight_difference": 0.0, "kept": True},
+    "shaped": {"kills": 20, "lost": 0, "learnt_twice": 0, "max_weight_difference": 0.0, "wrong": 0, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -81,6 +81,7 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "shaping_lost": 0,
         "shaping_learnt_twice": 0,
         "shaping_max_weight_difference": 0.0,
+        "shaping_wrong": 0,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,

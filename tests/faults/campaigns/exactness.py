@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from app.settings import load, to_windows
 from app.tools.prove.errors import UnprovenError
 from consumers.failpoints import NAMES
-from tests.faults.harness import shaped_model, windowed_model
+from tests.faults.harness import sequences, shaped_model, windowed_model
 from tests.faults.harness.faults import AfterStart, AtPoint, KillMethod
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import FEATURES, Project
@@ -35,12 +36,12 @@ SHAPED: Mapping[str, Mapping[str, Any]] = {
 }
 """Everything that makes what is learnt another thing than what came."""
 EVERYTHING: Mapping[str, Mapping[str, Any]] = {
-    "records": {"features": {**FEATURES, "user": "int64"}},
+    "records": {"features": {**FEATURES, "user": "int64", "past": {"dtype": "int64", "field": "id"}}},
     "model": {"build": f"{Path(windowed_model.__file__)}:build_model"},
     "windows": {
         "by": "user",
-        "of": ["x"],
-        "length": windowed_model.LENGTH,
+        "of": ["x", "past"],
+        "length": sequences.LENGTH,
         "lengths": "known",
         "gaps": "gaps",
         "max_bytes": "5kB",
@@ -74,12 +75,16 @@ class Figures:
     lost: int = 0
     """Offsets that were neither learnt nor accounted for otherwise."""
     learnt_twice: int = 0
+    sequences: int = 0
+    """Records that were learnt as sequences."""
+    wrong: int = 0
+    """Of them, how many with other records than a plain reference has."""
     seconds: float = 0.0
 
     @property
     def kept(self) -> bool:
         """Whether the promise held."""
-        return self.same_evidence and self.max_weight_difference == 0
+        return self.same_evidence and self.max_weight_difference == 0 and self.wrong == 0
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as the report holds them."""
@@ -113,6 +118,7 @@ def compare(
                 run.finish()
             beside.finish()
         compare_ends(figures, topic, whole, killed)
+        compare_sequences(figures, topic, killed)
     figures.seconds = time.monotonic() - began
     return figures
 
@@ -136,6 +142,18 @@ def compare_ends(figures: Figures, topic: Topic, whole: Project, other: Project)
         figures.lost += max(0, due - seen.count)
         figures.learnt_twice += max(0, seen.count - due)
     figures.max_weight_difference = difference(one, two)
+
+
+def compare_sequences(figures: Figures, topic: Topic, project: Project) -> None:
+    """Note how many sequences of the newest checkpoint are not those of a plain reference; none without windows."""
+    settings = load(project.config, {}).settings
+    newest, layout = Shelf(project.folder).newest(), to_windows(settings.windows, settings.records)
+    if newest is None or layout is None:
+        return
+    table = next(value for key, value in newest.arrays.items() if key.endswith("sequences/table"))
+    for number, verdicts in enumerate(topic.verdicts):
+        figures.sequences += int(np.count_nonzero(table[number, :, 0]))
+        figures.wrong += sequences.wrong_sequences(table[number], verdicts, layout.capacity)
 
 
 def kill_often(project: Project, end: str, faults: Iterable[KillMethod], figures: Figures, *, cold: bool) -> None:

@@ -84,6 +84,7 @@ class Evidence:
             "shaping_lost": self.shaped.get("lost"),
             "shaping_learnt_twice": self.shaped.get("learnt_twice"),
             "shaping_max_weight_difference": self.shaped.get("max_weight_difference"),
+            "shaping_wrong": self.shaped.get("wrong"),
             "rows_passed": outcomes.count("passed"),
             "rows_skipped": outcomes.count("skipped"),
             "rto_p50_s": self.kills.get("rto_s", NONE).get("p50"),
@@ -103,7 +104,7 @@ class Evidence:
             "archive": (self.archive, ("missing", "twice", "changed", "damaged", "left_over")),
             "handover": (self.handover, ("max_weight_difference",)),
             "rebuild": (self.rebuild, ("max_weight_difference",)),
-            "shaped": (self.shaped, ("lost", "learnt_twice", "max_weight_difference")),
+            "shaped": (self.shaped, ("lost", "learnt_twice", "max_weight_difference", "wrong")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():
