@@ -27,9 +27,14 @@ DTYPES = {
 
 
 _RARE, _MOST_CLASSES = 1 / 20, 20
+"""A class that comes so seldom is balanced, among at most so many. They are the numbers from 0 on."""
 _LIFT = 10
 """Larger weights gain little more, and the corrected probabilities are further off (docs/shaping.md)."""
-"""A class that comes so seldom is balanced, among at most so many. They are the numbers from 0 on."""
+_LIKE_A_KEY = re.compile(
+    r"(.*_)?(id|key|user|customer|account|card|device|session|sensor|machine|host|vehicle|symbol)(_?id)?", re.IGNORECASE
+)
+_FEWEST_KEYS, _EACH_COMES = 5, 3
+"""So many values of a key at least, and so many records of each on average, for windows to be proposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +117,7 @@ training:
   batch_size: {pace.batch_size:<21} # records a step; larger ones are faster
   passes: {pace.passes:<25} # steps with each batch; only the first scores its records
 
-{_balance(look, roles)}checkpoints:
+{_balance(look, roles)}{_windows(look, roles)}checkpoints:
   path: ./checkpoints               # one folder per name below it
 """
 
@@ -134,6 +139,25 @@ balance:
   {f"target: {flow(target)}":<32}  # the share of each class in what is learnt
 
 """
+
+
+def _windows(look: Look, roles: Roles) -> str:
+    """Propose windows, as a comment, since they need another model; nothing where no key repeats."""
+    names = input_names(roles.features)
+    for column in roles.features:
+        keys = [row[column.source] for row in look.rows if isinstance(row.get(column.source), str | int)]
+        distinct = len({*keys})
+        whole = len(keys) > len(look.rows) / 2 and not any(isinstance(key, bool) for key in keys)
+        if whole and _LIKE_A_KEY.fullmatch(column.source) and _FEWEST_KEYS <= distinct <= len(keys) / _EACH_COMES:
+            said = f"The records that were looked at are of {distinct:,} values of {column.source}."
+            exact = "" if dtype_of(column) in {"string", "int64"} else ", give it the dtype int64"
+            return f"""\
+# {said} To learn sequences of the
+# last ones of each, write a model for sequences{exact}, and write the line below (docs/shaping.md).
+# windows: {flow({"by": names[column.source], "length": 20})}
+
+"""
+    return ""
 
 
 def _lifted(counts: Counter[int]) -> dict[int, float]:

@@ -221,6 +221,32 @@ def test_a_draft_balances_a_rare_class_and_no_other(as_values: Any, tmp_path: Pa
         assert ("1 of 60 records is of class 1" in text) is bool(target)
 
 
+@pytest.mark.parametrize(
+    ("values", "proposed"),
+    [
+        ([f"u{number * number % 29}" for number in range(120)], "# windows: {by: user_id, length: 20}"),
+        ([number * number % 29 for number in range(120)], "# windows: {by: user_id, length: 20}"),
+        ([1000 + number % 70 for number in range(350)], "dtype int64"),
+        ([f"u{number // 2}" for number in range(120)], None),
+        (["a", "b"] * 60, None),
+    ],
+)
+def test_a_draft_proposes_windows_where_a_key_repeats(values: list[Any], proposed: str | None, tmp_path: Path) -> None:
+    rows = [{"user_id": value, "x": 1.5 * (at % 7), "yes": at % 2} for at, value in enumerate(values)]
+    look = look_at([json.dumps(row).encode() for row in rows])
+    roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("user_id", "x")))
+    text = config_text(PLACE, look, roles)
+    assert ("windows" in text) is (proposed is not None)
+    if proposed is not None:
+        assert proposed in text
+        lines = (line.removeprefix("# ") if line.startswith("# windows") else line for line in text.splitlines())
+        text = "\n".join(lines).replace("user_id: float32", "user_id: int64")
+        assert f"of {len({*values})} values of user_id" in text
+    write(tmp_path, Draft(config=text, model=model_text("t", roles)))
+    windows = load(tmp_path / "millrace.yaml", {}).settings.windows
+    assert windows.by == (None if proposed is None else "user_id")
+
+
 @pytest.mark.tensorflow
 def test_a_draft_for_csv_has_a_model_that_starts(tmp_path: Path) -> None:
     rows = [{key: value for key, value in row.items() if key not in LISTS} for row in ROWS]
