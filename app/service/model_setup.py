@@ -39,12 +39,15 @@ def model_file(settings: Settings) -> ModelFile:
     )
 
 
-def build_learner(settings: Settings, samples: tuple[ReadSample, ...] = (), group: Any = None) -> Learner:
+def build_learner(
+    settings: Settings, samples: tuple[ReadSample, ...] = (), group: Any = None, *, replay: bool = True
+) -> Learner:
     """Load and build the model, and trace its call, on real records where there is a sample of them.
 
-    `group` is the strategy of a group of workers, where this process is one of it.
+    `group` is the strategy of a group of workers, where this process is one of it. Without `replay` a reservoir is only
+    filled, and no row is learnt again.
     """
-    learner = make_learner(load(model_file(settings)), settings, samples, group)
+    learner = make_learner(load(model_file(settings)), settings, samples, group, replay=replay)
     for sentence in without_effect(learner.model):
         log.warning("model.build: %s", sentence)
     trace(learner, settings)
@@ -62,10 +65,17 @@ def device_options(settings: Settings) -> DeviceOptions:
 
 
 def make_learner(
-    functions: LoadedModelFile, settings: Settings, samples: tuple[ReadSample, ...] = (), group: Any = None
+    functions: LoadedModelFile,
+    settings: Settings,
+    samples: tuple[ReadSample, ...] = (),
+    group: Any = None,
+    *,
+    replay: bool = True,
 ) -> Learner:
     """Build the model on the devices; raise ModelError where the schema's rows do not fit it."""
-    training = settings.training
+    training, reservoir = settings.training, to_reservoir(settings.reservoir)
+    if reservoir is not None and not replay:
+        reservoir = replace(reservoir, rows=0)
     options = LearnerOptions(
         schema=to_row_schema(settings.windows, settings.records),
         batch_size=training.batch_size if group is None else training.batch_size // settings.scale.workers,
@@ -75,7 +85,7 @@ def make_learner(
         passes=training.passes,
         augment=functions.augment,
         balance=to_balance(settings.balance, settings.records),
-        reservoir=to_reservoir(settings.reservoir),
+        reservoir=reservoir,
     )
     with _model_at_fault("it does not run on the schema's rows"):
         return Learner(functions.build, functions.preprocess, options)

@@ -12,7 +12,7 @@ class ReservoirOptions:
     share: float
     """Of all rows that are learnt, how many are of the past."""
     rows: int | None = None
-    """How many of them are learnt beside each batch; None for as many as make the share."""
+    """How many of them are learnt beside each batch; None for as many as make the share, 0 to remember alone."""
 
     def beside(self, batch_size: int, replicas: int) -> int:
         """Return how many rows are learnt beside a batch, the same number on each replica."""

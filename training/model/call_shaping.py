@@ -88,7 +88,12 @@ class CallShaping:
     @property
     def shapes(self) -> bool:
         """Whether anything is learnt otherwise than it came."""
-        return self.augments or self.balance is not None or self.reservoir is not None
+        return self.augments or self.balance is not None or self._beside > 0
+
+    @property
+    def _beside(self) -> int:
+        """How many rows of the past are learnt beside each batch."""
+        return 0 if self.reservoir is None else self.reservoir.beside
 
     def score_in_step(self, model: Any, guard: FiniteGuard, added: AddedLosses) -> None:
         """Have the training pass score its rows as they came, so that no pass of its own is needed for that."""
@@ -106,7 +111,7 @@ class CallShaping:
             balance = self.balance.plan(
                 (rows.features, rows.labels, rows.weights, rows.offsets), self._strategy, live=visit >= 0
             )
-        if self.reservoir is not None:
+        if self.reservoir is not None and self._beside:
             replays = self.reservoir.draw(rows, self._witness.identity(), visit, replay=replay)
             if self.balance is not None:
                 factors = self.balance.factors(replays.features, replays.labels, balance)
@@ -148,8 +153,7 @@ class CallShaping:
     def scored_in_step(self, weights: Any, shaping: Shaping) -> None:
         """Have the step score its rows, which have these weights as they came."""
         if self._scoring is not None:
-            here = len(self._strategy.extended.worker_devices)
-            again = 0 if self.reservoir is None else self.reservoir.beside // here
+            again = self._beside // len(self._strategy.extended.worker_devices)
             self._scoring.open(weights, partial(self.corrected, class_weights=shaping.class_weights), again=again)
 
     def corrected(self, predicted: Any, class_weights: Any) -> Any:
@@ -161,7 +165,7 @@ class CallShaping:
         x, y, w, offsets = mine
         if self.balance is not None:
             w *= shaping.factors[own(shaping.factors.shape[0])]
-        if self.reservoir is not None:
+        if self._beside:
             past = self._mine(shaping, own)
             x, y, w, offsets = beside((x, y, w, offsets), (past.features, past.labels, past.weights, past.numbers))
         if self._augmentation is not None:

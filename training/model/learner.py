@@ -122,7 +122,7 @@ class Learner:
                     # own code scores, which would count the rows that are given again.
                     inference_pass=options.augment is not None
                     or self._behaves_differently(rows)
-                    or (reservoir is not None and scores_by_itself(self.model)),
+                    or (reservoir is not None and reservoir.beside > 0 and scores_by_itself(self.model)),
                     shaping=ShapingOptions(
                         augment=options.augment, balance=options.balance, reservoir=reservoir, seed=options.seed
                     ),

@@ -178,8 +178,7 @@ class Pretraining:
         """Learn a block; return how many rows it has taught. Rows whose update is not finite are set aside."""
         named = rows._replace(partitions=rows.partitions % _SHARDS_APART)
         try:
-            # A reservoir is filled by the first epoch, for the live model. Here every row comes as often as it is to.
-            again = partial(self._learner.call, visit=number - 1, replay=False)
+            again = partial(self._learner.call, visit=number - 1)
             result = again(named)
             search = CulpritSearch(again, lambda: self._learner.rows_of(self._learner.probe()))
             for index in np.flatnonzero(~result.finite).tolist():

@@ -207,7 +207,7 @@ def _learner(settings: Settings, folder: Folder, reader: ShardReader) -> Learner
         first = reader.first()
         return samples.keep(None if first is None else sample_of([first], samples.rows))
 
-    learner = build_learner(settings, (sample,))
+    learner = build_learner(settings, (sample,), replay=False)
     prove(learner, settings)
     return learner
 

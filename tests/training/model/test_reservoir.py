@@ -219,6 +219,18 @@ def test_what_is_set_aside_is_not_kept_and_no_row_of_the_past_is_blamed_on_other
     assert all(np.isfinite(read(variable)).all() for variable in learner.model.variables)
 
 
+def test_a_pretraining_fills_it_in_the_first_epoch_and_learns_as_if_there_were_none() -> None:
+    filling, plain = remembering(ReservoirOptions(size=1000, share=0.25, rows=0)), remembering(None)
+    for visit in range(3):
+        for learner in (filling, plain):
+            learner.call(block(4), visit=visit)
+    assert reservoir_of(filling).figures().seen == 4 * BATCH
+    assert largest_difference(state_of(filling), state_of(plain)) == 0
+    live = remembering(ReservoirOptions(size=1000, share=0.25))
+    reservoir_of(live).restore(reservoir_of(filling).snapshot())
+    assert reservoir_of(live).figures().rows == 4 * BATCH
+
+
 @pytest.mark.slow
 def test_a_smaller_reservoir_goes_on_with_a_sample_and_a_larger_one_with_all() -> None:
     learner = remembering(ReservoirOptions(size=100, share=0.25))
