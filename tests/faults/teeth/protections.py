@@ -118,8 +118,8 @@ TEETH = (
         row=36,
         missing="Rows of the past are drawn otherwise after a restart.",
         file="training/model/reservoir.py",
-        text="            self._counts.assign([held, seen])",
-        instead="            self._counts.assign([held, held])",
+        text="        self._counts.assign([held, seen])\n",
+        instead="        self._counts.assign([held, held])\n",
         test=f"{_RESERVOIR}::test_a_restored_checkpoint_continues_with_the_same_bits",
     ),
     Tooth(
@@ -732,7 +732,7 @@ TEETH = (
         row=34,
         missing="A rebuilt block begins with any partition.",
         file="pipelines/recorded_feed.py",
-        text="start=planned.turn, ",
+        text="            start=planned.turn,\n",
         test=f"{_PLAN}::test_every_block_of_two_runs_and_a_skip_is_made_again",
     ),
     Tooth(

@@ -69,6 +69,7 @@ class Reference:
                 self.slots[at] = self.seen, row
 
 
+@pytest.mark.row(36)
 def test_it_holds_what_algorithm_r_would_however_batches_are_cut_into_calls() -> None:
     learner = remembering()
     reference = Reference(learner, FEW.size)
@@ -190,6 +191,7 @@ def test_the_proofs_at_a_start_hold_and_keep_no_row(replicas: int) -> None:
     assert reservoir_of(learner).figures().seen == 0
 
 
+@pytest.mark.row(36)
 @pytest.mark.parametrize("passes", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_restored_checkpoint_continues_with_the_same_bits(passes: int) -> None:
     whole, first, second = (remembering(passes=passes) for _ in range(3))
