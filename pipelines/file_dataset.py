@@ -1,10 +1,11 @@
 """Files as a `tf.data.Dataset` of blocks, as tf.data's guides have it: for epochs over what does not move any more.
 
 Several shards are read at a time (`interleave`), in another order each epoch; chunks of rows are decoded on several
-threads, with `AUTOTUNE`; a window of rows is permuted, cut into batches of one fixed shape and given to `preprocess`;
-what that costs may be kept (`cache`). The order is not deterministic, unless it is asked for. The last batch is filled
-up with copies of present rows of weight 0, as live ones are. Each row carries the place of its shard in `partitions`
-and its number there in `offsets`, so that an epoch can tell what it has visited.
+threads, with `AUTOTUNE`; a window of rows is permuted, cut into batches of one fixed shape and given to `preprocess`.
+The first windows are small, so that the model need not wait until a whole one is read. What all that costs may be kept
+(`cache`). The order is not deterministic, unless it is asked for. The last batch is filled up with copies of present
+rows of weight 0, as live ones are. Each row carries the place of its shard in `partitions` and its number there in
+`offsets`, so that an epoch can tell what it has visited.
 
 The second module of pipelines that imports tf.data. Owns the datasets and what `cache` keeps; a generator here never
 waits for anything but a disk, so an iterator may be dropped at any time.
@@ -256,7 +257,7 @@ class FileBlocks:
 
     def _fresh(self, number: int) -> Any:
         prepare = self._prepared()
-        windows = self._chunks(number).rebatch(self._window).enumerate()
+        windows = self._windows(number).enumerate()
         return windows.map(
             as_is(lambda at, rows: prepare(self._batched(rows, self._order(rows, number, at)))),
             **self._calls(),
@@ -266,7 +267,7 @@ class FileBlocks:
         """Return what the first epoch has decoded and prepared; windows are permuted anew each time."""
         if self._kept is None:
             prepare = self._prepared()
-            windows = self._chunks(0).rebatch(self._window)
+            windows = self._windows(0)
             batches = windows.map(
                 as_is(lambda rows: prepare(self._batched(rows, tf.range(tf.shape(rows.offsets)[0])))),
                 **self._calls(),
@@ -278,6 +279,28 @@ class FileBlocks:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=self.options.deterministic,
         )
+
+    def _windows(self, number: int) -> Any:
+        """Return the windows of an epoch: the first is a call's, each of the next twice as large, up to the whole."""
+        call = self.options.batch_size * self.options.batches_per_call
+        whole = self._window // call
+        sizes = [1 << step for step in range((whole - 1).bit_length())]
+        if not sizes:
+            return self._chunks(number).rebatch(call)
+        group = tf.constant([at for at, size in enumerate(sizes) for _ in range(size)], tf.int64)
+        growing, last = len(sizes), sum(sizes)
+
+        def group_of(at: Any, _rows: Rows) -> Any:
+            return tf.where(at < last, tf.gather(group, tf.minimum(at, last - 1)), growing + (at - last) // whole)
+
+        def size_of(key: Any) -> Any:
+            return tf.where(key < growing, tf.bitwise.left_shift(tf.constant(1, tf.int64), key), whole)
+
+        def joined(_key: Any, pieces: Any) -> Any:
+            return pieces.map(as_is(lambda _at, rows: rows)).rebatch(self._window)
+
+        pieces = self._chunks(number).rebatch(call).enumerate()
+        return pieces.group_by_window(as_is(group_of), as_is(joined), window_size_func=as_is(size_of))
 
     def _chunks(self, number: int) -> Any:
         order = [*self.places]

@@ -94,6 +94,17 @@ def test_a_small_window_holds_rows_of_all_shards_read_beside_each_other(tmp_path
     assert len({shard for shard, _, _ in present(window)}) == AT_ONCE
 
 
+@pytest.mark.parametrize(("calls", "expected"), [(1, [64, 64]), (4, [64, 128, 256, 256]), (5, [64, 128, 256, 320])])
+def test_the_first_windows_are_small_so_that_learning_begins_before_a_whole_one_is_read(
+    shards: list[CountedShard], calls: int, expected: list[int]
+) -> None:
+    blocks = blocks_of(shards, Refusals(), shuffle=64 * calls, deterministic=True)
+    sizes = [int(rows.offsets.shape[0]) for rows in blocks._windows(0)]
+    assert sizes[: len(expected)] == expected
+    assert {*sizes[len(expected) : -1]} <= {64 * calls}
+    assert sum(sizes) == len(EVERY)
+
+
 def test_rows_that_are_lost_or_come_twice_are_counted() -> None:
     shard = CountedShard(name="a", path="a", rows=1000, first=50, end=1050)
     visits = Visits([shard, replace(shard, name="b")])
