@@ -1,7 +1,7 @@
 """Files as a `tf.data.Dataset` of blocks, as tf.data's guides have it: for epochs over what does not move any more.
 
 Several shards are read at a time (`interleave`), in another order each epoch; chunks of rows are decoded on several
-threads, with `AUTOTUNE`; a window of rows is permuted, cut into batches of one fixed shape and given to `preprocess`.
+threads; a window of rows is permuted, cut into batches of one fixed shape and given to `preprocess`.
 The first windows are small, so that the model need not wait until a whole one is read. What all that costs may be kept
 (`cache`). The order is not deterministic, unless it is asked for. The last batch is filled up with copies of present
 rows of weight 0, as live ones are. Each row carries the place of its shard in `partitions` and its number there in
@@ -112,9 +112,9 @@ class _Decoding:
 class ChunkFiles:
     """Reads shards as chunks of records, in whatever format the records have."""
 
-    def __init__(self, read: ReadShard, decoder: Decoder, refusals: Refusals) -> None:
+    def __init__(self, read: ReadShard, decoder: Decoder, refusals: Refusals, threads: int = 2) -> None:
         """`read` gives the chunks of the shard at a place, of so many rows at most."""
-        self._read = read
+        self._read, self._threads = read, threads
         self._spec = flat_spec(decoder.schema)
         self._decoding = _Decoding(decoder, refusals)
 
@@ -141,11 +141,12 @@ class ChunkFiles:
         def of_shard(place: Any) -> Any:
             return tf.data.Dataset.from_generator(rows, args=(place,), output_signature=self._spec)
 
+        at_once = min(AT_ONCE, max(1, len(order)))
         return tf.data.Dataset.from_tensor_slices(np.array(order, np.int32)).interleave(
             of_shard,
-            cycle_length=min(AT_ONCE, max(1, len(order))),
+            cycle_length=at_once,
             block_length=1,
-            num_parallel_calls=tf.data.AUTOTUNE,
+            num_parallel_calls=min(self._threads, at_once),
             deterministic=deterministic,
         )
 
@@ -159,11 +160,11 @@ class ChunkFiles:
         """Do nothing: it waits for disks only."""
 
 
-def example_files(shards: Sequence[CountedShard], schema: Schema, refusals: Refusals) -> ChunkFiles:
+def example_files(shards: Sequence[CountedShard], schema: Schema, refusals: Refusals, threads: int = 2) -> ChunkFiles:
     """Return the reader of TFRecord files of `tf.train.Example`, compressed with GZIP or not."""
     record = next((found for shard in shards if (found := first_record(Path(shard.path)))), b"")
     decoder = ExampleDecoder(schema, integers_in(record))
-    return ChunkFiles(lambda place, most: _examples(shards[place], most), decoder, refusals)
+    return ChunkFiles(lambda place, most: _examples(shards[place], most), decoder, refusals, threads)
 
 
 def _examples(shard: CountedShard, most: int) -> Iterator[Chunk]:
@@ -243,6 +244,9 @@ class FileBlocks:
             batches = batches.rebatch(options.batches_per_call)
         settings = tf.data.Options()
         settings.deterministic = options.deterministic
+        # Numbers of threads are given, not tuned: an iterator ends only with the tuner's next look, and the time
+        # between its looks doubles up to a minute. So an epoch would end seconds after its last block.
+        settings.autotune.enabled = False
         settings.threading.private_threadpool_size = max(2, options.threads)
         # Shards are dealt here, and each replica takes its rows of every batch.
         settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -276,7 +280,7 @@ class FileBlocks:
             self._kept = batches.cache() if where == "memory" else batches.cache(str(Path(str(where)) / "epoch"))
         return self._kept.enumerate().map(
             as_is(lambda at, rows: self._permuted(rows, number, at)),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            num_parallel_calls=self.options.threads,
             deterministic=self.options.deterministic,
         )
 
@@ -313,7 +317,9 @@ class FileBlocks:
 
     def _calls(self) -> dict[str, Any]:
         # A random op gives its numbers in the order of its calls, so deterministic mode allows one call at a time.
-        return {} if self.options.deterministic else {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": False}
+        return (
+            {} if self.options.deterministic else {"num_parallel_calls": self.options.threads, "deterministic": False}
+        )
 
     def _prepared(self) -> Callable[[Rows], Rows]:
         if self._prepare is None and self.reader.prepares:

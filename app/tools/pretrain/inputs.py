@@ -37,9 +37,9 @@ class InputOptions:
 def reader_of(source: ShardSource, settings: Settings, refusals: Refusals) -> ShardReader:
     """Return the reader of a source; the rows that the schema refuses are noted."""
     if not source.archived:
-        return example_files(source.shards, to_schema(settings.records), refusals)
+        return example_files(source.shards, to_schema(settings.records), refusals, usable_cores())
     decoder = to_decoder(settings.records)
-    return ChunkFiles(lambda place, most: chunks_of(source.archived[place], most), decoder, refusals)
+    return ChunkFiles(lambda place, most: chunks_of(source.archived[place], most), decoder, refusals, usable_cores())
 
 
 def served(
