@@ -17,17 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from consumers.errors import ConfigError
 from pipelines.blocks import Rows
 from pipelines.shaping.augmentation import folded
 from pipelines.shaping.reservoir_figures import ReservoirFigures
 from pipelines.shaping.text_columns import packed, unpacked
 from training.checkpoints.parts import Array, PartState
+from training.model.memory import usable_memory
 from training.model.witness import mixed
 
 log = logging.getLogger(__name__)
 NAME = "reservoir"
 _NUMBER, _WEIGHT = "number", "weight"
-_COUNTS = ("held", "seen")
 _OWN_SEED = 1
 """Tells what is drawn here from what `augment` draws."""
 
@@ -50,6 +51,7 @@ class Reservoir:
     def __init__(self, size: int, beside: int, rows: Rows, seed: int) -> None:
         """Hold at most `size` rows such as these, a block's, and give `beside` of them again with each batch."""
         self.size, self.beside, self._seed = size, beside, seed
+        _refuse_too_many(size, rows)
         with tf.device("/CPU:0"):
             self._columns = {
                 name: tf.Variable(
@@ -58,8 +60,8 @@ class Reservoir:
                 for name, column in _named(rows).items()
             }
             self._columns[_NUMBER] = tf.Variable(tf.zeros([size], tf.int64), trainable=False, name=_NUMBER)
-            self._counts = tf.Variable(tf.zeros([len(_COUNTS)], tf.int64), trainable=False, name="reservoir_counts")
-        """How many rows are held, and how many were seen."""
+            self._counts = tf.Variable(tf.zeros([2], tf.int64), trainable=False, name="reservoir_counts")
+            """How many rows are held, and how many were seen."""
         self._kept: list[dict[str, Array]] = []
         """Arrays of released snapshots, to be used again for the next ones."""
 
@@ -180,6 +182,18 @@ def _named(rows: Rows) -> dict[str, Any]:
     labels = rows.labels
     named = {_of_label(name): one for name, one in labels.items()} if isinstance(labels, Mapping) else {"label": labels}
     return {_of_feature(name): one for name, one in rows.features.items()} | named | {_WEIGHT: rows.weights}
+
+
+def _refuse_too_many(size: int, rows: Rows) -> None:
+    """Raise ConfigError where so many rows cannot be in memory, even before their texts."""
+    columns = _named(rows).values()
+    each = 8 + sum(int(np.prod(one.shape[2:])) * one.dtype.size for one in columns if one.dtype != tf.string)
+    there = usable_memory()
+    if size * each > there:
+        raise ConfigError(
+            f"reservoir.size: {size:,} rows take {size * each / 1e9:,.1f} GB, and this process may use "
+            f"{there / 1e9:,.1f} GB; make it smaller"
+        )
 
 
 def _of_feature(name: str) -> str:

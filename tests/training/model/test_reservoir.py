@@ -1,6 +1,7 @@
 """A memory of the past: a uniform sample of what was learnt, learnt again beside each batch, and never scored."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -8,12 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from consumers.errors import ConfigError
 from pipelines.blocks import Rows
 from pipelines.offset_mix import mix
 from pipelines.shaping.class_options import BalanceOptions
 from pipelines.shaping.reservoir_options import ReservoirOptions
 from tests.training.conftest import BATCH, block, largest_difference, mlp, options_of, state_of, with_feature
 from training.model.learner import Learner
+from training.model.memory import memory_limit
 from training.model.metric_proof import states_add_up
 from training.model.proof import ModelProof
 from training.model.reservoir import Reservoir
@@ -274,6 +277,16 @@ def test_texts_are_kept_and_other_columns_begin_anew(caplog: pytest.LogCaptureFi
     reservoir_of(learner).restore(one.snapshot())
     assert "begins anew" in caplog.text
     assert reservoir_of(learner).figures().rows == 0
+
+
+def test_more_rows_than_memory_holds_are_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"reservoir.size: 1,000,000,000,000 rows take 40,000.0 GB, and this process"):
+        Reservoir(10**12, 4, block(1), seed=1)
+    assert memory_limit(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) is None
+    (tmp_path / "memory.max").write_text("1073741824\n")
+    assert memory_limit(tmp_path) == 2**30
 
 
 @pytest.mark.parametrize(("share", "replicas", "rows"), [(0.2, 1, 3), (0.5, 2, 12), (0.01, 2, 2), (0.75, 1, 36)])
