@@ -94,8 +94,9 @@ class Recorder:
         """Return nothing: it holds only whole numbers."""
         return []
 
-    def learn(self, rows: Rows) -> Lesson:
-        return Learner.learn(self, rows)  # type: ignore[arg-type]  # all that it asks of a learner is its call
+    def learn(self, rows: Rows, *, replay: bool = True) -> Lesson:
+        # All that it asks of a learner is its call.
+        return Learner.learn(self, rows, replay=replay)  # type: ignore[arg-type]
 
     def call(self, rows: Rows, *, replay: bool = True) -> CallResult:
         """Learn all or nothing of each batch; if a record raises, the state is not to be relied upon."""

@@ -149,10 +149,10 @@ def test_a_block_that_raises_only_once_is_learnt_and_nothing_is_set_aside(
     with running(tmp_path, topic) as run:
         learn, errors = run.learner.learn, [tf.errors.InternalError(None, None, "a transient error")]
 
-        def raises_once(rows: Rows) -> Any:
+        def raises_once(rows: Rows, **how: Any) -> Any:
             if errors:
                 raise errors.pop()
-            return learn(rows)
+            return learn(rows, **how)
 
         monkeypatch.setattr(run.learner, "learn", raises_once)
         topic.produce(2 * SHARE)
@@ -165,7 +165,7 @@ def test_a_block_that_raises_only_once_is_learnt_and_nothing_is_set_aside(
 def test_a_call_without_memory_ends_the_training(tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path, topic) as run:
 
-        def too_large(_rows: Rows) -> Any:
+        def too_large(_rows: Rows, **_how: Any) -> Any:
             raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
 
         monkeypatch.setattr(run.learner, "learn", too_large)
