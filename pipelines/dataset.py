@@ -155,11 +155,14 @@ def make_dataset(
     dataset = dataset.map(
         as_is(lambda element: Element(element.number, prepare(element.rows))),
         # A random op gives its numbers in the order of its calls, so deterministic mode allows one call at a time.
-        num_parallel_calls=None if options.deterministic or preprocess is None else tf.data.AUTOTUNE,
+        num_parallel_calls=None if options.deterministic or preprocess is None else max(2, options.threads),
         deterministic=None if options.deterministic or preprocess is None else True,
     )
     settings = tf.data.Options()
     settings.deterministic = True
+    # With TensorFlow's tuner, an iterator may end only with its next look, and the time between these doubles up to a
+    # minute: so long a rewind or a stop would wait.
+    settings.autotune.enabled = False
     settings.threading.private_threadpool_size = max(2, options.threads)  # a generator that waits keeps one for itself
     # A shard would split the first axis, the batches of a block; each replica takes its rows of every batch instead.
     settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

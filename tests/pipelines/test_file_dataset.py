@@ -105,6 +105,10 @@ def test_the_first_windows_are_small_so_that_learning_begins_before_a_whole_one_
     assert sum(sizes) == len(EVERY)
 
 
+def test_tensorflows_tuner_cannot_hold_up_the_end_of_an_epoch(shards: list[CountedShard]) -> None:
+    assert blocks_of(shards, Refusals()).dataset(0).options().autotune.enabled is False
+
+
 def test_rows_that_are_lost_or_come_twice_are_counted() -> None:
     shard = CountedShard(name="a", path="a", rows=1000, first=50, end=1050)
     visits = Visits([shard, replace(shard, name="b")])
