@@ -1,4 +1,4 @@
-"""Two topics with weights, from a real broker: a small one is not drowned, and the order is exact where it must be."""
+"""Two topics with weights, from a real broker in deterministic mode: rows come by them to the record."""
 
 import json
 import uuid
@@ -40,7 +40,7 @@ class Home:
         return self.path / "mixed.yaml"
 
 
-def home(folder: Path, broker: str, weights: dict[str, float], *, deterministic: bool) -> Home:
+def home(folder: Path, broker: str, weights: dict[str, float]) -> Home:
     """Write the config of a trainer of topics with weights."""
     made = Home(folder, free_port())
     (folder / "model.py").write_text(_MODEL)
@@ -51,8 +51,8 @@ def home(folder: Path, broker: str, weights: dict[str, float], *, deterministic:
         "model": {"build": "./model.py:build_model"},
         "training": {
             "batch_size": 64,
-            "max_wait": None if deterministic else "200ms",
-            "deterministic": deterministic,
+            "max_wait": None,
+            "deterministic": True,
             "replicas": 1,
         },
         "checkpoints": {"path": "./checkpoints"},
@@ -74,19 +74,13 @@ def learnt(made: Home, records: int) -> dict[str, int]:
     return positions
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
 def test_topics_come_by_their_weights_and_on_from_there_after_a_restart(
-    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path, *, deterministic: bool
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
     large, small = topic(partitions=2), topic(partitions=1)
-    produce(large, [(number % 2, b'{"x": [0.5], "y": 1.0}') for number in range(30_000)])
-    produce(small, [b'{"x": [-0.5], "y": 0.0}'] * 30_000)
-    made = home(tmp_path, broker, {large: 1, small: 3}, deterministic=deterministic)
-    for records in (16_384, 32_768):
-        positions = learnt(made, 16_384)
-        assert sum(positions.values()) == records
-        if deterministic:
-            assert positions == {large: records // 4, small: 3 * records // 4}
-        else:
-            # The one that the broker answers first is not kept waiting for the other.
-            assert 0.6 < positions[small] / records < 0.8
+    produce(large, [(number % 2, b'{"x": [0.5], "y": 1.0}') for number in range(12_000)])
+    produce(small, [b'{"x": [-0.5], "y": 0.0}'] * 12_000)
+    made = home(tmp_path, broker, {large: 1, small: 3})
+    for records in (2_048, 4_096):
+        positions = learnt(made, 2_048)
+        assert positions == {large: records // 4, small: 3 * records // 4}
