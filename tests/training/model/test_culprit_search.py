@@ -60,5 +60,15 @@ def test_a_batch_poisoned_through_and_through_costs_a_bounded_number_of_calls(
     assert learner.witness.testimonies() == {PARTITION: Evidence.of(set(range(BATCH)) - left)}
 
 
+def test_a_single_row_is_not_blamed_for_the_absent_ones_beside_it(learner_of: MakeLearner) -> None:
+    learner = learner_of()
+    learner.witness.know(PARTITION, 0)
+    absent = {BATCH + 1 + row for row in range(BATCH - 1)}
+    # Absent rows are copies of the first, which is infinite whatever it weighs.
+    lesson = learner.learn(_poisoned(block(2, rows=BATCH + 1), {0, *absent}))
+    assert lesson.culprits.offsets == ((0, 0),)
+    assert learner.witness.testimonies() == {PARTITION: Evidence.of(range(1, BATCH + 1))}
+
+
 def test_culprits_are_counted_by_partition() -> None:
     assert dict(Culprits(((0, 3), (1, 3), (1, 9))).by_partition()) == {0: 1, 1: 2}
