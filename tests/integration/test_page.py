@@ -24,18 +24,9 @@ from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.topics import create_topic
 from app.tools.prove.trainer_process import Run
 from tests.browsing import SOON_MS, chromium, grave, is_complaint
+from tests.integration.small_model import MODEL
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
-_MODEL = """\
-import keras
-
-
-def build_model():
-    x = keras.Input((1,), name="x")
-    model = keras.Model(x, keras.layers.Dense(1, activation="sigmoid")(x))
-    model.compile(optimizer="sgd", loss="binary_crossentropy", metrics=["accuracy"])
-    return model
-"""
 
 
 @dataclass(kw_only=True)
@@ -60,7 +51,7 @@ class Home:
         return f"http://127.0.0.1:{self.port}"
 
     def write(self) -> None:
-        (self.path / "model.py").write_text(_MODEL)
+        (self.path / "model.py").write_text(MODEL)
         settings = {
             "name": "clicks",
             "kafka": {"bootstrap_servers": [self.bootstrap], "topics": list(self.topics)},

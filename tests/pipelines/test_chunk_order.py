@@ -131,7 +131,7 @@ def test_topics_are_taken_by_what_they_weigh_and_within_one_the_oldest_records_f
     assert pick({}) is None
 
 
-def test_a_topic_that_lags_and_of_which_nothing_is_here_is_waited_for_but_not_forever() -> None:
+def test_a_lagging_topic_of_which_nothing_is_here_is_waited_for_but_not_forever() -> None:
     clock, ahead = Clock(), {P0: 0, R0: 0}
     pick = MixtureOrder({"clicks": 3, "refunds": 1}, lambda partition: ahead[partition], lambda: {R0}, clock=clock)
     heads = {P0: head(P0, 5)}

@@ -95,7 +95,7 @@ def test_a_small_window_holds_rows_of_all_shards_read_beside_each_other(tmp_path
 
 
 @pytest.mark.parametrize(("calls", "expected"), [(1, [64, 64]), (4, [64, 128, 256, 256]), (5, [64, 128, 256, 320])])
-def test_the_first_windows_are_small_so_that_learning_begins_before_a_whole_one_is_read(
+def test_the_first_windows_are_small_so_that_learning_begins_early(
     shards: list[CountedShard], calls: int, expected: list[int]
 ) -> None:
     blocks = blocks_of(shards, Refusals(), shuffle=64 * calls, deterministic=True)

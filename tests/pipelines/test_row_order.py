@@ -230,7 +230,7 @@ def test_a_topic_gives_rows_by_its_weight_however_many_partitions_it_has(weights
     assert [*shares(weights, PARTITIONS, 64).values()] == expected
 
 
-def test_a_rotation_that_stood_where_other_weights_are_in_force_goes_on_with_the_next_partition() -> None:
+def test_a_turn_that_other_weights_have_used_up_passes_to_the_next_partition() -> None:
     rotation = make(share=2, start=Turn(P0, 9), weights={"clicks": 2.0, "refunds": 1.0})
     blocks = run(rotation, chunks_of({P0: [True] * 4, P1: [True] * 4, P2: [True] * 4}, UNCUT, {}), [])
     assert rows(blocks)[0] == [(1, 0), (1, 1), (2, 0), (2, 1)]

@@ -19,12 +19,12 @@ from training.model.learner import Learner
 from training.model.memory import memory_limit
 from training.model.metric_proof import states_add_up
 from training.model.proof import ModelProof
-from training.model.reservoir import Reservoir
+from training.model.reservoir import Replays, Reservoir
 from training.model.variables import read
 
 pytestmark = pytest.mark.tensorflow
 FEW = ReservoirOptions(size=50, share=0.25)
-LINEAR = keras.losses.BinaryCrossentropy()
+CROSS_ENTROPY = keras.losses.BinaryCrossentropy()
 
 
 def sgd(*layers: Any, **given: Any) -> Any:
@@ -49,6 +49,26 @@ def reservoir_of(learner: Learner) -> Reservoir:
 def held(learner: Learner) -> dict[str, Any]:
     """Return what is held, by column."""
     return {name: np.array(column) for name, column in reservoir_of(learner).snapshot().arrays.items()}
+
+
+def drawn(learner: Learner, rows: Rows) -> Replays:
+    """Return what a call with these rows learns again."""
+    replay = tf.constant(True)  # noqa: FBT003 - a tensor's value
+    return reservoir_of(learner).draw(rows, learner.witness.identity(), tf.constant(0), replay=replay)
+
+
+def plain_copy(learner: Learner) -> Any:
+    """Return the model with the present weights, for Keras alone."""
+    plain = sgd()
+    plain.jit_compile = False
+    for variable, mine in zip(plain.variables, learner.model.variables, strict=True):
+        variable.assign(read(mine))
+    return plain
+
+
+def assert_same_weights(learner: Learner, plain: Any) -> None:
+    for mine, theirs in zip(learner.model.variables, plain.variables, strict=True):
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-4, atol=1e-6)
 
 
 class Reference:
@@ -108,32 +128,22 @@ def test_the_sample_is_uniform() -> None:
 def test_a_batch_is_learnt_beside_rows_of_the_past_and_scored_alone(replicas: int) -> None:
     learner = remembering(replicas=replicas)
     learner.learn(block(3, seed=1))
-    before = [np.array(read(variable)) for variable in learner.model.variables]
+    plain = plain_copy(learner)
     columns = held(learner)
     rows = block(1, seed=2, first=100)
-    again = reservoir_of(learner).draw(
-        rows,
-        learner.witness.identity(),
-        tf.constant(0),
-        replay=tf.constant(True),  # noqa: FBT003 - a tensor's value
-    )
+    again = drawn(learner, rows)
     past = again.features["x"][0].numpy()
     assert {tuple(row) for row in past} <= {tuple(row) for row in columns["feature.x"]}
     x, y = rows.features["x"][0].numpy(), rows.labels[0].numpy()
-    # By hand: plain Keras on both together.
-    plain = sgd()
-    plain.jit_compile = False
-    for variable, value in zip(plain.variables, before, strict=True):
-        variable.assign(value)
-    scored = float(LINEAR(y[:, None], plain.predict_on_batch(x)))
+    # Plain Keras on both together.
+    scored = float(CROSS_ENTROPY(y[:, None], plain.predict_on_batch(x)))
     accuracy = float(np.mean((plain.predict_on_batch(x)[:, 0] > 0.5) == y))
     plain.train_on_batch(np.concatenate([x, past]), np.concatenate([y, again.labels[0].numpy()]))
     result = learner.learn(rows).result
     assert result.losses[0] == pytest.approx(scored, rel=1e-5)
     assert result.states[0] / result.states[1] == pytest.approx(accuracy)
     assert result.states[1] == BATCH
-    for mine, theirs in zip(learner.model.variables, plain.variables, strict=True):
-        np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-4, atol=1e-6)
+    assert_same_weights(learner, plain)
 
 
 @pytest.mark.slow
@@ -165,24 +175,14 @@ def test_rows_of_the_past_have_the_weight_of_their_class_too() -> None:
     assert learner.call.shaping.balance is not None
     learner.call.shaping.balance.counts.assign([110.0, 10.0])
     weights = learner.call.shaping.balance.weights().numpy()
-    before = [np.array(read(variable)) for variable in learner.model.variables]
+    plain = plain_copy(learner)
     rows = block(1, seed=2, first=100)
-    again = reservoir_of(learner).draw(
-        rows,
-        learner.witness.identity(),
-        tf.constant(0),
-        replay=tf.constant(True),  # noqa: FBT003 - a tensor's value
-    )
-    plain = sgd()
-    plain.jit_compile = False
-    for variable, value in zip(plain.variables, before, strict=True):
-        variable.assign(value)
+    again = drawn(learner, rows)
     x = np.concatenate([rows.features["x"][0], again.features["x"][0]])
     y = np.concatenate([rows.labels[0], again.labels[0]])
     plain.train_on_batch(x, y, weights[y.astype(int)])
     learner.learn(rows)
-    for mine, theirs in zip(learner.model.variables, plain.variables, strict=True):
-        np.testing.assert_allclose(np.asarray(mine), np.asarray(theirs), rtol=1e-4, atol=1e-6)
+    assert_same_weights(learner, plain)
 
 
 @pytest.mark.slow
