@@ -11,6 +11,7 @@ The second module of pipelines that imports tf.data. Owns the datasets and what 
 waits for anything but a disk, so an iterator may be dropped at any time.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ CHUNK = 4096
 """The most rows that are decoded and handed over at a time: a chunk costs about a millisecond besides its rows."""
 
 ReadShard = Callable[[int, int], Iterable[Chunk]]
+Order = Callable[[], Sequence[int]]
+"""Says the places of the shards to read in an epoch, as many each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,12 @@ class ShardReader(Protocol):
         """What has ended the reading; tf.data loses the type of it."""
         ...
 
-    def dataset(self, order: Sequence[int], *, epoch: int, most: int, deterministic: bool) -> Any:
+    @property
+    def lasting(self) -> bool:
+        """Whether a dataset serves all epochs, as each iterator over it asks for the order anew."""
+        ...
+
+    def dataset(self, order: Order, *, epoch: int, most: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, read beside each other, so many rows at a time at most."""
         ...
 
@@ -128,7 +136,12 @@ class ChunkFiles:
         """What has ended the reading."""
         return self._decoding.error
 
-    def dataset(self, order: Sequence[int], *, epoch: int, most: int, deterministic: bool) -> Any:
+    @property
+    def lasting(self) -> bool:
+        """Whether a dataset serves all epochs."""
+        return True
+
+    def dataset(self, order: Order, *, epoch: int, most: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, read beside each other."""
         del epoch
 
@@ -141,8 +154,9 @@ class ChunkFiles:
         def of_shard(place: Any) -> Any:
             return tf.data.Dataset.from_generator(rows, args=(place,), output_signature=self._spec)
 
-        at_once = min(AT_ONCE, max(1, len(order)))
-        return tf.data.Dataset.from_tensor_slices(np.array(order, np.int32)).interleave(
+        at_once = min(AT_ONCE, max(1, len(order())))
+        places = tf.data.Dataset.from_generator(order, output_signature=tf.TensorSpec([], tf.int32))
+        return places.interleave(
             of_shard,
             cycle_length=at_once,
             block_length=1,
@@ -217,6 +231,10 @@ class FileBlocks:
     options: FileOptions
     preprocess: Preprocess | None = None
     _kept: Any = field(default=None, init=False)
+    _lasting: Any = field(default=None, init=False)
+    """The dataset of all epochs, where there is one: to make another traces each of its functions anew."""
+    _number: int = field(default=0, init=False)
+    """The epoch whose order and seeds an iterator gets that begins now."""
     _prepare: Callable[[Rows], Rows] | None = field(default=None, init=False)
 
     def epoch(self, number: int) -> Iterator[Rows]:
@@ -237,9 +255,18 @@ class FileBlocks:
             self.reader.close()
 
     def dataset(self, number: int) -> Any:
-        """Return the dataset of an epoch's blocks."""
+        """Return the dataset of an epoch's blocks, to be iterated before the next one is asked for."""
+        self._number = number
+        if self._lasting is not None:
+            return self._lasting
+        made = self._made(number)
+        if self.reader.lasting:
+            self._lasting = made
+        return made
+
+    def _made(self, number: int) -> Any:
         options = self.options
-        batches = self._fresh(number) if options.cache is None else self._cached(number)
+        batches = self._fresh(number) if options.cache is None else self._cached()
         if self._window > options.batch_size * options.batches_per_call:
             batches = batches.rebatch(options.batches_per_call)
         settings = tf.data.Options()
@@ -261,13 +288,13 @@ class FileBlocks:
 
     def _fresh(self, number: int) -> Any:
         prepare = self._prepared()
-        windows = self._windows(number).enumerate()
+        windows = tf.data.Dataset.zip(self._windows(number), self._seeds())
         return windows.map(
-            as_is(lambda at, rows: prepare(self._batched(rows, self._order(rows, number, at)))),
+            as_is(lambda rows, seed: prepare(self._batched(rows, self._order(rows, seed)))),
             **self._calls(),
         )
 
-    def _cached(self, number: int) -> Any:
+    def _cached(self) -> Any:
         """Return what the first epoch has decoded and prepared; windows are permuted anew each time."""
         if self._kept is None:
             prepare = self._prepared()
@@ -278,8 +305,8 @@ class FileBlocks:
             )
             where = self.options.cache
             self._kept = batches.cache() if where == "memory" else batches.cache(str(Path(str(where)) / "epoch"))
-        return self._kept.enumerate().map(
-            as_is(lambda at, rows: self._permuted(rows, number, at)),
+        return tf.data.Dataset.zip(self._kept, self._seeds()).map(
+            as_is(self._permuted),
             num_parallel_calls=self.options.threads,
             deterministic=self.options.deterministic,
         )
@@ -307,13 +334,26 @@ class FileBlocks:
         return pieces.group_by_window(as_is(group_of), as_is(joined), window_size_func=as_is(size_of))
 
     def _chunks(self, number: int) -> Any:
-        order = [*self.places]
-        if self.options.shuffle:
-            order = np.random.default_rng([self.options.seed, number]).permutation(order).tolist()
         # A window holds rows of as many shards as are read beside each other, however small it is.
         most = min(CHUNK, max(1, self._window // AT_ONCE))
-        chunks = self.reader.dataset(order, epoch=number, most=most, deterministic=self.options.deterministic)
+        chunks = self.reader.dataset(self._shards, epoch=number, most=most, deterministic=self.options.deterministic)
         return chunks.filter(as_is(_has_rows))  # `rebatch` needs no chunk of which every record was refused
+
+    def _shards(self) -> Sequence[int]:
+        """Return the places of the shards in the order of the epoch that begins."""
+        if not self.options.shuffle:
+            return [*self.places]
+        order: list[int] = np.random.default_rng([self.options.seed, self._number]).permutation(self.places).tolist()
+        return order
+
+    def _seeds(self) -> Any:
+        """Return a seed for each window of the epoch that begins."""
+
+        def seeds() -> Iterator[tuple[int, int]]:
+            epoch = self.options.seed * 1_000_003 + self._number
+            return ((epoch, at) for at in itertools.count())
+
+        return tf.data.Dataset.from_generator(seeds, output_signature=tf.TensorSpec([2], tf.int64))
 
     def _calls(self) -> dict[str, Any]:
         # A random op gives its numbers in the order of its calls, so deterministic mode allows one call at a time.
@@ -329,11 +369,10 @@ class FileBlocks:
             self._prepare = preparation(self.preprocess, spec, self.options.batch_size)
         return self._prepare
 
-    def _order(self, rows: Rows, number: int, at: Any) -> Any:
+    def _order(self, rows: Rows, seed: Any) -> Any:
         places = tf.range(tf.shape(rows.offsets)[0])
         if not self.options.shuffle:
             return places
-        seed = tf.stack([tf.constant(self.options.seed * 1_000_003 + number, tf.int64), tf.cast(at, tf.int64)])
         return tf.random.experimental.stateless_shuffle(places, seed)
 
     def _batched(self, rows: Rows, order: Any) -> Rows:
@@ -357,12 +396,12 @@ class FileBlocks:
         cut: Rows = tf.nest.map_structure(batched, taken)
         return cut
 
-    def _permuted(self, rows: Rows, number: int, at: Any) -> Rows:
+    def _permuted(self, rows: Rows, seed: Any) -> Rows:
         """Permute the rows of batches; absent ones stay absent, and no batch can consist of these alone."""
         flat = tf.nest.map_structure(
             lambda column: tf.reshape(column, tf.concat([[-1], tf.shape(column)[2:]], 0)), rows
         )
-        order = self._order(flat, number, at)
+        order = self._order(flat, seed)
 
         def placed(column: Any, before: Any) -> Any:
             shaped = tf.reshape(tf.gather(column, order), tf.shape(before))

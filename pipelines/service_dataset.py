@@ -29,7 +29,7 @@ from consumers.reasons import Reason
 from pipelines.blocks import Rows
 from pipelines.dataset import Preprocess, as_is, block_spec, python_in, row_preparation
 from pipelines.decode import Decoded
-from pipelines.file_dataset import ShardReader, flat_spec
+from pipelines.file_dataset import Order, ShardReader, flat_spec
 from pipelines.schema import Schema
 from pipelines.service_worker import BEGIN, END, TOKEN, Work
 from pipelines.visits import Refusals
@@ -144,14 +144,20 @@ class ServiceFiles:
         """Return the first rows, for a sample; None where there are none."""
         return self._local.first()
 
-    def dataset(self, order: Sequence[int], *, epoch: int, most: int, deterministic: bool) -> Any:
+    @property
+    def lasting(self) -> bool:
+        """Whether a dataset serves all epochs: no, as each is a job of its own."""
+        return False
+
+    def dataset(self, order: Order, *, epoch: int, most: int, deterministic: bool) -> Any:
         """Return a dataset of rows [n, ...] of these shards, in the order in which workers give them."""
         del most  # a worker reads few shards beside each other, and each chunk of them travels by itself
         if deterministic:
             raise ConfigError("--service: workers give rows in no deterministic order; leave --deterministic out")
         cached = self._service.trainer is not None
         # One job for all trainers and epochs has one order; the rows of a window are permuted all the same.
-        given = self._on_workers(sorted(order) if cached else order)
+        places = order()
+        given = self._on_workers(sorted(places) if cached else places)
         if cached:
             given = given.repeat()  # TensorFlow keeps what workers made for datasets without an end only
         name = self._job_name(epoch)
@@ -164,7 +170,7 @@ class ServiceFiles:
                 cross_trainer_cache=experimental.CrossTrainerCache(self._service.trainer) if cached else None,
             )
         )
-        total = sum(self._shards[place].rows for place in order)
+        total = sum(self._shards[place].rows for place in places)
         return tf.data.Dataset.from_generator(
             lambda: self._rows(distributed, total, name), output_signature=distributed.element_spec[0]
         )
