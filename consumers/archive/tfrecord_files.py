@@ -1,7 +1,8 @@
 """TFRecord files of tf.train.Example with GZIP, as `tf.data.TFRecordDataset(path, "GZIP")` reads them.
 
-Owns the framing: for each record its length and its bytes, each with a checksum, which is compared. Runs on any thread;
-zlib inflates without the interpreter's lock, and thousands of records are looked at together. A file can only be read
+Owns the framing: for each record its length and its bytes, each with a checksum, which is compared. In a foreign file
+with GZIP that of the bytes is not, as zlib compares the stream's own. Runs on any thread; zlib inflates without the
+interpreter's lock, and thousands of records are looked at together. A file can only be read
 from its beginning; Parquet is faster, both ways.
 """
 
@@ -32,6 +33,8 @@ _INFLATED_BYTES = 4 << 20
 """The most that is inflated at a time, as a small file may hold a great many equal bytes."""
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 _HEADER = _LENGTH.size + _CRC.size
+_FEW, _SOME = 8, 256
+"""Where fewer records than these are of one length, so many are looked at one by one before that is tried again."""
 
 
 class Frames(NamedTuple):
@@ -88,7 +91,7 @@ def read_frames(path: Path) -> Iterator[Frames]:
     with path.open("rb") as file:
         packed = file.read(len(_MAGIC)) == _MAGIC
         file.seek(0)
-        yield from _frames_of(_inflated(file, one=False) if packed else _pieces(file))
+        yield from _frames_of(_inflated(file, one=False) if packed else _pieces(file), packed=packed)
 
 
 def _framed(raw: bytes) -> bytes:
@@ -96,8 +99,11 @@ def _framed(raw: bytes) -> bytes:
     return b"".join((length, _CRC.pack(_masked(length)), raw, _CRC.pack(_masked(raw))))
 
 
-def _frames_of(pieces: Iterable[bytes]) -> Iterator[Frames]:
-    """Cut a stream into records, and compare their checksums. A record of many pieces is joined once."""
+def _frames_of(pieces: Iterable[bytes], *, packed: bool = False) -> Iterator[Frames]:
+    """Cut a stream into records, and compare their checksums. A record of many pieces is joined once.
+
+    `packed`: the stream has a checksum of its own, which is compared at its end.
+    """
     parts, held, need, count = list[bytes](), 0, _HEADER, 0
     for piece in pieces:
         parts.append(piece)
@@ -105,11 +111,13 @@ def _frames_of(pieces: Iterable[bytes]) -> Iterator[Frames]:
         if held < need:
             continue
         data = b"".join(parts)
-        found, at, need = _walk(data)
-        if found:
-            frames = Frames(data, *np.array(found, np.int64).T)
-            _compare(frames, count)
-            count += len(found)
+        starts, ends, at, need = _walk(data)
+        if len(starts):
+            frames = Frames(data, starts, ends)
+            _compare_lengths(frames, count)
+            if not packed:
+                _compare_records(frames, count)
+            count += len(starts)
             yield frames
         rest = data[at:]
         if len(rest) >= _HEADER:  # before anything waits for as many bytes as the length says
@@ -119,24 +127,63 @@ def _frames_of(pieces: Iterable[bytes]) -> Iterator[Frames]:
         raise ValueError(f"the file ends inside record {count}")
 
 
-def _walk(data: bytes) -> tuple[list[tuple[int, int]], int, int]:
-    """Return begin and end of each whole record, where the rest begins, and how long the rest has to become."""
-    found, at, size, length_at = list[tuple[int, int]](), 0, len(data), _LENGTH.unpack_from
+def _walk(data: bytes) -> tuple[Int64s, Int64s, int, int]:
+    """Return begin and end of each whole record, where the rest begins, and how long the rest has to become.
+
+    Where records are of one length, some thousand are found at a time; else one after the other, some hundred.
+    """
+    size, at, length_at = len(data), 0, _LENGTH.unpack_from
+    starts, ends = list[Int64s](), list[Int64s]()
     while at + _HEADER <= size:
-        end = at + _HEADER + length_at(data, at)[0]
-        if end + _CRC.size > size:
-            return found, at, end + _CRC.size - at
-        found.append((at + _HEADER, end))
-        at = end + _CRC.size
-    return found, at, _HEADER
+        found, at = _alike(data, at)
+        starts.append(found[0])
+        ends.append(found[1])
+        if len(found[0]) >= _FEW:
+            continue
+        some = list[tuple[int, int]]()
+        while at + _HEADER <= size and len(some) < _SOME:
+            end = at + _HEADER + length_at(data, at)[0]
+            if end + _CRC.size > size:
+                break
+            some.append((at + _HEADER, end))
+            at = end + _CRC.size
+        begins, stops = np.array(some, np.int64).reshape(-1, 2).T
+        starts.append(begins)
+        ends.append(stops)
+        if len(some) < _SOME:
+            break
+    need = _HEADER
+    if at + _HEADER <= size:
+        need += length_at(data, at)[0] + _CRC.size
+    none = np.empty(0, np.int64)
+    return np.concatenate([none, *starts]), np.concatenate([none, *ends]), at, need
 
 
-def _compare(frames: Frames, count: int) -> None:
-    """Compare both checksums of each record; there were so many before them."""
+def _alike(data: bytes, at: int) -> tuple[tuple[Int64s, Int64s], int]:
+    """Return begin and end of the whole records from here on that are as long as the first, and where they end."""
+    length = _LENGTH.unpack_from(data, at)[0]
+    whole = _HEADER + length + _CRC.size
+    count = (len(data) - at) // whole
+    if not count:
+        return (np.empty(0, np.int64), np.empty(0, np.int64)), at
+    heads = np.ndarray((count,), "<u8", data, at, (whole,))
+    others = np.flatnonzero(heads != length)
+    alike = int(others[0]) if len(others) else count
+    starts = at + _HEADER + whole * np.arange(alike, dtype=np.int64)
+    return (starts, starts + length), at + whole * alike
+
+
+def _compare_lengths(frames: Frames, count: int) -> None:
+    """Compare the checksum of each record's length; there were so many before them."""
     data, starts, ends = frames
     lengths, places = np.unique(ends - starts, return_inverse=True)  # many records have one length
     of_lengths = np.array([_masked(_LENGTH.pack(length)) for length in lengths.tolist()], np.uint32)
     _require_equal(_stored(data, starts - _CRC.size), of_lengths[places], count)
+
+
+def _compare_records(frames: Frames, count: int) -> None:
+    """Compare the checksum of each record's bytes; there were so many before them."""
+    data, starts, ends = frames
     view = memoryview(data)
     of_records = [calc_crc32c(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
     _require_equal(_stored(data, ends), _mask(np.array(of_records, np.int64)), count)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,28 @@ def test_anybodys_file_is_read_and_each_checksum_of_it_compared(tmp_path: Path) 
     for short in (plain[:-1], packed[:-1], two[:-9]):
         path.write_bytes(short)
         with pytest.raises(ValueError, match="ends"):
+            list(read_frames(path))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=12), st.booleans())
+def test_records_of_any_lengths_are_read_as_tensorflow_has_written_them(
+    tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[int, int]], packed: bool
+) -> None:
+    noise = np.random.default_rng(1)
+    records = [noise.bytes(length) for length, times in runs for _ in range(times)]
+    path = tmp_path_factory.mktemp("frames") / "a"
+    with tf.io.TFRecordWriter(str(path), "GZIP" if packed else "") as file:
+        for record in records:
+            file.write(record)
+    assert [record for frames in read_frames(path) for record in frames.records()] == records
+
+
+def test_a_packed_file_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "a", [ArchivedRecord(at, at, None, b"text", ()) for at in range(9)])
+    packed = path.read_bytes()
+    for at in range(10, len(packed)):  # after gzip's header, of which some bytes mean nothing
+        path.write_bytes(packed[:at] + bytes((packed[at] ^ 1,)) + packed[at + 1 :])
+        with pytest.raises(ValueError, match=r"."):
             list(read_frames(path))
 
 
