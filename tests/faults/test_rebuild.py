@@ -14,16 +14,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), py
 KILLS = 2
 
 
-@pytest.mark.parametrize("shaped", [{}, EVERYTHING], ids=["records", "shaped"])
+@pytest.mark.parametrize(("shaped", "store"), [({}, "bucket"), (EVERYTHING, None)], ids=["records-in-s3", "shaped"])
 def test_checkpoints_of_a_run_with_kills_a_rewind_and_a_skip_are_rebuilt_to_the_bit(
     broker: str,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
+    request: pytest.FixtureRequest,
     shaped: Mapping[str, Mapping[str, Any]],
+    store: str | None,
 ) -> None:
+    place = None if store is None else request.getfixturevalue(store)
     seed = int(time.time())
     print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
-    figures = rebuild_some(broker, tmp_path, kills=KILLS, seed=seed, cold=False, shaped=shaped)
+    figures = rebuild_some(broker, tmp_path, kills=KILLS, seed=seed, cold=False, shaped=shaped, place=place)
     record_property("rebuild", figures.summary())
     assert figures.kills == KILLS
     assert figures.told_otherwise == []

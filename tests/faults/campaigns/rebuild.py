@@ -29,6 +29,7 @@ from app.tools.archive import archive
 from app.tools.child_process.python_program import millrace_command, python_environment
 from app.tools.prove.checkpoint_reader import STATE
 from app.tools.rewind import TypedRewind, rewind_or_send
+from consumers.archive.archive_store import Place
 from consumers.archive.shards import listing
 from consumers.kafka.positions import Now
 from tests.faults.campaigns.exactness import EXACT, PARTITIONS, POISON, Figures, apart, drawn, kill_often
@@ -87,14 +88,16 @@ def rebuild_some(
     seed: int,
     cold: bool = True,
     shaped: Mapping[str, Mapping[str, Any]] | None = None,
+    place: Place | None = None,
 ) -> RebuildFigures:
     """Learn with kills, a rewind and a skip; rebuild three checkpoints, and return how far they are apart.
 
-    `shaped` are sections of the config beside those of a deterministic run.
+    `shaped` are sections of the config beside those of a deterministic run; the archive is at `place`, or in a folder.
     """
+    place = folder / "archive" if place is None else place
     began, figures, random = time.monotonic(), RebuildFigures(seed=seed), Random(seed)
     with Topic(bootstrap, f"rebuild-{uuid.uuid4().hex[:8]}", PARTITIONS, POISON, seed) as topic:
-        archived = {"path": str(folder / "archive")}
+        archived = {"path": str(place)}
         keep = {"every": "7 steps", "keep": {"last": 1000}}
         made = Project(folder / "run", topic, training=EXACT, checkpoints=keep, archive=archived, **(shaped or {}))
         shelf, settings = Shelf(made.folder), load(made.config).settings
@@ -110,7 +113,7 @@ def rebuild_some(
         rewind_or_send(settings, TypedRewind(to=str(before_skip), skip=[skip], reason="a bad hour"))
         skipping = _newest(shelf)
         _learn_more(made, topic, 0, random, figures, cold=cold)
-        ends = {shard.partition.number: shard.next_offset for shard in listing(folder / "archive")}
+        ends = {shard.partition.number: shard.next_offset for shard in listing(place)}
         delete_before(bootstrap, topic.name, {number: end - 100 * (number % 2) for number, end in ends.items()})
         figures.records = topic.records
         apart_at_most = 0.0
