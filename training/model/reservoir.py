@@ -130,7 +130,7 @@ class Reservoir:
             drawn = _drawn(tf.bitwise.bitwise_xor(identity, mixed(tf.reshape(rows.offsets, [-1]))), numbers)
             slots = tf.where(ranks <= free, held + ranks - 1, drawn)
             places = tf.where(tf.logical_and(learnt, slots < self.size))[:, 0]
-            slots, places = _last_of_each(tf.gather(slots, places), places, tf.size(learnt, tf.int64))
+            slots, places = last_of_each(tf.gather(slots, places), places, tf.size(learnt, tf.int64))
             for name, column in (_named(rows) | {_NUMBER: tf.reshape(numbers, tf.shape(rows.offsets))}).items():
                 flat = tf.reshape(column, tf.concat([[-1], tf.shape(column)[2:]], 0))
                 self._columns[name].scatter_update(tf.IndexedSlices(tf.gather(flat, places), slots))
@@ -215,7 +215,7 @@ def _drawn(hashes: Any, numbers: Any) -> Any:
     return tf.cast(tf.floor(uniform * tf.cast(numbers, tf.float64)), tf.int64)
 
 
-def _last_of_each(slots: Any, places: Any, most: Any) -> tuple[Any, Any]:
+def last_of_each(slots: Any, places: Any, most: Any) -> tuple[Any, Any]:
     """Return the slots without repetition, each with the last of its places; `most` is above every place."""
     keys = tf.sort(slots * most + places)
     sorted_slots = keys // most

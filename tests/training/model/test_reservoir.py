@@ -19,7 +19,7 @@ from training.model.learner import Learner
 from training.model.memory import memory_limit
 from training.model.metric_proof import states_add_up
 from training.model.proof import ModelProof
-from training.model.reservoir import Replays, Reservoir
+from training.model.reservoir import Replays, Reservoir, last_of_each
 from training.model.variables import read
 
 pytestmark = pytest.mark.tensorflow
@@ -209,6 +209,13 @@ def test_a_restored_checkpoint_continues_with_the_same_bits(passes: int) -> None
     assert largest_difference(state_of(whole), state_of(second)) == 0
     one, other = held(whole), held(second)
     assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_of_rows_that_go_to_one_slot_the_last_one_stays_each_slot_once() -> None:
+    given = tf.constant([7, 2, 7, 9, 2, 7], tf.int64)
+    slots, places = last_of_each(given, tf.range(6, dtype=tf.int64), tf.constant(8, tf.int64))
+    assert dict(zip(slots.numpy().tolist(), places.numpy().tolist(), strict=True)) == {2: 4, 7: 5, 9: 3}
+    assert len(slots) == 3
 
 
 def test_what_is_set_aside_is_not_kept_and_no_row_of_the_past_is_blamed_on_others() -> None:
