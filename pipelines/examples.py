@@ -4,7 +4,7 @@ Every feature is parsed as a list of any length, so that a record which lacks on
 is refused by itself. A record of another type, or one that is no Example, makes TensorFlow refuse the whole chunk: its
 records are then looked at one by one. An integer stands for a float where the schema says float, as in JSON.
 
-Features are found by the record's name of a field. TensorFlow does not tell an empty list from an absent feature: both
+Features are found by a field's path as one text. TensorFlow does not tell an empty list from an absent feature: both
 are absent, except that a feature with `pad` is an empty list. Runs on threads of tf.data, and holds no state.
 """
 
@@ -21,7 +21,7 @@ from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.rules import broken_by_numbers, words_not_allowed
-from pipelines.decoders.sources import default_of, distinct_fields, empty_column, pad_of
+from pipelines.decoders.sources import default_of, distinct_fields, empty_column, flat_names, pad_of
 from pipelines.schema import Column, Field, Schema
 
 Mask = npt.NDArray[np.bool_]
@@ -53,8 +53,9 @@ class ExampleDecoder:
         self._fields = {field.source: field for field in distinct_fields(schema)}
         self._defaults = {source: default_of(field) for source, field in self._fields.items()}
         self._pads = {source: pad_of(field) for source, field in self._fields.items()}
-        self._kinds = {source: _kind(field) for source, field in self._fields.items()}
-        floats = {source for source, kind in self._kinds.items() if kind == _FLOAT}
+        self._names = flat_names(self._fields)
+        self._kinds = {name: _kind(self._fields[source]) for source, name in self._names.items()}
+        floats = {name for name, kind in self._kinds.items() if kind == _FLOAT}
         self._usual = self._kinds | dict.fromkeys(floats & set(integers), _INT)
 
     @property
@@ -80,7 +81,7 @@ class ExampleDecoder:
 
     def _judged(self, parsed: Mapping[str, _Lists], indices: Int64s, refused: list[Refusal]) -> DecodedValues:
         good = np.ones(len(indices), np.bool_)
-        read = {source: self._read(source, lists) for source, lists in parsed.items()}
+        read = {source: self._read(source, parsed[name]) for source, name in self._names.items()}
         for source, (_, faults, _) in read.items():
             for reason, bad in faults:
                 refused += [Refusal(index, reason, source) for index in indices[good & bad].tolist()]
@@ -118,8 +119,8 @@ class ExampleDecoder:
             example = tf.train.Example.FromString(text)
         except DecodeError:
             return Reason.MALFORMED, None
-        for source, kind in self._kinds.items():
-            feature = example.features.feature.get(source)
+        for source, name in self._names.items():
+            kind, feature = self._kinds[name], example.features.feature.get(name)
             found = None if feature is None else feature.WhichOneof("kind")
             if feature is None or found is None or found == kind:
                 continue
@@ -148,14 +149,14 @@ def _kind(field: Field) -> str:
 
 def _parse(texts: Any, kinds: Mapping[str, str]) -> dict[str, _Lists] | None:
     """Return the features of all records; None where TensorFlow refuses one of them."""
-    wanted = {source: tf.io.RaggedFeature(_TYPES[kind], row_splits_dtype=tf.int64) for source, kind in kinds.items()}
+    wanted = {name: tf.io.RaggedFeature(_TYPES[kind], row_splits_dtype=tf.int64) for name, kind in kinds.items()}
     try:
         parsed = tf.io.parse_example(texts, wanted)
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):  # the latter where TensorFlow's text quotes bytes
         return None
     return {
-        source: _Lists(lists.values.numpy(), np.diff(lists.row_splits.numpy()).astype(np.int64))
-        for source, lists in parsed.items()
+        name: _Lists(lists.values.numpy(), np.diff(lists.row_splits.numpy()).astype(np.int64))
+        for name, lists in parsed.items()
     }
 
 

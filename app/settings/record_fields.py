@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     GetJsonSchemaHandler,
@@ -23,7 +24,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from app.settings.section import Count, Section, SettingError, no_truth_value
+from consumers.errors import ConfigError
 from pipelines import schema
+from pipelines.decoders.paths import escaped, parse
 from pipelines.schema import DTYPES, DType
 
 Scalar = bool | int | float | str
@@ -42,6 +45,15 @@ def _number(value: object) -> object:
     return value
 
 
+def _source(text: str) -> str:
+    try:
+        parse(text)
+    except ConfigError as error:
+        raise ValueError(str(error).partition("field: ")[2]) from error
+    return text
+
+
+Source = Annotated[str, Field(min_length=1), AfterValidator(_source)]
 Missing = Annotated[
     Scalar | None,
     PlainValidator(_scalar),
@@ -69,6 +81,15 @@ class _Ruled(Section):
     def _rules_that_are_set(self, handler: SerializerFunctionWrapHandler) -> Any:
         values = handler(self)
         return {key: value for key, value in values.items() if value is not None or key not in _UNLESS_NULL}
+
+    @model_validator(mode="after")
+    def _lists_have_dimensions(self) -> Self:
+        source, shape = getattr(self, "field", None), getattr(self, "shape", ())
+        if source is not None and parse(source).lists > len(shape):
+            raise SettingError(
+                "field", f"{source!r} is in a list; each [] is one dimension of the shape, and this has {len(shape)}"
+            )
+        return self
 
 
 class _Values(_Ruled):
@@ -131,8 +152,10 @@ class _Values(_Ruled):
 class _Named(_Values):
     """A field by the model's name for it. A dtype alone is short for a mapping with that dtype."""
 
-    field: str | None = Field(
-        None, min_length=1, description="The record's name for it, where it is not the model's name."
+    field: Source | None = Field(
+        None,
+        description="Where the record has it, if not under the model's name: a name, or a path as in user.age and "
+        "items[].price. A backslash takes the next character as it is.",
     )
 
     @model_validator(mode="before")
@@ -154,7 +177,7 @@ class _Named(_Values):
 
     def to_field(self, name: str) -> schema.Field:
         """Return the schema's field for the model's name `name`."""
-        return _to_field(self, name, self.field or name)
+        return _to_field(self, name, self.field or escaped(name))
 
 
 class FeatureSettings(_Named):
@@ -238,7 +261,7 @@ class LabelSettings(_Label, _Named):
 class OneLabelSettings(_Label):
     """A single label, named by its field."""
 
-    field: str = Field(min_length=1, description="The record's name for it.", examples=["clicked"])
+    field: Source = Field(description="Where the record has it: a name, or a path.", examples=["clicked"])
     dtype: DType = Field("float32", description="The field's type.")
 
     def to_field(self) -> schema.Field:
@@ -263,7 +286,7 @@ def _to_field(values: _Values, name: str, source: str) -> schema.Field:
 class WeightSettings(_Ruled):
     """The field that holds the sample weight of a record."""
 
-    field: str = Field(min_length=1, description="The record's name for it, a number.", examples=["weight"])
+    field: Source = Field(description="Where the record has it, a number: a name, or a path.", examples=["weight"])
     missing: float | None = Field(None, description=_MISSING.format("it "))
     min: Bound = Field(None, description=_MIN)
     max: Bound = Field(None, description=_MAX)
@@ -285,9 +308,8 @@ class WeightSettings(_Ruled):
 class EventTimeSettings(_Ruled):
     """The field that holds the event time."""
 
-    field: str = Field(
-        min_length=1,
-        description="The record's name for it, an integer: milliseconds since 1970.",
+    field: Source = Field(
+        description="Where the record has it, an integer: milliseconds since 1970. A name, or a path.",
         examples=["happened_at"],
     )
     min: Count | None = Field(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from consumers.errors import ConfigError
-from pipelines.decoders.sources import default_of, distinct_fields, pad_of
+from pipelines.decoders.sources import default_of, distinct_fields, flat_names, pad_of
 from pipelines.schema import CsvLayout, Field, Schema
 
 
@@ -34,19 +34,18 @@ def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[CsvField, ...], 
     """Return the columns of each field, and the number of columns. Raise ConfigError for a layout that does not fit."""
     _check(layout)
     by_source = {field.source: field for field in distinct_fields(schema)}
-    names = tuple(by_source) if layout.columns is None else layout.columns
+    by_name = {name: by_source[source] for source, name in flat_names(by_source).items()}
+    names = tuple(by_name) if layout.columns is None else layout.columns
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"records.csv.columns: {twice[0]!r} stands there twice; give each column a name of its own")
-    if absent := [source for source in by_source if source not in names]:
+    if absent := [name for name in by_name if name not in names]:
         raise ConfigError(f"records.csv.columns: no column is named {absent[0]!r}; add it, or mend the field's name")
     at, count = {}, 0
     for name in names:
-        width = _width(by_source[name], layout) if name in by_source else 1
+        width = _width(by_name[name], layout) if name in by_name else 1
         at[name] = tuple(str(count + more) for more in range(width))
         count += width
-    return tuple(
-        CsvField(field, at[source], default_of(field), pad_of(field)) for source, field in by_source.items()
-    ), count
+    return tuple(CsvField(field, at[name], default_of(field), pad_of(field)) for name, field in by_name.items()), count
 
 
 def _width(field: Field, layout: CsvLayout) -> int:

@@ -51,7 +51,7 @@ from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason, with
 from pipelines.decoders.json_framing import framed
 from pipelines.decoders.pieces import only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
-from pipelines.decoders.sources import default_of, distinct_fields, empty_column, pad_of
+from pipelines.decoders.sources import default_of, distinct_fields, empty_column, flat_names, pad_of
 from pipelines.decoders.text import LARGEST, is_utf8, joined
 from pipelines.schema import Column, Schema
 
@@ -91,10 +91,11 @@ class JsonDecoder:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._fields = {field.source: field for field in distinct_fields(schema)}
+        self._named = {name: self._fields[source] for source, name in flat_names(self._fields).items()}
         self._pads = {source: pad_of(field) for source, field in self._fields.items()}
         self._defaults = {source: default_of(field) for source, field in self._fields.items()}
         self._parsed = pj.ParseOptions(
-            explicit_schema=pa.schema([(source, arrow_type(field)) for source, field in self._fields.items()]),
+            explicit_schema=pa.schema([(name, arrow_type(field)) for name, field in self._named.items()]),
             unexpected_field_behavior="ignore",
         )
 
@@ -142,7 +143,7 @@ class JsonDecoder:
     def _read_or_refuse(self, group: _JsonGroup) -> Iterator[_JsonRows | Refusal]:
         """Yield the verdict on one record that the parser refuses, or its row without the numbers that nobody reads."""
         (record,) = group.records
-        fault = diagnose(record, self._fields)
+        fault = diagnose(record, self._named)
         tame = [without_large_numbers(record)] if fault.unread else []
         parsed = self._parse(tame, joined(tame)) if tame and tame != [record] else None
         if isinstance(parsed, pa.Table):
@@ -164,7 +165,7 @@ class JsonDecoder:
         records = [*group.records]
         for at in range(len(records)) if stops is None else stops:
             record = records[at]
-            fault = diagnose(record, self._fields)
+            fault = diagnose(record, self._named)
             if fault.unread:
                 records[at] = without_large_numbers(record)
                 continue
@@ -212,8 +213,9 @@ class JsonDecoder:
         lengths: dict[str, Int64s] = {}
         refused: list[Refusal] = []
         good = np.ones(len(rows.records), dtype=bool)
-        for source, field in self._fields.items():
-            read, default, pad = rows.table.column(source), self._defaults[source], self._pads[source]
+        for name, field in self._named.items():
+            source = field.source
+            read, default, pad = rows.table.column(name), self._defaults[source], self._pads[source]
             if pad is None:
                 columns[source], faults = read_column(read, field, default)
             else:

@@ -88,7 +88,7 @@ _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_Literal, object_
 
 
 def diagnose(record: bytes, fields: Mapping[str, Field]) -> JsonFault:
-    """Return why the parser refuses this record, if it does. `fields` are by source, in the order of the schema."""
+    """Return why the parser refuses a record, if it does. `fields` are by the record's name, in order of the schema."""
     try:
         text = record.decode()
     except UnicodeDecodeError:
@@ -128,12 +128,12 @@ def _first_fault(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) 
     for key, value in members:
         if key in fields:
             if key in read:
-                return JsonFault(Reason.MALFORMED, key, Sure.CERTAIN)
+                return JsonFault(Reason.MALFORMED, fields[key].source, Sure.CERTAIN)
             read[key] = value
-    for source, field in fields.items():
-        reason = _fault(read.get(source), field.dtype, len(field.shape))
+    for name, field in fields.items():
+        reason = _fault(read.get(name), field.dtype, len(field.shape))
         if reason is not None:
-            return JsonFault(reason, source, Sure.CERTAIN)
+            return JsonFault(reason, field.source, Sure.CERTAIN)
     return None
 
 
@@ -171,7 +171,7 @@ def _overflow(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> 
     large = [key for key, value in members if _infinite(value)]
     read = next((key for key in large if key in fields), None)
     if read is not None:
-        return JsonFault(Reason.OUT_OF_RANGE, read, Sure.LIKELY)
+        return JsonFault(Reason.OUT_OF_RANGE, fields[read].source, Sure.LIKELY)
     return JsonFault(Reason.MALFORMED, None, Sure.LIKELY, unread=True) if large else None
 
 

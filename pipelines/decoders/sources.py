@@ -3,12 +3,14 @@
 Pure functions of a schema.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
 from consumers.errors import ConfigError
+from pipelines.decoders.paths import parse
 from pipelines.schema import Column, DType, Field, Schema
 
 
@@ -31,6 +33,15 @@ def distinct_fields(schema: Schema) -> tuple[Field, ...]:
     for field in by_source.values():
         _check_rules(field)
     return tuple(by_source.values())
+
+
+def flat_names(sources: Iterable[str]) -> dict[str, str]:
+    """Return the name of each source in a flat format; raise ConfigError where two have the same."""
+    names = {source: parse(source).text for source in sources}
+    for source, name in names.items():
+        if (first := next(other for other, same in names.items() if same == name)) != source:
+            raise ConfigError(f"records: {first!r} and {source!r} are the same field, {name!r}; write it once")
+    return names
 
 
 def default_of(field: Field) -> np.generic | bytes | None:
@@ -70,6 +81,11 @@ def _fits(value: bool | float | str, dtype: DType) -> bool:
 
 
 def _check_rules(field: Field) -> None:
+    if parse(field.source).lists > len(field.shape):
+        raise ConfigError(
+            f"records: field {field.name!r} is in a list; each [] is one dimension of the shape, and this has "
+            f"{len(field.shape)}"
+        )
     ordered = field.dtype not in {"string", "bool"}
     bounds = [("min", field.min), ("max", field.max)]
     rules = [(name, bound, ordered) for name, bound in bounds if bound is not None]

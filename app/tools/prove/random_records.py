@@ -17,7 +17,7 @@ from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import PLAIN_CSV
-from pipelines.decoders.sources import distinct_fields
+from pipelines.decoders.sources import distinct_fields, flat_names
 from pipelines.schema import Column, CsvLayout, Field, Schema
 from training.model.probe_batches import keeping_rules
 
@@ -71,7 +71,8 @@ def _column(field: Field, schema: Schema, random: np.random.Generator, *, label:
 
 
 def _json(_fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
-    return json.dumps({source: value.tolist() for source, value in row.items()}).encode()
+    names = flat_names(row)
+    return json.dumps({names[source]: value.tolist() for source, value in row.items()}).encode()
 
 
 def _raw(fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
@@ -80,9 +81,10 @@ def _raw(fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
 
 
 def _csv(layout: CsvLayout, fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
-    texts = {field.source: list(map(str, np.ravel(row[field.source]).tolist())) for field in fields}
+    names = flat_names(row)
+    texts = {names[field.source]: list(map(str, np.ravel(row[field.source]).tolist())) for field in fields}
     if layout.lists is not None:
-        texts = {source: [layout.lists.join(each)] for source, each in texts.items()}
+        texts = {name: [layout.lists.join(each)] for name, each in texts.items()}
     columns = texts if layout.columns is None else layout.columns
     return layout.delimiter.join(text for name in columns for text in texts.get(name, [""])).encode()
 

@@ -46,6 +46,11 @@ def test_five_lines_are_enough(load_text: Any, tmp_path: Path) -> None:
     assert (settings.api.host, settings.api.port) == ("127.0.0.1", 8080)
 
 
+def test_a_features_own_name_is_taken_as_it_is_and_a_field_is_a_path(schema_of: Any) -> None:
+    schema = schema_of("{features: {a.b: int8, $c: int8, d: {dtype: int8, field: e.f}}}")
+    assert [field.source for field in schema.features] == [r"a\.b", r"\$c", "e.f"]
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
