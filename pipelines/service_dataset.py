@@ -29,9 +29,9 @@ from consumers.reasons import Reason
 from pipelines.blocks import Rows
 from pipelines.dataset import Preprocess, as_is, block_spec, python_in, row_preparation
 from pipelines.decode import Decoded
-from pipelines.file_dataset import Order, ShardReader, flat_spec
 from pipelines.schema import Schema
 from pipelines.service_worker import BEGIN, END, TOKEN, Work
+from pipelines.shard_files import Order, ShardReader, flat_spec
 from pipelines.visits import Refusals
 
 log = logging.getLogger(__name__)

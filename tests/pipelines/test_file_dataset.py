@@ -13,8 +13,9 @@ import pytest
 
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
-from pipelines.file_dataset import AT_ONCE, FileBlocks, FileOptions, example_files
+from pipelines.file_dataset import FileBlocks, FileOptions
 from pipelines.schema import Field, Schema
+from pipelines.shard_files import AT_ONCE, example_files
 from pipelines.tfrecord_frames import count_records
 from pipelines.visits import CountedShard, Refusals, Visits
 from tests.pipelines.example_files import cut_short, example, present, write

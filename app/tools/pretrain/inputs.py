@@ -14,9 +14,10 @@ from consumers.errors import ConfigError
 from consumers.records import Chunk, Int64s
 from pipelines.dataset import Preprocess
 from pipelines.examples import integers_in
-from pipelines.file_dataset import ChunkFiles, FileBlocks, FileOptions, ShardReader, example_files
+from pipelines.file_dataset import FileBlocks, FileOptions
 from pipelines.service_dataset import ServedShard, ServiceFiles, ServiceJob
 from pipelines.service_worker import Form, Work
+from pipelines.shard_files import ChunkFiles, ShardReader, example_files
 from pipelines.tfrecord_frames import compression_of, first_record
 from pipelines.visits import Refusals
 from training.model.cores import usable_cores

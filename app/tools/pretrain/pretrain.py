@@ -36,9 +36,9 @@ from consumers.errors import ConfigError, DataLossError
 from consumers.kafka.positions import Offsets
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
-from pipelines.file_dataset import ShardReader
 from pipelines.record_sample import RecordSample, sample_of
 from pipelines.service_dataset import ServiceJob
+from pipelines.shard_files import ShardReader
 from pipelines.visits import Refusals
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition
