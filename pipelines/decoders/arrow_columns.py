@@ -58,10 +58,10 @@ def arrow_type(field: Field) -> pa.DataType:
 
 
 def read_column(
-    read: pa.ChunkedArray, field: Field, default: np.generic | bytes | None
+    read: pa.Array | pa.ChunkedArray, field: Field, default: np.generic | bytes | None
 ) -> tuple[Column, Faults | None]:
     """Return the column of a field, and the fault of each row, None if all are good. Rows at fault hold any value."""
-    array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
+    array = _whole(read)
     column, faults = _tensor(array, field, field.shape)
     if faults is not None and default is not None and array.null_count:
         absent = nulls(array)
@@ -76,7 +76,7 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
     if not shape:
         return scalars(array, field)
     inner, inner_faults = _tensor(array.flatten(), field, shape[1:])
-    lengths = np.diff(array.offsets.to_numpy())
+    lengths = _lengths(array)
     good = (lengths == shape[0]) & ~nulls(array)
     if good.all():
         return inner.reshape(len(array), *shape), _worst(inner_faults, len(array))
@@ -91,16 +91,15 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
 
 
 def read_lists(
-    read: pa.ChunkedArray, field: Field, default: np.generic | bytes | None, pad: np.generic | bytes
+    read: pa.Array | pa.ChunkedArray, field: Field, default: np.generic | bytes | None, pad: np.generic | bytes
 ) -> tuple[Column, Faults | None, Int64s]:
     """Return as `read_column` does for lists of any length: padded or cut to the field's shape, and their own lengths.
 
     A default counts as a list of one element. Elements that are cut off are checked too.
     """
-    array = read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
+    array = _whole(read)
     inner, inner_faults = _tensor(array.flatten(), field, field.shape[1:])
-    absent = nulls(array)
-    lengths = np.where(absent, 0, np.diff(array.offsets.to_numpy())).astype(np.int64)
+    absent, lengths = nulls(array), _lengths(array)
     column = empty_column(field.dtype, (len(array), *field.shape))
     column[...] = pad
     rows = np.repeat(np.arange(len(array)), lengths)
@@ -114,6 +113,20 @@ def read_lists(
         column[absent, 0] = default
         lengths[absent], faults[absent] = 1, Show.GOOD
     return column, faults if faults.any() else None, lengths
+
+
+def _whole(read: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(read, pa.Array):
+        return read
+    return read.chunk(0) if read.num_chunks == 1 else read.combine_chunks()
+
+
+def _lengths(array: pa.Array) -> Int64s:
+    """Return the lengths of lists, 0 of a null: `flatten` leaves out what a null may have in Arrow's memory."""
+    lengths: Int64s = np.diff(array.offsets.to_numpy()).astype(np.int64)
+    if array.null_count:
+        lengths[nulls(array)] = 0
+    return lengths
 
 
 def _worst(faults: Faults | None, rows: int) -> Faults | None:

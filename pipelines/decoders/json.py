@@ -41,19 +41,19 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pj
 
 from consumers.records import Int64s
-from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, read_column, read_lists
+from pipelines.decoders.arrow_columns import arrow_type
+from pipelines.decoders.column_reader import ColumnReader
 from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason, without_large_numbers
 from pipelines.decoders.json_framing import framed
-from pipelines.decoders.pieces import only_good, together
+from pipelines.decoders.pieces import together
 from pipelines.decoders.protocol import DecodedValues, Refusal
-from pipelines.decoders.sources import default_of, distinct_fields, empty_column, flat_names, pad_of
+from pipelines.decoders.sources import distinct_fields, flat_names
 from pipelines.decoders.text import LARGEST, is_utf8, joined
-from pipelines.schema import Column, Schema
+from pipelines.schema import Schema
 
 _MOST_ROWS = 50_000
 """Rows of one parse: the parser refuses more than 100,000."""
@@ -90,10 +90,9 @@ class JsonDecoder:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._fields = {field.source: field for field in distinct_fields(schema)}
-        self._named = {name: self._fields[source] for source, name in flat_names(self._fields).items()}
-        self._pads = {source: pad_of(field) for source, field in self._fields.items()}
-        self._defaults = {source: default_of(field) for source, field in self._fields.items()}
+        self._reader = ColumnReader(distinct_fields(schema))
+        fields = self._reader.fields
+        self._named = {name: fields[source] for source, name in flat_names(fields).items()}
         self._parsed = pj.ParseOptions(
             explicit_schema=pa.schema([(name, arrow_type(field)) for name, field in self._named.items()]),
             unexpected_field_behavior="ignore",
@@ -116,9 +115,7 @@ class JsonDecoder:
             pieces.append(piece)
             refused += piece.refused
         refused.sort(key=lambda refusal: refusal.index)
-        none = {source: empty_column(field.dtype, (0, *field.shape)) for source, field in self._fields.items()}
-        varying = {source: np.empty(0, np.int64) for source, pad in self._pads.items() if pad is not None}
-        return together([DecodedValues(np.empty(0, np.int64), none, (), varying), *pieces], tuple(refused))
+        return together([self._reader.no_rows(), *pieces], tuple(refused))
 
     def _read_or_split(self, group: _JsonGroup, text: bytes, *, looked: bool = False) -> Iterator[_JsonRows | Refusal]:
         """Yield the records that parse as rows, in order, and verdicts on the others.
@@ -208,28 +205,5 @@ class JsonDecoder:
         return table if table.num_rows == len(records) else _ParserStop(None)
 
     def _columns(self, rows: _JsonRows) -> DecodedValues:
-        """Return the columns of the good rows, and verdicts on the others, each for its first field at fault."""
-        columns: dict[str, Column] = {}
-        lengths: dict[str, Int64s] = {}
-        refused: list[Refusal] = []
-        good = np.ones(len(rows.records), dtype=bool)
-        for name, field in self._named.items():
-            source = field.source
-            read, default, pad = rows.table.column(name), self._defaults[source], self._pads[source]
-            if pad is None:
-                columns[source], faults = read_column(read, field, default)
-            else:
-                columns[source], faults, lengths[source] = read_lists(read, field, default, pad)
-            if faults is not None:
-                refused += _verdicts(rows, source, faults, good & (faults > 0))
-                good &= faults == 0
-        return only_good(DecodedValues(rows.indices, columns, tuple(refused), lengths), good)
-
-
-def _verdicts(rows: _JsonRows, source: str, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
-    verdicts = []
-    for row in np.flatnonzero(bad).tolist():
-        show = Show(int(faults[row]))
-        reason = infinity_reason(rows.records[row]) if show is Show.INFINITE else REASONS[show]
-        verdicts.append(Refusal(int(rows.indices[row]), reason, source))
-    return verdicts
+        arrays = {field.source: rows.table.column(name) for name, field in self._named.items()}
+        return self._reader.read(arrays, rows.indices, lambda row, _: infinity_reason(rows.records[row]))
