@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from consumers.dead_letters.letter import Absence, DeadLetter
 from consumers.error_texts import text_of
-from consumers.kafka.chunking import FetchedRecord
 from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from consumers.kafka.fetched_columns import FetchedRecord
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from consumers.dead_letters.letter import HEADER_PREFIX
 from consumers.errors import ConfigError, UnreachableError
-from consumers.kafka.chunking import FetchedRecord
 from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from consumers.kafka.fetched_columns import FetchedRecord
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Headers, Partition
 from consumers.suggested_command import suggested_command

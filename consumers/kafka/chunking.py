@@ -1,17 +1,16 @@
-"""Makes chunks of the records that a poll returned: the hot path of the consumer's loop, below 0.4 µs per record.
+"""Makes chunks of the records that a poll returned: the hot path of the consumer's loop, below 0.1 µs per record.
 
-Owns nothing; runs on the consumer's loop; uses only the attributes of a record, so that it need not import aiokafka.
+Owns nothing; runs on the consumer's loop; knows nothing of aiokafka.
 """
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from consumers.fingerprints import Fingerprint
+from consumers.kafka.fetched_columns import FetchedRecord, columns_of
 from consumers.records import Chunk, Headers, Partition
 
 _RECORD_BYTES = 128
@@ -19,33 +18,8 @@ _RECORD_BYTES = 128
 _CHUNK_BYTES = 512
 """The size of a chunk without records, so that the number of empty chunks is bounded as well."""
 
-_Columns = tuple[list[bytes | None], list[bytes | None], list[Headers], list[int]]
 _NO_NUMBERS = np.empty(0, np.int64)
 _NO_NUMBERS.setflags(write=False)
-
-
-class FetchedRecord(Protocol):
-    """A record as aiokafka returns it."""
-
-    @property
-    def offset(self) -> int:
-        """The position in the partition."""
-
-    @property
-    def timestamp(self) -> int:
-        """Milliseconds since 1970."""
-
-    @property
-    def key(self) -> bytes | None:
-        """The key as it was sent."""
-
-    @property
-    def value(self) -> bytes | None:
-        """The value as it was sent."""
-
-    @property
-    def headers(self) -> Headers:
-        """The headers as they were sent."""
 
 
 def records_between(records: Sequence[FetchedRecord], start: int, until: int | None) -> Sequence[FetchedRecord]:
@@ -63,18 +37,18 @@ def chunk_of(
     records: Sequence[FetchedRecord], partition: Partition, incarnation: int, *, start: int, end: int, fetched_at: float
 ) -> Chunk:
     """Return the records as one chunk of columns. There must be at least one record."""
-    keys, values, headers, timestamps = _columns(records)
+    columns = columns_of(records)
     return Chunk(
         partition=partition,
         incarnation=incarnation,
         start=start,
         end=end,
-        offsets=_offsets(records),
-        timestamps=np.fromiter(timestamps, np.int64, len(timestamps)),
-        keys=keys,
-        values=values,
-        headers=headers,
-        nbytes=bytes_of(keys, values, headers),
+        offsets=columns.offsets,
+        timestamps=columns.timestamps,
+        keys=columns.keys,
+        values=columns.values,
+        headers=columns.headers,
+        nbytes=bytes_of(columns.keys, columns.values, columns.headers),
         fetched_at=fetched_at,
         fingerprint=fingerprint_of(records[-1]),
     )
@@ -99,29 +73,6 @@ def bytes_of(keys: Sequence[bytes | None], values: Sequence[bytes | None], heade
 def fingerprint_of(record: FetchedRecord) -> Fingerprint:
     """Return the fingerprint of a record."""
     return Fingerprint.of(record.offset, record.timestamp, record.key, record.value)
-
-
-def _columns(records: Sequence[FetchedRecord]) -> _Columns:
-    # One pass for all columns takes half the time of one pass per column; bound methods save the lookups.
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    headers: list[Headers] = []
-    timestamps: list[int] = []
-    add_key, add_value, add_headers, add_timestamp = keys.append, values.append, headers.append, timestamps.append
-    for record in records:
-        add_key(record.key)
-        add_value(record.value)
-        add_headers(record.headers)
-        add_timestamp(record.timestamp)
-    return keys, values, headers, timestamps
-
-
-def _offsets(records: Sequence[FetchedRecord]) -> npt.NDArray[np.int64]:
-    # Offsets increase, so if the first and the last are as far apart as there are records, there is no gap.
-    first, last = records[0].offset, records[-1].offset
-    if last - first + 1 == len(records):
-        return np.arange(first, last + 1, dtype=np.int64)
-    return np.fromiter([record.offset for record in records], np.int64, len(records))
 
 
 def empty_chunk(

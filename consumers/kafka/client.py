@@ -30,7 +30,6 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from consumers.error_texts import text_of
 from consumers.errors import ConfigError, SourceError, TopicMissingError, UnreachableError
-from consumers.kafka.chunking import FetchedRecord
 from consumers.kafka.client_internals import (
     MetadataDoubt,
     buffered_bytes,
@@ -39,6 +38,8 @@ from consumers.kafka.client_internals import (
     stop_and_close,
     take_commit_errors,
 )
+from consumers.kafka.fetch_door import open_door
+from consumers.kafka.fetched_columns import FetchedRecord
 from consumers.kafka.high_watermarks import high_watermarks
 from consumers.kafka.missing_topics import missing_topic
 from consumers.kafka.options import KafkaOptions
@@ -100,6 +101,7 @@ class KafkaClient:
         try:
             async with asyncio.timeout(deadline_s):
                 await self._bootstrap()
+                open_door(self._consumer)
                 step = "the brokers that the bootstrap servers name (their advertised.listeners)"
                 await self._look_at_topics()
                 # Any broker answers for the topics. Only this request goes to the leaders, from which records come.
@@ -211,6 +213,8 @@ class KafkaClient:
         self, partitions: Iterable[Partition], timeout_ms: int
     ) -> Mapping[Partition, Sequence[FetchedRecord]]:
         """Return records of these partitions as soon as there are any, or nothing after `timeout_ms`.
+
+        They come as `FetchedColumns`, unless aiokafka has changed inside.
 
         Raises OffsetGoneError, PollError for a failure that may pass, and SourceError for one that does not.
         """

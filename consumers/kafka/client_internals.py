@@ -1,4 +1,4 @@
-"""Everything that is used of aiokafka's private parts, because it has no public way to do the same.
+"""What is used of aiokafka's private parts, because it has no public way to do the same; `fetch_door` is the rest.
 
 Owns nothing. Runs on the consumer's loop; `buffered_bytes` may be called from any thread.
 `tests/consumers/kafka/test_client_internals.py` fails when a new aiokafka changes what this module relies on.

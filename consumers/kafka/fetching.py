@@ -40,8 +40,9 @@ from consumers.errors import (
 from consumers.fingerprints import Fingerprint
 from consumers.handoff import SendEnd
 from consumers.kafka.admission import Admission
-from consumers.kafka.chunking import FetchedRecord, chunk_of, empty_chunk, records_between
+from consumers.kafka.chunking import chunk_of, empty_chunk, records_between
 from consumers.kafka.client import KafkaClient, OffsetGoneError, PollError
+from consumers.kafka.fetched_columns import FetchedRecord
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.replaying import NO_HISTORY, History, Replaying
 from consumers.kafka.statistics import SourceMeter

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from consumers.fingerprints import Fingerprint, Sameness
-from consumers.kafka.chunking import FetchedRecord, fingerprint_of
+from consumers.kafka.chunking import fingerprint_of
 from consumers.kafka.client import OffsetGoneError, PollError
+from consumers.kafka.fetched_columns import FetchedRecord
 from consumers.records import Partition
 
 _PATIENCE_S = 2.0
