@@ -32,6 +32,7 @@ class Lengths:
     looks: int = 60
     balance_rows: int = 2_000_000
     windows_rounds: int = 5
+    formats_rounds: int = 25
     reservoir_rows: int = 131_072
     memory_s: int = 90
     starts: int = 3
@@ -64,6 +65,7 @@ QUICK = Lengths(
     looks=10,
     balance_rows=16_384,
     windows_rounds=1,
+    formats_rounds=2,
     reservoir_rows=16_384,
     memory_s=6,
     starts=1,
@@ -158,6 +160,12 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             {"looks": lengths.looks},
             {"nan_look_cost": "nan_look_cost"},
             {"nan_look_p50_ms": "look_p50_ms"},
+        ),
+        ServiceCase(
+            "formats",
+            "formats.py",
+            {"rounds": lengths.formats_rounds},
+            {name: name for name in ("nested_json_of_flat_json",)},
         ),
         ServiceCase(
             "balance",

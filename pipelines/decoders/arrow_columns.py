@@ -50,9 +50,18 @@ _PARSED = {"float16": pa.float32(), "float32": pa.float32(), "float64": pa.float
 
 
 def arrow_type(field: Field) -> pa.DataType:
-    """Return the type to parse a field as: int64 for integers, so that one too large is not a wrong type."""
-    arrow = pa.binary() if field.dtype == "string" else _PARSED.get(field.dtype, pa.int64())
-    for _ in field.shape:
+    """Return the type to parse a field as: that of its elements, in a list for each dimension."""
+    return in_lists(element_type(field), len(field.shape))
+
+
+def element_type(field: Field) -> pa.DataType:
+    """Return the type to parse an element of a field as: int64 for integers, so that one too large is no wrong type."""
+    return pa.binary() if field.dtype == "string" else _PARSED.get(field.dtype, pa.int64())
+
+
+def in_lists(arrow: pa.DataType, lists: int) -> pa.DataType:
+    """Return the type of so many lists in each other of values of this type."""
+    for _ in range(lists):
         arrow = pa.list_(arrow)
     return arrow
 

@@ -26,7 +26,16 @@ import pyarrow.csv as pcsv
 
 from consumers.reasons import Reason
 from consumers.records import Int64s
-from pipelines.decoders.arrow_columns import REASONS, Faults, Show, arrow_type, nulls, read_column, read_lists, scalars
+from pipelines.decoders.arrow_columns import (
+    REASONS,
+    Faults,
+    Show,
+    element_type,
+    nulls,
+    read_column,
+    read_lists,
+    scalars,
+)
 from pipelines.decoders.csv_columns import CsvField, places_of
 from pipelines.decoders.csv_framing import Dialect
 from pipelines.decoders.csv_text import FALSE, TRUE, converted
@@ -34,7 +43,7 @@ from pipelines.decoders.pieces import only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import empty_column
 from pipelines.decoders.text import LARGEST, joined
-from pipelines.schema import Column, CsvLayout, Field, Schema
+from pipelines.schema import Column, CsvLayout, Schema
 
 
 class _CsvGroup(NamedTuple):
@@ -67,7 +76,7 @@ class CsvDecoder:
         self._read = [column for place in self._places for column in place.columns]
         texts = dict.fromkeys(self._read, pa.binary())
         in_lists = {place.columns[0] for place in self._places if place.field.shape and layout.lists is not None}
-        types = {column: _element(place.field) for place in self._places for column in place.columns}
+        types = {column: element_type(place.field) for place in self._places for column in place.columns}
         self._typed = self._options({**types, **dict.fromkeys(in_lists, pa.binary())})
         self._as_text = self._options(texts)
 
@@ -170,7 +179,7 @@ class CsvDecoder:
             return _in_lists(place, arrays[0], self._layout.lists)
         if rows.typed:
             return *_side_by_side(place, arrays, []), None
-        texts = [converted(array, _element(place.field)) for array in arrays]
+        texts = [converted(array, element_type(place.field)) for array in arrays]
         return *_side_by_side(place, [text.values for text in texts], [text.wrong for text in texts]), None
 
     def _verdicts(self, group: _CsvGroup, place: CsvField, faults: Faults, bad: npt.NDArray[np.bool_]) -> list[Refusal]:
@@ -186,14 +195,6 @@ class CsvDecoder:
         table = self._table(joined([record]), typed=False)
         texts = [table.column(column)[0].as_py() or b"" for column in place.columns] if table is not None else []
         return Reason.NOT_FINITE if any(b"n" in text.lower() for text in texts) else Reason.OUT_OF_RANGE
-
-
-def _element(field: Field) -> pa.DataType:
-    """Return the type that Arrow reads one element of a field as."""
-    arrow = arrow_type(field)
-    while pa.types.is_list(arrow):
-        arrow = arrow.value_type
-    return arrow
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -227,7 +228,7 @@ def _in_lists(place: CsvField, texts: pa.Array, between: str) -> tuple[Column, F
     if place.field.dtype == "string":
         values, wrong = elements.cast(pa.binary()), None
     else:
-        values, wrong = converted(elements, _element(place.field))
+        values, wrong = converted(elements, element_type(place.field))
     nothing = split.is_null() if split.null_count and place.pad is None else None
     lists = pa.chunked_array([pa.ListArray.from_arrays(split.offsets, values, mask=nothing)])
     lengths = None

@@ -45,13 +45,13 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from consumers.records import Int64s
-from pipelines.decoders.arrow_columns import arrow_type
+from pipelines.decoders.arrow_paths import ArrowPaths
 from pipelines.decoders.column_reader import ColumnReader
-from pipelines.decoders.json_faults import Sure, diagnose, infinity_reason, without_large_numbers
+from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from pipelines.decoders.json_framing import framed
 from pipelines.decoders.pieces import together
 from pipelines.decoders.protocol import DecodedValues, Refusal
-from pipelines.decoders.sources import distinct_fields, flat_names
+from pipelines.decoders.sources import distinct_fields
 from pipelines.decoders.text import LARGEST, is_utf8, joined
 from pipelines.schema import Schema
 
@@ -91,12 +91,9 @@ class JsonDecoder:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._reader = ColumnReader(distinct_fields(schema))
-        fields = self._reader.fields
-        self._named = {name: fields[source] for source, name in flat_names(fields).items()}
-        self._parsed = pj.ParseOptions(
-            explicit_schema=pa.schema([(name, arrow_type(field)) for name, field in self._named.items()]),
-            unexpected_field_behavior="ignore",
-        )
+        self._paths = ArrowPaths(self._reader.fields.values())
+        self._asked = JsonAsked(self._reader.fields.values())
+        self._parsed = pj.ParseOptions(explicit_schema=self._paths.schema, unexpected_field_behavior="ignore")
 
     @property
     def schema(self) -> Schema:
@@ -140,7 +137,7 @@ class JsonDecoder:
     def _read_or_refuse(self, group: _JsonGroup) -> Iterator[_JsonRows | Refusal]:
         """Yield the verdict on one record that the parser refuses, or its row without the numbers that nobody reads."""
         (record,) = group.records
-        fault = diagnose(record, self._named)
+        fault = diagnose(record, self._asked)
         tame = [without_large_numbers(record)] if fault.unread else []
         parsed = self._parse(tame, joined(tame)) if tame and tame != [record] else None
         if isinstance(parsed, pa.Table):
@@ -162,7 +159,7 @@ class JsonDecoder:
         records = [*group.records]
         for at in range(len(records)) if stops is None else stops:
             record = records[at]
-            fault = diagnose(record, self._named)
+            fault = diagnose(record, self._asked)
             if fault.unread:
                 records[at] = without_large_numbers(record)
                 continue
@@ -205,5 +202,5 @@ class JsonDecoder:
         return table if table.num_rows == len(records) else _ParserStop(None)
 
     def _columns(self, rows: _JsonRows) -> DecodedValues:
-        arrays = {field.source: rows.table.column(name) for name, field in self._named.items()}
+        arrays = self._paths.arrays(rows.table)
         return self._reader.read(arrays, rows.indices, lambda row, _: infinity_reason(rows.records[row]))

@@ -8,14 +8,16 @@ only for what the parser refuses: null, lengths and ranges show in the columns.
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from consumers.reasons import Reason
+from pipelines.decoders.asked_fields import AskedField, asked_of, steps_of
 from pipelines.decoders.json_framing import nesting, without_strings
+from pipelines.decoders.paths import PathStep
 from pipelines.schema import DType, Field
 
 DEEPEST = 200
@@ -70,6 +72,7 @@ class _Object:
 
 
 _Json: TypeAlias = "str | float | bool | list[_Json] | _Object | None"
+_Members: TypeAlias = list[tuple[str, _Json]]
 
 
 class _Enormous(int):
@@ -87,8 +90,19 @@ def _integer(text: str) -> int:
 _decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_Literal, object_pairs_hook=_Object)
 
 
-def diagnose(record: bytes, fields: Mapping[str, Field]) -> JsonFault:
-    """Return why the parser refuses a record, if it does. `fields` are by the record's name, in order of the schema."""
+class JsonAsked:
+    """What the schema asks of a record."""
+
+    def __init__(self, fields: Iterable[Field]) -> None:
+        """Raise ConfigError where two fields cannot both be read from a record."""
+        fields = tuple(fields)
+        self.names = asked_of(fields)
+        self.fields = tuple((field.source, field.dtype, steps_of(field)) for field in fields)
+        """Each field with the steps to it, in the order of the schema."""
+
+
+def diagnose(record: bytes, asked: JsonAsked) -> JsonFault:
+    """Return why the parser refuses this record, if it does."""
     try:
         text = record.decode()
     except UnicodeDecodeError:
@@ -96,11 +110,13 @@ def diagnose(record: bytes, fields: Mapping[str, Field]) -> JsonFault:
     if record.count(b"[") + record.count(b"{") > DEEPEST and nesting(record).max() > DEEPEST:
         return JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
     try:
-        members: list[tuple[str, _Json]] = _decoder.decode(text).members
+        members: _Members = _decoder.decode(text).members
     except json.JSONDecodeError:
         return JsonFault(Reason.MALFORMED, None, Sure.LIKELY if _LENIENT.search(record) else Sure.CERTAIN)
     return (
-        _first_fault(members, fields) or _overflow(members, fields) or JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
+        _first_fault(members, asked)
+        or _overflow(members, asked.names)
+        or JsonFault(Reason.MALFORMED, None, Sure.UNKNOWN)
     )
 
 
@@ -122,32 +138,63 @@ def infinity_reason(record: bytes) -> Reason:
     return Reason.NOT_FINITE if b"Inf" in without_strings(record) else Reason.OUT_OF_RANGE
 
 
-def _first_fault(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> JsonFault | None:
+def _first_fault(members: _Members, asked: JsonAsked) -> JsonFault | None:
     """Return the first fault: repeated fields first, then in the order of the schema."""
-    read: dict[str, _Json] = {}
-    for key, value in members:
-        if key in fields:
-            if key in read:
-                return JsonFault(Reason.MALFORMED, fields[key].source, Sure.CERTAIN)
-            read[key] = value
-    for name, field in fields.items():
-        reason = _fault(read.get(name), field.dtype, len(field.shape))
+    repeated = _repeated(members, asked.names)
+    if repeated is not None:
+        return JsonFault(Reason.MALFORMED, repeated, Sure.CERTAIN)
+    for source, dtype, steps in asked.fields:
+        reason = _fault_of_member(members, steps, dtype)
         if reason is not None:
-            return JsonFault(reason, field.source, Sure.CERTAIN)
+            return JsonFault(reason, source, Sure.CERTAIN)
     return None
 
 
-def _fault(value: _Json, dtype: DType, rank: int) -> Reason | None:
-    """Return why the parser cannot read a value as a tensor of this rank, or None if it can."""
+def _repeated(members: _Members, asked: Mapping[str, AskedField]) -> str | None:
+    """Return the source of a name that a record has twice, and that is asked for; None where there is none."""
+    seen = set[str]()
+    for key, value in members:
+        node = asked.get(key)
+        if node is None:
+            continue
+        if key in seen:
+            return node.source
+        seen.add(key)
+        for record in _records(value, node):
+            if (inside := _repeated(record.members, node.members)) is not None:
+                return inside
+    return None
+
+
+def _records(value: _Json, node: AskedField) -> Iterator[_Object]:
+    """Yield the records in a value of which members are asked."""
+    if node.leaf is not None:
+        return
+    level: list[_Json] = [value]
+    for _ in range(node.lists):
+        level = [element for each in level if isinstance(each, list) for element in each]
+    yield from (each for each in level if isinstance(each, _Object))
+
+
+def _fault_of_member(members: _Members, steps: tuple[PathStep, ...], dtype: DType) -> Reason | None:
+    """Return why the parser cannot read the field at the end of the steps, or None if it can."""
+    value = next((value for key, value in members if key == steps[0].name), None)
+    return _fault(value, steps[0].lists, steps[1:], dtype)
+
+
+def _fault(value: _Json, lists: int, inside: tuple[PathStep, ...], dtype: DType) -> Reason | None:
+    """Return why the parser cannot read a value as so many lists of the field, or of the records that it is inside."""
     if value is None:
         return None
-    if isinstance(value, _Object):
-        return Reason.WRONG_TYPE
     if isinstance(value, list):
-        if not rank:
+        if not lists:
             return Reason.WRONG_SHAPE
-        return next(filter(None, (_fault(element, dtype, rank - 1) for element in value)), None)
-    return _scalar_fault(value, dtype) or (Reason.WRONG_SHAPE if rank else None)
+        return next(filter(None, (_fault(element, lists - 1, inside, dtype) for element in value)), None)
+    if isinstance(value, _Object) and inside:
+        return Reason.WRONG_SHAPE if lists else _fault_of_member(value.members, inside, dtype)
+    if isinstance(value, _Object) or inside:
+        return Reason.WRONG_TYPE
+    return _scalar_fault(value, dtype) or (Reason.WRONG_SHAPE if lists else None)
 
 
 def _scalar_fault(value: str | float | bool, dtype: DType) -> Reason | None:
@@ -166,13 +213,24 @@ def _kind(value: str | float | bool) -> str:
     return "string" if type(value) is str else "number"
 
 
-def _overflow(members: list[tuple[str, _Json]], fields: Mapping[str, Field]) -> JsonFault | None:
+def _overflow(members: _Members, asked: Mapping[str, AskedField]) -> JsonFault | None:
     """Find a number too large for any float; the parser refuses some of these, in any field."""
-    large = [key for key, value in members if _infinite(value)]
-    read = next((key for key in large if key in fields), None)
+    large = list(_large(members, asked))
+    read = next(filter(None, large), None)
     if read is not None:
-        return JsonFault(Reason.OUT_OF_RANGE, fields[read].source, Sure.LIKELY)
+        return JsonFault(Reason.OUT_OF_RANGE, read, Sure.LIKELY)
     return JsonFault(Reason.MALFORMED, None, Sure.LIKELY, unread=True) if large else None
+
+
+def _large(members: _Members, asked: Mapping[str, AskedField]) -> Iterator[str | None]:
+    """Yield the source of each member that holds such a number, None for one that nobody reads."""
+    for key, value in members:
+        node = asked.get(key)
+        if node is not None and node.leaf is None:
+            for record in _records(value, node):
+                yield from _large(record.members, node.members)
+        elif _infinite(value):
+            yield None if node is None else node.source
 
 
 def _infinite(value: _Json) -> bool:

@@ -65,7 +65,7 @@ def all_framed(records: Sequence[bytes], text: bytes) -> bool:
         (codes[newlines - lengths] == ord("{")).all()
         and (codes[newlines - 1] == ord("}")).all()
         and b"\0" not in text
-        and (_braces(codes) == len(records) or not _NULL_AFTER_OBJECT.search(text))
+        and (_braces(codes) == len(records) or b"null" not in text or not _NULL_AFTER_OBJECT.search(text))
         and lengths.max() <= LARGEST
     )
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
-from pipelines.decoders.json_faults import Sure, diagnose
+from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose
 from pipelines.decoders.json_framing import all_framed, frame
 from pipelines.decoders.text import joined
 from pipelines.schema import DType, Field, Schema
@@ -22,7 +22,7 @@ from tests.pipelines.decoder_conformance import alone, mutated, outcomes
 from tests.pipelines.verdicts import JSON
 
 IDS = Schema(features=(Field(name="id", source="id", dtype="int64"),))
-FIELDS = {field.source: field for field in JSON.decoder.schema.fields}
+ASKED = JsonAsked(JSON.decoder.schema.fields)
 RECORDS = [value for value in JSON.values if value]
 MALFORMED = (Reason.MALFORMED, None)
 
@@ -81,7 +81,7 @@ def test_the_parser_confirms_every_diagnosis_that_is_certain(value: bytes) -> No
     record = frame(value)
     if not isinstance(record, bytes):
         return
-    fault = diagnose(record, FIELDS)
+    fault = diagnose(record, ASKED)
     if fault.sure is Sure.CERTAIN:
         assert alone(JSON.decoder, [record]) == [(fault.reason, fault.field)]
 

@@ -16,6 +16,7 @@ from app.settings.section import Section, SettingError
 from consumers.errors import ConfigError
 from pipelines import schema
 from pipelines.decoders import Decoder, make_decoder
+from pipelines.decoders.asked_fields import asked_of
 from pipelines.decoders.csv_columns import places_of
 from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
@@ -126,6 +127,15 @@ class RecordsSettings(Section):
                 raise SettingError("csv", str(error).partition(": ")[2]) from error
         elif self.csv != CsvSettings():
             raise SettingError("csv", f"this is about format: csv, and the format is {self.format}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _json_can_be_read(self) -> Self:
+        if self.format == "json":
+            try:
+                asked_of(to_schema(self).fields)
+            except ConfigError as error:
+                raise ValueError(str(error).partition(": ")[2]) from error
         return self
 
     @model_validator(mode="after")

@@ -17,6 +17,8 @@ from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import PLAIN_CSV
+from pipelines.decoders.asked_fields import steps_of
+from pipelines.decoders.paths import PathStep
 from pipelines.decoders.sources import distinct_fields, flat_names
 from pipelines.schema import Column, CsvLayout, Field, Schema
 from training.model.probe_batches import keeping_rules
@@ -70,9 +72,25 @@ def _column(field: Field, schema: Schema, random: np.random.Generator, *, label:
     return random.integers(0, 2, shape).astype(field.dtype)
 
 
-def _json(_fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
-    names = flat_names(row)
-    return json.dumps({names[source]: value.tolist() for source, value in row.items()}).encode()
+def _json(fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:
+    record: dict[str, Any] = {}
+    for field in fields:
+        _put(record, steps_of(field), row[field.source].tolist())
+    return json.dumps(record).encode()
+
+
+def _put(record: dict[str, Any], steps: tuple[PathStep, ...], value: Any) -> None:
+    """Put a value where the steps lead to, beside what is there already."""
+    here, *rest = steps
+    record[here.name] = _with(record.get(here.name), here.lists, tuple(rest), value) if rest else value
+
+
+def _with(there: Any, lists: int, rest: tuple[PathStep, ...], value: Any) -> Any:
+    if not lists:
+        inner: dict[str, Any] = {} if there is None else there
+        _put(inner, rest, value)
+        return inner
+    return [_with(old, lists - 1, rest, new) for old, new in zip(there or [None] * len(value), value, strict=True)]
 
 
 def _raw(fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:

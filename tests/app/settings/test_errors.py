@@ -208,6 +208,7 @@ def test_a_variable_with_one_underscore_is_refused_without_a_config_too(tmp_path
         ("features: {a: {dtype: int8, field: 'x[0]'}}", "records.features.a.field: 'x[0]' is no path: '[' stands alone; write [] for each element of a list, or \\["),
         ("features: {a: {dtype: int8, field: 'x[].y'}}", "records.features.a.field: 'x[].y' is in a list; each [] is one dimension of the shape, and this has 0"),
         ("features: {a: {dtype: int8, field: $id}}", "records.features.a.field: '$id' is no path: a record has no $id beside its value; write one of $key, $timestamp, $partition, $offset, $topic, $header.NAME, or \\$id"),
+        ("features: {a: {dtype: int8, field: u}, b: {dtype: int8, field: u.x}}", "records: 'u' and 'u.x' do not agree on what the record holds there: a value, a record, or a list of how many dimensions; mend one of them"),
         ("features: {a: int8}, label: {field: y.}", "records.label.field: 'y.' is no path: a name is empty; write one on each side of a dot, or \\. for a dot in a name"),
         ("features: {a: int8}, weight: {field: 'w[]'}", "records.weight.field: 'w[]' is in a list; each [] is one dimension of the shape, and this has 0"),
         ("features: {a: string}, format: raw", "records: 'a' is a string, which raw records cannot hold; write format: json"),

@@ -55,6 +55,19 @@ def test_generated_records_decode_and_the_bad_ones_get_their_verdict(form: str) 
     assert {Reason.EMPTY, Reason.MALFORMED} == {refusal.reason for refusal in decoded.refused}
 
 
+def test_generated_records_of_nested_fields_decode() -> None:
+    sources = {"a.b": (), r"a\.b": (), "a.c.d": (), "e[].f": (2,), "e[].g[]": (2, 3), "h[][].i": (1, 2, 2)}
+    fields = tuple(
+        Field(name=str(at), source=source, dtype="float32", shape=shape)
+        for at, (source, shape) in enumerate(sources.items())
+    )
+    schema = Schema(features=fields, **ROLES)  # type: ignore[arg-type]
+    stream, random = Generated("json", schema, seed=1), Random(1)
+    drawn = [stream.draw(ExpectedPosition(0, offset), random) for offset in range(200)]
+    values = [value for value, verdict in drawn if verdict is None]
+    assert len(make_decoder("json", schema).decode(values).kept) == len(values) > 100
+
+
 def test_a_format_that_cannot_be_generated_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"records.format: 'avro' .* prove json, csv or raw"):
         Generated("avro", Schema(features=FIELDS[:1]), seed=1)
