@@ -84,21 +84,31 @@ class _Decoding:
             self.error = error
             raise
 
-    def rows(self, chunk: Chunk, shard: int) -> Rows:
-        """Return the rows of a chunk that decode."""
+    def decoded(self, chunk: Chunk, shard: int) -> Decoded:
+        """Decode a chunk of a shard."""
         decoded = decode_chunk(chunk, self.decoder)
         if decoded.refused:
             self.refusals.note(shard, ((refused.offset, refused.reason) for refused in decoded.refused))
-        return rows_of(decoded, shard)
+        return decoded
 
 
 class ChunkFiles:
     """Reads shards as chunks of records, in whatever format the records have."""
 
-    def __init__(self, read: ReadShard, decoder: Decoder, refusals: Refusals, threads: int = 2) -> None:
-        """`read` gives the chunks of the shard at a place, of so many rows at most."""
+    def __init__(
+        self,
+        read: ReadShard,
+        decoder: Decoder,
+        refusals: Refusals,
+        threads: int = 2,
+        schema: Schema | None = None,
+    ) -> None:
+        """`read` gives the chunks of the shard at a place, of so many rows at most.
+
+        `schema` is that of the rows, where it is another one than that of the records.
+        """
         self._read, self._threads = read, threads
-        self._spec = flat_spec(decoder.schema)
+        self._spec = flat_spec(schema or decoder.schema)
         self._decoding = _Decoding(decoder, refusals)
 
     @property
@@ -120,19 +130,22 @@ class ChunkFiles:
         """Return a dataset of rows [n, ...] of these shards, read beside each other."""
         del epoch
 
-        def rows(place: Any) -> Iterator[Rows]:
+        def rows(number: Any) -> Iterator[Rows]:
             with self._decoding.keeping():
-                for chunk in self._read(int(place), most):
-                    yield self._decoding.rows(chunk, int(place))
+                yield from self._rows(int(number), most)
+
+        def begun() -> Sequence[int]:
+            with self._decoding.keeping():
+                return self._begun(order)
 
         @as_is
-        def of_shard(place: Any) -> Any:
-            return tf.data.Dataset.from_generator(rows, args=(place,), output_signature=self._spec)
+        def read_beside(number: Any) -> Any:
+            return tf.data.Dataset.from_generator(rows, args=(number,), output_signature=self._spec)
 
-        at_once = min(AT_ONCE, max(1, len(order())))
-        places = tf.data.Dataset.from_generator(order, output_signature=tf.TensorSpec([], tf.int32))
-        return places.interleave(
-            of_shard,
+        at_once = min(AT_ONCE, max(1, self._most_at_once(order)))
+        numbers = tf.data.Dataset.from_generator(begun, output_signature=tf.TensorSpec([], tf.int32))
+        return numbers.interleave(
+            read_beside,
             cycle_length=at_once,
             block_length=1,
             num_parallel_calls=min(self._threads, at_once),
@@ -147,6 +160,19 @@ class ChunkFiles:
 
     def close(self) -> None:
         """Do nothing: it waits for disks only."""
+
+    def _begun(self, order: Order) -> Sequence[int]:
+        """Begin an epoch; return the numbers of what is read beside each other: of shards."""
+        return order()
+
+    def _most_at_once(self, order: Order) -> int:
+        """Return how many of these there are."""
+        return len(order())
+
+    def _rows(self, number: int, most: int) -> Iterator[Rows]:
+        """Yield the rows of one of these that decode."""
+        for chunk in self._read(number, most):
+            yield rows_of(self._decoding.decoded(chunk, number), number)
 
 
 def example_files(shards: Sequence[CountedShard], schema: Schema, refusals: Refusals, threads: int = 2) -> ChunkFiles:

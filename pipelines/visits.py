@@ -1,7 +1,8 @@
-"""Which rows of which shards an epoch has visited, truly counted; and which rows the schema refuses.
+"""Which rows of which shards an epoch has visited, truly counted; and which rows give the model nothing to learn.
 
-A row is visited when the model has learnt it, or when it was refused by name. A block says of each of its rows from
-which shard it comes and which number it has there, so nothing between a file and the model can lose a row unnoticed.
+A row is visited when the model has learnt it, or when the schema refuses it by name, or a setting leaves it out. A
+block says of each of its rows from which shard it comes and which number it has there, so nothing between a file and
+the model can lose a row unnoticed.
 
 `Visits` belongs to the thread that trains, `Refusals` to any. A shard takes a byte a row while some of its rows are
 visited and others are not.
@@ -9,8 +10,9 @@ visited and others are not.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,27 +37,58 @@ class CountedShard:
     """One past the number of its last row; with gaps there are fewer rows than numbers."""
 
 
+Bits = npt.NDArray[np.uint8]
+"""A bit for each row of a range."""
+
+
 class Refusals:
-    """The rows that the schema refuses, by shard; each once, however often it is read."""
+    """The rows that the schema refuses, or a setting leaves out, by shard; each once, however often it is read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reasons: dict[int, dict[int, Reason]] = {}
+        self._left_out: dict[int, dict[int, dict[str, Bits]]] = {}
+        """By shard, by the first row of a range, and by setting: one in a thousand rows may be kept of millions."""
 
     def note(self, shard: int, rows: Iterable[tuple[int, Reason]]) -> None:
         """Take in rows of a shard."""
         with self._lock:
             self._reasons.setdefault(shard, {}).update(rows)
 
-    def rows(self) -> dict[int, Int64s]:
-        """Return the numbers of the refused rows, by shard."""
+    def leave_out(self, shard: int, rows: range, left_out: Iterable[tuple[int, str]]) -> None:
+        """Take in which of a range of rows are left out, each with its setting; the ranges are the same each time."""
+        masks: dict[str, npt.NDArray[np.bool_]] = {}
+        for row, setting in left_out:
+            masks.setdefault(setting, np.zeros(len(rows), np.bool_))[row - rows.start] = True
         with self._lock:
-            return {shard: np.array(sorted(rows), np.int64) for shard, rows in self._reasons.items() if rows}
+            ranges = self._left_out.setdefault(shard, {})
+            ranges[rows.start] = {setting: np.packbits(mask) for setting, mask in masks.items()}
+
+    def of(self, shard: int) -> Int64s:
+        """Return the numbers of a shard's rows that are refused or left out."""
+        with self._lock:
+            refused = np.array(sorted(self._reasons.get(shard, ())), np.int64)
+            ranges = self._left_out.get(shard, {})
+            left_out = [first + _set(bits) for first, named in ranges.items() for bits in named.values()]
+        return np.concatenate([refused, *left_out])
 
     def by_reason(self) -> dict[Reason, int]:
         """Count them."""
         with self._lock:
             return dict(Counter(reason for rows in self._reasons.values() for reason in rows.values()))
+
+    def by_setting(self) -> dict[str, int]:
+        """Count the rows that are left out."""
+        counts = Counter[str]()
+        with self._lock:
+            for ranges in self._left_out.values():
+                for named in ranges.values():
+                    counts.update({setting: len(_set(bits)) for setting, bits in named.items()})
+        return dict(counts)
+
+
+def _set(bits: Bits) -> npt.NDArray[Any]:
+    return np.flatnonzero(np.unpackbits(bits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +130,12 @@ class Visits:
         for shard in np.unique(shards).tolist():
             self._add(shard, rows[shards == shard] - self._shards[shard].first)
 
-    def ended(self, refused: Mapping[int, Int64s]) -> Visited:
-        """Return the outcome; refused rows that no block had count as visited."""
+    def ended(self, refused: Callable[[int], Int64s]) -> Visited:
+        """Return the outcome; rows of each shard that are refused by name, and that no block had, count as visited."""
         lacking = {}
         visited = 0
         for place, shard in enumerate(self._shards):
-            found = self._distinct(place, refused.get(place, np.empty(0, np.int64)) - shard.first)
+            found = self._distinct(place, refused(place) - shard.first)
             visited += found
             if found != shard.rows:
                 lacking[shard.name] = shard.rows - found

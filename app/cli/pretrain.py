@@ -99,6 +99,7 @@ def _facts(result: "Result") -> dict[str, object]:
             "seconds": round(epoch.seconds, 3),
             "visited": {**asdict(epoch.visited)},
             "set_aside": {str(reason): count for reason, count in epoch.set_aside.items()},
+            "left_out": dict(epoch.left_out),
         }
         for epoch in result.pretrained.epochs
     ]

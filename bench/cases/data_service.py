@@ -109,7 +109,7 @@ class Served:
             consumer_s=cpu_s(os.getpid()) - consumer_s,
             others_s=other_work_s(*self.all) - others_s,
         )
-        visited = visits.ended(refusals.rows())
+        visited = visits.ended(refusals.of)
         if not visited.all:
             raise SystemExit(str(visited))
         return epoch

@@ -8,6 +8,9 @@ these are cut, so the trailing state at a position is the leading one as it was 
 Owns both, and the log between them. Rows are shaped on the generator's thread, blocks settled and checkpoints made on
 the trainer's. The log holds the columns of records that are decoded and not settled, which the bounds of the feed
 limit, and of some thousand records that are settled. A block of a closed incarnation moves nothing.
+
+Where records are settled as they are shaped, as in a pretraining, one state of each partition is both, and nothing is
+logged. Then partitions may be shaped on several threads beside each other, and the states read when none runs.
 """
 
 import threading
@@ -106,6 +109,8 @@ class FollowedStates(Generic[S]):
         self._lock = threading.Lock()
         self._trailing: dict[Partition, Trailing[S]] = {}
         self._incarnation = -1
+        self._at_once = False
+        """Whether the leading states are the trailing ones."""
         self._behind = 0
         """Records that are settled and not taken in, about."""
 
@@ -117,17 +122,17 @@ class FollowedStates(Generic[S]):
             self._trailing = {
                 partition: Trailing(state, position, position) for partition, (position, state) in states.items()
             }
-            self._incarnation, self._behind = -1, 0
+            self._incarnation, self._at_once, self._behind = -1, False, 0
 
     def forget(self, partition: Partition) -> None:
         """Forget a partition: its topic was created again, so other records follow."""
         with self._lock:
             self._trailing.pop(partition, None)
 
-    def open(self, incarnation: int, positions: Mapping[Partition, int]) -> Leading[S]:
+    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> Leading[S]:
         """Begin an incarnation at what is settled; a partition of which nothing is known begins empty.
 
-        Raise DataLossError where what is known ends elsewhere.
+        `at_once` settles records as they are shaped. Raise DataLossError where what is known ends elsewhere.
         """
         with self._lock:
             self._follow()
@@ -137,8 +142,9 @@ class FollowedStates(Generic[S]):
                 if before is not None and before.position != position:
                     raise DataLossError(_elsewhere(partition, position, before.position))
                 kept[partition] = Trailing(self._new() if before is None else before.state, position, position)
-            self._trailing, self._incarnation = kept, incarnation
-            return Leading({partition: one.state.copy() for partition, one in kept.items()}, self, incarnation)
+            self._trailing, self._incarnation, self._at_once = kept, incarnation, at_once
+            states = {partition: one.state if at_once else one.state.copy() for partition, one in kept.items()}
+            return Leading(states, self, incarnation)
 
     def settle(self, facts: BlockFacts) -> None:
         """Follow a block whose records are settled. Raise DataLossError where it does not continue what is known."""
@@ -168,17 +174,22 @@ class FollowedStates(Generic[S]):
 
     def begin(self, incarnation: int, partition: Partition, start: int) -> S:
         """Begin a partition that is new in an incarnation, and return its leading state."""
+        state = self._new()
         with self._lock:
             if incarnation == self._incarnation:
-                self._trailing[partition] = Trailing(self._new(), start, start)
-        return self._new()
+                self._trailing[partition] = Trailing(state if self._at_once else self._new(), start, start)
+        return state
 
     def log(self, incarnation: int, partition: Partition, taken: Taken) -> None:
         """Keep what a leading state has taken in until it is settled."""
         with self._lock:
             if incarnation != self._incarnation:
                 return
-            self._trailing[partition].log.append(taken)
+            one = self._trailing[partition]
+            if self._at_once:
+                one.position = one.settled = taken.end
+                return
+            one.log.append(taken)
             if self._behind >= _AT_ONCE:
                 self._follow()
 

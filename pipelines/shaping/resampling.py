@@ -57,9 +57,9 @@ class ResampleStates:
         self._column, self._of_label = class_field(schema, options)
         self._followed = FollowedStates(lambda: ClassSampler(options))
 
-    def open(self, incarnation: int, positions: Mapping[Partition, int]) -> Resampler:
-        """Begin an incarnation at what is settled."""
-        return Resampler(self, self._followed.open(incarnation, positions))
+    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> Resampler:
+        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
+        return Resampler(self, self._followed.open(incarnation, positions, at_once=at_once))
 
     def settle(self, facts: BlockFacts) -> None:
         """Follow a block whose records are settled."""

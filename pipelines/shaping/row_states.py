@@ -30,8 +30,8 @@ class RowStates(Protocol):
         """The name of its part."""
         ...
 
-    def open(self, incarnation: int, positions: Mapping[Partition, int]) -> RowShaper:
-        """Begin an incarnation at what is settled."""
+    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> RowShaper:
+        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
         ...
 
     def settle(self, facts: BlockFacts) -> None:

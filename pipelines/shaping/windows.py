@@ -65,9 +65,9 @@ class WindowStates:
         self.layout = layout
         self._followed = FollowedStates(lambda: KeyWindows(layout))
 
-    def open(self, incarnation: int, positions: Mapping[Partition, int]) -> WindowShaper:
-        """Begin an incarnation at what is settled."""
-        return WindowShaper(self.layout, self._followed.open(incarnation, positions))
+    def open(self, incarnation: int, positions: Mapping[Partition, int], *, at_once: bool = False) -> WindowShaper:
+        """Begin an incarnation at what is settled; `at_once` settles records as they are shaped."""
+        return WindowShaper(self.layout, self._followed.open(incarnation, positions, at_once=at_once))
 
     def settle(self, facts: BlockFacts) -> None:
         """Follow a block whose records are settled."""

@@ -8,6 +8,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from tests.faults.campaigns.exactness import EVERYTHING, Figures, compare_sequences
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.process import Run
@@ -17,6 +18,8 @@ from tests.faults.harness.shelf import Shelf
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), pytest.mark.row(35)]
 ROWS, FILES, EPOCHS = 400, 3, 2
+SEQUENCES = {name: section for name, section in EVERYTHING.items() if name != "reservoir"}
+"""Rows that depend on the records before them, each learnt as often as it is counted."""
 PRETRAINED = 3
 """The partition that stands in the records of the files; the topic has partition 0 alone."""
 
@@ -159,3 +162,48 @@ def test_an_archived_topic_is_learnt_live_from_the_exact_end_of_its_archive(
     assert last.positions == {0: 650, 1: 650}
     for number, end in last.positions.items():
         assert last.ids[number] == added(zero.ids[number], sums(range(zero.positions[number], end)))
+
+
+@pytest.mark.parametrize("source", ["archive", "range"])
+def test_sequences_and_records_left_out_go_on_over_the_end_of_a_pretraining(
+    stream: MakeStream, project: MakeProject, source: str
+) -> None:
+    topic = stream(2)
+    pretrained = project(topic, archive={"path": "./archive"}, **SEQUENCES)
+    alone = project(topic, "alone", **SEQUENCES)
+    for _ in range(2):
+        topic.write(1500)
+        if source == "archive":
+            command = ["archive", "-c", str(pretrained.config), "--until", "now"]
+            archived = run_forked(command, cwd=pretrained.path, env=os.environ)
+            assert archived.returncode == 0, archived.stderr
+    topic.write(1500)
+    ends = ",".join(f"{topic.name}:{number}=3000" for number in range(2))
+    extent = ["--from", "earliest", "--until", ends] if source == "range" else []
+    done = pretrain(pretrained, *extent, "--epochs", str(EPOCHS), "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout[done.stdout.index("{") :])["epochs"]
+    assert all(epoch["visited"]["visited"] == epoch["visited"]["rows"] for epoch in told)
+    assert all(epoch["left_out"]["balance"] > 0 for epoch in told)
+    zero = Shelf(pretrained.folder).statement(0)
+    assert zero.positions == {0: 3000, 1: 3000}
+    assert zero.manifest.provenance["pretrained"]["validation_shards"] > 0
+    found = []
+    for made in (pretrained, alone):
+        with Run(made, "--until", "now") as run:
+            run.finish()
+        figures = Figures(seed=0)
+        compare_sequences(figures, topic, made)
+        assert figures.wrong == 0
+        assert figures.sequences > 2000
+        last = Shelf(made.folder).newest()
+        assert last is not None
+        assert last.positions == {0: 4500, 1: 4500}
+        found.append(next(value for key, value in last.arrays.items() if key.endswith("sequences/table")))
+    for number in range(2):
+        learnt, expected = (table[number, :4500, 0] for table in found)
+        assert (learnt[3000:] == expected[3000:]).all(), "the records that a run from Kafka alone learns"
+        once, times = expected[:3000] > 0, learnt[:3000]
+        assert (times[~once] == 0).all()
+        kept = times[once].tolist()
+        assert kept == [EPOCHS] * kept.count(EPOCHS) + [0] * kept.count(0), "but for those that were validated on"

@@ -71,6 +71,8 @@ class Epoch:
     """Learning alone, without the validation."""
     visited: Visited
     set_aside: Mapping[Reason, int]
+    left_out: Mapping[str, int]
+    """The rows that give nothing to learn by a setting, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +172,9 @@ class Pretraining:
             figures=figures,
             learnt=totals.rows,
             seconds=seconds,
-            visited=visits.ended(self._refusals.rows()),
+            visited=visits.ended(self._refusals.of),
             set_aside=self._set_aside(),
+            left_out=self._refusals.by_setting(),
         )
 
     def _learn(self, rows: Rows, number: int, totals: ScoreTotals) -> int:

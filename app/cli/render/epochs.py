@@ -63,7 +63,9 @@ def lines_of(epoch: Epoch, epochs: int) -> Iterator[str]:
     figures = ", ".join(f"{figure} {value:.4g}" for figure, value in epoch.figures.items())
     yield f"{name}: {figures}; {epoch.learnt:,} rows in {epoch.seconds:.1f} s ({rate:,.0f} rows/s)"
     aside = ", ".join(f"{count:,} {reason}" for reason, count in sorted(epoch.set_aside.items()))
-    yield f"{name}: {epoch.visited}" + (f"; set aside {aside}" if aside else "")
+    left_out = ", ".join(f"{count:,} by {setting}" for setting, count in sorted(epoch.left_out.items()))
+    told = (f"; set aside {aside}" if aside else "") + (f"; left out {left_out}" if left_out else "")
+    yield f"{name}: {epoch.visited}{told}"
     for shard, rows in list(epoch.visited.lacking.items())[:5]:
         yield f"{name}: {rows:,} rows of {shard} were not visited"
 

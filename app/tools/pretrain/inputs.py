@@ -5,18 +5,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.settings import Settings, to_decoder, to_schema
+from app.settings import Settings, to_decoder, to_row_schema, to_schema
 from app.tools.pretrain.shard_sources import ShardSource
 from app.version import version
 from consumers.archive.shard_reader import pieces, read, read_piece
 from consumers.archive.shards import Shard
 from consumers.errors import ConfigError
 from consumers.records import Chunk, Int64s
+from pipelines.chained_files import ChainedFiles
 from pipelines.dataset import Preprocess
 from pipelines.examples import integers_in
 from pipelines.file_dataset import FileBlocks, FileOptions
 from pipelines.service_dataset import ServedShard, ServiceFiles, ServiceJob
 from pipelines.service_worker import Form, Work
+from pipelines.shaping.row_chains import RowChains
 from pipelines.shard_files import ChunkFiles, ShardReader, example_files
 from pipelines.tfrecord_frames import compression_of, first_record
 from pipelines.visits import Refusals
@@ -35,12 +37,24 @@ class InputOptions:
     deterministic: bool = False
 
 
-def reader_of(source: ShardSource, settings: Settings, refusals: Refusals) -> ShardReader:
-    """Return the reader of a source; the rows that the schema refuses are noted."""
+def reader_of(
+    source: ShardSource, settings: Settings, refusals: Refusals, chains: RowChains | None = None
+) -> ShardReader:
+    """Return the reader of a source; the rows that the schema refuses are noted.
+
+    With `chains` the shards of each partition are read in the order of their offsets, and their rows shaped.
+    """
     if not source.archived:
         return example_files(source.shards, to_schema(settings.records), refusals, usable_cores())
     decoder = to_decoder(settings.records)
-    return ChunkFiles(lambda place, most: chunks_of(source.archived[place], most), decoder, refusals, usable_cores())
+
+    def read(place: int, most: int) -> Iterator[Chunk]:
+        return chunks_of(source.archived[place], most)
+
+    if chains is None:
+        return ChunkFiles(read, decoder, refusals, usable_cores())
+    schema = to_row_schema(settings.windows, settings.records)
+    return ChainedFiles(read, decoder, schema, chains, refusals, usable_cores())
 
 
 def served(
@@ -103,7 +117,7 @@ def training_blocks(
     training = settings.training
     return FileBlocks(
         reader,
-        to_schema(settings.records),
+        to_row_schema(settings.windows, settings.records),
         range(len(source.shards)),
         FileOptions(
             batch_size=training.batch_size,
@@ -120,12 +134,16 @@ def training_blocks(
 
 
 def validation_blocks(
-    source: ShardSource, settings: Settings, options: InputOptions, preprocess: Preprocess | None
+    source: ShardSource,
+    settings: Settings,
+    options: InputOptions,
+    preprocess: Preprocess | None,
+    chains: RowChains | None = None,
 ) -> FileBlocks:
     """Return the blocks of what is validated on: in no other order than that of the files."""
     kept = options.cache if options.cache in {None, "memory"} else f"{options.cache}/validation"
     options = replace(options, shuffle=0, cache=kept)
-    return training_blocks(reader_of(source, settings, Refusals()), source, settings, options, preprocess)
+    return training_blocks(reader_of(source, settings, Refusals(), chains), source, settings, options, preprocess)
 
 
 def chunks_of(shard: Shard, most: int) -> Iterator[Chunk]:

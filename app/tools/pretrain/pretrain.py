@@ -7,7 +7,7 @@ and its proof, (5) the epochs, (6) checkpoint 0, as durable as any.
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.service.checkpoint_policies import keep_policy, remove_some, save_policy
-from app.service.kept_sample import RecordSamples
+from app.service.kept_sample import RecordSamples, rows_of
 from app.service.model_setup import build_learner, live_metrics_of, prove
 from app.service.provenance import provenance_of
 from app.service.recorded_settings import hyperparameter_options
@@ -30,6 +30,7 @@ from app.tools.pretrain.inputs import (
     training_blocks,
     validation_blocks,
 )
+from app.tools.pretrain.shaped_reading import require_order, shaped_reading
 from app.tools.pretrain.shard_sources import ShardSource, split
 from app.tools.pretrain.topic_range import TopicRange, at_hand
 from consumers.errors import ConfigError, DataLossError
@@ -38,6 +39,7 @@ from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from pipelines.record_sample import RecordSample, sample_of
 from pipelines.service_dataset import ServiceJob
+from pipelines.shaping.row_states import RowStates
 from pipelines.shard_files import ShardReader
 from pipelines.visits import Refusals
 from training.checkpoints.folder import Folder
@@ -101,20 +103,30 @@ class _Beginning:
     """The cluster's id, where Kafka was asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What checkpoint 0 holds, beside the positions."""
+
+    learner: Learner
+    live: LiveMetrics
+    shaping: Sequence[RowStates]
+
+
 def pretrain(
     loaded: Loaded, source: ShardSource | TopicRange, options: PretrainOptions, report: PretrainReport
 ) -> Result:
     """Train on the source, and publish checkpoint 0; raise MillraceError where either cannot be done."""
     settings = loaded.settings
     _require_chief(settings)
-    _require_single_records(settings)
+    require_order(settings, source, options.position, served=options.service is not None)
     require_unused(options.inputs)
     with _taken(settings) as (lease, store), at_hand(source, settings, lease.folder.root / "range") as shards:  # (1, 2)
         training, validation = split(shards, options.validation)
+        shaped = shaped_reading(settings, training, validation, shards.positions)
         beginning = _beginning(settings, shards, options.position)  # (3)
         report.dealt(training, validation)
         refusals = Refusals()
-        reader = reader_of(training, settings, refusals)
+        reader = reader_of(training, settings, refusals, shaped.training)
         learner = _learner(settings, lease.folder, reader)  # (4)
         store.require_room(learner.state_bytes)
         live = live_metrics_of(learner, settings)
@@ -124,23 +136,16 @@ def pretrain(
             learner,
             training.shards,
             training_blocks(reader, training, settings, options.inputs, learner.preprocess),
-            None if validation is None else validation_blocks(validation, settings, options.inputs, learner.preprocess),
+            None
+            if validation is None
+            else validation_blocks(validation, settings, options.inputs, learner.preprocess, shaped.validation),
             refusals,
             _loop_options(options, live, validated=validation is not None),
         ).run(report)  # (5)
         told = _provenance(training, validation, pretrained)
-        manifest = _publish(loaded, store, learner, live, beginning, told)  # (6)
+        parts = _Parts(learner, live, shaped.states)
+        manifest = _publish(loaded, store, parts, beginning, told)  # (6)
     return Result(manifest=manifest, pretrained=pretrained)
-
-
-def _require_single_records(settings: Settings) -> None:
-    """Raise ConfigError where rows depend on the records before them; a pretraining shuffles."""
-    if settings.balance.how == "resample" and settings.balance.target:
-        raise ConfigError("balance.how: a pretraining leaves no records out; write weight, which needs no order")
-    if settings.windows.length is not None:
-        raise ConfigError(
-            "windows: a pretraining learns single records; begin live, or learn the archive by kafka.start"
-        )
 
 
 def _require_chief(settings: Settings) -> None:
@@ -205,7 +210,7 @@ def _learner(settings: Settings, folder: Folder, reader: ShardReader) -> Learner
 
     def sample() -> RecordSample | None:
         first = reader.first()
-        return samples.keep(None if first is None else sample_of([first], samples.rows))
+        return samples.keep(None if first is None else sample_of(rows_of([first], settings), samples.rows))
 
     learner = build_learner(settings, (sample,), replay=False)
     prove(learner, settings)
@@ -238,25 +243,21 @@ def _callbacks(options: PretrainOptions) -> list[Any]:
 
 
 def _publish(
-    loaded: Loaded,
-    store: CheckpointStore,
-    learner: Learner,
-    live: LiveMetrics,
-    beginning: _Beginning,
-    told: Mapping[str, Any],
+    loaded: Loaded, store: CheckpointStore, parts: _Parts, beginning: _Beginning, told: Mapping[str, Any]
 ) -> Manifest:
-    """Publish the learner's state as number 0 of a history that has learnt no offset yet."""
+    """Publish the state as number 0 of a history that has learnt no offset yet."""
     saving = Saving(
         store,
         CheckpointWriter(store),
-        learner,
+        parts.learner,
         Ledger(),
-        live,
+        parts.live,
         SavingOptions(
             policy=save_policy(loaded.settings),
             provenance={**provenance_of(loaded, beginning.cluster), "pretrained": told},
             hyperparameters=hyperparameter_options(loaded.settings),
             clock=time.monotonic,
+            row_states=parts.shaping,
         ),
     )
     manifest = saving.begin_or_restore(lambda: beginning.positions, start_over=False)

@@ -64,7 +64,10 @@ def from_files(paths: Sequence[Path]) -> ShardSource:
 
 
 def from_archive(place: Place, topics: Sequence[str], *, whole: bool = True) -> ShardSource:
-    """Return an archive's shards of these topics, by the time of their newest record; `whole` refuses gaps."""
+    """Return an archive's shards of these topics, by the time of their newest record; `whole` refuses gaps.
+
+    Those of a partition are in the order of their offsets.
+    """
     found = [shard for shard in listing(place) if shard.partition.topic in topics]
     for before, after in pairwise(found if whole else ()):
         if before.partition == after.partition and before.next_offset != after.first:
@@ -72,7 +75,8 @@ def from_archive(place: Place, topics: Sequence[str], *, whole: bool = True) -> 
                 f"the archive {place} lacks the offsets {before.next_offset} to {after.first - 1} of "
                 f"{before.partition}; restore their shards, or remove those before them"
             )
-    archived = tuple(sorted(found, key=lambda shard: (shard.latest_ms, shard.partition, shard.first)))
+    times = _newest_so_far(found)
+    archived = tuple(sorted(found, key=lambda shard: (times[shard.key], shard.partition, shard.first)))
     shards = tuple(
         CountedShard(
             name=f"{shard.partition}/{shard.name}",
@@ -107,6 +111,14 @@ def split(source: ShardSource, share: float | None) -> tuple[ShardSource, ShardS
             "on; use more, smaller shards, or --validation 0"
         )
     return source.part(slice(kept)), source.part(slice(kept, None))
+
+
+def _newest_so_far(shards: Sequence[Shard]) -> dict[str, int]:
+    """Return by key the newest time up to each shard of its partition: a producer may set times that go back."""
+    newest, times = dict[Partition, int](), dict[str, int]()
+    for shard in sorted(shards, key=lambda shard: shard.first):
+        times[shard.key] = newest[shard.partition] = max(newest.get(shard.partition, shard.latest_ms), shard.latest_ms)
+    return times
 
 
 def _require_rows(shards: Sequence[CountedShard], what: str) -> None:

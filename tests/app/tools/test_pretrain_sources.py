@@ -71,7 +71,7 @@ def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(
     for rows in blocks.epoch(0):
         here = rows.offsets.numpy() >= 0
         visits.add(rows.partitions.numpy()[here], rows.offsets.numpy()[here])
-    assert visits.ended(refusals.rows()).all
+    assert visits.ended(refusals.of).all
     assert sum(refusals.by_reason().values()) == 1
     found = present(blocks.epoch(1))
     assert all(x == offset for _, offset, x in found), "the number of a row is its offset"

@@ -1,6 +1,7 @@
 """The epochs of a pretraining: learnt, judged, ended early, or refused in one line."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import tensorflow as tf
 
 from consumers.reasons import Reason
 from pipelines.blocks import Rows
+from pipelines.shaping.class_options import BalanceOptions
 from pipelines.visits import CountedShard, Refusals
 from tests.training.conftest import BATCH, MakeLearner, block, largest_difference, mlp, state_of, with_feature
 from training.errors import StepError
+from training.model.learner import Learner
 from training.pretraining.epochs import Epoch, Pretrained, Pretraining, PretrainingOptions
 from training.pretraining.event_files import EventFiles
 
@@ -83,6 +86,17 @@ def test_the_validation_is_scored_as_keras_scores_it_and_changes_nothing(learner
     expected = -np.mean(np.where(y > 0, np.log(scores), np.log(1 - scores)))
     assert epoch.figures["val_loss"] == pytest.approx(expected, rel=1e-5)
     assert epoch.figures["val_accuracy"] == pytest.approx(np.mean((scores > 0.5) == (y > 0)))
+
+
+def test_counts_of_classes_go_on_over_the_epochs_and_the_validation_adds_none(fresh_learner_of: MakeLearner) -> None:
+    options = BalanceOptions(target={"1": 0.5, "0": 0.5}, half_life=10_000)
+    learner = Learner(mlp, None, replace(fresh_learner_of().options, balance=options))
+    train(learner, Blocks(block(K)), Blocks(block(K, seed=5)), epochs=2)
+    balance = learner.call.shaping.balance
+    assert balance is not None
+    ones = int(block(K).labels.numpy().sum())
+    expected = 2 * np.array([ROWS - ones, ones])
+    np.testing.assert_allclose(balance.counts.numpy(), expected, rtol=2 * ROWS * np.log(2) / 10_000)
 
 
 @pytest.mark.row(35)

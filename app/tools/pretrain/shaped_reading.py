@@ -1,0 +1,96 @@
+"""How an archive is read where rows depend on the records before them: by windows, or by leaving records out.
+
+The shards of each partition are read in the order of their offsets, with the very states that live rows are made by,
+and at the archive's end these are a part of checkpoint 0. So the live model goes on with whole sequences.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.service.row_shaping import row_states
+from app.settings import Settings
+from app.tools.pretrain.shard_sources import ShardSource
+from app.tools.pretrain.topic_range import TopicRange
+from consumers.errors import ConfigError
+from consumers.kafka.positions import Offsets
+from consumers.records import Partition
+from pipelines.shaping.row_chains import RowChains, ShardChain
+from pipelines.shaping.row_states import RowStates
+from pipelines.shaping.windows import NAME
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedReading:
+    """The chains of what is trained on, and of what is validated on."""
+
+    training: RowChains | None = None
+    """None where each row is made of one record."""
+    validation: RowChains | None = None
+
+    @property
+    def states(self) -> Sequence[RowStates]:
+        """What is remembered at the archive's end, once all was read; nothing where nothing is."""
+        last = self.validation or self.training
+        return () if last is None else last.states
+
+
+def require_order(
+    settings: Settings, source: ShardSource | TopicRange, position: Offsets | None, *, served: bool
+) -> None:
+    """Raise ConfigError where rows depend on the records before them, and the source does not say which these are."""
+    shaping = row_states(settings)
+    if not shaping:
+        return
+    what = "windows" if shaping[0].name == NAME else "balance.how: resample"
+    if served:
+        raise ConfigError(f"--service: its workers read shards in no order, which {what} cannot do: leave it out")
+    if isinstance(source, TopicRange):
+        if position is not None:
+            raise ConfigError(f"--position: with {what} live training begins where the range ends: leave it out")
+        return
+    if not source.archived:
+        raise ConfigError(
+            f"{what}: a file of Examples names no partition and no offset, and rows depend on the records before "
+            "them: pretrain on the archive, or on a range of the topics by --from"
+        )
+    ends = source.positions or {}
+    for partition, offset in () if position is None else sorted(position.offsets.items()):
+        if offset != ends.get(partition, offset):
+            raise ConfigError(
+                f"--position: with {what} {partition} goes on at {ends[partition]}, where the archive ends, and not at "
+                f"{offset}: leave it out"
+            )
+
+
+def shaped_reading(
+    settings: Settings,
+    training: ShardSource,
+    validation: ShardSource | None,
+    ends: Mapping[Partition, int] | None,
+) -> ShapedReading:
+    """Return the chains of a source's two parts; `ends` has the offsets that follow the whole."""
+    if not row_states(settings):
+        return ShapedReading()
+    ends = ends or {}
+    validated = () if validation is None else chains_of(validation, ends)
+    begins = {chain.partition: chain.start for chain in validated}
+    chains = RowChains(chains_of(training, {**ends, **begins}), lambda: row_states(settings))
+    return ShapedReading(
+        chains, None if validation is None else RowChains(validated, lambda: row_states(settings), chains)
+    )
+
+
+def chains_of(source: ShardSource, following: Mapping[Partition, int]) -> tuple[ShardChain, ...]:
+    """Return the chain of each partition; `following` says where what comes after it begins."""
+    places = dict[Partition, list[int]]()
+    for place in sorted(range(len(source.archived)), key=lambda place: source.archived[place].first):
+        places.setdefault(source.archived[place].partition, []).append(place)
+    return tuple(
+        ShardChain(
+            partition=partition,
+            places=tuple(mine),
+            start=source.archived[mine[0]].first,
+            end=following.get(partition, source.archived[mine[-1]].next_offset),
+        )
+        for partition, mine in sorted(places.items())
+    )
