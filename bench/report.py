@@ -71,6 +71,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "reservoir_first_class_kept": Meaning(
         "five classes one after another, with it: lowest accuracy on the first over its peak", "≥ 0.9"
     ),
+    "example_of_parse_example": Meaning(
+        "`tf.train.Example`: records decoded, over TensorFlow's `parse_example` alone, by CPU", "≥ 0.9"
+    ),
     "memory_slope_mb_per_min": Meaning("growth of anonymous memory, MB a minute", "< 1"),
     "first_call_s": Meaning("`millrace run` to the first call, s", "≤ 12"),
     "pretrain_parquet_of_memory": Meaning(
@@ -109,6 +112,8 @@ DETAILS: Mapping[str, str] = {
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
+    "example_poisoned_of_clean": "the same: one record in a hundred cut short, over none, by CPU",
+    "example_records_per_cpu_s": "the same: records decoded a CPU second",
     "pretrain_parquet_cpu_of_memory": "pretraining an MLP 1024-1024: rows a CPU second from Parquet, over memory",
     "pretrain_tfrecord_cpu_of_memory": "the same from an archive in TFRecord files with GZIP",
     "pretrain_examples_cpu_of_memory": "the same from TFRecord files of Examples with GZIP",

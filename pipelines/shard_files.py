@@ -19,8 +19,8 @@ from consumers.records import Chunk, Partition
 from pipelines.blocks import Rows
 from pipelines.dataset import as_is, block_spec
 from pipelines.decode import Decoded, decode_chunk
+from pipelines.decoders.example import ExampleDecoder, integers_in
 from pipelines.decoders.protocol import Decoder
-from pipelines.examples import ExampleDecoder, integers_in
 from pipelines.rows_of_decoded import rows_of
 from pipelines.schema import Schema
 from pipelines.tfrecord_frames import first_record

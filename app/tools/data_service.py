@@ -19,8 +19,8 @@ from tensorflow.core.protobuf import service_config_pb2
 from app.settings.sections.records import RecordsSettings, to_decoder, to_schema
 from app.version import version
 from consumers.errors import ConfigError, UnreachableError
+from pipelines.decoders.example import ExampleDecoder
 from pipelines.decoders.protocol import Decoder
-from pipelines.examples import ExampleDecoder
 from pipelines.service_worker import ServiceWork, Work, register
 
 log = logging.getLogger(__name__)

@@ -34,6 +34,8 @@ class Lengths:
     windows_rounds: int = 5
     formats_rounds: int = 25
     reservoir_rows: int = 131_072
+    decode_records: int = 131_072
+    decode_rounds: int = 7
     memory_s: int = 90
     starts: int = 3
     archive_rounds: int = 7
@@ -67,6 +69,8 @@ QUICK = Lengths(
     windows_rounds=1,
     formats_rounds=2,
     reservoir_rows=16_384,
+    decode_records=16_384,
+    decode_rounds=1,
     memory_s=6,
     starts=1,
     archive_rounds=2,
@@ -184,6 +188,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "reservoir.py",
             {"rounds": lengths.windows_rounds, "rows": lengths.reservoir_rows},
             {name: name for name in ("reservoir_of_plain", "reservoir_first_class_kept")},
+        ),
+        ServiceCase(
+            "decode-example",
+            "decode_example.py",
+            {"records": lengths.decode_records, "rounds": lengths.decode_rounds},
+            {"example_of_parse_example": "example_of_parse_example"},
+            {name: name for name in ("example_poisoned_of_clean", "example_records_per_cpu_s")},
         ),
         ServiceCase(
             "off-cpu-step",

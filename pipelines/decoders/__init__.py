@@ -17,6 +17,7 @@ __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
         "csv": "pipelines.decoders.csv:CsvDecoder",
+        "example": "pipelines.decoders.example:ExampleDecoder",
         "json": "pipelines.decoders.json:JsonDecoder",
         "raw": "pipelines.decoders.raw:RawDecoder",
     }

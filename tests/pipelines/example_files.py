@@ -18,11 +18,13 @@ Features = Mapping[str, object]
 
 
 def example(features: Features) -> bytes:
-    """Return a serialised Example; the first element says of which type a feature is."""
+    """Return a serialised Example; the first element says of which type a feature is, and no element that of none."""
     made = {}
     for name, value in features.items():
         values: list[Any] = [*value] if isinstance(value, (list, tuple)) else [value]
-        if isinstance(values[0], bytes):
+        if not values:
+            made[name] = tf.train.Feature()
+        elif isinstance(values[0], bytes):
             made[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
         elif isinstance(values[0], int):
             made[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))

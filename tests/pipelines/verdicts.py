@@ -7,6 +7,7 @@ from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
 from pipelines.schema import CsvLayout, Field, Schema
 from tests.pipelines.decoder_conformance import Case, Conformance, Outcome
+from tests.pipelines.example_verdicts import EXAMPLE
 from tests.pipelines.nested_verdicts import NESTED
 
 JSON_SCHEMA = Schema(
@@ -353,4 +354,4 @@ CSV_LISTS = Conformance(
     decoder=make_decoder("csv", LISTS_SCHEMA, CsvLayout(delimiter="\t", quote=None, lists=";")),
     cases=LISTS_CASES,
 )
-SUBJECTS = (JSON, NESTED, CSV, CSV_LISTS, RAW)
+SUBJECTS = (JSON, NESTED, CSV, CSV_LISTS, RAW, EXAMPLE)

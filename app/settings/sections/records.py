@@ -67,10 +67,11 @@ Labels = Annotated[
 class RecordsSettings(Section):
     """What a record holds."""
 
-    format: Literal["json", "csv", "raw"] = Field(
+    format: Literal["json", "csv", "raw", "example"] = Field(
         "json",
         description="json: an object a record. csv: a row of columns a record. raw: the fields' values one after "
-        "another, little-endian, nothing between them: features in their order, labels, weight, event time.",
+        "another, little-endian, nothing between them: features in their order, labels, weight, event time. example: a "
+        "serialised tf.train.Example a record.",
     )
     csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
     features: dict[str, FeatureSettings] = Field(

@@ -14,7 +14,7 @@ from consumers.errors import ConfigError
 from consumers.records import Chunk, Int64s
 from pipelines.chained_files import ChainedFiles
 from pipelines.dataset import Preprocess
-from pipelines.examples import integers_in
+from pipelines.decoders.example import integers_in
 from pipelines.file_dataset import FileBlocks, FileOptions
 from pipelines.service_dataset import ServedShard, ServiceFiles, ServiceJob
 from pipelines.service_worker import Form, Work
