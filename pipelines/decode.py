@@ -19,6 +19,7 @@ import numpy.typing as npt
 from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Chunk, Int64s, Partition
+from pipelines.decoders.paths import is_envelope
 from pipelines.decoders.protocol import Decoder
 from pipelines.schema import Column, Field, Schema
 
@@ -68,8 +69,16 @@ class Decoded:
 
 
 def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
-    """Decode a chunk and put its columns under the model's names. The result depends on the chunk alone."""
-    schema, decoded = decoder.schema, decoder.decode(chunk.values)
+    """Decode a chunk, with what is asked of its envelope, and put its columns under the model's names.
+
+    The result depends on the chunk alone.
+    """
+    schema = decoder.schema
+    decoded = decoder.decode(chunk.values)
+    if any(is_envelope(field.source) for field in schema.fields):
+        from pipelines.decoders.record_envelope import with_envelope  # noqa: PLC0415 - loads pyarrow
+
+        decoded = with_envelope(chunk, schema, decoded)
     kept, columns, lengths = decoded.kept, decoded.columns, decoded.lengths
     refused = [(refusal.index, refusal.reason, refusal.field) for refusal in decoded.refused]
     weights = None

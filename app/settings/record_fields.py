@@ -27,6 +27,7 @@ from app.settings.section import Count, Section, SettingError, no_truth_value
 from consumers.errors import ConfigError
 from pipelines import schema
 from pipelines.decoders.paths import escaped, parse
+from pipelines.decoders.sources import complaint_about
 from pipelines.schema import DTYPES, DType
 
 Scalar = bool | int | float | str
@@ -83,12 +84,12 @@ class _Ruled(Section):
         return {key: value for key, value in values.items() if value is not None or key not in _UNLESS_NULL}
 
     @model_validator(mode="after")
-    def _lists_have_dimensions(self) -> Self:
+    def _source_fits(self) -> Self:
         source, shape = getattr(self, "field", None), getattr(self, "shape", ())
-        if source is not None and parse(source).lists > len(shape):
-            raise SettingError(
-                "field", f"{source!r} is in a list; each [] is one dimension of the shape, and this has {len(shape)}"
-            )
+        # A weight and an event time have no dtype to set: they are numbers.
+        complaint = None if source is None else complaint_about(source, getattr(self, "dtype", "int64"), len(shape))
+        if complaint is not None:
+            raise SettingError("field", complaint)
         return self
 
 
@@ -155,7 +156,8 @@ class _Named(_Values):
     field: Source | None = Field(
         None,
         description="Where the record has it, if not under the model's name: a name, or a path as in user.age and "
-        "items[].price. A backslash takes the next character as it is.",
+        "items[].price. A backslash takes the next character as it is. $key, $header.NAME, $timestamp, $partition, "
+        "$offset and $topic are what Kafka has beside the value.",
     )
 
     @model_validator(mode="before")

@@ -85,12 +85,18 @@ def to_arrow(columns: RecordColumns) -> pa.Table:
 def from_table(table: pa.Table) -> RecordColumns:
     """Return a table's records as columns."""
     (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], SCHEMA)]
+    return from_batch(batch)
+
+
+def from_batch(batch: pa.RecordBatch) -> RecordColumns:
+    """Return a batch's records as columns; where it was read without keys or headers they count as absent."""
+    names = batch.schema.names
     return RecordColumns(
         offsets=_int64s(batch.column("offset")),
         timestamps=_int64s(batch.column("timestamp")),
-        keys=_bytes(batch.column("key")),
+        keys=_bytes(batch.column("key")) if "key" in names else [None] * len(batch),
         values=_bytes(batch.column("value")),
-        headers=_headers(batch.column("headers")),
+        headers=_headers(batch.column("headers")) if "headers" in names else [()] * len(batch),
     )
 
 

@@ -32,7 +32,7 @@ class DecodedValues:
     kept: Int64s
     """The index, in the values that were passed in, of each row of the columns; ascending."""
     columns: Mapping[str, Column]
-    """One column a field of the schema, keyed by `Field.source`; `len(kept)` rows each, C-contiguous."""
+    """One column a field of the value, keyed by `Field.source`; `len(kept)` rows each, C-contiguous."""
     refused: tuple[Refusal, ...]
     """Ascending by index; with `kept` it names every value exactly once."""
     lengths: Mapping[str, Int64s] = dataclasses.field(default_factory=dict)

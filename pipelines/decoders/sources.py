@@ -10,14 +10,17 @@ from typing import cast
 import numpy as np
 
 from consumers.errors import ConfigError
-from pipelines.decoders.paths import parse
+from pipelines.decoders.paths import Envelope, is_envelope, parse
 from pipelines.schema import Column, DType, Field, Schema
+
+_INTEGERS = frozenset({Envelope.TIMESTAMP, Envelope.PARTITION, Envelope.OFFSET})
 
 
 def distinct_fields(schema: Schema) -> tuple[Field, ...]:
-    """Return the fields in order, each source once, even if it is an input and also the label.
+    """Return the fields of the value in order, each source once, even if it is an input and also the label.
 
-    Raise ConfigError for fields that contradict each other or that no decoder can read.
+    The fields of the envelope are checked too, and left out: no decoder sees them. Raise ConfigError for fields that
+    contradict each other or that no decoder can read.
     """
     by_source: dict[str, Field] = {}
     for field in schema.fields:
@@ -32,7 +35,24 @@ def distinct_fields(schema: Schema) -> tuple[Field, ...]:
     _check_roles(schema)
     for field in by_source.values():
         _check_rules(field)
-    return tuple(by_source.values())
+    fields = tuple(field for field in by_source.values() if not is_envelope(field.source))
+    if not fields:
+        raise ConfigError("records: no field is read from the value of a record; name at least one")
+    return fields
+
+
+def complaint_about(source: str, dtype: DType, dimensions: int) -> str | None:
+    """Return why a source cannot be read as a field of this dtype; None where it can."""
+    path = parse(source)
+    if path.lists > dimensions:
+        return f"{source!r} is in a list; each [] is one dimension of the shape, and this has {dimensions}"
+    if path.envelope is not None and dimensions:
+        return f"{source!r} is one value; leave the shape out"
+    if path.envelope in _INTEGERS and dtype in {"string", "bool"}:
+        return f"{source!r} is an integer; give it the dtype of a number, as int64"
+    if path.envelope is Envelope.TOPIC and dtype != "string":
+        return f"{source!r} is text; give it dtype: string"
+    return None
 
 
 def flat_names(sources: Iterable[str]) -> dict[str, str]:
@@ -81,11 +101,8 @@ def _fits(value: bool | float | str, dtype: DType) -> bool:
 
 
 def _check_rules(field: Field) -> None:
-    if parse(field.source).lists > len(field.shape):
-        raise ConfigError(
-            f"records: field {field.name!r} is in a list; each [] is one dimension of the shape, and this has "
-            f"{len(field.shape)}"
-        )
+    if (complaint := complaint_about(field.source, field.dtype, len(field.shape))) is not None:
+        raise ConfigError(f"records: field {field.name!r}: {complaint}")
     ordered = field.dtype not in {"string", "bool"}
     bounds = [("min", field.min), ("max", field.max)]
     rules = [(name, bound, ordered) for name, bound in bounds if bound is not None]

@@ -18,6 +18,7 @@ from pipelines import schema
 from pipelines.decoders import Decoder, make_decoder
 from pipelines.decoders.asked_fields import asked_of
 from pipelines.decoders.csv_columns import places_of
+from pipelines.decoders.sources import distinct_fields
 from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
 ONE_LABEL = "<one>"
@@ -120,6 +121,16 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _fields_can_be_read(self) -> Self:
+        try:
+            fields = distinct_fields(to_schema(self))
+            if self.format == "json":
+                asked_of(fields)
+        except ConfigError as error:
+            raise ValueError(str(error).partition(": ")[2]) from error
+        return self
+
+    @model_validator(mode="after")
     def _csv_can_be_read(self) -> Self:
         if self.format == "csv":
             try:
@@ -131,17 +142,8 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _json_can_be_read(self) -> Self:
-        if self.format == "json":
-            try:
-                asked_of(to_schema(self).fields)
-            except ConfigError as error:
-                raise ValueError(str(error).partition(": ")[2]) from error
-        return self
-
-    @model_validator(mode="after")
     def _raw_is_fixed(self) -> Self:
-        for field in to_schema(self).fields if self.format == "raw" else ():
+        for field in distinct_fields(to_schema(self)) if self.format == "raw" else ():
             if field.dtype == "string":
                 raise ValueError(f"{field.name!r} is a string, which raw records cannot hold; write format: json")
             if field.pad is not None:

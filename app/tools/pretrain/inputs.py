@@ -1,21 +1,24 @@
 """The blocks of a source by the settings: its shards read, decoded by the schema, prepared by the user's code."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.settings import Settings, to_decoder, to_row_schema, to_schema
 from app.tools.pretrain.shard_sources import ShardSource
 from app.version import version
+from consumers.archive.record_columns import RecordColumns, from_batch
 from consumers.archive.shard_reader import pieces, read, read_piece
 from consumers.archive.shards import Shard
 from consumers.errors import ConfigError
-from consumers.records import Chunk, Int64s
+from consumers.records import Chunk
 from pipelines.chained_files import ChainedFiles
 from pipelines.dataset import Preprocess
 from pipelines.decoders.example import integers_in
+from pipelines.decoders.paths import Envelope, is_envelope, parse
 from pipelines.file_dataset import FileBlocks, FileOptions
+from pipelines.schema import Schema
 from pipelines.service_dataset import ServedShard, ServiceFiles, ServiceJob
 from pipelines.service_worker import Form, Work
 from pipelines.shaping.row_chains import RowChains
@@ -26,6 +29,9 @@ from training.model.cores import usable_cores
 
 _WINDOWS = 4
 """How many windows share `memory.limit`: one is filled, one or two are permuted and prepared, one is cut into calls."""
+
+_ARCHIVED = {"key": Envelope.KEY, "headers": Envelope.HEADER}
+"""What an archive has beside values and where they lay, by its columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +50,19 @@ def reader_of(
 
     With `chains` the shards of each partition are read in the order of their offsets, and their rows shaped.
     """
+    schema = to_schema(settings.records)
     if not source.archived:
-        return example_files(source.shards, to_schema(settings.records), refusals, usable_cores())
-    decoder = to_decoder(settings.records)
+        _require_values_alone(schema, "TFRecord files of Examples have none; pretrain from an archive")
+        return example_files(source.shards, schema, refusals, usable_cores())
+    decoder, beside = to_decoder(settings.records), _beside(schema)
 
     def read(place: int, most: int) -> Iterator[Chunk]:
-        return chunks_of(source.archived[place], most)
+        return chunks_of(source.archived[place], most, beside)
 
     if chains is None:
         return ChunkFiles(read, decoder, refusals, usable_cores())
-    schema = to_row_schema(settings.windows, settings.records)
-    return ChainedFiles(read, decoder, schema, chains, refusals, usable_cores())
+    shaped = to_row_schema(settings.windows, settings.records)
+    return ChainedFiles(read, decoder, shaped, chains, refusals, usable_cores())
 
 
 def served(
@@ -66,6 +74,7 @@ def served(
     refusals: Refusals,
 ) -> ShardReader:
     """Return a reader that has the workers of a service read, decode and prepare what `local` would read here."""
+    _require_values_alone(to_schema(settings.records), "a service reads values alone; leave --service out")
     key = hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()
     shards, forms = [], set[Form]()
     for place, shard in enumerate(source.shards):
@@ -146,33 +155,43 @@ def validation_blocks(
     return training_blocks(reader_of(source, settings, Refusals(), chains), source, settings, options, preprocess)
 
 
-def chunks_of(shard: Shard, most: int) -> Iterator[Chunk]:
-    """Yield the records of an archived shard, so many at a time at most; keys and headers are left out."""
+def _beside(schema: Schema) -> frozenset[str]:
+    """Return which columns of an archive the schema asks for beside the values."""
+    asked = {parse(field.source).envelope for field in schema.fields}
+    return frozenset(name for name, envelope in _ARCHIVED.items() if envelope in asked)
+
+
+def _require_values_alone(schema: Schema, why: str) -> None:
+    asked = next((field for field in schema.fields if is_envelope(field.source)), None)
+    if asked is not None:
+        raise ConfigError(f"records: {asked.name!r} is {asked.source}, which Kafka has beside the value, and {why}")
+
+
+def chunks_of(shard: Shard, most: int, beside: Collection[str] = ()) -> Iterator[Chunk]:
+    """Yield the records of an archived shard, so many at a time at most; `beside` names `key` or `headers` to read."""
     if shard.format == "tfrecord":
         for columns in read(shard):
-            for at in range(0, len(columns), most):
-                rows = slice(at, at + most)
-                yield _chunk(shard, columns.offsets[rows], columns.timestamps[rows], columns.values[rows])
+            for part in columns.split(most):
+                yield _chunk(shard, part)
         return
+    names = ["offset", "timestamp", "value", *sorted(beside)]
     for piece in pieces(shard):
         # Of Parquet the other columns need not even be read.
-        for batch in read_piece(piece, ["offset", "timestamp", "value"]).to_batches(max_chunksize=most):
-            values = batch.column("value").to_numpy(zero_copy_only=False).tolist()
-            times = batch.column("timestamp").cast("int64").to_numpy()
-            yield _chunk(shard, batch.column("offset").to_numpy(), times, values)
+        for batch in read_piece(piece, names).to_batches(max_chunksize=most):
+            yield _chunk(shard, from_batch(batch))
 
 
-def _chunk(shard: Shard, offsets: Int64s, timestamps: Int64s, values: Sequence[bytes | None]) -> Chunk:
+def _chunk(shard: Shard, columns: RecordColumns) -> Chunk:
     return Chunk(
         partition=shard.partition,
         incarnation=0,
-        start=int(offsets[0]),
-        end=int(offsets[-1]) + 1,
-        offsets=offsets,
-        timestamps=timestamps,
-        keys=(),
-        values=values,
-        headers=(),
+        start=int(columns.offsets[0]),
+        end=int(columns.offsets[-1]) + 1,
+        offsets=columns.offsets,
+        timestamps=columns.timestamps,
+        keys=columns.keys,
+        values=columns.values,
+        headers=columns.headers,
         nbytes=0,
         fetched_at=0.0,
     )

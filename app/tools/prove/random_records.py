@@ -18,7 +18,7 @@ from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import PLAIN_CSV
 from pipelines.decoders.asked_fields import steps_of
-from pipelines.decoders.paths import PathStep
+from pipelines.decoders.paths import Envelope, PathStep, parse
 from pipelines.decoders.sources import distinct_fields, flat_names
 from pipelines.schema import Column, CsvLayout, Field, Schema
 from training.model.probe_batches import keeping_rules
@@ -42,6 +42,7 @@ class Generated:
             raise ConfigError(
                 f"records.format: {form!r} is one that no records can be made up for; prove json, csv or raw"
             )
+        _require_no_envelope(schema)
         render = partial(_csv, layout) if form == "csv" else _RENDERED[form]
         numbers, fields = np.random.default_rng(seed), distinct_fields(schema)
         labels = {field.source for field in schema.labels}
@@ -54,6 +55,15 @@ class Generated:
         if random.random() >= _BAD:
             return value, None
         return random.choice([(None, Reason.EMPTY), (value + _NEVER_ADMITTED, Reason.MALFORMED)])
+
+
+def _require_no_envelope(schema: Schema) -> None:
+    for field in schema.fields:
+        if parse(field.source).envelope in {Envelope.KEY, Envelope.HEADER} and field.missing is None:
+            raise ConfigError(
+                f"records: {field.name!r} is {field.source}, and records that are made up have values alone; give it a "
+                "missing value for a proof"
+            )
 
 
 def _column(field: Field, schema: Schema, random: np.random.Generator, *, label: bool) -> Column:

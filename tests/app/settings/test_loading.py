@@ -51,6 +51,11 @@ def test_a_features_own_name_is_taken_as_it_is_and_a_field_is_a_path(schema_of: 
     assert [field.source for field in schema.features] == [r"a\.b", r"\$c", "e.f"]
 
 
+def test_raw_records_have_a_text_beside_their_values(schema_of: Any) -> None:
+    schema = schema_of("{format: raw, features: {a: int8, b: {dtype: string, field: $key, missing: x}}}")
+    assert [field.source for field in schema.features] == ["a", "$key"]
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [

@@ -14,7 +14,7 @@ import typer
 from app.cli.pretrain import source_of
 from app.cli.pretrain_options import RangeOptions, SharingOptions
 from app.settings import load, to_schema
-from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, training_blocks
+from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, served, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
 from app.tools.pretrain.topic_range import TopicRange, require_range
 from consumers.archive.archive_store import Place
@@ -22,6 +22,7 @@ from consumers.archive.shard_names import Format
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Ago, Now
 from consumers.records import Partition
+from pipelines.service_dataset import ServiceJob
 from pipelines.visits import CountedShard, Refusals, Visits
 from tests.consumers.archive import records
 from tests.pipelines.example_files import present
@@ -76,6 +77,55 @@ def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(
     found = present(blocks.epoch(1))
     assert all(x == offset for _, offset, x in found), "the number of a row is its offset"
     assert len(found) == training.rows - 1 == 30 - len(GAP) + 50 + 15 + 1 - 1
+
+
+BESIDE = {
+    "who": {"dtype": "string", "field": "$key", "missing": "nobody"},
+    "trace": {"dtype": "int64", "field": "$header.trace", "missing": -1},
+    "at": {"dtype": "int64", "field": "$timestamp"},
+    "part": {"dtype": "int32", "field": "$partition"},
+}
+
+
+@pytest.mark.parametrize("form", ["parquet", "tfrecord"])
+@pytest.mark.parametrize("asked", [["who"], ["trace"], ["who", "trace", "at", "part"]])
+def test_what_is_beside_the_values_is_read_from_an_archive(tmp_path: Path, form: Format, asked: list[str]) -> None:
+    features = {"x": "float32", **{name: BESIDE[name] for name in asked}}
+    config = {**CONFIG, "records": {"features": features}}
+    (tmp_path / "clicks.yaml").write_text(json.dumps(config))
+    settings = load(tmp_path / "clicks.yaml", {}).settings
+    archived(tmp_path / "archive", 1, 0, 40, form)
+    source = from_archive(tmp_path / "archive", settings.kafka.topics)
+    blocks = training_blocks(reader_of(source, settings, Refusals()), source, settings, InputOptions(), None)
+    found = set[int]()
+    for rows in blocks.epoch(0):
+        columns = {name: column.numpy().ravel().tolist() for name, column in rows.features.items()}
+        for row, offset in enumerate(rows.offsets.numpy().ravel().tolist()):
+            if offset < 0:
+                continue
+            found.add(offset)
+            expected = {
+                "who": b"nobody" if records.key(offset) is None else records.key(offset),
+                "trace": offset if offset % 3 == 1 else -1,
+                "at": 1_700_000_000_000 + offset,
+                "part": 1,
+            }
+            assert {name: columns[name][row] for name in asked} == {name: expected[name] for name in asked}
+    assert found == {*range(40)} - {*GAP}
+
+
+def test_what_is_beside_the_values_is_in_no_file_of_examples_and_no_service(tmp_path: Path) -> None:
+    records_of = {"features": {"x": "float32", "who": BESIDE["who"]}}
+    (tmp_path / "clicks.yaml").write_text(json.dumps({**CONFIG, "records": records_of}))
+    settings = load(tmp_path / "clicks.yaml", {}).settings
+    archived(tmp_path / "archive", 1, 0, 40, "parquet")
+    source = from_archive(tmp_path / "archive", settings.kafka.topics)
+    reader = reader_of(source, settings, Refusals())
+    files = replace(source, archived=())
+    with pytest.raises(ConfigError, match=r"'who' is \$key, .* files of Examples have none; pretrain from an archive"):
+        reader_of(files, settings, Refusals())
+    with pytest.raises(ConfigError, match="a service reads values alone; leave --service out"):
+        served(reader, source, settings, ServiceJob(address="127.0.0.1:1"), None, Refusals())
 
 
 def test_an_archive_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -66,6 +66,13 @@ def test_generated_records_of_nested_fields_decode() -> None:
     drawn = [stream.draw(ExpectedPosition(0, offset), random) for offset in range(200)]
     values = [value for value, verdict in drawn if verdict is None]
     assert len(make_decoder("json", schema).decode(values).kept) == len(values) > 100
+
+
+def test_records_with_a_key_are_generated_only_where_it_may_be_missing() -> None:
+    key = Field(name="who", source="$key", dtype="string")
+    with pytest.raises(ConfigError, match=r"'who' is \$key, .* give it a missing value for a proof"):
+        Generated("json", Schema(features=(FIELDS[0], key)), seed=1)
+    Generated("json", Schema(features=(FIELDS[0], replace(key, missing="x"))), seed=1)
 
 
 def test_a_format_that_cannot_be_generated_is_refused() -> None:
