@@ -1,13 +1,15 @@
 """Decode pool: it turns chunks into columns under the model's names, in the order in which chunks were submitted.
 
 Owns a few threads, and the chunks and results between `submit` and `next`. `submit` never waits: the caller bounds
-what is in flight, by `statistics()`. `next` returns results in order on the caller's thread, after the dead-letter
-callback has received each refused record, also in order. If the callback raises, it receives that record again next
-time. A chunk whose decoding raised is never skipped: `next` raises the same error again until `discard`. The pool ends
-with `close`, which waits for the chunks that are being decoded and drops their results.
+what is in flight, by `statistics()`. `next` returns results in order on the caller's thread, after `admits` has let the
+chunk pass and the dead-letter callback has received each refused record, also in order. If the callback raises, it
+receives that record again next time. A chunk whose decoding raised is never skipped: `next` raises the same error again
+until `discard`. The pool ends with `close`, which waits for the chunks that are being decoded and drops their results.
 """
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +25,7 @@ from pipelines.decoders.paths import is_envelope
 from pipelines.decoders.protocol import Decoder
 from pipelines.schema import Column, Field, Schema
 
+_ASK_EVERY_S = 0.05
 _OBJECT_BYTES = 40
 """The memory of a short `bytes` object besides its contents, with its reference in the column."""
 
@@ -166,16 +169,25 @@ class _Submitted:
     """Its memory, undecoded or decoded, whichever is more: rows may be padded."""
     reported: int = 0
     """How many of its refused records the callback has received."""
+    admitted: bool = False
+    """Whether it may be returned, and its refused records given to the callback."""
 
 
 class DecodePool:
     """Decodes chunks on several threads and returns them in the order of submission, on one thread."""
 
     def __init__(
-        self, decoder: Decoder, *, threads: int, on_refused: Callable[[Chunk, Refused], None] | None = None
+        self,
+        decoder: Decoder,
+        *,
+        threads: int,
+        on_refused: Callable[[Chunk, Refused], None] | None = None,
+        admits: Callable[[Decoded], bool] | None = None,
     ) -> None:
+        """`admits` is asked whether the next chunk may be returned now, until it says so; it never waits."""
         self._decoder = decoder
         self._on_refused = on_refused
+        self._admits = admits
         self._changed = threading.Condition()
         self._queue: deque[_Submitted] = deque()
         self._closed = False
@@ -208,7 +220,8 @@ class DecodePool:
         """Return the next chunk in the order of submission; raise TimeoutError if it is not decoded in time.
 
         Raise also what the decoding or the callback raised; the next call tries the same chunk again, as none may be
-        skipped. A callback that finds no room in time raises a TimeoutError too.
+        skipped. A callback that finds no room in time raises a TimeoutError too. So does `next` for a chunk that is not
+        admitted, once it has waited for `timeout`.
         """
         while True:
             with self._changed:
@@ -218,6 +231,7 @@ class DecodePool:
                     raise RuntimeError("the decode pool is closed")
                 head = self._queue[0]
             decoded = head.future.result()
+            self._await_admission(head, decoded, timeout)
             self._report(head, decoded)
             with self._changed:
                 # Another thread may have discarded the head while the callback ran.
@@ -241,6 +255,19 @@ class DecodePool:
             self._changed.notify_all()
         self.discard()
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _await_admission(self, head: _Submitted, decoded: Decoded, timeout: float | None) -> None:
+        """Wait until the chunk is admitted; raise TimeoutError if it is not in time."""
+        gives_up_at = math.inf if timeout is None else time.monotonic() + timeout
+        while not head.admitted:
+            if self._admits is None or self._admits(decoded):
+                head.admitted = True
+                return
+            if (left := gives_up_at - time.monotonic()) <= 0:
+                raise TimeoutError("the next chunk is not admitted yet")
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closed, min(left, _ASK_EVERY_S)):
+                    raise RuntimeError("the decode pool is closed")
 
     def _report(self, head: _Submitted, decoded: Decoded) -> None:
         """Give the callback each refused record once, also if it raises in between."""

@@ -79,3 +79,25 @@ class StreamSource(Protocol):
     def open(self, start: StreamStart, /) -> BlockStream:
         """Begin to feed a stream from these positions."""
         ...
+
+
+class Hold(Protocol):
+    """What may hold the learning without a command; the trainer asks before each block, and knows no reason itself."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it has to wait; None where it need not. Never waits itself."""
+        ...
+
+    def let_pass(self) -> None:
+        """Let what is held pass, because a person has asked for it; never waits."""
+        ...
+
+
+class NoHold:
+    """Holds nothing."""
+
+    reason: str | None = None
+
+    def let_pass(self) -> None:
+        """Do nothing."""

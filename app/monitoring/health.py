@@ -1,7 +1,8 @@
 """The probes: is it alive, is it ready. Pure; runs anywhere.
 
 The service is alive while it makes progress, or waits for a good reason: a broker that is away, a pause and an idle
-topic are no reason to kill it. It is ready when its state is restored, it obeys commands, and Kafka answers.
+topic are no reason to kill it. It is ready when its state is restored, it obeys commands, Kafka answers, and nothing
+holds the learning: no flood of bad records, and no topic that takes no dead letters.
 """
 
 from collections.abc import Sequence
@@ -54,6 +55,11 @@ def ready(snapshot: Snapshot) -> list[Check]:
             check="crash_loop",
             ok=snapshot.braked is None,
             detail="it is in no crash loop" if snapshot.braked is None else f"paused: {snapshot.braked}",
+        ),
+        Check(
+            check="held",
+            ok=snapshot.held is None,
+            detail="nothing holds the learning" if snapshot.held is None else f"paused: {snapshot.held.why}",
         ),
     ]
 

@@ -20,6 +20,7 @@ OVER_TEXTS: Mapping[str, str] = {
     "partitions_waiting": "No new partition waits any more.",
     "open_transaction": "No transaction stays open any more.",
     "save_failing": "Saving works again.",
+    "bad_records": "The bad records are not held back any more.",
     "dead_letters_waiting": "The dead letters have reached their topic.",
     "nothing_learnt": "Records are learnt again.",
     "commits_refused": "Kafka has refused no commit for ten minutes.",

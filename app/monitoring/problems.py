@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from app.monitoring.shapes import moment
 from app.monitoring.snapshot import OVER, Snapshot
+from app.service.holding import HeldBy
 from app.service.phase_limits import SETTINGS
 from app.settings.units import format_size
 from consumers.suggested_command import suggested_command
@@ -59,6 +60,7 @@ KINDS = (
     "open_transaction",
     "commits_refused",
     "save_failing",
+    "bad_records",
     "dead_letters_waiting",
     "nothing_learnt",
 )
@@ -83,6 +85,7 @@ def problems_of(snapshot: Snapshot, *, refused_lately: CommitFailure | None) -> 
     if refused_lately is not None:
         yield _refused(snapshot, refused_lately)
     yield from _saving(snapshot)
+    yield from _flood(snapshot)
     yield from _letters(snapshot)
     yield from _nothing_learnt(snapshot)
 
@@ -251,6 +254,19 @@ def _saving(snapshot: Snapshot) -> Iterator[Problem]:
         )
 
 
+def _flood(snapshot: Snapshot) -> Iterator[Problem]:
+    if snapshot.held is None or snapshot.held.by is not HeldBy.FLOOD:
+        return
+    validate, resume = suggested_command("validate"), suggested_command("resume")
+    yield Problem(
+        kind="bad_records",
+        what=f"The learning is paused, as there are too many bad records: {snapshot.held.why}.",
+        fix=f"`{validate}` says what is wrong with a sample of them. Mend the producer, and it goes on by itself when "
+        "good records come again; or mend `records` in the config and restart it, and nothing of what waits is set "
+        f"aside. `{resume}` sets aside what waits now, and goes on.",
+    )
+
+
 def _letters_wait(count: int) -> str:
     return "1 dead letter waits for its topic" if count == 1 else f"{count:,} dead letters wait for their topic"
 
@@ -258,12 +274,14 @@ def _letters_wait(count: int) -> str:
 def _letters(snapshot: Snapshot) -> Iterator[Problem]:
     letters = snapshot.letters
     half_full = letters.capacity_bytes is not None and letters.waiting_bytes > letters.capacity_bytes / 2
-    if half_full or (letters.waiting and letters.last_error is not None):
+    stalled = snapshot.held is not None and snapshot.held.by is HeldBy.DEAD_LETTERS
+    if stalled or half_full or (letters.waiting and letters.last_error is not None):
         why = f" ({letters.last_error})" if letters.last_error else ""
+        paused = ", and the learning is paused until then" if stalled else ""
         yield Problem(
             kind="dead_letters_waiting",
             what=f"{_letters_wait(letters.waiting)}, {format_size(letters.waiting_bytes)}{why}. "
-            "No checkpoint is made before all are acknowledged.",
+            f"No checkpoint is made before all are acknowledged{paused}.",
             fix=f"Check that the topic {snapshot.settings.records.dead_letters.topic} exists and may be written to.",
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from app.service.holding import LearningHold
 from app.service.lost_history import LostHistory
 from app.settings import Settings
 from app.version import version
@@ -57,6 +58,8 @@ class Snapshot:
     """What this start was paused for; it stays here after somebody has resumed the training."""
     guard_holds: bool
     """Whether nobody has resumed the training since, or paused it for another reason."""
+    held: LearningHold | None
+    """What holds the learning without a command; None where nothing does."""
     lost_history: LostHistory | None
     """What shows that this name has learnt before, where this start has found no checkpoint."""
     provenance: Mapping[str, Any]
@@ -104,6 +107,7 @@ def take(service: "Service") -> Snapshot:
         posting=service.board.latest,
         crash_loop=running.guard.loop,
         guard_holds=running.guard.holds,
+        held=service.holding.now(),
         lost_history=service.lost_history,
         provenance=running.provenance,
         group=service.board.group,

@@ -211,6 +211,7 @@ class GroupService(Service):
                 letters=dead_letters,
                 in_flight=guard.in_flight,
                 release_guard=guard.release,
+                hold=self.holding,
                 suspects=self._suspects,
             ),
             self._reports(dead_letters, live),

@@ -21,8 +21,9 @@ from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Delivery
 from pipelines.chunk_order import EventTimeOrder, MixtureOrder
 from pipelines.dataset import DatasetOptions, Deliveries
-from pipelines.decode import DecodePool, Refused
+from pipelines.decode import Decoded, DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
+from pipelines.flood import FloodGate, judged
 from pipelines.row_order import RotationOptions
 from pipelines.shaping.row_states import RowStates, ShapersInTurn
 from training.stream import StreamEnded, StreamStart, TopicsRecreated
@@ -51,6 +52,8 @@ class StreamOptions:
     preprocess: Callable[..., Any] | None
     row_states: Sequence[RowStates] = ()
     """What makes rows of the records; where there is nothing, each record is a row."""
+    gate: FloodGate | None = None
+    """What holds a flood of bad records back; None where none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,12 @@ class StreamFactory:
         )
         stopped = threading.Event()  # shared, as a refused record that waits for room must notice that the feed stops
         on_refused = posting(self._dead_letters, settings.name, stopped.is_set)
-        pool = DecodePool(self._decoder, threads=options.threads, on_refused=unless_skipped(order.skips, on_refused))
+        pool = DecodePool(
+            self._decoder,
+            threads=options.threads,
+            on_refused=unless_skipped(order.skips, on_refused),
+            admits=self._admission(order),
+        )
         table = sorted(order.positions)
         shapers = [states.open(order.incarnation, order.positions) for states in options.row_states]
         assembler = Assembler(
@@ -219,6 +227,14 @@ class StreamFactory:
     def statistics(self) -> StreamStatistics:
         """Return the statistics of the newest stream; empty ones before the first."""
         return NO_STREAM if self._current is None else self._current.statistics()
+
+    def _admission(self, order: StreamStart) -> Callable[[Decoded], bool] | None:
+        """Begin the gate at these positions; return what says of each decoded chunk whether it may go on."""
+        gate = self._options.gate
+        if gate is None:
+            return None
+        gate.begin(order.positions)
+        return lambda decoded: gate.why is None and gate.admits(judged(decoded, order.skips))
 
     def _assembly(self, order: StreamStart) -> AssembleOptions:
         training, limit = self._options.settings.training, self._options.max_records

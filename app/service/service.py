@@ -20,6 +20,7 @@ from functools import partial
 
 from app.service.beginning_again import Again
 from app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
+from app.service.holding import Holding
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.kept_sample import RecordSamples
 from app.service.letters import post_refused, stop_dead_letters
@@ -97,6 +98,7 @@ class Service:
         self.meter = Meter(time.monotonic)
         self.ledger = Ledger()
         self.row_states = row_states(self.settings)
+        self.holding = Holding(self.settings)
         self.board = Board()
         self.events = Events()
         self.commands = Commands()
@@ -232,6 +234,7 @@ class Service:
             producer.start(_CONNECT_S)
             opened.callback(stop_dead_letters, producer)
             dead_letters = producer
+        self.holding.watch(source, dead_letters, options, opened)
         opened.callback(self._await_commit)
         return source, dead_letters
 
@@ -308,6 +311,7 @@ class Service:
                 in_flight=guard.in_flight,
                 release_guard=guard.release,
                 blocked=lambda: dead_letters.full,
+                hold=self.holding,
             ),
             self._reports(dead_letters, live),
             self._trainer_options(guard),
@@ -330,6 +334,7 @@ class Service:
             max_records=self.options.max_records,
             preprocess=learner.preprocess,
             row_states=self.row_states,
+            gate=self.holding.gate,
         )
         return StreamFactory(source, dead_letters, options)
 

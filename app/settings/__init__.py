@@ -3,7 +3,7 @@
 from app.settings.loading import Loaded, load, load_kafka
 from app.settings.root import Settings
 from app.settings.sections.balance import to_balance
-from app.settings.sections.records import to_decoder, to_layout, to_schema
+from app.settings.sections.records import to_decoder, to_flood, to_layout, to_schema
 from app.settings.sections.reservoir import to_reservoir
 from app.settings.sections.windows import to_row_schema, to_windows
 
@@ -14,6 +14,7 @@ __all__ = [
     "load_kafka",
     "to_balance",
     "to_decoder",
+    "to_flood",
     "to_layout",
     "to_reservoir",
     "to_row_schema",

@@ -38,6 +38,7 @@ class Backlog:
         self._nbytes = self._peak_bytes = 0
         self._put = self._acknowledged = self._shortened = 0
         self._last_error: str | None = None
+        self._stalled_since: float | None = None
         self._closed = False
 
     def put(self, letter: DeadLetter, stopped: Callable[[], bool]) -> None:
@@ -62,6 +63,12 @@ class Backlog:
         with self._changed:
             return self._nbytes >= self._options.capacity_bytes
 
+    @property
+    def stalled_s(self) -> float:
+        """For how long letters have waited without one being acknowledged, seconds; 0 where none waits."""
+        since = self._stalled_since
+        return 0.0 if since is None else self._clock() - since
+
     def sequence(self) -> int:
         """Return how many letters were put."""
         with self._changed:
@@ -84,6 +91,7 @@ class Backlog:
             for _ in range(count):
                 self._nbytes -= self._waiting.popleft().nbytes
             self._acknowledged += count
+            self._stalled_since = self._clock() if self._waiting else None
             self._last_error = None
             self._changed.notify_all()
 
@@ -133,6 +141,8 @@ class Backlog:
             )
 
     def _take(self, letter: DeadLetter) -> None:
+        if not self._waiting:
+            self._stalled_since = self._clock()
         self._waiting.append(letter)
         self._nbytes += letter.nbytes
         self._peak_bytes = max(self._peak_bytes, self._nbytes)

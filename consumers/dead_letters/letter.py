@@ -129,6 +129,10 @@ class DeadLetters(Protocol):
     def full(self) -> bool:
         """Whether the letters that wait have reached the capacity."""
 
+    @property
+    def stalled_s(self) -> float:
+        """For how long letters have waited without one being acknowledged, seconds; 0 where none waits."""
+
     def sequence(self) -> int:
         """Return the number of the letter that was accepted last; the first is 1."""
 
@@ -189,6 +193,11 @@ class CountedOnly:
     def full(self) -> bool:
         """Always False: no letter waits."""
         return False
+
+    @property
+    def stalled_s(self) -> float:
+        """Always 0: no letter waits."""
+        return 0.0
 
     def sequence(self) -> int:
         """Return how many letters were counted."""

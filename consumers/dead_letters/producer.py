@@ -105,6 +105,11 @@ class KafkaDeadLetters:
         """Whether the letters that wait have reached the capacity."""
         return self._backlog.full
 
+    @property
+    def stalled_s(self) -> float:
+        """For how long letters have waited without one being acknowledged, seconds; 0 where none waits."""
+        return self._backlog.stalled_s
+
     def sequence(self) -> int:
         """Return the number of the letter that was accepted last; the first is 1."""
         return self._backlog.sequence()

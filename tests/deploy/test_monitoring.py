@@ -284,6 +284,9 @@ CASES: Mapping[str, Case] = {
     "much is set aside": Case(
         ("MillraceSetAside",), {'millrace_records_set_aside_total{reason="malformed"}': "0+600x120"}
     ),
+    "a flood of bad records": Case(
+        ("MillraceBadRecords",), {**problem("bad_records"), 'millrace_phase{phase="paused"}': "1x120"}
+    ),
     "nothing of a topic fits": Case(("MillraceNothingLearnt",), problem("nothing_learnt")),
     "it is worse than guessing": Case(("MillraceWorseThanGuessing",), WORSE),
     "a loss without a guess says nothing": Case(

@@ -27,7 +27,7 @@ from training.ledger.ledger import Ledger
 from training.model.hyperparameters import HyperparameterOptions
 from training.recovery.crash_guard import InFlight, leave_no_record
 from training.recovery.step_errors import StepErrorOptions
-from training.stream import StreamEnded, StreamStart
+from training.stream import Hold, NoHold, StreamEnded, StreamStart
 from training.telemetry.events import Events
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
@@ -214,6 +214,7 @@ class RigOptions:
     in_flight: InFlight = leave_no_record
     release_guard: Callable[[], None] = lambda: None
     blocked: Callable[[], bool] = lambda: False
+    hold: Hold = field(default_factory=NoHold)
 
 
 class Run:
@@ -271,6 +272,7 @@ class Run:
             in_flight=self.options.in_flight,
             release_guard=self.options.release_guard,
             blocked=self.options.blocked,
+            hold=self.options.hold,
         )
         reports = TrainerReports(
             phases=self.phases,

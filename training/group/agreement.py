@@ -26,11 +26,13 @@ class Flag(IntFlag):
     STOP = 4
     """It was asked to stop."""
     HELD = 8
-    """It must not learn just now, as too many dead letters wait."""
+    """It must not learn just now: something holds it, or too many dead letters wait."""
     PAUSED = 16
     """The chief was asked to pause, or started paused."""
     REOPEN = 32
     """Its stream has to be opened anew: a topic was created again, or `preprocess` raised."""
+    LET_PASS = 64
+    """The chief was asked to resume: every member lets pass what it holds."""
 
 
 class Order(IntEnum):

@@ -146,9 +146,8 @@ class GroupTrainer:
                 left_ms = self._patience_ms - max(word.waited_ms for word in self.words)
                 self._waits.pause(self._own, self._opening, left_ms / _ROW_MS)
             case Step.REST:
-                paused = any(Flag.PAUSED in word.flags for word in self.words)
-                why = (self.requests.paused or "the chief is paused") if paused else None
-                self._phases.enter(Phase.PAUSED if paused else Phase.IDLE, why)
+                why = self.requests.why_resting(self.words)
+                self._phases.enter(Phase.IDLE if why is None else Phase.PAUSED, why)
                 self._waits.rest()
             case Step.END:
                 self.left_by = agreement.stopping
@@ -166,6 +165,7 @@ class GroupTrainer:
         self._waits.exchanged(self._clock() - began)
         self.words = tuple(map(Word.of, rows))
         self._reports.board.group = report_of(self._membership, self.words)
+        self.requests.heard(self.words)
         return agree(self.words, self._patience_ms)
 
     def _word(self, order: Order) -> Word:
@@ -175,9 +175,10 @@ class GroupTrainer:
             Flag.EXPECTS: own.expects,
             Flag.ENDED: own.ended,
             Flag.STOP: bool(self.requests.stopping),
-            Flag.HELD: self._parts.letters.full,
+            Flag.HELD: self._parts.letters.full or self._parts.hold.reason is not None,
             Flag.PAUSED: self._membership.is_chief and self.requests.paused is not None,
             Flag.REOPEN: own.has_to_reopen,
+            Flag.LET_PASS: self.requests.lets_pass,
         }.items():
             flags |= flag if holds else Flag.NONE
         return Word(

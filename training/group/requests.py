@@ -4,7 +4,7 @@ Whatever concerns no other member is obeyed at once. What concerns all becomes t
 is kept until the group has agreed to it. Members that do not lead only stop. Runs on the trainer's thread.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -13,9 +13,10 @@ from consumers.records import Partition
 from training.checkpoints.manifest import SaveReason
 from training.commands import Command, Pause, Profile, Resume, Rewind, Save, Stop
 from training.errors import GroupError
-from training.group.agreement import Order
+from training.group.agreement import Flag, Order, Word
 from training.group.roles import GroupParts
 from training.history.rewind import PreparedRewind
+from training.telemetry.group_report import CHIEF
 from training.trainer import announcements
 from training.trainer.dependencies import TrainerOptions, TrainerReports
 from training.trainer.profiling import Profiling
@@ -45,11 +46,13 @@ class Requests:
     ) -> None:
         self._parts, self._saving, self._reports, self._clock = parts, parts.saving, reports, options.clock
         self._profiling = profiling
-        self._name = parts.state.group.membership.name
+        self._name, self._index = parts.state.group.membership.name, parts.state.group.membership.index
         self._looked_at = self._reported_at = options.clock()
         self.asked: Asked | None = None
         self.paused = options.paused
         """Why the chief has paused the group; None while it learns."""
+        self.lets_pass = False
+        """Whether the members have still to hear that the chief was asked to resume."""
         self.stopping: list[Stop] = []
 
     def take(self) -> None:
@@ -61,6 +64,20 @@ class Requests:
                 if not command.answer.done():
                     command.answer.set_exception(error)
                 raise
+
+    def heard(self, words: Sequence[Word]) -> None:
+        """Let pass what is held, if the chief has said that it was asked to resume."""
+        self.lets_pass = False
+        if Flag.LET_PASS in words[CHIEF].flags:
+            self._parts.hold.let_pass()
+
+    def why_resting(self, words: Sequence[Word]) -> str | None:
+        """Return why the group is paused; None where it only waits for dead letters of this member to be sent."""
+        if any(Flag.PAUSED in word.flags for word in words):
+            return self.paused or "the chief is paused"
+        held = [number for number, word in enumerate(words) if Flag.HELD in word.flags]
+        others = [number for number in held if number != self._index]
+        return self._parts.hold.reason or (f"worker {others[0]} is held, and says why" if others else None)
 
     def order(self, known: Collection[Partition], *, scored: bool) -> Order:
         """Return the chief's next order: what it was asked for, a save that is due, new partitions, the figures.
@@ -121,6 +138,7 @@ class Requests:
                 command.answer.set_result(None)
             case Resume():
                 self.paused = None
+                self.lets_pass = True
                 self._parts.release_guard()
                 announcements.resumed(self._reports.report_event, command)
                 command.answer.set_result(None)

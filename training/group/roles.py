@@ -1,7 +1,7 @@
 """What the trainer of one member works with, by role."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from consumers.records import Partition
@@ -9,7 +9,7 @@ from training.commands import Commands
 from training.group.one_state import GroupState
 from training.recovery.crash_guard import InFlight
 from training.recovery.step_errors import BlockRaised
-from training.stream import BlockStream, StreamSource, StreamStart
+from training.stream import BlockStream, Hold, NoHold, StreamSource, StreamStart
 from training.trainer.save_figures import SaveFigures
 from training.trainer.saving import Saving
 
@@ -78,5 +78,7 @@ class GroupParts:
     letters: MemberLetters
     in_flight: InFlight
     release_guard: Callable[[], None]
+    hold: Hold = field(default_factory=NoHold)
+    """What may hold this member's learning without a command."""
     suspects: Sequence[BlockRaised] = ()
     """Blocks on which a step raised before, at any member: they are searched before they come into a call of all."""

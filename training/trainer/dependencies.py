@@ -10,7 +10,7 @@ from training.ledger.ledger import Ledger
 from training.model.learner import Learner
 from training.recovery.crash_guard import InFlight, leave_no_record
 from training.recovery.step_errors import StepErrorOptions
-from training.stream import StreamSource
+from training.stream import Hold, NoHold, StreamSource
 from training.telemetry.events import ReportEvent, ignore_event
 from training.telemetry.live_metrics import LiveMetrics
 from training.telemetry.meter import Meter
@@ -43,6 +43,8 @@ class TrainerParts:
     """Called when a person pauses or resumes: the crash-loop guard then no longer holds the trainer."""
     blocked: Callable[[], bool] = _never
     """Whether too many dead letters of refused records wait: until they are sent, no block is learnt."""
+    hold: Hold = field(default_factory=NoHold)
+    """What may hold the learning without a command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ Owns the learner, the ledger and the parts of a checkpoint while it runs, on the
 1. Obey the commands that wait. A stop ends the iteration here, so that no further block is begun.
 2. Begin a save if one is due: between two calls, weights and ledger agree on what was learnt.
 3. Post the figures to the board, at most once a second.
-4. Rest instead of learning while the trainer is paused, or blocked by dead letters that wait to be sent.
+4. Rest instead of learning while the trainer is paused, held (a flood of bad records, no topic for dead letters), or
+   blocked by dead letters that wait to be sent.
 5. Take the next block; wait for one no longer than a tick of the stream, so that commands are obeyed on an idle topic.
 6. Learn the block in one call, all or nothing. No other thread sees a state inside of a call.
 7. Settle the block in the ledger. Only now its records count as learnt or set aside.
@@ -83,8 +84,9 @@ class Trainer:
         if (reason := self._saving.due()) is not None:  # (2)
             self._save(reason)
         self._learning.post()  # (3)
-        if self._paused is not None or self._parts.blocked():  # (4)
-            self._rest()
+        why = self._parts.hold.reason if self._paused is None else self._paused
+        if why is not None or self._parts.blocked():  # (4)
+            self._rest(why)
             return True
         try:
             self._learn_next_block()  # (5) to (8)
@@ -141,6 +143,7 @@ class Trainer:
             case Resume():
                 self._paused = None
                 self._parts.release_guard()
+                self._parts.hold.let_pass()
                 self._phases.enter(Phase.IDLE)
                 announcements.resumed(self._reports.report_event, command)
                 command.answer.set_result(None)
@@ -229,9 +232,9 @@ class Trainer:
         self._save(SaveReason.RECREATED)
         self._open()
 
-    def _rest(self) -> None:
-        """Wait a moment for the next command, which may be to resume."""
-        self._phases.enter(Phase.IDLE if self._paused is None else Phase.PAUSED, self._paused)
+    def _rest(self, why: str | None) -> None:
+        """Wait a moment for the next command, which may be to resume. `why` it is paused; None where it is blocked."""
+        self._phases.enter(Phase.IDLE if why is None else Phase.PAUSED, why)
         if (command := self._parts.commands.next(_IDLE_WAIT_S)) is not None:
             self._obey(command)
 

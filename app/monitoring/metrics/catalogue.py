@@ -14,8 +14,8 @@ _TRAINER = (
     gauge("alive", "1 where /livez answers 200. 0 is bad: it failed, hangs, or its thread is gone; restart it."),
     gauge(
         "ready",
-        "1 where /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, or a crash "
-        "loop; /readyz says which.",
+        "1 where /readyz answers 200. 0 for longer than a start takes is bad: not restored, Kafka away, a crash "
+        "loop, or a flood of bad records; /readyz says which.",
     ),
     gauge(
         "problem",

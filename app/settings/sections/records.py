@@ -13,12 +13,14 @@ from app.settings.record_fields import (
     WeightSettings,
 )
 from app.settings.section import Section, SettingError
+from app.settings.units import Duration, Share
 from consumers.errors import ConfigError
 from pipelines import schema
 from pipelines.decoders import Decoder, make_decoder
 from pipelines.decoders.asked_fields import asked_of
 from pipelines.decoders.csv_columns import places_of
 from pipelines.decoders.sources import distinct_fields
+from pipelines.flood_options import FloodOptions
 from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
 ONE_LABEL = "<one>"
@@ -43,11 +45,30 @@ class CsvSettings(Section):
     )
 
 
+class PauseAboveSettings(Section):
+    """How many records that do not decode are a flood."""
+
+    share: Share = Field(
+        0.05, gt=0, lt=1, description="More than this share of the records that were decoded, as 0.05 or 5 %."
+    )
+    over: Duration = Field(
+        60.0,
+        ge=5,
+        description="The time over which they are counted. Where most are bad, the learning pauses within seconds.",
+    )
+
+
 class DeadLetterSettings(Section):
     """Where records go that cannot be learnt."""
 
     topic: str | None = Field(
         None, min_length=1, description="Topic that gets every record that was set aside, as it came, with the reason."
+    )
+    pause_above: PauseAboveSettings | None = Field(
+        None,
+        description="Above which share of records that do not decode the learning pauses, before they are set aside. "
+        "It goes on by itself when good ones come again, or by `millrace resume`. Null: it never does.",
+        examples=[{"share": "5 %", "over": "1m"}],
     )
 
 
@@ -168,6 +189,12 @@ def to_layout(records: RecordsSettings) -> CsvLayout:
     """Return the order and the characters of CSV columns."""
     csv = records.csv
     return CsvLayout(columns=csv.columns, delimiter=csv.delimiter, quote=csv.quote, lists=csv.lists)
+
+
+def to_flood(records: RecordsSettings) -> FloodOptions | None:
+    """Return how many bad records are a flood; None where no number is."""
+    above = records.dead_letters.pause_above
+    return None if above is None else FloodOptions(share=above.share, over_s=above.over)
 
 
 def to_decoder(records: RecordsSettings) -> Decoder:

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 
 from app.service.kept_sample import rows_of
 from app.service.sampling import Positions, read_between
-from app.settings import Settings, to_decoder
+from app.settings import Settings, to_decoder, to_flood
 from app.tools.validate.check import CheckResult, fail, ok, warn
 from consumers.errors import ConfigError, MillraceError
 from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Chunk
 from pipelines.decode import decode_chunk
+from pipelines.flood_options import FloodOptions
 from pipelines.record_sample import RecordSample, sample_of
 
 _NAME = "records"
@@ -48,11 +49,13 @@ def sample_check(
         return fail(_NAME, error), None
     decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     verdicts = Counter((refused.reason, refused.field) for one in decoded for refused in one.refused)
-    return judged(sum(map(len, chunks)), verdicts), sample_of(rows_of(decoded, settings), _SAMPLE)
+    return judged(sum(map(len, chunks)), verdicts, to_flood(settings.records)), sample_of(
+        rows_of(decoded, settings), _SAMPLE
+    )
 
 
-def judged(looked_at: int, verdicts: Counter[Verdict]) -> CheckResult:
-    """Return the result of the verdicts on a sample."""
+def judged(looked_at: int, verdicts: Counter[Verdict], flood: FloodOptions | None = None) -> CheckResult:
+    """Return the result of the verdicts on a sample; so many bad ones may be a `flood`, for which learning pauses."""
     refused = verdicts.total()
     if not looked_at:
         return warn(_NAME, "the topic holds no record yet, so the schema was not tried; validate again when it does")
@@ -61,6 +64,9 @@ def judged(looked_at: int, verdicts: Counter[Verdict]) -> CheckResult:
     why = f"{_listed(verdicts)}; {_WAY_OUT[verdicts.most_common(1)[0][0][0]]}"
     if refused == looked_at:
         return fail(_NAME, ConfigError(f"records: none of {looked_at} sampled records decodes: {why}"))
+    if flood is not None and refused > flood.share * looked_at:
+        bound = f"records.dead_letters.pause_above.share is {flood.share * 100:g} %, so the learning would pause"
+        return warn(_NAME, f"{looked_at - refused} of {looked_at} sampled records decode, and {bound}: {why}")
     return warn(_NAME, f"{looked_at - refused} of {looked_at} sampled records decode, the others are set aside: {why}")
 
 

@@ -11,6 +11,8 @@ from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterSta
 from consumers.errors import TopicMissingError
 from consumers.reasons import Reason
 from consumers.records import Partition
+from pipelines.flood import FloodGate, Judged
+from pipelines.flood_options import FloodOptions
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from training.checkpoints import SaveReason
 from training.recovery.crash_guard import CrashLoop
@@ -49,6 +51,7 @@ def test_a_service_at_work_is_alive_and_ready(api: Client) -> None:
         "restored",
         "kafka",
         "crash_loop",
+        "held",
     ]
     checks = [[check["check"] for check in api.seen(path)["checks"]] for path in ("/health", "/livez?verbose")]
     assert checks[0] == checks[1]
@@ -201,6 +204,27 @@ def test_a_start_that_sets_all_aside_says_which_field_and_the_way_back(api: Clie
     rig.produce(P0, 1)
     rig.learn_all()
     assert not problems()
+
+
+def test_a_flood_is_alive_and_not_ready_and_names_three_ways_out(api: Client, rig: Rig) -> None:
+    gate = FloodGate(FloodOptions(share=0.05, over_s=60.0))
+    rig.service.holding.gate = gate
+    bad = Judged(partition=P0, start=0, end=500, records=500, bad=480, most="missing (field 'id')")
+    assert not gate.admits(bad)
+    why = "480 of the 500 records decoded within 4 s cannot be learnt, most as missing (field 'id')"
+    rig.service.phases.enter(Phase.PAUSED, why)
+    assert api.get("/livez").status_code == 200
+    assert api.get("/readyz").json()["reasons"] == [f"paused: {why}"]
+    status = api.seen("/status")
+    assert status["verdict"].startswith(f"Paused: {why}.")
+    (problem,) = status["problems"]
+    assert problem["problem"] == "bad_records"
+    assert problem["what"] == f"The learning is paused, as there are too many bad records: {why}."
+    assert "millrace validate -c CONFIG" in problem["fix"]
+    assert "millrace resume -c CONFIG" in problem["fix"]
+    gate.let_pass({})
+    assert api.get("/readyz").status_code == 200
+    assert api.seen("/status")["problems"] == []
 
 
 def _letter(offset: int, reason: Reason, field: str | None = None) -> DeadLetter:

@@ -13,10 +13,11 @@ from app.tools.validate.check import fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import folder_checks
 from app.tools.validate.group_check import group_check
 from app.tools.validate.kafka_check import Bounds
-from app.tools.validate.record_check import judged
+from app.tools.validate.record_check import Verdict, judged
 from app.tools.validate.token_check import tokens_check
 from consumers.errors import ConfigError, DataLossError, UnreachableError
 from consumers.reasons import Reason
+from pipelines.flood_options import FloodOptions
 from tests.app.checkpoint_history import P0, P1, config_in, folder_in, publish_history
 from training.checkpoints import FolderLease
 
@@ -43,6 +44,13 @@ def test_a_sample_is_reported_by_reason_and_field() -> None:
     assert check.outcome is CheckOutcome.WARN
     assert "396 of 400" in check.detail
     assert "3 missing (field 'price'), 1 malformed; give the field a `missing` value" in check.detail
+
+
+def test_a_sample_for_which_the_learning_would_pause_says_so() -> None:
+    flood = FloodOptions(share=0.05, over_s=60.0)
+    some = Counter[Verdict]({(Reason.MALFORMED, None): 21})
+    assert "pause_above.share is 5 %, so the learning would pause: 21 malformed" in judged(400, some, flood).detail
+    assert "pause_above" not in judged(420, some, flood).detail
 
 
 def test_a_sample_of_which_nothing_decodes_fails() -> None:

@@ -36,4 +36,5 @@ ROWS: Mapping[int, str] = {
     34: "a checkpoint made again of its records, after kills, a rewind and a skip",
     35: "a pretraining killed, or worse in its last epochs",
     36: "killed where rows depend on the records before them",
+    37: "a flood of bad records; the topic of dead letters gone",
 }

@@ -38,6 +38,7 @@ _AWAY = "tests/faults/test_broker_faults.py"
 _OUTAGE = "tests/integration/test_broker_outage.py"
 _NETWORK = "tests/faults/test_network.py"
 _SOURCE = "tests/integration/test_kafka_source.py"
+_FLOOD = "tests/faults/test_flood.py"
 _CRASHES = "tests/training/checkpoints/test_crashes.py"
 _FULL_VOLUME = "tests/training/checkpoints/test_full_volume.py"
 _STORE = "tests/training/checkpoints/test_store.py"
@@ -782,5 +783,28 @@ TEETH = (
         text="    shutil.rmtree(folder, ignore_errors=True)\n    if",
         instead="    if",
         test="tests/faults/test_pretraining.py::test_a_range_of_the_topic_is_learnt_whole_and_live_goes_on_at_its_end",
+    ),
+    Tooth(
+        row=37,
+        missing="A flood of bad records is found, and set aside all the same.",
+        file="pipelines/decode.py",
+        text="            self._await_admission(head, decoded, timeout)\n",
+        test=f"{_FLOOD}::test_a_flood_is_held_back_until_good_records_come_and_none_is_lost_or_sent_twice",
+    ),
+    Tooth(
+        row=37,
+        missing="Nobody looks whether good records come again.",
+        file="app/service/flood_watch.py",
+        text="                self._judge(source, ends)",
+        instead="                pass",
+        test=f"{_FLOOD}::test_a_flood_is_held_back_until_good_records_come_and_none_is_lost_or_sent_twice",
+    ),
+    Tooth(
+        row=37,
+        missing="It learns on while no dead letter reaches its topic.",
+        file="app/service/holding.py",
+        text="        if (stalled_s := self._letters.stalled_s) > STALLED_S:",
+        instead="        if (stalled_s := 0.0) > STALLED_S:",
+        test=f"{_FLOOD}::test_learning_pauses_while_the_topic_of_dead_letters_is_gone_and_skips_nothing",
     ),
 )

@@ -282,6 +282,36 @@ def test_while_dead_letters_block_nothing_is_learnt_and_commands_are_obeyed(tmp_
         run.reaches(SHARE)
 
 
+class Held:
+    """A hold that a person may let pass."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = "too many bad records"
+
+    def let_pass(self) -> None:
+        self.reason = None
+
+
+def test_while_it_is_held_nothing_is_learnt_until_the_hold_ends_or_is_let_pass(tmp_path: Path, topic: Topic) -> None:
+    hold = Held()
+    with running(tmp_path, topic, hold=hold) as run:
+        topic.produce(SHARE)
+        run.sees(lambda: run.phases.snapshot().phase is Phase.PAUSED)
+        assert run.phases.snapshot().reason == "too many bad records"
+        assert run.ask(Save()).number == 1
+        assert run.settled(0)
+        hold.reason = None
+        run.reaches(SHARE)
+        hold.reason = "no topic for dead letters"
+        run.sees(lambda: run.phases.snapshot().reason == hold.reason)
+        topic.produce(SHARE)
+        run.ask(Pause(reason="asked to"))
+        run.sees(lambda: run.phases.snapshot().reason == "asked to")
+        assert hold.reason == "no topic for dead letters", "a pause lets nothing pass"
+        run.ask(Resume())
+        run.reaches(2 * SHARE)
+
+
 def test_a_rewind_to_a_missing_checkpoint_is_refused_and_changes_nothing(run: Run) -> None:
     run.topic.produce(SHARE)
     run.reaches(SHARE)

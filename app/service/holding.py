@@ -1,0 +1,76 @@
+"""What holds the learning without a command: a flood of bad records, or dead letters that their topic does not take.
+
+Owns the gate before the blocks and the thread that peeks behind it. Any thread may ask; the trainer does before each
+block. Both go on by themselves: the flood when good records come again, the letters when their topic takes them.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.service.flood_watch import FloodWatch
+from app.service.source_view import NotConnected, SourceView
+from app.settings import Settings, to_decoder, to_flood
+from consumers.dead_letters.letter import CountedOnly, DeadLetters
+from consumers.kafka.options import KafkaOptions
+from pipelines.flood import FloodGate
+
+STALLED_S = 10.0
+"""Dead letters of which none is acknowledged for this long hold the learning."""
+
+
+class HeldBy(StrEnum):
+    """What holds the learning."""
+
+    FLOOD = "flood"
+    DEAD_LETTERS = "dead_letters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningHold:
+    """Why the learning is held."""
+
+    by: HeldBy
+    why: str
+
+
+class Holding:
+    """Everything that may hold the learning of one service."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        flood = to_flood(settings.records)
+        self.gate = None if flood is None else FloodGate(flood)
+        """What holds a flood back; None where none is."""
+        self._source: SourceView = NotConnected()
+        self._letters: DeadLetters = CountedOnly()
+
+    def watch(self, source: SourceView, letters: DeadLetters, options: KafkaOptions, opened: ExitStack) -> None:
+        """Follow the source and the dead letters of a start; the thread that this needs ends with `opened`."""
+        self._source, self._letters = source, letters
+        if self.gate is not None:
+            watch = FloodWatch(self.gate, options, to_decoder(self._settings.records))
+            watch.start()
+            opened.callback(watch.stop)
+
+    def now(self) -> LearningHold | None:
+        """Return what holds the learning now; None where nothing does."""
+        if self.gate is not None and (flood := self.gate.why) is not None:
+            return LearningHold(by=HeldBy.FLOOD, why=flood)
+        if (stalled_s := self._letters.stalled_s) > STALLED_S:
+            topic = self._settings.records.dead_letters.topic
+            why = f"the topic {topic} has taken no dead letter for {stalled_s:.0f} s"
+            return LearningHold(by=HeldBy.DEAD_LETTERS, why=why)
+        return None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the learning has to wait; None where it need not."""
+        held = self.now()
+        return None if held is None else held.why
+
+    def let_pass(self) -> None:
+        """Let a flood pass, as far as its partitions reach now."""
+        if self.gate is not None:
+            lags = self._source.statistics().lag.partitions
+            self.gate.let_pass({partition: lag.end for partition, lag in lags.items() if lag.end is not None})

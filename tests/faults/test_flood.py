@@ -1,0 +1,176 @@
+"""A flood of bad records, and a topic that takes no dead letters: the learning pauses, nothing is lost or repeated."""
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+
+from app.tools.local_broker.topics import create_topic
+from app.tools.traffic.topic_reader import Letter, dead_letters
+from consumers.errors import ConfigError
+from consumers.reasons import Reason
+from tests.faults.conftest import MakeProject, MakeStream
+from tests.faults.harness.account import assert_learnt_once
+from tests.faults.harness.process import Run
+from tests.faults.harness.records import Mixture
+from tests.faults.harness.shelf import Statement
+from tests.faults.harness.topics import Topic
+from tests.faults.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(300), pytest.mark.row(37)]
+
+UNDECODABLE = (Reason.MALFORMED, Reason.EMPTY, Reason.MISSING, Reason.WRONG_TYPE, Reason.NOT_ALLOWED)
+FLOOD, GOOD = Mixture(share=1.0, kinds=UNDECODABLE), Mixture()
+SOME_BAD = Mixture(share=0.2, kinds=UNDECODABLE)
+PER_S, WITHIN_S = 500, 5.0
+Measure = Callable[[str, object], None]
+
+
+@pytest.fixture
+def letters(broker: str) -> str:
+    """Make a topic for dead letters."""
+    name = f"l-{uuid.uuid4().hex[:10]}"
+    create_topic(broker, name)
+    return name
+
+
+def watched(project: MakeProject, topic: Topic, letters: str) -> Run:
+    """Start a trainer that a flood pauses."""
+    pausing = {"topic": letters, "pause_above": {"share": "5 %", "over": "1m"}}
+    return Run(project(topic, records={"dead_letters": pausing}))
+
+
+def problems(run: Run) -> dict[str, str]:
+    return {problem["problem"]: problem["what"] for problem in run.status().get("problems", [])}
+
+
+def unready_because(run: Run) -> str:
+    code, answer = run.ask("GET", "/readyz")
+    assert code == 503
+    return str(answer["reasons"][0])
+
+
+def learnt(run: Run) -> int:
+    return int(run.status()["records"]["learnt"])
+
+
+def assert_set_aside_once(topic: Topic, statement: Statement, found: Counter[Letter]) -> None:
+    """Check each bad record by its reason: the checkpoint counts it once, and it has a letter."""
+    for partition, account in statement.ledger.items():
+        assert Counter(account.set_aside) == topic.set_aside(partition)
+        assert account.balanced
+    expected = {
+        (partition, offset, reason)
+        for partition, verdicts in enumerate(topic.verdicts)
+        for offset, reason in enumerate(verdicts)
+        if reason is not None
+    }
+    assert {(letter.partition, letter.offset, letter.reason) for letter in found} == expected
+
+
+@pytest.mark.fastest
+def test_a_flood_is_held_back_until_good_records_come_and_none_is_lost_or_sent_twice(
+    stream: MakeStream, project: MakeProject, letters: str, record_property: Measure
+) -> None:
+    topic = stream(2, FLOOD)
+    topic.write(300, GOOD)
+    with watched(project, topic, letters) as run:
+        run.wait_for(lambda: run.settled() == topic.records, "the good ones were learnt")
+        before = learnt(run)
+        began = time.monotonic()
+        topic.flow(PER_S)
+        run.wait_for(lambda: run.state() == "paused", "it paused")
+        record_property("seconds_to_pause", round(time.monotonic() - began, 1))
+        assert run.ask("GET", "/livez")[0] == 200
+        assert "cannot be learnt, most as" in unready_because(run)
+        assert "too many bad records" in problems(run)["bad_records"]
+
+        sent, written = dead_letters(topic.bootstrap, letters), topic.records
+        assert sent.total() < PER_S * WITHIN_S, "it was held within seconds"
+        run.wait_for(lambda: topic.records > written + 4 * PER_S, "the flood went on for seconds")
+        topic.still()
+        assert (run.state(), learnt(run)) == ("paused", before)
+        assert dead_letters(topic.bootstrap, letters) == sent, "nothing more was set aside"
+
+        topic.write(300, GOOD)
+        run.wait_for_line("good records come again")
+        statement = assert_learnt_once(run, topic)
+        assert run.ask("GET", "/readyz")[0] == 200
+        assert "bad_records" not in problems(run)
+        found = dead_letters(topic.bootstrap, letters)
+        assert_set_aside_once(topic, statement, found)
+        assert set(found.values()) == {1}, "what was held was sent once"
+
+
+def test_a_kill_while_held_changes_nothing_and_an_order_lets_the_flood_pass(
+    stream: MakeStream, project: MakeProject, letters: str
+) -> None:
+    topic = stream(2)
+    topic.write(300)
+    topic.write(2000, FLOOD)
+    with watched(project, topic, letters) as run:
+        run.wait_for(lambda: run.state() == "paused", "it paused")
+        run.kill()
+    assert dead_letters(topic.bootstrap, letters).total() < 4000, "it was held back"
+    with watched(project, topic, letters) as run:
+        run.wait_for(lambda: run.state() == "paused", "it paused again")
+        run.wait_for_line("a flood of bad records is held back")
+        assert run.ask("POST", "/resume")[0] == 200
+        statement = assert_learnt_once(run, topic)
+        assert run.log().count("a flood of bad records is held back") == 1, "not again for the same records"
+        assert_set_aside_once(topic, statement, dead_letters(topic.bootstrap, letters))
+
+        topic.write(500, FLOOD)
+        run.wait_for(lambda: run.state() == "paused", "it paused for the next flood")
+        run.terminate()
+        assert run.exit_code() == 0, run.tail()
+
+
+def test_learning_pauses_while_the_topic_of_dead_letters_is_gone_and_skips_nothing(
+    stream: MakeStream, project: MakeProject, letters: str
+) -> None:
+    topic = stream(2, SOME_BAD)
+    topic.write(200)
+    made = project(topic, records={"dead_letters": {"topic": letters}})
+    with Run(made) as run:
+        run.wait_for(lambda: run.settled() == topic.records, "all was settled")
+        sent = topic.set_aside(0).total() + topic.set_aside(1).total()
+        run.wait_for(lambda: dead_letters(topic.bootstrap, letters).total() == sent, "its letters were sent")
+        found = dead_letters(topic.bootstrap, letters)
+
+        asyncio.run(_delete(topic.bootstrap, letters))
+        topic.flow(100)
+        run.wait_for(lambda: run.state() == "paused", "it paused")
+        assert f"the topic {letters} has taken no dead letter for" in unready_because(run)
+        assert "the learning is paused until then" in problems(run)["dead_letters_waiting"]
+        before, written = learnt(run), topic.records
+        run.wait_for(lambda: topic.records > written + 200, "more came")
+        topic.still()
+        assert (run.state(), run.status()["records"]["learnt"]) == ("paused", before)
+        assert run.ask("GET", "/livez")[0] == 200
+
+        wait_until(lambda: _created(topic.bootstrap, letters), "the name was free")
+        statement = assert_learnt_once(run, topic)
+        assert run.ask("GET", "/readyz")[0] == 200
+        assert_set_aside_once(topic, statement, found + dead_letters(topic.bootstrap, letters))
+
+
+async def _delete(bootstrap: str, topic: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_topics([topic])
+    finally:
+        await admin.close()
+
+
+def _created(bootstrap: str, topic: str) -> bool:
+    try:
+        create_topic(bootstrap, topic)
+    except ConfigError:
+        return False
+    return True
