@@ -14,6 +14,8 @@ class Reason(StrEnum):
     """The bytes are not what the format says: no JSON object, the wrong number of bytes."""
     EMPTY = "empty"
     """The record has no value (a tombstone) or an empty one."""
+    UNKNOWN_SCHEMA = "unknown_schema"
+    """The registry has no schema of the number that the record begins with, or none of the format."""
     MISSING = "missing"
     """A field that the schema asks for is absent or null, and has no `missing` value."""
     WRONG_TYPE = "wrong_type"

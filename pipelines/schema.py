@@ -5,7 +5,7 @@ Owns the description only. Used on any thread; TensorFlow is not imported here.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -112,3 +112,34 @@ class CsvLayout:
     """The character that may surround the text of a column; None where a quote has no special meaning."""
     lists: str | None = None
     """The separator of the elements of a list in one column; None where each element has its own column."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema of a registry."""
+
+    kind: str
+    """AVRO, PROTOBUF or JSON."""
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+    """The schemas that it goes by, each with the name by which it is known, in an order in which they can be read."""
+
+
+class Schemas(Protocol):
+    """What gives schemas by their numbers, on any thread."""
+
+    def get(self, number: int) -> RegisteredSchema | None:
+        """Return a schema; None where it is certain that there is none. Raise NotYetError while it is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroLayout:
+    """By which schemas Avro records are read."""
+
+    schema: str | None = None
+    """The schema that wrote plain records, as JSON; with a registry, the reader's, for its aliases and defaults."""
+    path: str = ""
+    """The file that it is from."""
+    schemas: "Schemas | None" = None
+    """The registry; None where records are plain."""

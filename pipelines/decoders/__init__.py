@@ -10,12 +10,13 @@ from typing import cast
 
 from consumers.errors import ConfigError
 from pipelines.decoders.protocol import DecodedValues, Decoder, Refusal
-from pipelines.schema import CsvLayout, Schema
+from pipelines.schema import AvroLayout, CsvLayout, Schema
 
 __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
 
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
+        "avro": "pipelines.decoders.avro:AvroDecoder",
         "csv": "pipelines.decoders.csv:CsvDecoder",
         "example": "pipelines.decoders.example:ExampleDecoder",
         "json": "pipelines.decoders.json:JsonDecoder",
@@ -26,12 +27,19 @@ FORMATS: Mapping[str, str] = MappingProxyType(
 
 
 PLAIN_CSV = CsvLayout()
+NO_AVRO = AvroLayout()
 
 
-def make_decoder(format: str, schema: Schema, csv: CsvLayout = PLAIN_CSV) -> Decoder:  # noqa: A002 - the setting's name
+def make_decoder(
+    format: str,  # noqa: A002 - the setting's name
+    schema: Schema,
+    csv: CsvLayout = PLAIN_CSV,
+    avro: AvroLayout = NO_AVRO,
+) -> Decoder:
     """Return the decoder of a format. Raise ConfigError if there is none, or if it cannot decode the schema."""
     if format not in FORMATS:
         raise ConfigError(f"records.format: {format!r} is not a format; use one of {', '.join(FORMATS)}")
     module, _, name = FORMATS[format].partition(":")
     decoder = cast("Callable[..., Decoder]", getattr(import_module(module), name))
-    return decoder(schema, csv) if format == "csv" else decoder(schema)
+    layouts: Mapping[str, CsvLayout | AvroLayout] = {"csv": csv, "avro": avro}
+    return decoder(schema, layouts[format]) if format in layouts else decoder(schema)

@@ -6,6 +6,7 @@ from typing import Any
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
 from pipelines.schema import CsvLayout, Field, Schema
+from tests.pipelines.avro_verdicts import AVRO, AVRO_REGISTRY
 from tests.pipelines.decoder_conformance import Case, Conformance, Outcome
 from tests.pipelines.example_verdicts import EXAMPLE
 from tests.pipelines.nested_verdicts import NESTED
@@ -354,4 +355,4 @@ CSV_LISTS = Conformance(
     decoder=make_decoder("csv", LISTS_SCHEMA, CsvLayout(delimiter="\t", quote=None, lists=";")),
     cases=LISTS_CASES,
 )
-SUBJECTS = (JSON, NESTED, CSV, CSV_LISTS, RAW, EXAMPLE)
+SUBJECTS = (JSON, NESTED, CSV, CSV_LISTS, RAW, EXAMPLE, AVRO, AVRO_REGISTRY)

@@ -13,6 +13,7 @@ from app.settings.record_fields import (
     WeightSettings,
 )
 from app.settings.section import Section, SettingError
+from app.settings.sections.avro import AvroSettings, to_avro_layout
 from app.settings.units import Duration, Share
 from consumers.errors import ConfigError
 from pipelines import schema
@@ -89,12 +90,13 @@ Labels = Annotated[
 class RecordsSettings(Section):
     """What a record holds."""
 
-    format: Literal["json", "csv", "raw", "example"] = Field(
+    format: Literal["json", "avro", "csv", "raw", "example"] = Field(
         "json",
-        description="json: an object a record. csv: a row of columns a record. raw: the fields' values one after "
-        "another, little-endian, nothing between them: features in their order, labels, weight, event time. example: a "
-        "serialised tf.train.Example a record.",
+        description="json: an object a record. avro: a value of an Avro schema a record. csv: a row of columns a "
+        "record. raw: the fields' values one after another, little-endian, nothing between them: features in their "
+        "order, labels, weight, event time. example: a serialised tf.train.Example a record.",
     )
+    avro: AvroSettings = Field(AvroSettings(), description="By which schema Avro records are read.")
     csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
     features: dict[str, FeatureSettings] = Field(
         min_length=1,
@@ -163,6 +165,14 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _avro_has_a_schema(self) -> Self:
+        if self.format == "avro" and self.avro.schema_file is None:
+            raise SettingError("avro", "Avro records are read by their schema; name its file: avro: {schema_file: ...}")
+        if self.format != "avro" and self.avro != AvroSettings():
+            raise SettingError("avro", f"this is about format: avro, and the format is {self.format}; leave it out")
+        return self
+
+    @model_validator(mode="after")
     def _raw_is_fixed(self) -> Self:
         for field in distinct_fields(to_schema(self)) if self.format == "raw" else ():
             if field.dtype == "string":
@@ -199,7 +209,7 @@ def to_flood(records: RecordsSettings) -> FloodOptions | None:
 
 def to_decoder(records: RecordsSettings) -> Decoder:
     """Return the decoder of such records."""
-    return make_decoder(records.format, to_schema(records), to_layout(records))
+    return make_decoder(records.format, to_schema(records), to_layout(records), to_avro_layout(records.avro))
 
 
 def _label_fields(label: OneLabelSettings | dict[str, LabelSettings] | None) -> tuple[schema.Field, ...]:

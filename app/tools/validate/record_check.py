@@ -26,6 +26,7 @@ _SHOWN = 5
 
 _WAY_OUT: Mapping[Reason, str] = {
     Reason.MALFORMED: "compare records.format with what is produced",
+    Reason.UNKNOWN_SCHEMA: "look for the schema in the registry, by the number after the value's first byte",
     Reason.EMPTY: "tombstones and empty values are set aside, always",
     Reason.MISSING: "give the field a `missing` value, or correct its name by `field`",
     Reason.WRONG_TYPE: "give the field the dtype that is produced",

@@ -1,0 +1,193 @@
+"""Avro records, plain or in Confluent's wire format: decoded column by column with numpy, for many records at once.
+
+A record is read by the schema that wrote it: the one of the settings, or the one whose number the record begins with.
+The records of a chunk are read in groups, one for each schema; each gives the same columns, whatever its schema.
+
+Runs on the decode pool's threads. What is kept are the plans of schemas, which are immutable.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from consumers.errors import ConfigError
+from consumers.reasons import Reason
+from consumers.records import Int64s
+from pipelines.decoders.arrow_columns import Faults, arrow_type
+from pipelines.decoders.avro_lanes import Buffer, lanes_of
+from pipelines.decoders.avro_nodes import AvroNode
+from pipelines.decoders.avro_planner import Known, Planner, Want
+from pipelines.decoders.avro_plans import Arrays, ColumnPlan
+from pipelines.decoders.avro_schema import known_of, node_of, parsed
+from pipelines.decoders.column_reader import ColumnReader
+from pipelines.decoders.paths import parse
+from pipelines.decoders.pieces import together
+from pipelines.decoders.protocol import DecodedValues, Refusal
+from pipelines.decoders.sources import distinct_fields
+from pipelines.decoders.text import LARGEST
+from pipelines.schema import AvroLayout, Field, RegisteredSchema, Schema
+
+_HEADER = 5
+"""Bytes of Confluent's wire format before the value: a zero, and the number of the schema, big-endian."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """How records of one schema are read."""
+
+    node: AvroNode
+    plan: ColumnPlan
+
+
+class AvroDecoder:
+    """Decodes Avro records."""
+
+    def __init__(self, schema: Schema, layout: AvroLayout) -> None:
+        self._schema, self._layout = schema, layout
+        self._reader = ColumnReader(distinct_fields(schema))
+        self._wants = [_want(field) for field in self._reader.fields.values()]
+        self._known: Mapping[tuple[str, ...], Known] = {}
+        self._writers: dict[int | None, _Writer | None] = {}
+        if layout.schema is not None:
+            read, named = parsed(layout.schema, f"records.avro.schema_file: {layout.path}")
+            if layout.schemas is None:
+                self._writers[None] = self._only_writer(node_of(read, named))
+            else:
+                self._known = known_of(read, named)
+        elif layout.schemas is None:
+            raise ConfigError("records.avro.schema_file: Avro records are read by their schema; name its file")
+
+    @property
+    def schema(self) -> Schema:
+        """The schema that the decoder follows."""
+        return self._schema
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        """Decode any number of values, also none. Raise NotYetError while a schema is not known."""
+        records: Sequence[bytes] = values  # type: ignore[assignment]  # all are filled, or they are replaced below
+        indices, refused = np.arange(len(values)), list[Refusal]()
+        if not all(values):
+            filled = np.fromiter(map(bool, values), bool, len(values))
+            refused += [Refusal(index, Reason.EMPTY) for index in np.flatnonzero(~filled).tolist()]
+            indices, records = np.flatnonzero(filled), [value for value in values if value]
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        # The bytes may be any: a NaN that signals, or a number too large, is found in its column, not by a warning.
+        with np.errstate(invalid="ignore", over="ignore"):
+            pieces = [self._part(records[part], lengths[part], indices[part]) for part in _parts(lengths)]
+        for piece in pieces:
+            refused += piece.refused
+        refused.sort(key=lambda refusal: refusal.index)
+        return together([self._reader.no_rows(), *pieces], tuple(refused))
+
+    def _part(self, records: Sequence[bytes], lengths: Int64s, indices: Int64s) -> DecodedValues:
+        """Return the columns of records, none of which is empty."""
+        buffer = Buffer(records, lengths)
+        unknown = np.zeros(len(records), bool)
+        groups: list[tuple[Int64s, Arrays]] = []
+        for number, rows in self._by_writer(buffer):
+            writer = self._writer(number)
+            if writer is None:
+                unknown[rows] = True
+            else:
+                groups.append((rows, _read(writer, buffer, rows, 0 if number is None else _HEADER)))
+        good = ~(buffer.broken | unknown)
+        kept = np.flatnonzero(good)
+        arrays = {want.source: _in_order(groups, want, good) for want in self._wants}
+        found: dict[str, Faults] = {source: shows[kept] for source, shows in buffer.shows.items()}
+
+        def infinity(row: int, field: Field) -> Reason:
+            large = buffer.overflows.get(field.source)
+            return Reason.OUT_OF_RANGE if large is not None and large[kept[row]] else Reason.NOT_FINITE
+
+        piece = self._reader.read(arrays, indices[kept], infinity, found)
+        bad = [
+            Refusal(index, Reason.UNKNOWN_SCHEMA if unknown[row] else Reason.MALFORMED)
+            for row, index in zip(np.flatnonzero(~good).tolist(), indices[~good].tolist(), strict=True)
+        ]
+        return DecodedValues(piece.kept, piece.columns, (*piece.refused, *bad), piece.lengths)
+
+    def _by_writer(self, buffer: Buffer) -> list[tuple[int | None, Int64s]]:
+        """Return the numbers of schemas with their records; those without a number are broken."""
+        every = np.arange(len(buffer.starts))
+        if self._layout.schemas is None:
+            return [(None, every)]
+        framed = (buffer.ends - buffer.starts >= _HEADER) & (buffer.data[buffer.starts] == 0)
+        buffer.broken |= ~framed
+        numbers = buffer.at_any_byte(">u4")[buffer.starts + 1].astype(np.int64)
+        return [(int(number), np.flatnonzero(framed & (numbers == number))) for number in np.unique(numbers[framed])]
+
+    def _writer(self, number: int | None) -> _Writer | None:
+        if number not in self._writers:
+            schemas = self._layout.schemas
+            assert schemas is not None
+            assert number is not None
+            registered = schemas.get(number)
+            if registered is None:
+                # Asked for again: it may be registered later.
+                return None
+            self._writers[number] = self._writer_of(registered, number)
+        return self._writers[number]
+
+    def _writer_of(self, registered: RegisteredSchema, number: int) -> _Writer | None:
+        """Return how records of a registered schema are read; None where it is none of Avro."""
+        if registered.kind != "AVRO":
+            return None
+        try:
+            read, named = parsed(registered.text, f"schema {number}", [text for _, text in registered.references])
+        except ConfigError:
+            return None
+        node = node_of(read, named)
+        return _Writer(node, Planner(self._known).plan(node, self._wants))
+
+    def _only_writer(self, node: AvroNode) -> _Writer:
+        """Return how all records are read; raise ConfigError for a field that the schema cannot give."""
+        planner = Planner({})
+        plan = planner.plan(node, self._wants)
+        for source, field in self._reader.fields.items():
+            if source not in planner.found and not (field.missing is not None and source in planner.absent):
+                raise ConfigError(
+                    f"records: {source!r} cannot be read as {field.dtype} of {self._layout.path}: the schema has "
+                    f"{planner.unlike.get(source, 'nothing but null there')}; mend the field"
+                )
+        return _Writer(node, plan)
+
+
+def _want(field: Field) -> Want:
+    return Want(field.source, arrow_type(field), parse(field.source).steps)
+
+
+def _parts(lengths: Int64s) -> list[slice]:
+    """Return the records in parts whose bytes Arrow can count, one record at least in each."""
+    numbers = np.cumsum(lengths) // LARGEST
+    bounds = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1)) if len(lengths) else np.zeros(1, np.int64)
+    return [slice(int(start), int(end)) for start, end in itertools.pairwise(bounds)]
+
+
+def _read(writer: _Writer, buffer: Buffer, rows: Int64s, header: int) -> Arrays:
+    """Return the arrays of some records; what is left of a record behind its value makes it broken."""
+    lanes = lanes_of(buffer, rows, header, writer.node.size)
+    arrays = writer.plan.read(lanes)
+    lanes.bury()
+    left = lanes.pos != lanes.end
+    if left.any():
+        lanes.kill(left)
+    return arrays
+
+
+def _in_order(groups: Sequence[tuple[Int64s, Arrays]], want: Want, good: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return the rows of all groups in the order of the records, good ones only."""
+    if not groups:
+        return pa.nulls(0, want.type)
+    if len(groups) == 1:
+        rows, array = groups[0][0], groups[0][1][want.source]
+    else:
+        rows = np.concatenate([each for each, _ in groups])
+        order = np.argsort(rows)
+        array = pa.concat_arrays([arrays[want.source] for _, arrays in groups]).take(pa.array(order))
+        rows = rows[order]
+    kept = good[rows]
+    return array if kept.all() else array.filter(pa.array(kept))
