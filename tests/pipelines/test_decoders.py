@@ -71,6 +71,7 @@ def test_no_order_changes_a_record(subject: Conformance, copies: int) -> None:
         assert all(same(outcome, case.outcome) for outcome, case in zip(found, cases, strict=True))
 
 
+@pytest.mark.row(38)
 @every_subject
 def test_one_bad_record_among_many_good_ones_is_found_wherever_it_stands(subject: Conformance) -> None:
     good = next(case for case in subject.cases if isinstance(case.outcome, dict))

@@ -28,6 +28,7 @@ from consumers.errors import MillraceError
 from tests.faults.campaigns import (
     archive_kills,
     exactness,
+    formats,
     group_kills,
     group_strikes,
     handover,
@@ -41,7 +42,7 @@ from tests.faults.matrix.verdict import Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "shaped")
+_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "shaped", "formats")
 """What tests hand over by `record_property`, each under its name."""
 _OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
@@ -65,11 +66,24 @@ class Form:
     """Kills of a run of which checkpoints are rebuilt."""
     shaped: int = 0
     """Kills of a run whose rows depend on the records before them."""
+    formats: int = 0
+    """Records of each format, some of them bad."""
     soak_minutes: float = 0.0
 
 
 SHORT = Form(name="short")
-USUAL = Form(name="usual", kills=40, deterministic=6, terms=10, group=10, archive=10, handover=3, rebuild=3, shaped=3)
+USUAL = Form(
+    name="usual",
+    kills=40,
+    deterministic=6,
+    terms=10,
+    group=10,
+    archive=10,
+    handover=3,
+    rebuild=3,
+    shaped=3,
+    formats=100_000,
+)
 FULL = Form(
     name="full",
     kills=200,
@@ -80,6 +94,7 @@ FULL = Form(
     handover=10,
     rebuild=9,
     shaped=20,
+    formats=1_000_000,
     soak_minutes=30,
 )
 _FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
@@ -157,7 +172,10 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
         everything = exactness.EVERYTHING
         return exactness.compare(bootstrap, there / "shaped", kills=form.shaped, seed=seed, shaped=everything).summary()
 
-    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt, shaped)
+    def accounted() -> dict[str, Any]:
+        return formats.account_for(bootstrap, there / "formats", records=form.formats, seed=seed).summary()
+
+    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt, shaped, accounted)
     return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, campaigns, strict=True)}
 
 

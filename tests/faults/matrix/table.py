@@ -37,4 +37,5 @@ ROWS: Mapping[int, str] = {
     35: "a pretraining killed, or worse in its last epochs",
     36: "killed where rows depend on the records before them",
     37: "a flood of bad records; the topic of dead letters gone",
+    38: "every format, with records that are bad in some twenty ways",
 }

@@ -46,6 +46,7 @@ class Evidence:
     handover: Told = field(default_factory=dict)
     rebuild: Told = field(default_factory=dict)
     shaped: Told = field(default_factory=dict)
+    formats: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -85,6 +86,7 @@ class Evidence:
             "shaping_learnt_twice": self.shaped.get("learnt_twice"),
             "shaping_max_weight_difference": self.shaped.get("max_weight_difference"),
             "shaping_wrong": self.shaped.get("wrong"),
+            "formats_unaccounted": self.formats.get("unaccounted"),
             "rows_passed": outcomes.count("passed"),
             "rows_skipped": outcomes.count("skipped"),
             "rto_p50_s": self.kills.get("rto_s", NONE).get("p50"),
@@ -105,11 +107,24 @@ class Evidence:
             "handover": (self.handover, ("max_weight_difference",)),
             "rebuild": (self.rebuild, ("max_weight_difference",)),
             "shaped": (self.shaped, ("lost", "learnt_twice", "max_weight_difference", "wrong")),
+            "formats": (self.formats, ("unaccounted",)),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():
             yield from (f"{name}: {key} is {told[key]}, and must be 0" for key in keys if told.get(key))
-        for name in ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "shaped", "soak"):
+        told_of = (
+            "kills",
+            "deterministic",
+            "terms",
+            "group",
+            "archive",
+            "handover",
+            "rebuild",
+            "shaped",
+            "formats",
+            "soak",
+        )
+        for name in told_of:
             told = getattr(self, name)
             if told.get("kept") is False:
                 yield f"{name}: it did not keep what is promised: {told.get('broken', 'see its figures')}"

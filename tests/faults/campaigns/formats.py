@@ -1,0 +1,141 @@
+"""Every format with poison of many kinds: what becomes of each record is compared with what must become of it.
+
+    python -m tests.faults.campaigns.formats --records 1000000 --forms json,csv
+
+A trainer learns a topic of one format, of which one record in a hundred is bad in one of some twenty ways. Afterwards
+the ids that the model has added up have to be those of the good records, the account of every offset has to add up, and
+each dead letter has to name the record and the reason that its writer has written down.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.tools.local_broker.topics import create_topic
+from consumers.dead_letters.reader import newest_letters
+from consumers.kafka.options import KafkaOptions
+from tests.faults.campaigns.kills import broker
+from tests.faults.harness.forms import FORMS, Form, PoisonedStream
+from tests.faults.harness.process import Run
+from tests.faults.harness.project import Project
+from tests.faults.harness.shelf import Shelf
+from tests.faults.harness.topics import Topic
+
+PARTITIONS = 4
+_SHARE = 0.01
+_AT_MOST = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class FormatFigures:
+    """What a campaign comes to."""
+
+    seed: int
+    records: int = 0
+    set_aside: int = 0
+    kinds: int = 0
+    """Kinds of poison, over all formats."""
+    unaccounted: int = 0
+    """Records that met another verdict than theirs, or none, or that the model has not learnt once."""
+    told: list[str] = field(default_factory=list)
+    """Some of these, each with what was wrong with it."""
+    seconds: float = 0.0
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise held."""
+        return self.records > 0 and self.unaccounted == 0
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures as the report holds them."""
+        return {**asdict(self), "seconds": round(self.seconds, 1), "kept": self.kept}
+
+
+def account_for(
+    bootstrap: str, folder: Path, *, records: int, seed: int, forms: Iterable[Form] = tuple(FORMS.values())
+) -> FormatFigures:
+    """Learn so many records of each format, and compare what became of them."""
+    began, figures = time.monotonic(), FormatFigures(seed=seed)
+    for form in forms:
+        _account_for_one(bootstrap, folder / form.name, form, records, figures)
+    figures.seconds = time.monotonic() - began
+    return figures
+
+
+def _account_for_one(bootstrap: str, folder: Path, form: Form, records: int, figures: FormatFigures) -> None:
+    stream = PoisonedStream(form, _SHARE)
+    name = f"formats-{uuid.uuid4().hex[:8]}"
+    letters = f"{name}-letters"
+    create_topic(bootstrap, letters, 1)
+    with Topic(bootstrap, name, PARTITIONS, stream, figures.seed) as topic:
+        topic.write(records // PARTITIONS)
+        project = Project(folder, topic, records={**form.records, "dead_letters": {"topic": letters}})
+        end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
+        with Run(project, "--until", end) as run:
+            run.finish()
+        newest = Shelf(project.folder).newest()
+        assert newest is not None
+        figures.records += topic.records
+        figures.kinds += len(set(stream.kinds.values()))
+        for number in range(PARTITIONS):
+            ids, account = list(topic.learnable(number)), newest.ledger[number]
+            learnt = (len(ids), sum(ids), sum(i * i for i in ids))
+            if newest.ids[number] != learnt or newest.seen[number] != topic.evidence(number):
+                figures.unaccounted += max(1, abs(newest.ids[number][0] - len(ids)))
+                figures.told.append(f"{form.name}: partition {number}: learnt {newest.ids[number]} instead of {learnt}")
+            if Counter(account.set_aside) != topic.set_aside(number) or not account.balanced:
+                figures.unaccounted += 1
+                figures.told.append(f"{form.name}: partition {number}: {account.set_aside}, {topic.set_aside(number)}")
+        _compare_letters(
+            KafkaOptions(bootstrap_servers=(bootstrap,), topics=(letters,), group_id=name), topic, stream, figures
+        )
+
+
+def _compare_letters(options: KafkaOptions, topic: Topic, stream: PoisonedStream, figures: FormatFigures) -> None:
+    """Compare each letter with the verdict that the record's writer has written down."""
+    due = {
+        (number, offset): str(verdict)
+        for number, verdicts in enumerate(topic.verdicts)
+        for offset, verdict in enumerate(verdicts)
+        if verdict is not None
+    }
+    found = Counter[tuple[int, int, str]]()
+    for letter in newest_letters(options, len(due) + 1000).newest:
+        found[int(letter.ours["partition"]), int(letter.ours["offset"]), letter.ours["reason"]] += 1
+    wanted = Counter((*place, reason) for place, reason in due.items())
+    figures.set_aside += len(due)
+    for number, offset, reason in sorted((found - wanted) + (wanted - found)):
+        figures.unaccounted += 1
+        if len(figures.told) < _AT_MOST:
+            kind, verdict = stream.kinds.get((number, offset), "a good record"), due.get((number, offset))
+            figures.told.append(f"{stream.form.name}: {kind}: {reason}, and {verdict} is due")
+
+
+def main() -> None:
+    """Read the options, learn, print."""
+    parser = argparse.ArgumentParser(description="Learn records of every format, some of them bad.")
+    parser.add_argument("--records", type=int, default=1_000_000, help="of each format")
+    parser.add_argument("--forms", help="some of the formats, with commas between them")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the records")
+    parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
+    options = parser.parse_args()
+    forms = [FORMS[name] for name in options.forms.split(",")] if options.forms else FORMS.values()
+    with (
+        tempfile.TemporaryDirectory(prefix="millrace-formats-") as folder,
+        broker(options.bootstrap, Path(folder)) as bootstrap,
+    ):
+        found = account_for(bootstrap, Path(folder), records=options.records, seed=options.seed, forms=forms)
+    print(json.dumps(found.summary(), indent=1))  # noqa: T201 - what the command is for
+    sys.exit(int(not found.kept))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Every format with poison of some twenty kinds: each record meets the verdict that its writer has written down."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.campaigns.formats import account_for
+from tests.faults.harness.forms import FORMS
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(38)]
+RECORDS = 12_000
+"""Of each format: some of each kind of poison."""
+
+
+def test_what_is_learnt_and_what_is_set_aside_is_what_was_produced_by_kind_and_reason(
+    broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(time.time())
+    print(f"seed {seed}")  # noqa: T201 - by it a failed run is repeated
+    figures = account_for(broker, tmp_path, records=RECORDS, seed=seed)
+    record_property("formats", figures.summary())
+    assert figures.told == []
+    assert figures.unaccounted == 0
+    assert figures.records == RECORDS * len(FORMS)
