@@ -77,6 +77,9 @@ def _account_for_one(bootstrap: str, folder: Path, form: Form, records: int, fig
     create_topic(bootstrap, letters, 1)
     with Topic(bootstrap, name, PARTITIONS, stream, figures.seed) as topic:
         topic.write(records // PARTITIONS)
+        folder.mkdir(parents=True)
+        for file, text in form.files.items():
+            (folder / file).write_text(text)
         project = Project(folder, topic, records={**form.records, "dead_letters": {"topic": letters}})
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         with Run(project, "--until", end) as run:

@@ -4,12 +4,15 @@ A record is the content that `records.good` gives; a form says how it is written
 expected verdicts are those of docs/formats.md, written down by hand.
 """
 
+import io
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
+
+import fastavro
 
 from consumers.reasons import Reason
 from tests.faults.harness.project import FEATURES
@@ -39,6 +42,8 @@ class Form:
     """The section of the config."""
     render: Callable[[Content], bytes]
     poison: Sequence[Poison]
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What lies beside the config, by name."""
 
 
 @dataclass(slots=True)
@@ -251,4 +256,65 @@ EXAMPLE = Form(
         Poison("two numbers for one", Reason.WRONG_SHAPE, lambda content: _example({**content, "curse": [0.0, 1.0]})),
     ],
 )
-FORMS: Mapping[str, Form] = {form.name: form for form in (JSON, NESTED, CSV, RAW_FORM, EXAMPLE)}
+AVRO_SCHEMA = {
+    "type": "record",
+    "name": "Record",
+    "fields": [
+        {"name": "note", "type": "string"},
+        {"name": "who", "type": {"type": "record", "name": "Who", "fields": [{"name": "partition", "type": "long"}]}},
+        {"name": "id", "type": ["null", "long", "string"]},
+        {"name": "curse", "type": ["null", "double"]},
+        {"name": "known", "type": "boolean"},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["a", "b"]}},
+        {"name": "x", "type": {"type": "array", "items": "float"}},
+        {"name": "y", "type": ["null", "float"]},
+    ],
+}
+_parsed = fastavro.parse_schema(AVRO_SCHEMA)
+_NOTE = "a note"
+
+
+def _avro(content: Mapping[str, Any], note: str = _NOTE) -> bytes:
+    who = {"partition": content["partition"]}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, _parsed, {**content, "who": who, "note": note, "known": True, "kind": "b"})
+    return out.getvalue()
+
+
+AVRO = Form(
+    "avro",
+    {
+        "format": "avro",
+        "avro": {"schema_file": "./record.avsc"},
+        "features": {
+            **FEATURES,
+            "partition": {"dtype": "int32", "field": "who.partition"},
+            "id": {"dtype": "int64", "field": "id"},
+        },
+        "label": LABEL,
+    },
+    _avro,
+    [
+        *EMPTY,
+        *_values(_avro),
+        Poison("no x", Reason.WRONG_SHAPE, lambda content: _avro({**content, "x": []})),
+        Poison("half of it", Reason.MALFORMED, lambda content: _avro(content)[: len(_avro(content)) // 2]),
+        Poison("a byte too few", Reason.MALFORMED, lambda content: _avro(content)[:-1]),
+        Poison("a byte too many", Reason.MALFORMED, lambda content: _avro(content) + b"\0"),
+        Poison("two of them", Reason.MALFORMED, lambda content: _avro(content) * 2),
+        Poison("the first byte", Reason.MALFORMED, lambda content: _avro(content)[:1]),
+        Poison("an object of JSON", Reason.MALFORMED, _json),
+        Poison("a length below zero", Reason.MALFORMED, lambda content: b"\x01" + _avro(content)[1:]),
+        Poison("a length beyond it", Reason.MALFORMED, lambda content: b"\xfe\x7f" + _avro(content)[1:]),
+        Poison("an endless number", Reason.MALFORMED, lambda content: b"\xff" * 11 + _avro(content)[1:]),
+        Poison(
+            "a branch that there is not",
+            Reason.MALFORMED,
+            lambda content: _avro({**content, "partition": 0}).replace(b"note\0\2", b"note\0\x0e"),
+        ),
+        Poison("a null", Reason.MISSING, lambda content: _avro({**content, "curse": None})),
+        Poison("no label", Reason.MISSING, lambda content: _avro({**content, "y": None})),
+    ],
+    {"record.avsc": json.dumps(AVRO_SCHEMA)},
+)
+FORMS: Mapping[str, Form] = {form.name: form for form in (JSON, NESTED, CSV, RAW_FORM, EXAMPLE, AVRO)}
