@@ -5,7 +5,9 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
@@ -15,9 +17,11 @@ from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.account import assert_learnt_once
+from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.process import Run
 from tests.faults.harness.records import Mixture
-from tests.faults.harness.shelf import Statement
+from tests.faults.harness.shelf import Shelf, Statement
+from tests.faults.harness.shifting import ShiftingTopic
 from tests.faults.harness.topics import Topic
 from tests.faults.harness.waiting import wait_until
 
@@ -27,6 +31,7 @@ UNDECODABLE = (Reason.MALFORMED, Reason.EMPTY, Reason.MISSING, Reason.WRONG_TYPE
 FLOOD, GOOD = Mixture(share=1.0, kinds=UNDECODABLE), Mixture()
 SOME_BAD = Mixture(share=0.2, kinds=UNDECODABLE)
 PER_S, WITHIN_S = 500, 5.0
+PAUSING = {"pause_above": {"share": "5 %", "over": "1m"}}
 Measure = Callable[[str, object], None]
 
 
@@ -40,8 +45,7 @@ def letters(broker: str) -> str:
 
 def watched(project: MakeProject, topic: Topic, letters: str) -> Run:
     """Start a trainer that a flood pauses."""
-    pausing = {"topic": letters, "pause_above": {"share": "5 %", "over": "1m"}}
-    return Run(project(topic, records={"dead_letters": pausing}))
+    return Run(project(topic, records={"dead_letters": {"topic": letters, **PAUSING}}))
 
 
 def problems(run: Run) -> dict[str, str]:
@@ -128,6 +132,52 @@ def test_a_kill_while_held_changes_nothing_and_an_order_lets_the_flood_pass(
         run.wait_for(lambda: run.state() == "paused", "it paused for the next flood")
         run.terminate()
         assert run.exit_code() == 0, run.tail()
+
+
+def test_a_flood_in_a_backlog_passes_to_the_same_bits_as_without_a_pause(
+    stream: MakeStream, project: MakeProject
+) -> None:
+    topic = stream(2)
+    for records, mixture in ((300, GOOD), (2000, FLOOD), (300, GOOD)):
+        topic.write(records, mixture)
+    exact = {"deterministic": True, "replicas": 1, "max_wait": None}
+    states = list[Statement]()
+    for pausing in ({}, PAUSING):
+        made = project(topic, f"p{len(states)}", records={"dead_letters": pausing}, training=exact)
+        with Run(made, "--until", "now") as run:
+            run.finish()
+            assert bool(run.said("good records come again")) == bool(pausing), "only with a bound it paused"
+        state = Shelf(made.folder).newest()
+        assert state is not None
+        states.append(state)
+    plain, paused = states
+    assert plain.seen == paused.seen == {partition: topic.evidence(partition) for partition in range(2)}
+    assert plain.arrays.keys() == paused.arrays.keys()
+    for name, array in plain.arrays.items():
+        np.testing.assert_array_equal(array, paused.arrays[name], name)
+
+
+def test_a_flood_at_one_worker_holds_the_group_and_a_resume_at_the_chief_lets_it_pass(
+    broker: str, tmp_path: Path
+) -> None:
+    with (
+        ShiftingTopic(broker, f"g-{uuid.uuid4().hex[:10]}", 2, GOOD, 11) as topic,
+        GroupOfProcesses(tmp_path, topic, 2, records={"dead_letters": PAUSING}) as group,
+    ):
+        topic.write(300)
+        group.start()
+        group.wait_until(lambda: group.settled() == topic.records, "the group learns", restart=False)
+        chief, other = group.chief, group.member(1)
+        for partition in range(2):
+            topic.write_to(partition, 1000, FLOOD)
+            chief.wait_for(lambda: chief.state() == other.state() == "paused", "both paused")
+            held = [run for run in (chief, other) if "bad_records" in problems(run)]
+            assert len(held) == 1, "one of them holds its partition"
+            waiting = other if held == [chief] else chief
+            assert "is held, and says why" in waiting.status()["verdict"]
+            assert chief.ask("POST", "/resume")[0] == 200
+            group.wait_until(lambda: group.settled() == topic.records, "the flood passed", restart=False)
+        group.assert_learnt_once()
 
 
 def test_learning_pauses_while_the_topic_of_dead_letters_is_gone_and_skips_nothing(

@@ -8,6 +8,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from app.tools.local_broker.topics import create_topic
+from app.tools.traffic.single_writer import Draws
 from consumers.errors import ConfigError
 from tests.faults.harness.topics import Topic
 from tests.faults.harness.waiting import wait_until
@@ -19,11 +20,11 @@ _WITHIN_S = 60.0
 class ShiftingTopic(Topic):
     """The topic, its writer and its account."""
 
-    def write_to(self, partition: int, records: int) -> None:
+    def write_to(self, partition: int, records: int, draws: Draws | None = None) -> None:
         """Write so many to one partition, and return when the broker has them."""
         for first in range(0, records, _AT_ONCE):
             count = min(_AT_ONCE, records - first)
-            self._loop.run(self._send(partition, count, self._draws), _WITHIN_S)
+            self._loop.run(self._send(partition, count, draws or self._draws), _WITHIN_S)
 
     def delete(self) -> None:
         """Delete it."""
