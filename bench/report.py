@@ -71,6 +71,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "reservoir_first_class_kept": Meaning(
         "five classes one after another, with it: lowest accuracy on the first over its peak", "≥ 0.9"
     ),
+    "protobuf_over_upb": Meaning(
+        "Protobuf: records decoded into columns, over protobuf's own parser record by record, by CPU", "≥ 4"
+    ),
     "example_of_parse_example": Meaning(
         "`tf.train.Example`: records decoded, over TensorFlow's `parse_example` alone, by CPU", "≥ 0.9"
     ),
@@ -112,6 +115,9 @@ DETAILS: Mapping[str, str] = {
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
+    "protobuf_of_ptars": "Protobuf: records decoded, over ptars alone, which stops at Arrow and judges none, by CPU",
+    "protobuf_poisoned_of_clean": "the same: one record in a hundred cut short, over none, by CPU",
+    "protobuf_records_per_cpu_s": "the same: records decoded a CPU second",
     "example_poisoned_of_clean": "the same: one record in a hundred cut short, over none, by CPU",
     "example_records_per_cpu_s": "the same: records decoded a CPU second",
     "pretrain_parquet_cpu_of_memory": "pretraining an MLP 1024-1024: rows a CPU second from Parquet, over memory",

@@ -5,6 +5,7 @@ Owns the description only. Used on any thread; TensorFlow is not imported here.
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -143,3 +144,15 @@ class AvroLayout:
     """The file that it is from."""
     schemas: "Schemas | None" = None
     """The registry; None where records are plain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtobufLayout:
+    """Of which message Protobuf records are."""
+
+    file: Path | None = None
+    """The file that describes it: a .proto text, or a serialised FileDescriptorSet with all that it imports."""
+    descriptors: bytes = b""
+    """The FileDescriptorSet itself, where there is no file."""
+    message: str | None = None
+    """The message's name, whole or its end; None for the only one of the last file."""

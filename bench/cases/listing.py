@@ -197,6 +197,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             {name: name for name in ("example_poisoned_of_clean", "example_records_per_cpu_s")},
         ),
         ServiceCase(
+            "decode-protobuf",
+            "decode_protobuf.py",
+            {"records": lengths.decode_records, "rounds": lengths.decode_rounds},
+            {"protobuf_over_upb": "protobuf_over_upb"},
+            {name: name for name in ("protobuf_of_ptars", "protobuf_poisoned_of_clean", "protobuf_records_per_cpu_s")},
+        ),
+        ServiceCase(
             "off-cpu-step",
             "off_cpu_step.py",
             {**on["json"], "seconds": lengths.off_cpu_s},

@@ -10,7 +10,7 @@ from typing import cast
 
 from consumers.errors import ConfigError
 from pipelines.decoders.protocol import DecodedValues, Decoder, Refusal
-from pipelines.schema import AvroLayout, CsvLayout, Schema
+from pipelines.schema import AvroLayout, CsvLayout, ProtobufLayout, Schema
 
 __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
 
@@ -20,6 +20,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
         "csv": "pipelines.decoders.csv:CsvDecoder",
         "example": "pipelines.decoders.example:ExampleDecoder",
         "json": "pipelines.decoders.json:JsonDecoder",
+        "protobuf": "pipelines.decoders.protobuf:ProtobufDecoder",
         "raw": "pipelines.decoders.raw:RawDecoder",
     }
 )
@@ -28,6 +29,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
 
 PLAIN_CSV = CsvLayout()
 NO_AVRO = AvroLayout()
+NO_PROTOBUF = ProtobufLayout()
 
 
 def make_decoder(
@@ -35,11 +37,12 @@ def make_decoder(
     schema: Schema,
     csv: CsvLayout = PLAIN_CSV,
     avro: AvroLayout = NO_AVRO,
+    protobuf: ProtobufLayout = NO_PROTOBUF,
 ) -> Decoder:
     """Return the decoder of a format. Raise ConfigError if there is none, or if it cannot decode the schema."""
     if format not in FORMATS:
         raise ConfigError(f"records.format: {format!r} is not a format; use one of {', '.join(FORMATS)}")
     module, _, name = FORMATS[format].partition(":")
     decoder = cast("Callable[..., Decoder]", getattr(import_module(module), name))
-    layouts: Mapping[str, CsvLayout | AvroLayout] = {"csv": csv, "avro": avro}
+    layouts: Mapping[str, CsvLayout | AvroLayout | ProtobufLayout] = {"csv": csv, "avro": avro, "protobuf": protobuf}
     return decoder(schema, layouts[format]) if format in layouts else decoder(schema)

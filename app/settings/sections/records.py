@@ -14,6 +14,7 @@ from app.settings.record_fields import (
 )
 from app.settings.section import Section, SettingError
 from app.settings.sections.avro import AvroSettings, to_avro_layout
+from app.settings.sections.protobuf import ProtobufSettings, to_protobuf_layout
 from app.settings.units import Duration, Share
 from consumers.errors import ConfigError
 from pipelines import schema
@@ -90,13 +91,14 @@ Labels = Annotated[
 class RecordsSettings(Section):
     """What a record holds."""
 
-    format: Literal["json", "avro", "csv", "raw", "example"] = Field(
+    format: Literal["json", "avro", "protobuf", "csv", "raw", "example"] = Field(
         "json",
-        description="json: an object a record. avro: a value of an Avro schema a record. csv: a row of columns a "
-        "record. raw: the fields' values one after another, little-endian, nothing between them: features in their "
-        "order, labels, weight, event time. example: a serialised tf.train.Example a record.",
+        description="json: an object a record. avro: a value of an Avro schema a record. protobuf: a message a record. "
+        "csv: a row of columns a record. raw: the fields' values one after another, little-endian, nothing between "
+        "them: features in their order, labels, weight, event time. example: a serialised tf.train.Example a record.",
     )
     avro: AvroSettings = Field(AvroSettings(), description="By which schema Avro records are read.")
+    protobuf: ProtobufSettings = Field(ProtobufSettings(), description="Of which message Protobuf records are.")
     csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
     features: dict[str, FeatureSettings] = Field(
         min_length=1,
@@ -173,6 +175,18 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _protobuf_has_a_descriptor(self) -> Self:
+        if self.format == "protobuf" and self.protobuf.descriptor is None:
+            raise SettingError(
+                "protobuf", "Protobuf records are read by a descriptor; name its file: protobuf: {descriptor: ...}"
+            )
+        if self.format != "protobuf" and self.protobuf != ProtobufSettings():
+            raise SettingError(
+                "protobuf", f"this is about format: protobuf, and the format is {self.format}; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _raw_is_fixed(self) -> Self:
         for field in distinct_fields(to_schema(self)) if self.format == "raw" else ():
             if field.dtype == "string":
@@ -209,7 +223,13 @@ def to_flood(records: RecordsSettings) -> FloodOptions | None:
 
 def to_decoder(records: RecordsSettings) -> Decoder:
     """Return the decoder of such records."""
-    return make_decoder(records.format, to_schema(records), to_layout(records), to_avro_layout(records.avro))
+    return make_decoder(
+        records.format,
+        to_schema(records),
+        to_layout(records),
+        to_avro_layout(records.avro),
+        to_protobuf_layout(records.protobuf),
+    )
 
 
 def _label_fields(label: OneLabelSettings | dict[str, LabelSettings] | None) -> tuple[schema.Field, ...]:

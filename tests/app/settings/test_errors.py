@@ -226,7 +226,9 @@ def test_a_variable_with_one_underscore_is_refused_without_a_config_too(tmp_path
         ("features: {a: float32}, format: csv, csv: {delimiter: '--'}", "records.csv: '--' does not do; write one ASCII character that ends no line"),
         ("features: {a: float32}, format: csv, csv: {lists: ','}", "records.csv: delimiter, quote and lists must be different characters"),
         ("features: {a: {dtype: int8, shape: [2, 2]}}, format: csv, csv: {lists: ;}", "records.csv: 'a' has 2 dimensions, and a list in a CSV column has one; leave records.csv.lists out, and give each element a column"),
-        ("features: {a: float32}, format: jsn", "records.format: jsn is not one of json, avro, csv, raw, example; did you mean json?"),
+        ("features: {a: float32}, format: protobuf", "records.protobuf: Protobuf records are read by a descriptor; name its file: protobuf: {descriptor: ...}"),
+        ("features: {a: float32}, protobuf: {message: A}", "records.protobuf: this is about format: protobuf, and the format is json; leave it out"),
+        ("features: {a: float32}, format: jsn", "records.format: jsn is not one of json, avro, protobuf, csv, raw, example; did you mean json?"),
     ],
 )  # fmt: skip
 def test_mistakes_about_records_are_told(problems: Problems, records: str, line: str) -> None:

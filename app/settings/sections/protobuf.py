@@ -1,0 +1,28 @@
+"""`records.protobuf`: of which message Protobuf records are. The decoder reads the descriptor."""
+
+from pydantic import Field
+
+from app.settings.section import ConfigPath, Section
+from pipelines.schema import ProtobufLayout
+
+
+class ProtobufSettings(Section):
+    """Of which message Protobuf records are."""
+
+    descriptor: ConfigPath | None = Field(
+        None,
+        description="The file that describes the message: a .proto file, whose imports are looked for in its folder, "
+        "or a descriptor set, as `protoc --include_imports --descriptor_set_out=FILE` writes it.",
+        examples=["./click.proto"],
+    )
+    message: str | None = Field(
+        None,
+        min_length=1,
+        description="The name of the message, whole or its end. Null: the only one that the file has.",
+        examples=["shop.Click"],
+    )
+
+
+def to_protobuf_layout(protobuf: ProtobufSettings) -> ProtobufLayout:
+    """Return the message that Protobuf records are of."""
+    return ProtobufLayout(file=protobuf.descriptor, message=protobuf.message)

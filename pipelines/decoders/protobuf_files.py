@@ -1,0 +1,102 @@
+"""Descriptors of Protobuf messages: from a descriptor set, or from the text of a .proto file, which protoc compiles.
+
+Runs once, when a decoder is made.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError
+
+from consumers.errors import ConfigError
+
+_COMPILE_S = 60
+_TOLD = 300
+
+
+def descriptor_set(path: Path) -> bytes:
+    """Return the FileDescriptorSet of a file, which is one, or is a .proto text. Raise ConfigError where it is not."""
+    setting = f"records.protobuf.descriptor: {path}"
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        why = (error.strerror or "it cannot be opened").lower()
+        raise ConfigError(f"{setting} cannot be read: {why}; put the descriptor there") from None
+    if path.suffix == ".proto":
+        return _compiled(path.parent, path.name, setting)
+    try:
+        empty = not descriptor_pb2.FileDescriptorSet.FromString(content).file
+    except DecodeError:
+        empty = True
+    if empty:
+        raise ConfigError(
+            f"{setting} is no descriptor set; write one by `protoc --include_imports --descriptor_set_out=FILE`, or "
+            "name a .proto file"
+        )
+    return content
+
+
+def compiled_texts(texts: Mapping[str, str], main: str, setting: str) -> bytes:
+    """Return the FileDescriptorSet of .proto texts, by the names under which they import each other."""
+    with tempfile.TemporaryDirectory(prefix="millrace-proto-") as folder:
+        for name, text in texts.items():
+            path = Path(folder, name)
+            if ".." in path.parts:
+                raise ConfigError(f"{setting}: {name!r} is no name to import a file by")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        return _compiled(Path(folder), main, setting)
+
+
+def message_of(descriptors: bytes, name: str | None) -> Any:
+    """Return the descriptor of a message, by its full name or by the end of it; None for the only one of a set."""
+    pool, known = descriptor_pool.DescriptorPool(), dict[str, list[str]]()
+    try:
+        files_of_set = list(descriptor_pb2.FileDescriptorSet.FromString(descriptors).file)
+        for file in files_of_set:
+            pool.Add(file)
+            known[file.name] = [".".join(filter(None, (file.package, one.name))) for one in file.message_type]
+        found = [pool.FindMessageTypeByName(full) for full in _meant(known, files_of_set[-1].name, name, pool)]
+    except (TypeError, KeyError) as error:
+        raise ConfigError(
+            f"records.protobuf.descriptor: it is incomplete: {error}; write it by `protoc --include_imports`"
+        ) from None
+    if len(found) != 1:
+        own = ", ".join(full for names in known.values() for full in names if not full.startswith("google."))
+        which = "name the one of the records" if name is None else f"{name!r} is none, or more than one, of them"
+        raise ConfigError(f"records.protobuf.message: the descriptor has {own or 'no message'}; {which}")
+    return found[0]
+
+
+def _meant(known: Mapping[str, list[str]], last: str, name: str | None, pool: Any) -> list[str]:
+    if name is None:
+        return known[last]
+    try:
+        return [pool.FindMessageTypeByName(name.removeprefix(".")).full_name]
+    except KeyError:
+        return [full for names in known.values() for full in names if full.endswith(f".{name}")]
+
+
+def _compiled(folder: Path, name: str, setting: str) -> bytes:
+    """Return the FileDescriptorSet of a .proto file, whose imports are looked for in its folder."""
+    with tempfile.TemporaryDirectory(prefix="millrace-proto-") as scratch:
+        out = Path(scratch, "set")
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}"]
+        done = subprocess.run(  # noqa: S603 - protoc, by a path that the settings name
+            [*command, "--include_imports", f"--descriptor_set_out={out}", str(Path(folder, name))],
+            capture_output=True,
+            text=True,
+            timeout=_COMPILE_S,
+            check=False,
+        )
+        if done.returncode or not out.exists():
+            lines = [line for line in done.stderr.splitlines() if ": warning:" not in line.lower() and line.strip()]
+            why = (lines or ["protoc has ended without a word"])[0].removeprefix(f"{folder}/")[:_TOLD]
+            raise ConfigError(f"{setting} does not compile: {why}; correct it, or put what it imports beside it")
+        return out.read_bytes()
