@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -25,6 +25,7 @@ from pipelines.decoders.paths import is_envelope
 from pipelines.decoders.protocol import Decoder
 from pipelines.schema import Column, Field, Schema
 
+_Mask = npt.NDArray[np.bool_]
 _ASK_EVERY_S = 0.05
 _OBJECT_BYTES = 40
 """The memory of a short `bytes` object besides its contents, with its reference in the column."""
@@ -82,18 +83,15 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         from pipelines.decoders.record_envelope import with_envelope  # noqa: PLC0415 - loads pyarrow
 
         decoded = with_envelope(chunk, schema, decoded)
-    kept, columns, lengths = decoded.kept, decoded.columns, decoded.lengths
+    rows = _Rows(decoded.kept, decoded.columns, decoded.lengths)
     refused = [(refusal.index, refusal.reason, refusal.field) for refusal in decoded.refused]
-    weights = None
     if schema.weight is not None:
-        weights, good = _weights(columns[schema.weight.source])
-        if not good.all():
-            refused += [(int(index), Reason.OUT_OF_RANGE, schema.weight.source) for index in kept[~good]]
-            kept, weights = kept[good], weights[good]
-            columns = {source: column[good] for source, column in columns.items()}
-            lengths = {source: column[good] for source, column in lengths.items()}
-    offsets = chunk.offsets[kept]
-    times = chunk.timestamps[kept] if schema.event_time is None else columns[schema.event_time.source]
+        rows.weights, good = _weights(rows.columns[schema.weight.source])
+        refused += rows.without(schema.weight.source, [(Reason.OUT_OF_RANGE, ~good)])
+    if (time := schema.event_time) is not None:
+        rows.times, verdicts = _times(rows.columns[time.source], time)
+        refused += rows.without(time.source, verdicts)
+    columns, lengths, offsets = rows.columns, rows.lengths, chunk.offsets[rows.kept]
     return Decoded(
         partition=chunk.partition,
         incarnation=chunk.incarnation,
@@ -102,15 +100,50 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         fetched_at=chunk.fetched_at,
         lost=chunk.lost,
         offsets=offsets,
-        event_times=times.astype(np.int64, copy=False),
+        event_times=chunk.timestamps[rows.kept] if rows.times is None else rows.times,
         features={**_named(schema.features, columns), **_lengths(schema, lengths)},
         labels=_named(schema.labels, columns),
-        weights=weights,
+        weights=rows.weights,
         refused=tuple(Refused(int(chunk.offsets[index]), reason, field) for index, reason, field in sorted(refused)),
         nbytes=sum(map(_nbytes, columns.values())) + 2 * offsets.nbytes,
         fingerprint=chunk.fingerprint,
         truncated=_truncated(schema, lengths),
     )
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows that decode; fewer, where a weight or a time is none."""
+
+    kept: Int64s
+    columns: Mapping[str, Column]
+    lengths: Mapping[str, Int64s]
+    weights: npt.NDArray[np.float32] | None = None
+    times: Int64s | None = None
+
+    def without(self, source: str, verdicts: Iterable[tuple[Reason, _Mask]]) -> list[tuple[int, Reason, str | None]]:
+        """Leave rows out, and return them with their reasons. A row is in one of the masks at most."""
+        found: list[tuple[int, Reason, str | None]] = []
+        good = np.ones(len(self.kept), np.bool_)
+        for reason, bad in verdicts:
+            found += [(index, reason, source) for index in self.kept[bad].tolist()]
+            good &= ~bad
+        if found:
+            self.kept = self.kept[good]
+            self.columns = {name: column[good] for name, column in self.columns.items()}
+            self.lengths = {name: column[good] for name, column in self.lengths.items()}
+            self.weights = None if self.weights is None else self.weights[good]
+            self.times = None if self.times is None else self.times[good]
+        return found
+
+
+def _times(column: Column, field: Field) -> tuple[Int64s, Iterable[tuple[Reason, _Mask]]]:
+    """Return the times in milliseconds, and which of them are none."""
+    if field.time is None:
+        return column.astype(np.int64, copy=False), ()
+    from pipelines.decoders.event_times import milliseconds  # noqa: PLC0415 - loads pyarrow
+
+    return milliseconds(column, field.time)
 
 
 def _weights(column: Column) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
@@ -122,7 +155,16 @@ def _weights(column: Column) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bo
 
 
 def _named(fields: tuple[Field, ...], columns: Mapping[str, Column]) -> dict[str, Column]:
-    return {field.name: columns[field.source] for field in fields}
+    return {
+        field.name: columns[field.source] if field.classes is None else _indices(columns[field.source], field)
+        for field in fields
+    }
+
+
+def _indices(column: Column, field: Field) -> Column:
+    from pipelines.decoders.class_texts import indices_of  # noqa: PLC0415 - loads pyarrow
+
+    return indices_of(column, field)
 
 
 def _lengths(schema: Schema, lengths: Mapping[str, Int64s]) -> dict[str, Column]:

@@ -21,6 +21,23 @@ Column = npt.NDArray[np.generic]
 """One field's values, the rows first. Strings are object arrays of `bytes`."""
 
 
+TimeUnit = Literal["ms", "s", "us", "ns", "iso8601"]
+_READ_AS: dict[TimeUnit, DType] = {"s": "float64", "iso8601": "string"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFormat:
+    """How a record has a time that is no integer of milliseconds, and which times are learnt from."""
+
+    unit: TimeUnit
+    """Since 1970, or a text as ISO 8601 has it."""
+    zone: str | None = None
+    """Where a text without a zone was written; None refuses one."""
+    min: int | None = None
+    max: int | None = None
+    """Bounds of the time, in milliseconds since 1970."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """One field of a record."""
@@ -46,6 +63,11 @@ class Field:
     ragged: bool = False
     """Whether the model gets a RaggedTensor, not padded rows."""
 
+    classes: tuple[str, ...] | None = None
+    """The texts that a record holds, whose indices the model gets; its dtype and rules are those of the indices."""
+    time: TimeFormat | None = None
+    """Of an event time: how the record has it; None where that is the int64 of milliseconds itself."""
+
     ahead: int = 0
     """Of a label, with windows: how many records of the same key after the newest of a window it comes."""
 
@@ -60,8 +82,23 @@ class Field:
 
     def reads_like(self, other: "Field") -> bool:
         """Return whether both read the same column, with the same verdicts, from a field of a record."""
-        aside = {key: getattr(other, key) for key in ("name", "length", "ragged", "ahead", "example")}
-        return replace(self, **aside) == other
+        one, same = self.as_read, other.as_read
+        aside = {key: getattr(same, key) for key in ("name", "length", "ragged", "ahead", "example")}
+        return replace(one, **aside) == same
+
+    @property
+    def as_read(self) -> "Field":
+        """The field as a decoder reads it from a record: itself, unless it holds texts of classes or another time."""
+        if self.classes is not None:
+            missing, pad = self._text_of(self.missing), self._text_of(self.pad)
+            listed = self.classes
+            return replace(self, dtype="string", classes=None, one_of=listed, example=None, missing=missing, pad=pad)
+        if self.time is not None:
+            return replace(self, dtype=_READ_AS.get(self.time.unit, "int64"), time=None, min=None, max=None)
+        return self
+
+    def _text_of(self, index: bool | float | str | None) -> str | None:
+        return None if index is None or self.classes is None else self.classes[int(index)]
 
     @property
     def numpy_dtype(self) -> np.dtype[np.generic]:

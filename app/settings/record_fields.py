@@ -70,13 +70,18 @@ OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["
 _NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
 """What a ragged row is filled up with on its way, of dtypes that are no numbers."""
 _UNLESS_NULL = frozenset({"min", "max", "one_of", "example", "ahead"})
-_MISSING = "The value to use where the record lacks {}or holds null. Null: such a record is set aside."
-_MIN = "The least value that is learnt from; a record with a smaller one is set aside."
-_MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
+MISSING = "The value to use where the record lacks {}or holds null. Null: such a record is set aside."
+MIN = "The least value that is learnt from; a record with a smaller one is set aside."
+MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
 
 
-class _Ruled(Section):
+class Ruled(Section):
     """What is not set of the rules is not shown either: a checkpoint compares what is shown."""
+
+    @property
+    def written(self) -> DType:
+        """The dtype of what a record holds."""
+        return "float64"
 
     @model_serializer(mode="wrap")
     def _rules_that_are_set(self, handler: SerializerFunctionWrapHandler) -> Any:
@@ -86,25 +91,25 @@ class _Ruled(Section):
     @model_validator(mode="after")
     def _source_fits(self) -> Self:
         source, shape = getattr(self, "field", None), getattr(self, "shape", ())
-        # A weight and an event time have no dtype to set: they are numbers.
-        complaint = None if source is None else complaint_about(source, getattr(self, "dtype", "int64"), len(shape))
+        complaint = None if source is None else complaint_about(source, self.written, len(shape))
         if complaint is not None:
             raise SettingError("field", complaint)
         return self
 
 
-class _Values(_Ruled):
+class _Values(Ruled):
     """What a field's values are, and which of them are learnt from."""
 
     dtype: DType = Field(description="The field's type.", examples=["float32"])
     shape: tuple[Length, ...] = Field((), description="How many elements it holds, by dimension; [] for one value.")
-    missing: Missing = Field(None, description=_MISSING.format("the field "))
-    min: Bound = Field(None, description=_MIN)
-    max: Bound = Field(None, description=_MAX)
+    missing: Missing = Field(None, description=MISSING.format("the field "))
+    min: Bound = Field(None, description=MIN)
+    max: Bound = Field(None, description=MAX)
     one_of: tuple[OneValue, ...] | None = Field(
         None,
         min_length=1,
-        description="The only values that are learnt from; a record with another one is set aside.",
+        description="The only values that are learnt from; a record with another one is set aside. Texts with the "
+        "dtype of an integer: a record holds the text, and the model gets its place in this list, from 0.",
         examples=[["DE", "NO"]],
     )
     example: Example = Field(
@@ -120,6 +125,17 @@ class _Values(_Ruled):
         return False
 
     @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The texts whose places in the list the model gets; None where it gets the values themselves."""
+        texts = tuple(value for value in self.one_of or () if isinstance(value, str))
+        return texts if texts and len(texts) == len(self.one_of or ()) and "int" in self.dtype else None
+
+    @property
+    def written(self) -> DType:
+        """The dtype of what a record holds."""
+        return self.dtype if self.classes is None else "string"
+
+    @property
     def examples(self) -> tuple[Any, ...] | None:
         """The examples, each of the field's shape, or shorter where the field varies; None where there are none."""
         if self.example is None:
@@ -130,24 +146,37 @@ class _Values(_Ruled):
     @model_validator(mode="after")
     def _examples_fit(self) -> Self:
         for example in self.examples or ():
-            if (complaint := _unlike(example, self.shape, self.dtype, varies=self.varies)) is not None:
+            if (complaint := _unlike(example, self.shape, self.written, varies=self.varies)) is not None:
                 raise SettingError("example", complaint)
+            for value in np.ravel(np.array(example, object)) if self.classes is not None else ():
+                self.check_value("example", value)
         if self.examples == ():
             raise SettingError("example", "the list is empty; write a value, or leave it out")
         return self
 
     @model_validator(mode="after")
     def _rules_fit(self) -> Self:
-        if self.missing is not None and not _fits(self.missing, self.dtype):
-            raise SettingError(
-                "missing", f"{self.missing!r} does not fit {self.dtype}; write a value that does, or null"
-            )
+        self.check_value("missing", self.missing)
         for key, bound in (("min", self.min), ("max", self.max)):
-            _check_bound(key, bound, self.dtype)
-        _check_order(self.min, self.max)
-        if unfit := [value for value in self.one_of or () if not _fits(value, self.dtype)]:
+            check_bound(key, bound, self.written)
+        check_order(self.min, self.max)
+        if unfit := [value for value in self.one_of or () if not _fits(value, self.written)]:
             raise SettingError("one_of", f"{unfit[0]!r} does not fit {self.dtype}; list values that do")
+        classes = self.classes or ()
+        if twice := [text for text in classes if classes.count(text) > 1]:
+            raise SettingError("one_of", f"{twice[0]!r} stands there twice; each class has one place")
+        if classes and len(classes) - 1 > np.iinfo(self.dtype).max:
+            raise SettingError("one_of", f"{len(classes)} classes do not fit {self.dtype}; write int32")
         return self
+
+    def check_value(self, key: str, value: Scalar | None) -> None:
+        """Raise SettingError where a value that stands for one of the record's is none that it could hold."""
+        if value is None:
+            return
+        if not _fits(value, self.written):
+            raise SettingError(key, f"{value!r} does not fit {self.written}; write a value that does, or null")
+        if self.classes is not None and value not in self.classes:
+            raise SettingError(key, f"{value!r} is none of one_of; write one of those texts, or null")
 
 
 class _Named(_Values):
@@ -210,7 +239,8 @@ class FeatureSettings(_Named):
 
     def to_field(self, name: str) -> schema.Field:
         """Return the schema's field."""
-        pad = self.pad if self.pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
+        pad = _placed(self.pad, self.classes)
+        pad = pad if pad is not None or not self.ragged else _NOTHING.get(self.dtype, 0)
         whole = super().to_field(name)
         examples = whole.example
         if self.varies and examples is not None:
@@ -225,8 +255,7 @@ class FeatureSettings(_Named):
             raise SettingError(key, "a list of varying length needs a bound; write shape: [N], its greatest length")
         if self.ragged and len(self.shape) > 1:
             raise SettingError(key, "a ragged feature is a list of single values; write shape: [N], or pad it")
-        if self.pad is not None and not _fits(self.pad, self.dtype):
-            raise SettingError("pad", f"{self.pad!r} does not fit {self.dtype}; write a value that does, or null")
+        self.check_value("pad", self.pad)
         if self.length is not None and (self.pad is None or self.ragged):
             raise SettingError("length", "this tells the lengths of a padded list; give it a pad, or leave length out")
         return self
@@ -272,64 +301,32 @@ class OneLabelSettings(_Label):
 
 
 def _to_field(values: _Values, name: str, source: str) -> schema.Field:
+    classes = values.classes
     return schema.Field(
         name=name,
         source=source,
         dtype=values.dtype,
         shape=values.shape,
-        missing=values.missing,
+        missing=_placed(values.missing, classes),
         min=values.min,
         max=values.max,
-        one_of=values.one_of,
-        example=values.examples,
+        one_of=values.one_of if classes is None else tuple(range(len(classes))),
+        classes=classes,
+        example=_placed(values.examples, classes),
     )
 
 
-class WeightSettings(_Ruled):
-    """The field that holds the sample weight of a record."""
-
-    field: Source = Field(description="Where the record has it, a number: a name, or a path.", examples=["weight"])
-    missing: float | None = Field(None, description=_MISSING.format("it "))
-    min: Bound = Field(None, description=_MIN)
-    max: Bound = Field(None, description=_MAX)
-
-    @model_validator(mode="after")
-    def _bounds_fit(self) -> Self:
-        for key, bound in (("min", self.min), ("max", self.max)):
-            _check_bound(key, bound, "float32")
-        _check_order(self.min, self.max)
-        return self
-
-    def to_field(self) -> schema.Field:
-        """Return the schema's field."""
-        return schema.Field(
-            name="weight", source=self.field, dtype="float32", missing=self.missing, min=self.min, max=self.max
-        )
+def _placed(value: Any, classes: tuple[str, ...] | None) -> Any:
+    """Return what the model gets for a value, or lists of values: the place of a class, or the value itself."""
+    if classes is None or value is None:
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(_placed(one, classes) for one in value)
+    return classes.index(value)
 
 
-class EventTimeSettings(_Ruled):
-    """The field that holds the event time."""
-
-    field: Source = Field(
-        description="Where the record has it, an integer: milliseconds since 1970. A name, or a path.",
-        examples=["happened_at"],
-    )
-    min: Count | None = Field(
-        None, description="The earliest time that is learnt from; an earlier record is set aside."
-    )
-    max: Count | None = Field(None, description="The latest time that is learnt from; a later record is set aside.")
-
-    @model_validator(mode="after")
-    def _bounds_fit(self) -> Self:
-        _check_order(self.min, self.max)
-        return self
-
-    def to_field(self) -> schema.Field:
-        """Return the schema's field."""
-        return schema.Field(name="event_time", source=self.field, dtype="int64", min=self.min, max=self.max)
-
-
-def _check_bound(key: str, bound: float | None, dtype: DType) -> None:
+def check_bound(key: str, bound: float | None, dtype: DType) -> None:
+    """Raise SettingError where a bound is none for values of a dtype."""
     if bound is None:
         return
     if dtype in {"string", "bool"}:
@@ -338,7 +335,8 @@ def _check_bound(key: str, bound: float | None, dtype: DType) -> None:
         raise SettingError(key, f"{bound!r} does not fit {dtype}; write a value that does, or null")
 
 
-def _check_order(low: float | None, high: float | None) -> None:
+def check_order(low: float | None, high: float | None) -> None:
+    """Raise SettingError where nothing lies between two bounds."""
     if low is not None and high is not None and low > high:
         raise SettingError("min", f"{low!r} is above max, which is {high!r}; nothing would be learnt")
 

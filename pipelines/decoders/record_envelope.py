@@ -44,7 +44,7 @@ def with_envelope(chunk: Chunk, schema: Schema, decoded: DecodedValues) -> Decod
     Of a record at fault in both the first field in the schema's order is the verdict; a value that is no record at all
     comes before any field.
     """
-    fields = {field.source: field for field in schema.fields if is_envelope(field.source)}
+    fields = {field.source: field.as_read for field in schema.fields if is_envelope(field.source)}
     beside = _read(chunk, fields.values())
     if not decoded.refused and not beside.refused:
         return DecodedValues(decoded.kept, {**decoded.columns, **beside.columns}, (), decoded.lengths)

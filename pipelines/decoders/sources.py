@@ -24,10 +24,10 @@ def distinct_fields(schema: Schema) -> tuple[Field, ...]:
     """
     by_source: dict[str, Field] = {}
     for field in schema.fields:
-        first = by_source.setdefault(field.source, field)
+        first = by_source.setdefault(field.source, field.as_read)
         if not first.reads_like(field):
             raise ConfigError(
-                f"records: {field.source!r} is read both as {_described(first)} and as {_described(field)}; "
+                f"records: {field.source!r} is read both as {_described(first)} and as {_described(field.as_read)}; "
                 "give both the same"
             )
     if not by_source:

@@ -5,13 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from app.settings.record_fields import (
-    EventTimeSettings,
-    FeatureSettings,
-    LabelSettings,
-    OneLabelSettings,
-    WeightSettings,
-)
+from app.settings.record_fields import FeatureSettings, LabelSettings, OneLabelSettings
+from app.settings.record_roles import EventTimeSettings, WeightSettings
 from app.settings.section import Section, SettingError
 from app.settings.sections.avro import AvroSettings, to_avro_layout
 from app.settings.sections.protobuf import ProtobufSettings, to_protobuf_layout

@@ -7,6 +7,7 @@ is drawn once, and the stream draws from the pool. Pure; runs on the writer's th
 import json
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
 from typing import Any
@@ -68,18 +69,28 @@ def _require_no_envelope(schema: Schema) -> None:
 
 def _column(field: Field, schema: Schema, random: np.random.Generator, *, label: bool) -> Column:
     shape = (_POOL, *field.shape)
-    if field == schema.event_time:
-        return np.full(shape, int(time.time() * 1000), np.int64)
+    if schema.event_time is not None and field.source == schema.event_time.source:
+        return np.full(shape, _now(schema.event_time))
     if field.example is not None:
         examples = np.array(field.example, None if field.dtype == "string" else field.dtype)
         return np.resize(examples, shape)
     if field.one_of is not None or field.min is not None or field.max is not None:
-        return keeping_rules(field, shape, random)
+        kept = keeping_rules(field, shape, random)
+        return kept if field.dtype != "string" else np.char.decode(kept.astype(bytes))
     if field.dtype == "string":
         return np.char.add("text-", random.integers(0, _TEXTS, shape).astype(str))
     if field.dtype.startswith("float") and not label:
         return random.uniform(0.1, 1.0, shape).astype(field.dtype)
     return random.integers(0, 2, shape).astype(field.dtype)
+
+
+def _now(field: Field) -> int | float | str:
+    """Return the time as a record has it."""
+    unit = "ms" if field.time is None else field.time.unit
+    if unit == "iso8601":
+        return datetime.now(UTC).isoformat()
+    now_ns = time.time_ns()
+    return now_ns / 1e9 if unit == "s" else now_ns // {"ms": 1_000_000, "us": 1000, "ns": 1}[unit]
 
 
 def _json(fields: tuple[Field, ...], row: Mapping[str, Any]) -> bytes:

@@ -1,5 +1,6 @@
 """What a config file and the environment come to."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from app.settings.sections.checkpoints import Every
 from app.settings.spelling import dotted
 from consumers.kafka.positions import Ago, Offsets
 from consumers.records import Partition
-from pipelines.schema import Field, Schema
+from pipelines.schema import Field, Schema, TimeFormat
 
 WITH_RECORDS = """\
 name: fraud
@@ -54,6 +55,39 @@ def test_a_features_own_name_is_taken_as_it_is_and_a_field_is_a_path(schema_of: 
 def test_raw_records_have_a_text_beside_their_values(schema_of: Any) -> None:
     schema = schema_of("{format: raw, features: {a: int8, b: {dtype: string, field: $key, missing: x}}}")
     assert [field.source for field in schema.features] == ["a", "$key"]
+
+
+def test_texts_with_the_dtype_of_an_integer_are_classes(schema_of: Any) -> None:
+    listed = "dtype: int32, one_of: [x, y, z]"
+    schema = schema_of(
+        f"{{features: {{a: {{{listed}, missing: z, example: [y, x]}}, b: {{{listed}, shape: [2], pad: y}}, "
+        f"c: {{{listed}, shape: [2], ragged: true}}}}, label: {{field: kind, {listed}}}}}"
+    )
+    a, b, c = schema.features
+    assert (a.classes, a.one_of, a.missing, a.example) == (("x", "y", "z"), (0, 1, 2), 2, (1, 0))
+    assert (b.pad, b.as_read.pad, c.pad, c.as_read.pad) == (1, "y", 0, "x")
+    assert (a.as_read.dtype, a.as_read.one_of, a.as_read.missing) == ("string", ("x", "y", "z"), "z")
+    assert (schema.labels[0].dtype, schema.labels[0].classes) == ("int32", ("x", "y", "z"))
+
+
+def test_an_event_time_has_a_format_and_a_zone(schema_of: Any) -> None:
+    records = "{{features: {{a: int8}}, event_time: {{field: t, min: 5{}}}}}"
+    in_ms = schema_of(records.format("")).event_time
+    assert (in_ms.dtype, in_ms.time, in_ms.min) == ("int64", None, 5)
+    text = schema_of(records.format(", format: iso8601, zone: Europe/Berlin")).event_time
+    assert text.time == TimeFormat(unit="iso8601", zone="Europe/Berlin", min=5)
+    assert (text.as_read.dtype, text.as_read.min) == ("string", None)
+
+
+@pytest.mark.parametrize(
+    "event_time",
+    [{"field": "t"}, {"field": "t", "format": "s", "max": 7}, {"field": "t", "format": "iso8601", "zone": "UTC"}],
+)
+def test_what_is_recorded_of_an_event_time_is_what_is_set(load_text: Any, event_time: dict[str, Any]) -> None:
+    for written in (event_time, {"format": "ms", **event_time}):
+        records = f"{{features: {{a: int8}}, event_time: {json.dumps(written)}}}"
+        shown = load_text(WITH_RECORDS.format(records)).settings.records.event_time.model_dump(mode="json")
+        assert shown == event_time
 
 
 @pytest.mark.parametrize(

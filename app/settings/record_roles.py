@@ -1,0 +1,98 @@
+"""The settings of the fields of a record that have a role of their own: its weight, and its event time.
+
+Pure; `app.settings.sections.records` puts fields together.
+"""
+
+from dataclasses import replace
+from typing import Any, Self
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from app.settings.record_fields import MAX, MIN, MISSING, Bound, Ruled, Source, check_bound, check_order
+from app.settings.section import Count, SettingError
+from pipelines import schema
+from pipelines.schema import DType, TimeFormat
+
+
+class WeightSettings(Ruled):
+    """The field that holds the sample weight of a record."""
+
+    field: Source = Field(description="Where the record has it, a number: a name, or a path.", examples=["weight"])
+    missing: float | None = Field(None, description=MISSING.format("it "))
+    min: Bound = Field(None, description=MIN)
+    max: Bound = Field(None, description=MAX)
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        for key, bound in (("min", self.min), ("max", self.max)):
+            check_bound(key, bound, "float32")
+        check_order(self.min, self.max)
+        return self
+
+    def to_field(self) -> schema.Field:
+        """Return the schema's field."""
+        return schema.Field(
+            name="weight", source=self.field, dtype="float32", missing=self.missing, min=self.min, max=self.max
+        )
+
+
+class EventTimeSettings(Ruled):
+    """The field that holds the event time."""
+
+    field: Source = Field(description="Where the record has it: a name, or a path.", examples=["happened_at"])
+    format: schema.TimeUnit = Field(
+        "ms",
+        description="How the record has it. Integers since 1970: ms, us or ns. s: seconds, which may have a fraction. "
+        "iso8601: a text, as in 2026-11-22T10:00:00.25+01:00.",
+    )
+    zone: str | None = Field(
+        None,
+        description="Where texts without a zone were written. Null: a record with such a text is set aside.",
+        examples=["Europe/Berlin"],
+    )
+    min: Count | None = Field(
+        None,
+        description="The earliest time that is learnt from, in ms since 1970; an earlier record is set aside.",
+    )
+    max: Count | None = Field(
+        None,
+        description="The latest time that is learnt from, in ms since 1970; a later record is set aside.",
+    )
+
+    @property
+    def written(self) -> DType:
+        """The dtype of what a record holds."""
+        return self.to_field().as_read.dtype
+
+    @model_serializer(mode="wrap")
+    def _what_is_set(self, handler: SerializerFunctionWrapHandler) -> Any:
+        """Leave out what is not set: a checkpoint compares what is shown."""
+        values = handler(self)
+        return {key: value for key, value in values.items() if value is not None and (key, value) != ("format", "ms")}
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        check_order(self.min, self.max)
+        return self
+
+    @model_validator(mode="after")
+    def _zone_is_known(self) -> Self:
+        if self.zone is None:
+            return self
+        if self.format != "iso8601":
+            raise SettingError("zone", f"only texts need one, and the format is {self.format}; leave it out")
+        try:
+            ZoneInfo(self.zone)
+        except (LookupError, ValueError, OSError) as error:
+            raise SettingError(
+                "zone", f"{self.zone!r} is no time zone; write one as the tz database has it, as Europe/Berlin or UTC"
+            ) from error
+        return self
+
+    def to_field(self) -> schema.Field:
+        """Return the schema's field."""
+        plain = schema.Field(name="event_time", source=self.field, dtype="int64")
+        if self.format == "ms":
+            return replace(plain, min=self.min, max=self.max)
+        return replace(plain, time=TimeFormat(unit=self.format, zone=self.zone, min=self.min, max=self.max))
