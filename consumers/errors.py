@@ -3,7 +3,8 @@
     MillraceError                 an error that a user can correct
     ├── ConfigError (ValueError)      an invalid setting, model or schema: exit 2
     ├── UnreachableError (ConnectionError)   no answer, or none yet: exit 3, retriable
-    │   └── ArchiveAwayError          the object store that has the archive does not answer, or refuses
+    │   ├── ArchiveAwayError          the object store that has the archive does not answer, or refuses
+    │   └── NotYetError               what decoding a chunk needs is not known yet: it can be decoded later
     ├── TopicMissingError (LookupError)      exit 3
     ├── DataLossError (RuntimeError)  continuing would lose or repeat records: exit 4
     │   ├── TopicRecreatedError       the topic was deleted and created again under the same name
@@ -49,6 +50,13 @@ class UnreachableError(MillraceError, ConnectionError):
 
 class ArchiveAwayError(UnreachableError):
     """The object store that has the archive does not answer, or refuses. Nothing is said of what it holds."""
+
+
+class NotYetError(UnreachableError):
+    """What decoding a chunk needs, as the schema of its records, is not known yet. The same chunk can be decoded later.
+
+    Its text says what is needed, from where, and why it is not there.
+    """
 
 
 class TopicMissingError(MillraceError, LookupError):

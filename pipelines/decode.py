@@ -4,7 +4,9 @@ Owns a few threads, and the chunks and results between `submit` and `next`. `sub
 what is in flight, by `statistics()`. `next` returns results in order on the caller's thread, after `admits` has let the
 chunk pass and the dead-letter callback has received each refused record, also in order. If the callback raises, it
 receives that record again next time. A chunk whose decoding raised is never skipped: `next` raises the same error again
-until `discard`. The pool ends with `close`, which waits for the chunks that are being decoded and drops their results.
+until `discard`. A chunk that lacks something which is not known yet, as a schema, is decoded again every tenth of a
+second, and meanwhile nothing is returned. The pool ends with `close`, which waits for the chunks that are being decoded
+and drops their results.
 """
 
 import math
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from consumers.errors import NotYetError
 from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Chunk, Int64s, Partition
@@ -27,6 +30,10 @@ from pipelines.schema import Column, Field, Schema
 
 _Mask = npt.NDArray[np.bool_]
 _ASK_EVERY_S = 0.05
+_AGAIN_S = 0.1
+"""How long a chunk that cannot be decoded yet waits until it is tried again."""
+_MENTION_S = 1.0
+"""A chunk that waits for less than this is not worth a word."""
 _OBJECT_BYTES = 40
 """The memory of a short `bytes` object besides its contents, with its reference in the column."""
 
@@ -199,6 +206,8 @@ class DecodeStatistics:
     """Records in those chunks."""
     nbytes: int
     """The memory of those chunks until `next` returns them: undecoded or decoded, whichever is more."""
+    lacks: str | None
+    """What the next chunk needs and is not known yet, in a sentence, once it has waited for a second; else None."""
 
 
 @dataclass(slots=True)
@@ -211,6 +220,8 @@ class _Submitted:
     """Its memory, undecoded or decoded, whichever is more: rows may be padded."""
     reported: int = 0
     """How many of its refused records the callback has received."""
+    again_at: float | None = None
+    """When it is to be decoded again, by the monotonic clock; None where it lacks nothing."""
     admitted: bool = False
     """Whether it may be returned, and its refused records given to the callback."""
 
@@ -232,6 +243,8 @@ class DecodePool:
         self._admits = admits
         self._changed = threading.Condition()
         self._queue: deque[_Submitted] = deque()
+        self._lacking: tuple[float, str] | None = None
+        """Since when the next chunk waits for something, and for what."""
         self._closed = False
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="decode")
 
@@ -243,11 +256,12 @@ class DecodePool:
     def statistics(self) -> DecodeStatistics:
         """Return what the pool holds now."""
         with self._changed:
-            held = list(self._queue)
+            held, lacking = list(self._queue), self._lacking
         return DecodeStatistics(
             chunks=len(held),
             records=sum(len(entry.chunk) for entry in held),
             nbytes=sum(entry.nbytes for entry in held),
+            lacks=lacking[1] if lacking is not None and time.monotonic() - lacking[0] >= _MENTION_S else None,
         )
 
     def submit(self, chunk: Chunk) -> None:
@@ -263,8 +277,9 @@ class DecodePool:
 
         Raise also what the decoding or the callback raised; the next call tries the same chunk again, as none may be
         skipped. A callback that finds no room in time raises a TimeoutError too. So does `next` for a chunk that is not
-        admitted, once it has waited for `timeout`.
+        admitted, and for one that cannot be decoded yet, once it has waited for `timeout`.
         """
+        gives_up_at = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             with self._changed:
                 if not self._changed.wait_for(self._ready, timeout):
@@ -272,7 +287,12 @@ class DecodePool:
                 if self._closed:
                     raise RuntimeError("the decode pool is closed")
                 head = self._queue[0]
-            decoded = head.future.result()
+            try:
+                decoded = head.future.result()
+            except NotYetError as error:
+                self._decode_again(head, error, gives_up_at)
+                continue
+            self._lacking = None
             self._await_admission(head, decoded, timeout)
             self._report(head, decoded)
             with self._changed:
@@ -286,6 +306,7 @@ class DecodePool:
         with self._changed:
             dropped = list(self._queue)
             self._queue.clear()
+            self._lacking = None
         for submitted in dropped:
             submitted.future.cancel()
         return sum(len(submitted.chunk) for submitted in dropped)
@@ -297,6 +318,24 @@ class DecodePool:
             self._changed.notify_all()
         self.discard()
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _decode_again(self, head: _Submitted, error: NotYetError, gives_up_at: float) -> None:
+        """Have what lacks something decoded again when its time has come; raise TimeoutError if that is too late."""
+        now = time.monotonic()
+        with self._changed:
+            self._lacking = (now if self._lacking is None else self._lacking[0], str(error))
+            if head.again_at is None:
+                head.again_at = now + _AGAIN_S
+            wait = head.again_at - now
+            if self._changed.wait_for(lambda: self._closed, max(0.0, min(wait, gives_up_at - now))):
+                raise RuntimeError("the decode pool is closed")
+            if gives_up_at < head.again_at:
+                raise TimeoutError("the next chunk cannot be decoded yet")
+            for entry in self._queue:
+                if entry.future.done() and isinstance(entry.future.exception(), NotYetError):
+                    entry.again_at = None
+                    entry.future = self._executor.submit(decode_chunk, entry.chunk, self._decoder)
+                    entry.future.add_done_callback(self._wake)
 
     def _await_admission(self, head: _Submitted, decoded: Decoded, timeout: float | None) -> None:
         """Wait until the chunk is admitted; raise TimeoutError if it is not in time."""

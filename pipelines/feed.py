@@ -69,6 +69,8 @@ class FeedStatistics:
     """Seconds spent in waiting for the decode pool: a large share of the time means that decoding is the limit."""
     blocks: int
     """Blocks given to the dataset."""
+    lacks: str | None = None
+    """What the next chunk needs to be decoded and is not known yet, in a sentence; None where it lacks nothing."""
     decoding_bytes: int
     assembling_bytes: int
     under_way_bytes: int
@@ -181,11 +183,13 @@ class Feed:
 
     def statistics(self) -> FeedStatistics:
         """Return what the feed holds and has done."""
+        decoding = self._pool.statistics()
         return FeedStatistics(
             waiting_records_s=self._waiting_records_s,
             waiting_decode_s=self._waiting_decode_s,
             blocks=self._blocks,
-            decoding_bytes=self._pool.statistics().nbytes,
+            decoding_bytes=decoding.nbytes,
+            lacks=decoding.lacks,
             assembling_bytes=self._assembler.held_bytes,
             under_way_bytes=self._under_way_bytes(),
             held_rows=self._assembler.held_rows,

@@ -11,8 +11,8 @@ import ssl
 
 from app.settings.certificate_end import first_end
 from app.settings.certificates import PemFile, present, trusting
-from app.settings.connection import read_secret
 from app.settings.file_access import exposure
+from app.settings.secret_files import read_secret
 from app.settings.sections.api import TlsSettings
 from consumers.errors import ConfigError
 

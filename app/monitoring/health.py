@@ -1,8 +1,8 @@
 """The probes: is it alive, is it ready. Pure; runs anywhere.
 
 The service is alive while it makes progress, or waits for a good reason: a broker that is away, a pause and an idle
-topic are no reason to kill it. It is ready when its state is restored, it obeys commands, Kafka answers, and nothing
-holds the learning: no flood of bad records, and no topic that takes no dead letters.
+topic are no reason to kill it. It is ready when its state is restored, it obeys commands, Kafka answers, no record
+waits for its schema, and nothing holds the learning: no flood of bad records, and no topic that takes no dead letters.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def ready(snapshot: Snapshot) -> list[Check]:
     # not replaced yet has to count as ready, or neither would ever come.
     waits = snapshot.phase.phase is Phase.WAITING
     at_work = waits or (snapshot.phase.phase in AT_WORK and snapshot.posting is not None)
-    connected = snapshot.source.connected
+    connected, lacks = snapshot.source.connected, snapshot.stream.feed.lacks
     return [
         *alive(snapshot),
         Check(
@@ -55,6 +55,11 @@ def ready(snapshot: Snapshot) -> list[Check]:
             check="crash_loop",
             ok=snapshot.braked is None,
             detail="it is in no crash loop" if snapshot.braked is None else f"paused: {snapshot.braked}",
+        ),
+        Check(
+            check="registry",
+            ok=lacks is None,
+            detail="no record waits for its schema" if lacks is None else f"records wait for their schema: {lacks}",
         ),
         Check(
             check="held",

@@ -19,6 +19,7 @@ OVER_TEXTS: Mapping[str, str] = {
     "partitions_missing": "All partitions are there again.",
     "partitions_waiting": "No new partition waits any more.",
     "open_transaction": "No transaction stays open any more.",
+    "registry_away": "The schema registry gives schemas again.",
     "save_failing": "Saving works again.",
     "bad_records": "The bad records are not held back any more.",
     "dead_letters_waiting": "The dead letters have reached their topic.",

@@ -58,6 +58,7 @@ KINDS = (
     "partitions_missing",
     "partitions_waiting",
     "open_transaction",
+    "registry_away",
     "commits_refused",
     "save_failing",
     "bad_records",
@@ -184,6 +185,13 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
             fix="Restart it to take them in; with training.deterministic they stay out of this history.",
         )
     yield from _open_transactions(snapshot)
+    if (lacks := snapshot.stream.feed.lacks) is not None:
+        yield Problem(
+            kind="registry_away",
+            what=f"Records wait for their schema: {lacks}.",
+            fix="Nothing is set aside, and it goes on by itself once the registry gives the schema. Check the "
+            "registry, the network, and records.registry in the config.",
+        )
 
 
 def _open_transactions(snapshot: Snapshot) -> Iterator[Problem]:

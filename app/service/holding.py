@@ -15,6 +15,8 @@ from consumers.dead_letters.letter import CountedOnly, DeadLetters
 from consumers.kafka.options import KafkaOptions
 from pipelines.flood import FloodGate
 
+_REGISTRY_S = 2.0
+"""How long a peek waits for the schema registry."""
 STALLED_S = 10.0
 """Dead letters of which none is acknowledged for this long hold the learning."""
 
@@ -49,7 +51,7 @@ class Holding:
         """Follow the source and the dead letters of a start; the thread that this needs ends with `opened`."""
         self._source, self._letters = source, letters
         if self.gate is not None:
-            watch = FloodWatch(self.gate, options, to_decoder(self._settings.records))
+            watch = FloodWatch(self.gate, options, to_decoder(self._settings.records, wait_s=_REGISTRY_S))
             watch.start()
             opened.callback(watch.stop)
 

@@ -173,7 +173,8 @@ class StreamFactory:
     def __init__(self, source: KafkaSource, dead_letters: DeadLetters, options: StreamOptions) -> None:
         self._source, self._dead_letters, self._options = source, dead_letters, options
         self._schema = to_row_schema(options.settings.windows, options.settings.records)
-        self._decoder = to_decoder(options.settings.records)
+        # Where a schema is not known yet, the pool waits for it, not one of its threads.
+        self._decoder = to_decoder(options.settings.records, wait_s=0.0)
         self._current: KafkaStream | None = None
 
     def open(self, order: StreamStart) -> KafkaStream:

@@ -74,7 +74,7 @@ class RecordSamples:
     def read(self, source: KafkaSource) -> RecordSample | None:
         """Read a sample from Kafka; None where it has no record that decodes, or does not answer."""
         try:
-            decoder = to_decoder(self._settings.records)
+            decoder = to_decoder(self._settings.records, wait_s=_READ_S)
             decoded = (decode_chunk(chunk, decoder) for chunk in self._chunks(source))
             return sample_of(rows_of([*decoded], self._settings), self.rows)
         except MillraceError as error:

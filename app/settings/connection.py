@@ -1,15 +1,12 @@
 """How to get in: the `kafka` settings as the source's options, secrets and certificates read from their files."""
 
 import ssl
-from pathlib import Path
 from typing import Any
-
-from pydantic import SecretStr
 
 from app.settings.certificates import PemFile, present, trusting
 from app.settings.root import Settings
+from app.settings.secret_files import read_secret
 from app.settings.sections.kafka import KafkaSettings
-from consumers.errors import ConfigError
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.replaying import NO_HISTORY, History
 
@@ -39,21 +36,6 @@ def kafka_history(settings: Settings) -> History:
     return ArchivedHistory(settings.archive.path, chunk_records=settings.kafka.chunk_records)
 
 
-def read_secret(key: str, path: Path | None) -> SecretStr | None:
-    """Read a secret's file; errors name the setting and the file, never its content."""
-    if path is None:
-        return None
-    try:
-        secret = path.read_text("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{key}: {path} is not UTF-8 text; write the secret alone into it") from None
-    except OSError as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {_why(error)}; put the secret there") from None
-    if not secret:
-        raise ConfigError(f"{key}: {path} is empty; write the secret into it")
-    return SecretStr(secret)
-
-
 def _security(kafka: KafkaSettings) -> dict[str, Any]:
     settings: dict[str, Any] = {"security_protocol": kafka.security_protocol}
     password = read_secret("kafka.sasl_password_file", kafka.sasl_password_file)
@@ -79,7 +61,3 @@ def _ssl_context(kafka: KafkaSettings) -> ssl.SSLContext:
             "check both, and kafka.ssl_key_password_file",
         )
     return context
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or "it cannot be opened").lower()

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from app.api.tokens import TOKEN
 from app.settings import Settings
 from app.settings.certificates import PemFile, first_certificate, present, trusting
-from app.settings.connection import read_secret
+from app.settings.secret_files import read_secret
 from consumers.errors import ConfigError, MillraceError, UnreachableError
 
 ASK_S, COMMAND_S = 10.0, 30.0

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from consumers.errors import ConfigError
+from consumers.errors import ConfigError, NotYetError
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.arrow_columns import Faults, arrow_type
@@ -88,8 +88,9 @@ class AvroDecoder:
         buffer = Buffer(records, lengths)
         unknown = np.zeros(len(records), bool)
         groups: list[tuple[Int64s, Arrays]] = []
-        for number, rows in self._by_writer(buffer):
-            writer = self._writer(number)
+        by_writer = self._by_writer(buffer)
+        writers = self._writers_of([number for number, _ in by_writer])
+        for (number, rows), writer in zip(by_writer, writers, strict=True):
             if writer is None:
                 unknown[rows] = True
             else:
@@ -119,6 +120,18 @@ class AvroDecoder:
         buffer.broken |= ~framed
         numbers = buffer.at_any_byte(">u4")[buffer.starts + 1].astype(np.int64)
         return [(int(number), np.flatnonzero(framed & (numbers == number))) for number in np.unique(numbers[framed])]
+
+    def _writers_of(self, numbers: Sequence[int | None]) -> list[_Writer | None]:
+        """Return how records of these schemas are read; ask for all of them before NotYetError is raised for one."""
+        writers, lacks = list[_Writer | None](), None
+        for number in numbers:
+            try:
+                writers.append(self._writer(number))
+            except NotYetError as error:
+                lacks = error
+        if lacks is not None:
+            raise lacks
+        return writers
 
     def _writer(self, number: int | None) -> _Writer | None:
         if number not in self._writers:

@@ -284,6 +284,7 @@ CASES: Mapping[str, Case] = {
     "much is set aside": Case(
         ("MillraceSetAside",), {'millrace_records_set_aside_total{reason="malformed"}': "0+600x120"}
     ),
+    "the schema registry is away": Case(("MillraceRegistryAway",), problem("registry_away")),
     "a flood of bad records": Case(
         ("MillraceBadRecords",), {**problem("bad_records"), 'millrace_phase{phase="paused"}': "1x120"}
     ),

@@ -1,12 +1,14 @@
 """Chunks to columns under the model's names, and the pool that keeps their order."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from consumers.errors import NotYetError
 from consumers.reasons import Reason
 from consumers.records import Chunk, Partition
 from pipelines.decode import DecodePool, Refused, decode_chunk
@@ -242,3 +244,65 @@ def test_closing_ends_a_waiting_next_and_refuses_further_chunks(make_pool: Calla
     pool.close()
     with pytest.raises(RuntimeError):
         pool.submit(chunk_of([GOOD]))
+
+
+class Lacking:
+    """A decoder that lacks something for some values until it is there."""
+
+    def __init__(self) -> None:
+        self._inner = make_decoder("json", BARE)
+        self.lacks: set[bytes] = set()
+        self.tried = 0
+
+    @property
+    def schema(self) -> Schema:
+        return BARE
+
+    def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
+        self.tried += 1
+        if values[0] in self.lacks:
+            raise NotYetError("schema 7 is not there")
+        return self._inner.decode(values)
+
+
+def test_a_chunk_that_cannot_be_decoded_yet_is_tried_again_and_keeps_its_place(
+    make_pool: Callable[..., DecodePool],
+) -> None:
+    decoder = Lacking()
+    pool = make_pool(decoder)
+    first, second, third = b'{"p":1}', b'{"p":2}', b'{"p":3}'
+    decoder.lacks |= {first, third}
+    for value in (first, second, third):
+        pool.submit(chunk_of([value]))
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        pool.next(0.0)
+    assert time.monotonic() - began < 0.5
+    with pytest.raises(TimeoutError):
+        pool.next(1.3)
+    assert pool.statistics().lacks == "schema 7 is not there"
+    assert 5 < decoder.tried < 60
+    assert pool.in_flight == 3
+    decoder.lacks.clear()
+    assert [pool.next(WAIT_S).features["price"].tolist() for _ in range(3)] == [[1.0], [2.0], [3.0]]
+    assert pool.statistics().lacks is None
+
+
+def test_a_pool_whose_chunk_cannot_be_decoded_yet_is_discarded_and_closed_at_once() -> None:
+    decoder = Lacking()
+    decoder.lacks.add(b'{"p":1}')
+    pool = DecodePool(decoder, threads=1)
+    pool.submit(chunk_of([b'{"p":1}']))
+    waiting = threading.Thread(target=lambda: _ends(pool))
+    waiting.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    pool.close()
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+    assert time.monotonic() - began < 1.0
+
+
+def _ends(pool: DecodePool) -> None:
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.next(None)

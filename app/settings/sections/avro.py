@@ -4,24 +4,30 @@ from pydantic import Field
 
 from app.settings.section import ConfigPath, Section
 from consumers.errors import ConfigError
-from pipelines.schema import AvroLayout
+from pipelines.schema import AvroLayout, Schemas
 
 
 class AvroSettings(Section):
     """By which schema Avro records are read."""
 
     schema_file: ConfigPath | None = Field(
-        None, description="The file of the schema that wrote the records, as JSON.", examples=["./click.avsc"]
+        None,
+        description="The file of the schema that wrote the records, as JSON. With a registry: the reader's, for its "
+        "aliases and defaults; null for none.",
+        examples=["./click.avsc"],
     )
 
 
-def to_avro_layout(avro: AvroSettings) -> AvroLayout:
-    """Return the schemas that Avro records are read by; raise ConfigError where the file cannot be read."""
+def to_avro_layout(avro: AvroSettings, schemas: Schemas | None) -> AvroLayout:
+    """Return the schemas that Avro records are read by; raise ConfigError where the file cannot be read.
+
+    `schemas`: those of the registry, where there is one.
+    """
     path = avro.schema_file
     if path is None:
-        return AvroLayout()
+        return AvroLayout(schemas=schemas)
     try:
-        return AvroLayout(schema=path.read_text("utf-8"), path=str(path))
+        return AvroLayout(schema=path.read_text("utf-8"), path=str(path), schemas=schemas)
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or "it cannot be opened").lower() if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(f"records.avro.schema_file: {path} cannot be read: {why}; put the schema there") from None

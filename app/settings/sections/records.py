@@ -10,6 +10,7 @@ from app.settings.record_roles import EventTimeSettings, WeightSettings
 from app.settings.section import Section, SettingError
 from app.settings.sections.avro import AvroSettings, to_avro_layout
 from app.settings.sections.protobuf import ProtobufSettings, to_protobuf_layout
+from app.settings.sections.registry import RegistrySettings, to_registry
 from app.settings.units import Duration, Share
 from consumers.errors import ConfigError
 from pipelines import schema
@@ -20,6 +21,7 @@ from pipelines.decoders.sources import distinct_fields
 from pipelines.flood_options import FloodOptions
 from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
+_REGISTRY_S = 30.0
 ONE_LABEL = "<one>"
 LABELS_BY_NAME = "<by name>"
 
@@ -92,6 +94,12 @@ class RecordsSettings(Section):
         "csv: a row of columns a record. raw: the fields' values one after another, little-endian, nothing between "
         "them: features in their order, labels, weight, event time. example: a serialised tf.train.Example a record.",
     )
+    registry: RegistrySettings | None = Field(
+        None,
+        description="The schema registry of records in Confluent's wire format: a zero byte, the schema's number, the "
+        "value. Null: records are values alone.",
+        examples=[{"url": ["http://registry:8081"]}],
+    )
     avro: AvroSettings = Field(AvroSettings(), description="By which schema Avro records are read.")
     protobuf: ProtobufSettings = Field(ProtobufSettings(), description="Of which message Protobuf records are.")
     csv: CsvSettings = Field(CsvSettings(), description="How the columns of a CSV record are read.")
@@ -163,8 +171,14 @@ class RecordsSettings(Section):
 
     @model_validator(mode="after")
     def _avro_has_a_schema(self) -> Self:
-        if self.format == "avro" and self.avro.schema_file is None:
-            raise SettingError("avro", "Avro records are read by their schema; name its file: avro: {schema_file: ...}")
+        if self.format == "avro" and self.avro.schema_file is None and self.registry is None:
+            raise SettingError(
+                "avro",
+                "Avro records are read by their schema; name its file, avro: {schema_file: ...}, or the registry, "
+                "registry: {url: ...}",
+            )
+        if self.format != "avro" and self.registry is not None:
+            raise SettingError("registry", f"this is about format: avro, and the format is {self.format}; leave it out")
         if self.format != "avro" and self.avro != AvroSettings():
             raise SettingError("avro", f"this is about format: avro, and the format is {self.format}; leave it out")
         return self
@@ -216,13 +230,17 @@ def to_flood(records: RecordsSettings) -> FloodOptions | None:
     return None if above is None else FloodOptions(share=above.share, over_s=above.over)
 
 
-def to_decoder(records: RecordsSettings) -> Decoder:
-    """Return the decoder of such records."""
+def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder:
+    """Return the decoder of such records.
+
+    `wait_s`: how long it waits for a schema of the registry before it raises NotYetError.
+    """
+    schemas = None if records.registry is None else to_registry(records.registry, wait_s)
     return make_decoder(
         records.format,
         to_schema(records),
         to_layout(records),
-        to_avro_layout(records.avro),
+        to_avro_layout(records.avro, schemas),
         to_protobuf_layout(records.protobuf),
     )
 

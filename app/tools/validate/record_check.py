@@ -46,9 +46,9 @@ def sample_check(
     try:
         decoder = to_decoder(settings.records)
         chunks = [*_sample(source, first, end)]
+        decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     except MillraceError as error:
         return fail(_NAME, error), None
-    decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     verdicts = Counter((refused.reason, refused.field) for one in decoded for refused in one.refused)
     return judged(sum(map(len, chunks)), verdicts, to_flood(settings.records)), sample_of(
         rows_of(decoded, settings), _SAMPLE

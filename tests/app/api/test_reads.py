@@ -51,6 +51,7 @@ def test_a_service_at_work_is_alive_and_ready(api: Client) -> None:
         "restored",
         "kafka",
         "crash_loop",
+        "registry",
         "held",
     ]
     checks = [[check["check"] for check in api.seen(path)["checks"]] for path in ("/health", "/livez?verbose")]
@@ -225,6 +226,18 @@ def test_a_flood_is_alive_and_not_ready_and_names_three_ways_out(api: Client, ri
     gate.let_pass({})
     assert api.get("/readyz").status_code == 200
     assert api.seen("/status")["problems"] == []
+
+
+def test_records_that_wait_for_their_schema_are_a_problem_and_not_ready(api: Client, rig: Rig) -> None:
+    lacks = "the schema registry does not give schema 7: http://registry:8081: connection refused"
+    whole = rig.running.stream_statistics()
+    rig.running.stream_statistics = lambda: replace(whole, feed=replace(whole.feed, lacks=lacks))
+    assert api.get("/livez").status_code == 200
+    assert api.get("/readyz").json()["reasons"] == [f"records wait for their schema: {lacks}"]
+    (problem,) = api.seen("/status")["problems"]
+    assert (problem["problem"], problem["what"]) == ("registry_away", f"Records wait for their schema: {lacks}.")
+    rig.running.stream_statistics = lambda: whole
+    assert api.get("/readyz").status_code == 200
 
 
 def _letter(offset: int, reason: Reason, field: str | None = None) -> DeadLetter:

@@ -1,0 +1,121 @@
+"""`records.registry`: the schema registry, and how to get in. `to_registry` reads the secret files."""
+
+import base64
+import re
+import ssl
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from app.settings.certificates import PemFile, present, trusting
+from app.settings.secret_files import read_secret
+from app.settings.section import ConfigPath, Section, SettingError
+
+if TYPE_CHECKING:
+    from pipelines.registry.schemas import RegistrySchemas
+
+_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
+
+
+def _several(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _registry_url(value: str) -> str:
+    if "@" in value:
+        # Without the value, which may hold a password.
+        raise ValueError("a URL with a user would stand in logs; write username and password_file")
+    if not _URL.fullmatch(value):
+        raise ValueError(f"{value!r} is no URL of a registry; write it as in http://registry:8081")
+    return value.rstrip("/")
+
+
+RegistryUrl = Annotated[str, AfterValidator(_registry_url)]
+
+
+class RegistrySettings(Section):
+    """The schema registry, by Confluent's API."""
+
+    url: Annotated[tuple[RegistryUrl, ...], BeforeValidator(_several)] = Field(
+        min_length=1,
+        description="The registry's URL, with its path; or several of the same registry, of which the first that "
+        "answers counts.",
+        examples=[["http://registry:8081"]],
+    )
+    username: str | None = Field(None, min_length=1, description="The user of the login (basic authentication).")
+    password_file: ConfigPath | None = Field(None, description="File that holds the user's password.")
+    token_file: ConfigPath | None = Field(None, description="File that holds a bearer token, instead of a user.")
+    ca_file: ConfigPath | None = Field(
+        None, description="Certificates (PEM) to trust instead of the system's, with https."
+    )
+    certificate_file: ConfigPath | None = Field(
+        None, description="Our certificate (PEM), where the registry asks for one."
+    )
+    key_file: ConfigPath | None = Field(None, description="Our certificate's private key (PEM).")
+    key_password_file: ConfigPath | None = Field(
+        None, description="File that holds the private key's password, where it has one."
+    )
+    cache: ConfigPath | None = Field(
+        None,
+        description="Folder that keeps schemas, so that a restart needs no registry for those that it knows. Null: "
+        "they are kept in memory alone.",
+        examples=["./schemas"],
+    )
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        if (self.username is None) != (self.password_file is None):
+            missing = "username" if self.username is None else "password_file"
+            raise SettingError("url", f"a user and a password go together; write records.registry.{missing} too")
+        if self.username is not None and self.token_file is not None:
+            raise SettingError("token_file", "there is a user already; write one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _encryption(self) -> Self:
+        files = ("ca_file", "certificate_file", "key_file", "key_password_file")
+        given = [key for key in files if getattr(self, key) is not None]
+        if given and not any(url.startswith("https:") for url in self.url):
+            raise SettingError(given[0], "this has no effect with http; write https in records.registry.url")
+        if (self.certificate_file is None) != (self.key_file is None):
+            missing = "key_file" if self.key_file is None else "certificate_file"
+            raise SettingError(given[-1], f"a certificate needs its key; write records.registry.{missing} too")
+        return self
+
+
+def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
+    """Return the schemas of the registry; `wait_s`: how long one that is not known yet is waited for."""
+    from pipelines.registry.registry_client import RegistryOptions  # noqa: PLC0415 - few need it
+    from pipelines.registry.schemas import RegistrySchemas  # noqa: PLC0415
+
+    options = RegistryOptions(
+        urls=registry.url,
+        authorization=_authorization(registry),
+        context=_ssl_context(registry) if any(url.startswith("https:") for url in registry.url) else None,
+        cache=registry.cache,
+    )
+    return RegistrySchemas(options, wait_s=wait_s)
+
+
+def _authorization(registry: RegistrySettings) -> str | None:
+    token = read_secret("records.registry.token_file", registry.token_file)
+    if token is not None:
+        return f"Bearer {token.get_secret_value()}"
+    password = read_secret("records.registry.password_file", registry.password_file)
+    if password is None:
+        return None
+    login = f"{registry.username}:{password.get_secret_value()}".encode()
+    return f"Basic {base64.b64encode(login).decode()}"
+
+
+def _ssl_context(registry: RegistrySettings) -> ssl.SSLContext:
+    context = trusting(None if registry.ca_file is None else PemFile("records.registry.ca_file", registry.ca_file))
+    if registry.certificate_file is not None and registry.key_file is not None:
+        present(
+            context,
+            PemFile("records.registry.certificate_file", registry.certificate_file),
+            PemFile("records.registry.key_file", registry.key_file),
+            read_secret("records.registry.key_password_file", registry.key_password_file),
+            "check both, and records.registry.key_password_file",
+        )
+    return context

@@ -1,0 +1,167 @@
+"""The schemas of a registry by their numbers, each asked for once: a number never means another schema.
+
+Owns the thread `registry`, which asks, and the schemas in memory and in a folder. `get` never asks by itself: what is
+not known is noted for the thread, and NotYetError says so. While the registry is away the thread tries again, with
+longer and longer pauses of at most `_LONGEST_S`. A number that the registry does not have is asked for twice before
+that is believed, since a registry of several nodes may lag, and again after `_FORGET_S`, since it may be registered
+later. Any thread may call `get`.
+"""
+
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from consumers.durable_files import replace_durably
+from consumers.errors import NotYetError
+from pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
+from pipelines.schema import RegisteredSchema
+
+log = logging.getLogger(__name__)
+_SHORTEST_S, _LONGEST_S = 0.2, 10.0
+_CONFIRM_S = 1.0
+_FORGET_S = 30.0
+
+
+class RegistrySchemas:
+    """Gives schemas by their numbers."""
+
+    def __init__(
+        self, options: RegistryOptions, *, wait_s: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take how long `get` waits for a schema that is not known yet. A live stream does not wait here."""
+        self._options, self._wait_s, self._clock = options, wait_s, clock
+        self._client = RegistryClient(options)
+        self._changed = threading.Condition()
+        self._known: dict[int, RegisteredSchema] = {}
+        self._missing: dict[int, float] = {}
+        """When the registry last said that it does not have a schema."""
+        self._wanted: dict[int, float] = {}
+        """When to ask for a schema, by the clock."""
+        self._doubted: set[int] = set()
+        """What the registry has said once that it does not have."""
+        self._away: str | None = None
+        """Why the registry was away when it was last asked."""
+        self._thread: threading.Thread | None = None
+
+    def get(self, number: int) -> RegisteredSchema | None:
+        """Return a schema; None where the registry says that there is none. Raise NotYetError while it is not known."""
+        with self._changed:
+            gives_up_at = self._clock() + self._wait_s
+            while True:
+                if number in self._known:
+                    return self._known[number]
+                since = self._missing.get(number)
+                if since is not None and self._clock() - since < _FORGET_S:
+                    return None
+                self._want(number)
+                if (left := gives_up_at - self._clock()) <= 0:
+                    raise NotYetError(self._complaint(number))
+                self._changed.wait(left)
+
+    def _complaint(self, number: int) -> str:
+        if self._away is None:
+            return f"schema {number} is asked for at {', '.join(self._options.urls)}"
+        return f"the schema registry does not give schema {number}: {self._away}"
+
+    def _want(self, number: int) -> None:
+        if number not in self._wanted:
+            self._wanted[number] = self._clock()
+            self._changed.notify_all()
+        if self._thread is None:
+            # A daemon: a request that hangs holds no shutdown up.
+            self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        pause = _SHORTEST_S
+        while True:
+            number = self._next()
+            try:
+                found = _kept(self._options.cache, number) or self._client.schema(number)
+            except RegistryAwayError as error:
+                self._note_away(number, str(error))
+                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads what many clients ask
+                pause = min(2 * pause, _LONGEST_S)
+                continue
+            pause = _SHORTEST_S
+            if found is not None:
+                _keep(self._options.cache, number, found)
+            self._settle(number, found)
+
+    def _next(self) -> int:
+        """Wait until a schema is due, and return its number."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._wanted)
+                number = min(self._wanted, key=self._wanted.__getitem__)
+                if (left := self._wanted[number] - self._clock()) <= 0:
+                    return number
+                self._changed.wait(left)
+
+    def _settle(self, number: int, found: RegisteredSchema | None) -> None:
+        with self._changed:
+            if self._away is not None:
+                log.warning("the schema registry answers again")
+            self._away = None
+            if found is None and number not in self._doubted:
+                self._doubted.add(number)
+                self._wanted[number] = self._clock() + _CONFIRM_S
+                return
+            del self._wanted[number]
+            self._doubted.discard(number)
+            if found is None:
+                self._forget()
+                self._missing[number] = self._clock()
+            else:
+                self._known[number] = found
+            self._changed.notify_all()
+        if found is None:
+            log.warning("the schema registry has no schema %d: records of that number are set aside", number)
+        else:
+            log.info("schema %d is known", number, extra={"schema": number, "kind": found.kind})
+
+    def _forget(self) -> None:
+        """Drop what was missing long ago, so that records with random numbers take no memory."""
+        now = self._clock()
+        self._missing = {number: at for number, at in self._missing.items() if now - at < _FORGET_S}
+
+    def _note_away(self, number: int, why: str) -> None:
+        with self._changed:
+            if self._away is None:
+                log.warning("the schema registry is away, records wait for it: %s", why)
+            self._away = why
+            # Behind the others: it may be this one alone that the registry fails at.
+            self._wanted[number] = self._clock()
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"schema-{number}.json"
+
+
+def _kept(folder: Path | None, number: int) -> RegisteredSchema | None:
+    """Return a schema of the folder; None where it is not there, or cannot be read."""
+    if folder is None:
+        return None
+    try:
+        kept = json.loads(_path(folder, number).read_bytes())
+        return RegisteredSchema(kept["kind"], kept["text"], tuple((name, text) for name, text in kept["references"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        log.warning("%s is not read, and the registry is asked: %s", _path(folder, number), type(error).__name__)
+        return None
+
+
+def _keep(folder: Path | None, number: int, schema: RegisteredSchema) -> None:
+    if folder is None or _path(folder, number).exists():
+        return
+    document = {"kind": schema.kind, "text": schema.text, "references": schema.references}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_durably(_path(folder, number), json.dumps(document).encode())
+    except OSError as error:
+        log.warning("%s cannot be written, and the registry is asked again: %s", _path(folder, number), error.strerror)
