@@ -90,7 +90,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         from pipelines.decoders.record_envelope import with_envelope  # noqa: PLC0415 - loads pyarrow
 
         decoded = with_envelope(chunk, schema, decoded)
-    rows = _Rows(decoded.kept, decoded.columns, decoded.lengths)
+    rows = _GoodRows(decoded.kept, decoded.columns, decoded.lengths)
     refused = [(refusal.index, refusal.reason, refusal.field) for refusal in decoded.refused]
     if schema.weight is not None:
         rows.weights, good = _weights(rows.columns[schema.weight.source])
@@ -119,7 +119,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
 
 
 @dataclass(slots=True)
-class _Rows:
+class _GoodRows:
     """The rows that decode; fewer, where a weight or a time is none."""
 
     kept: Int64s
