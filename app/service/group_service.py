@@ -196,13 +196,18 @@ class GroupService(Service):
     ) -> Running:
         settings = self.settings
         figures = saving or SaveFigures(
-            TrainerState(learner, self.ledger, live, hyperparameter_options(settings)),
+            TrainerState(learner, self.ledger, live, hyperparameter_options(settings), self.row_states),
         )
         streams = self._streams(source, dead_letters, learner)
         trainer = GroupTrainer(
             GroupParts(
                 state=GroupState(
-                    group=group, learner=learner, ledger=self.ledger, live=live, progress=figures.progress
+                    group=group,
+                    learner=learner,
+                    ledger=self.ledger,
+                    live=live,
+                    progress=figures.progress,
+                    row_states=self.row_states,
                 ),
                 figures=figures,
                 saving=saving,

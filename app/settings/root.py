@@ -106,9 +106,6 @@ class Settings(Section):
             f"training.replicas is {training.replicas}; write auto": training.replicas not in {"auto", 1},
             "training.partial_batches: wait works with one worker only": training.partial_batches == "wait",
             "a reservoir works with one worker only": self.reservoir.size is not None,
-            "windows work with one worker only": self.windows.length is not None,
-            "balance.how: resample works with one worker only; write weight": self.balance.how == "resample"
-            and self.balance.target,
         }
         for text, applies in problems.items():
             if applies:

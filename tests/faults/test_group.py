@@ -5,24 +5,30 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.tools.local_broker.topics import create_topic
 from consumers.reasons import Reason
+from tests.faults.campaigns.exactness import Figures, compare_sequences
 from tests.faults.campaigns.group_kills import wage
-from tests.faults.conftest import MakeStream
+from tests.faults.conftest import MakeProject, MakeStream
 from tests.faults.harness.broker_disturbances import BrokerStopped
 from tests.faults.harness.disturbances import disturbed
 from tests.faults.harness.group import GroupOfProcesses
 from tests.faults.harness.kafka import Letter, dead_letters
+from tests.faults.harness.process import Run
 from tests.faults.harness.records import Mixture
+from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.shifting import ShiftingTopic
 from tests.faults.harness.spikes import QUIET
 from tests.faults.harness.station import Station
 from tests.faults.harness.topics import Topic
+from tests.faults.test_pretraining import SEQUENCES
 from tests.faults.test_raising import PREPROCESS, RAISING
 from training.ledger.offset_checksum import Evidence
 
@@ -200,6 +206,52 @@ def test_any_number_of_workers_resumes_from_the_checkpoint_of_another_number(
             group.assert_learnt_once()
 
 
+def _has_passed(group: GroupOfProcesses, settled: int) -> bool:
+    return group.settled() > settled
+
+
+def test_windows_and_resampling_in_a_group_are_those_of_one_process_through_kills(
+    stream: MakeStream, project: MakeProject, tmp_path: Path
+) -> None:
+    topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
+    sections: dict[str, Any] = {**SEQUENCES, "training": {"batch_size": 48}}
+    topic.write(300)
+    with GroupOfProcesses(tmp_path, topic, 2, **sections) as group:
+        group.start()
+        topic.flow(400)
+        for victims in ((0,), (1,), (0, 1)):
+            group.wait_until(partial(_has_passed, group, group.settled() + 600), "the group learns")
+            for index in victims:
+                group.member(index).kill()
+        topic.still()
+        group.wait_until(lambda: group.settled() == topic.records, "all is learnt")
+    for workers in (3, 1):
+        topic.write(300)
+        with GroupOfProcesses(tmp_path, topic, workers, **sections) as group:
+            group.start(arguments=("--until", "now"))
+            for run in group.runs:
+                assert run is not None
+                run.finish()
+            group.assert_sound()
+            of_group = group.newest()
+    alone = project(topic, "alone", **sections)
+    with Run(alone, "--until", "now") as run:
+        run.finish()
+    of_one = Shelf(alone.folder).newest()
+    assert of_one is not None
+    assert of_group.positions == of_one.positions == dict(enumerate(map(len, topic.verdicts)))
+    assert of_group.seen == of_one.seen, "every record once that one process keeps, and no other"
+    assert of_group.ids == of_one.ids
+    for number, account in of_group.ledger.items():
+        assert account.balanced
+        assert account.skipped == of_one.ledger[number].skipped
+        assert account.skipped["balance"] > 0
+    figures = Figures(seed=0)
+    compare_sequences(figures, topic, group.projects[0])
+    assert figures.sequences > 0
+    assert figures.wrong == 0
+
+
 def test_records_that_raise_on_one_worker_are_set_aside_and_all_others_learnt(
     stream: MakeStream, tmp_path: Path
 ) -> None:
@@ -255,11 +307,13 @@ def shifting(broker: str) -> Iterator[ShiftingTopic]:
         yield topic
 
 
+@pytest.mark.parametrize("shaping", [(), ("records", "model", "windows")], ids=["plain", "windows"])
 def test_a_group_takes_in_new_partitions_and_topics_that_are_created_again(
-    shifting: ShiftingTopic, tmp_path: Path
+    shifting: ShiftingTopic, tmp_path: Path, shaping: tuple[str, ...]
 ) -> None:
     shifting.write(500)
-    with GroupOfProcesses(tmp_path, shifting, 2, kafka={"on_recreated": "earliest"}) as group:
+    sections: dict[str, Any] = {name: SEQUENCES[name] for name in shaping}
+    with GroupOfProcesses(tmp_path, shifting, 2, kafka={"on_recreated": "earliest"}, **sections) as group:
         group.start()
         group.wait_until(lambda: group.settled() == 1000, "all is learnt", restart=False)
         shifting.grow(4)

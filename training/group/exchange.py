@@ -34,6 +34,8 @@ _SMALL = 1 << 12
 _LENGTH = 8
 _MOST_SENT = 64 << 20
 """Bytes of one broadcast; larger arrays go in several."""
+_MOST_COLLECTED = 4 << 20
+"""Bytes of each member in one gathering for the chief; more goes in several, since all members hear all of it."""
 LOST = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
@@ -84,6 +86,24 @@ class Exchange:
             first + rest.tobytes()[: length - len(first)]
             for first, rest, length in zip(firsts, rests, lengths, strict=True)
         ]
+
+    def collect(self, mine: bytes) -> list[bytes]:
+        """Return the bytes of every member to the chief, by their numbers, and nothing to the others; of any size."""
+        lengths = [int(length) for length in self.rows(np.array([len(mine)], np.int64))[:, 0]]
+        found: list[list[bytes]] = [[] for _ in lengths]
+        for begin in range(0, max(lengths), _MOST_COLLECTED):
+            size = min(_MOST_COLLECTED, max(lengths) - begin)
+            pieces = self._gathered(_as_words(mine[begin : begin + size], size))
+            if self._membership.is_chief:
+                for whole, piece, length in zip(found, pieces, lengths, strict=True):
+                    whole.append(piece.tobytes()[: max(0, min(size, length - begin))])
+        return [b"".join(whole) for whole in found] if self._membership.is_chief else []
+
+    def spread(self, mine: bytes) -> bytes:
+        """Return the chief's bytes, of any size; what the others give is left out."""
+        length = int(self.rows(np.array([len(mine)], np.int64))[CHIEF, 0])
+        given = np.frombuffer(mine, np.uint8) if self._membership.is_chief else np.empty(length, np.uint8)
+        return self.broadcast_array(given).tobytes()
 
     def broadcast(self, mine: bytes) -> bytes:
         """Return the chief's bytes; what the others give is left out."""

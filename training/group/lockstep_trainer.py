@@ -286,7 +286,7 @@ class GroupTrainer:
             for partition, beginning in whole.recreated.items():
                 if (account := accounts[partition]).start == account.position == beginning:
                     continue  # restarted before, when another member had found it
-                self._ledger.restart_partition(partition, beginning)
+                self._state.restart_partition(partition, beginning)
                 announcements.recreated(self._reports.report_event, partition, beginning)
             if whole.recreated:
                 self._saving.begin(SaveReason.RECREATED)

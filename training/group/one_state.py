@@ -5,24 +5,25 @@ Every method is called by all members in the same sequence, on their trainers' t
 
 import io
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from consumers.records import Partition
+from pipelines.shaping.row_states import RowStates
 from training.checkpoints.parts import Part, PartState
 from training.errors import NotOneStateError
 from training.group.deal import Deal
 from training.group.meeting import Group
-from training.group.shares import Share, Whole, digest_of, portion, whole_of
+from training.group.shares import Share, Whole, digest_of, portion, remembered_of, remembered_portion, whole_of
 from training.ledger.ledger import Ledger
 from training.model.learner import Learner
 from training.model.variables import assign, model_variables, optimizer_variables, read
 from training.telemetry.group_report import CHIEF
 from training.telemetry.live_metrics import LiveMetrics
-from training.trainer.state import Progress
+from training.trainer.state import Progress, RowStatesPart
 
 _FACTS = "facts"
 
@@ -64,6 +65,8 @@ class GroupState:
     ledger: Ledger
     live: LiveMetrics
     progress: Progress
+    row_states: Sequence[RowStates] = ()
+    """What is remembered of the records by what makes rows of them."""
 
     @property
     def weights(self) -> list[Any]:
@@ -80,12 +83,21 @@ class GroupState:
             witness=self.learner.witness.snapshot().facts,
             recreated=recreated,
         )
-        return whole_of([Share.of(raw) for raw in self.group.exchange.gather(share.packed())], partitions)
+        whole = whole_of([Share.of(raw) for raw in self.group.exchange.gather(share.packed())], partitions)
+        return replace(whole, shaping={one.name: self._collected(one, whole) for one in self.row_states})
 
     def take_whole(self, whole: Whole) -> None:
         """Take over the accounts of all partitions, to change and deal them anew."""
         self.ledger.restore(whole.ledger)
         self.learner.witness.restore(whole.witness)
+        for one in self.row_states:
+            RowStatesPart(one).restore(whole.shaping[one.name])
+
+    def restart_partition(self, partition: Partition, beginning: int) -> None:
+        """End the history of a partition whose topic was created again, and forget its records."""
+        self.ledger.restart_partition(partition, beginning)
+        for one in self.row_states:
+            one.forget(partition)
 
     def spread(self, opening: Opening | None, *, weights: bool) -> Opening:
         """Give the chief's state to all members; each keeps the accounts of its own partitions. Return the opening.
@@ -99,7 +111,7 @@ class GroupState:
             facts = {part.name: part.snapshot().facts for part in parts}
             said = json.dumps({**facts, "opening": opening.facts()}).encode()
         facts = json.loads(exchange.broadcast(said))
-        metrics = exchange.broadcast(_packed(self.live))
+        metrics = exchange.broadcast(_packed(self.live.snapshot()))
         agreed = Opening.of(facts["opening"])
         mine = agreed.deal[membership.index]
         self.ledger.restore(portion(PartState(facts=facts[self.ledger.name]), mine))
@@ -108,9 +120,29 @@ class GroupState:
         if not membership.is_chief:
             self.progress.restore(PartState(facts=facts[self.progress.name]))
             self.live.restore(_unpacked(metrics))
+        for one in self.row_states:
+            self._deal(RowStatesPart(one), agreed.deal)
         if weights:
             self._spread_weights()
         return agreed
+
+    def _collected(self, states: RowStates, whole: Whole) -> PartState:
+        """Gather what all members remember at the chief; the others get nothing."""
+        shares = self.group.exchange.collect(_packed(RowStatesPart(states).snapshot()))
+        return remembered_of([_unpacked(raw) for raw in shares], whole.ledger) if shares else PartState()
+
+    def _deal(self, part: Part, dealt: Deal) -> None:
+        """Give each member what the chief remembers of its partitions; no member has to hold what is another's."""
+        membership = self.group.membership
+        state = part.snapshot() if membership.is_chief else None
+        mine = None if state is None else remembered_portion(state, dealt[CHIEF])
+        for number in range(CHIEF + 1, membership.workers):
+            raw = b"" if state is None else _packed(remembered_portion(state, dealt[number]))
+            received = self.group.exchange.spread(raw)
+            if number == membership.index:
+                mine = _unpacked(received)
+        assert mine is not None
+        part.restore(mine)
 
     def _spread_weights(self) -> None:
         exchange, membership = self.group.exchange, self.group.membership
@@ -123,8 +155,7 @@ class GroupState:
             raise NotOneStateError(f"worker {wrong[0]} holds other weights than the chief gave it; the group ends")
 
 
-def _packed(part: Part) -> bytes:
-    state = part.snapshot()
+def _packed(state: PartState) -> bytes:
     buffer = io.BytesIO()
     facts = np.frombuffer(json.dumps(state.facts).encode(), np.uint8)
     np.savez(buffer, allow_pickle=False, **{**state.arrays, _FACTS: facts})

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -63,10 +64,12 @@ class Whole:
     ledger: PartState
     witness: PartState
     recreated: Mapping[Partition, int]
+    shaping: Mapping[str, PartState] = field(default_factory=dict)
+    """What is remembered of the records of each partition by what makes rows of them, by name; the chief's alone."""
 
     def parts(self) -> dict[str, PartState]:
         """Return the parts by name."""
-        return {"ledger": self.ledger, "witness": self.witness}
+        return {"ledger": self.ledger, "witness": self.witness, **self.shaping}
 
 
 def whole_of(shares: Sequence[Share], partitions: Collection[Partition]) -> Whole:
@@ -123,6 +126,32 @@ def portion(state: PartState, partitions: Collection[Partition]) -> PartState:
     mine = {str(partition) for partition in partitions}
     accounts = {text: facts for text, facts in state.facts["partitions"].items() if text in mine}
     return PartState(facts={**state.facts, "partitions": accounts})
+
+
+def remembered_of(shares: Sequence[PartState], ledger: PartState) -> PartState:
+    """Put together what the members remember of the records of their partitions.
+
+    Raise NotOneStateError unless that is of all that the ledger accounts for, and as far as it does.
+    """
+    common = [{key: share.facts[key] for key in share.facts if key != "partitions"} for share in shares]
+    _require_one_of({json.dumps(facts, sort_keys=True) for facts in common}, "remember different things of records")
+    partitions = {text: facts for share in shares for text, facts in share.facts["partitions"].items()}
+    reached = sorted((text, facts["position"]) for share in shares for text, facts in share.facts["partitions"].items())
+    settled = sorted((text, account["position"]) for text, account in ledger.facts["partitions"].items())
+    if wrong := [pair for pair in zip_longest(reached, settled) if pair[0] != pair[1]]:
+        raise NotOneStateError(
+            f"what shaping remembers is at {wrong[0][0]} and the ledger at {wrong[0][1]}; nothing is saved"
+        )
+    arrays = {name: array for share in shares for name, array in share.arrays.items()}
+    return PartState(arrays=arrays, facts={**common[CHIEF], "partitions": partitions})
+
+
+def remembered_portion(state: PartState, partitions: Collection[Partition]) -> PartState:
+    """Return what is remembered of the records of these partitions alone."""
+    mine = {str(partition) for partition in partitions}
+    facts = {text: facts for text, facts in state.facts["partitions"].items() if text in mine}
+    arrays = {name: array for name, array in state.arrays.items() if name.partition("/")[0] in mine}
+    return PartState(arrays=arrays, facts={**state.facts, "partitions": facts})
 
 
 def digest_of(variables: Iterable[Any]) -> int:

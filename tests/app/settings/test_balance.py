@@ -22,7 +22,6 @@ def variables(balance: dict[str, Any], **others: Any) -> dict[str, str]:
         ({"by": "knd"}, {}, "by: knd is neither a label nor a feature"),
         ({"by": "x", "target": {"0": 0.5, "1": 0.5}}, {}, r"by: x has the shape \(3,\), and a class is one value"),
         ({"target": {"no": 0.5, "yes": 0.5}}, {}, "target: clicked holds numbers, and 'no' is none"),
-        ({}, {"SCALE": {"workers": 2}}, "resample works with one worker only; write weight"),
     ],
 )
 def test_records_cannot_be_left_out_by_what_is_no_class_or_by_several_workers(

@@ -37,7 +37,6 @@ def test_rows_of_windows_have_the_shapes_that_the_model_is_given(load_text: Any)
         ({"max_bytes": "100B"}, {}, "max_bytes: 100 bytes hold no single key"),
         ({"length": None}, {"RECORDS__LABEL": {"field": "price", "ahead": 3}}, "a label is ahead"),
         ({}, {"RECORDS__FEATURES": FEATURES | {"more": {"dtype": "int8", "shape": [2], "ragged": True}}}, "pad it"),
-        ({}, {"SCALE": {"workers": 2}}, "windows work with one worker only"),
     ],
 )
 def test_windows_that_cannot_be_are_refused_with_the_way_out(

@@ -24,7 +24,12 @@ class Sequences(keras.layers.Layer):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.table = self.add_weight(
-            name="table", shape=(PARTITIONS, MOST, 2), dtype="int64", initializer="zeros", trainable=False
+            name="table",
+            shape=(PARTITIONS, MOST, 2),
+            dtype="int64",
+            initializer="zeros",
+            trainable=False,
+            aggregation="sum",
         )
 
     def call(self, inputs: Any) -> Any:
@@ -36,9 +41,9 @@ class Sequences(keras.layers.Layer):
         present = tf.cast(weights > 0, tf.int64)
         counted = tf.concat([features["past"], tf.cast(features["known"], tf.int64)[:, None]], 1)
         numbers = tf.reduce_sum(counted * tf.constant(FACTORS, tf.int64), 1)
-        places = tf.stack([tf.cast(features["partition"], tf.int64), features["id"]], 1)
-        added = tf.stack([present, present * numbers], 1)
-        self.table.assign(tf.tensor_scatter_nd_add(self.table.value, places, added))
+        places = tf.cast(features["partition"], tf.int64) * MOST + features["id"]
+        added = tf.math.unsorted_segment_sum(tf.stack([present, present * numbers], 1), places, PARTITIONS * MOST)
+        self.table.value.assign_add(tf.reshape(added, [PARTITIONS, MOST, 2]))
 
 
 class CountingSequences(Counting):

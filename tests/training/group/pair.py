@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,17 @@ MODELS: Mapping[str, Build] = {
     "accumulated gradients": _with(_adam(gradient_accumulation_steps=2)),
     "each batch twice": _with(_adam()),
     "balanced classes": _with(_adam()),
+    "resampled classes": _with(_adam()),
 }
 PROVEN: Mapping[str, Build] = {
     "embeddings": _embedded,
     "batch normalization": _with(_adam(), keras.layers.BatchNormalization),
 }
 PASSES = {"each batch twice": 2}
-BALANCED = {"balanced classes": BalanceOptions(target={"0": 0.2, "1": 0.8}, half_life=1000)}
+_BALANCE = BalanceOptions(target={"0": 0.2, "1": 0.8}, half_life=1000)
+BALANCED = {"balanced classes": _BALANCE, "resampled classes": replace(_BALANCE, how="resample")}
+LARGE = (9 << 20) + 5
+"""Bytes that go in several pieces."""
 
 
 def blocks() -> list[Rows]:
@@ -131,6 +136,16 @@ def learnt(name: str, index: int, members: int, group: Group | None) -> dict[str
     return {"state": state_of(learner), "calls": calls, "culprits": culprits, "seen": seen}
 
 
+def large(group: Group, index: int) -> tuple[list[Any], list[bool]]:
+    """Collect and spread bytes of several sizes; return what the chief got of whom, and whether all got the chief's."""
+    collected = []
+    for size in (0, 10 * index, LARGE - 3 * index):
+        found = group.exchange.collect(bytes([index + 1]) * size)
+        collected.append([(len(raw), sum(raw[:1]), raw == raw[:1] * len(raw)) for raw in found])
+    texts = [b"", bytes(range(9)), bytes(range(251)) * (LARGE // 251)]
+    return collected, [group.exchange.spread(text if index == 0 else b"") == text for text in texts]
+
+
 def threads_of(group: Group) -> list[int]:
     """Return how many threads this process has before and after some hundred collectives, of each kind."""
     learner = _learner(_embedded, group)
@@ -161,10 +176,13 @@ def main() -> None:
     sizes = (10, 3000, 40_000)
     gathered = [[len(raw) for raw in group.exchange.gather(bytes([index]) * (size + index))] for size in sizes]
     numbers = np.arange(5.0) if index == 0 else np.zeros(5)
+    collected, spread = large(group, index)
     found = {name: learnt(name, index, len(addresses), group) for name in MODELS}
     told = {
         "models": found,
         "gathered": gathered,
+        "collected": collected,
+        "spread": spread,
         "sent": group.exchange.broadcast_array(numbers).tolist(),
         "threads": threads_of(group),
         "refuted": {name: refuted(build, group) for name, build in PROVEN.items()},

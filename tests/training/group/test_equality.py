@@ -61,6 +61,11 @@ def test_what_is_exchanged_arrives_whole_whatever_its_size(members: list[dict[st
     for member in members:
         assert member["gathered"] == [[10, 11], [3000, 3001], [40_000, 40_001]]
         assert member["sent"] == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert member["spread"] == [True] * 3
+    sizes = [[0, 0], [0, 10], [pair.LARGE, pair.LARGE - 3]]
+    expected = [[(size, (index + 1) * bool(size), True) for index, size in enumerate(both)] for both in sizes]
+    assert members[0]["collected"] == expected
+    assert members[1]["collected"] == [[]] * 3, "only the chief holds what all remember"
 
 
 def test_the_proof_in_a_group_holds_for_embeddings_and_refutes_batch_normalization(
