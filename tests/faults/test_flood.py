@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from app.tools.local_broker.topics import create_topic
 from app.tools.traffic.topic_reader import Letter, dead_letters
@@ -207,6 +208,38 @@ def test_learning_pauses_while_the_topic_of_dead_letters_is_gone_and_skips_nothi
         statement = assert_learnt_once(run, topic)
         assert run.ask("GET", "/readyz")[0] == 200
         assert_set_aside_once(topic, statement, found + dead_letters(topic.bootstrap, letters))
+
+
+def test_a_kill_while_the_topic_refuses_dead_letters_loses_nothing_and_none_is_missing(
+    broker: str, stream: MakeStream, project: MakeProject
+) -> None:
+    refusing = f"l-{uuid.uuid4().hex[:10]}"
+    create_topic(broker, refusing, config={"max.message.bytes": "64"})
+    topic = stream(2, SOME_BAD)
+    topic.write(500)
+    made = project(topic, records={"dead_letters": {"topic": refusing}})
+    for _ in range(2):
+        with Run(made) as run:
+            run.wait_for(lambda: run.state() == "paused", "it paused")
+            assert f"the topic {refusing} has taken no dead letter for" in unready_because(run)
+            run.kill()
+    with Run(made) as run:
+        run.wait_for(lambda: run.state() == "paused", "it paused")
+        assert run.went_on_from() == 0, "no checkpoint is ahead of the letters"
+        asyncio.run(_take_all(broker, refusing))
+        statement = assert_learnt_once(run, topic)
+        assert run.ask("GET", "/readyz")[0] == 200
+    assert_set_aside_once(topic, statement, dead_letters(broker, refusing))
+
+
+async def _take_all(bootstrap: str, topic: str) -> None:
+    """Have a topic take letters of any size again."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "1048588"})])
+    finally:
+        await admin.close()
 
 
 async def _delete(bootstrap: str, topic: str) -> None:
