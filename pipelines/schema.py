@@ -193,3 +193,5 @@ class ProtobufLayout:
     """The FileDescriptorSet itself, where there is no file."""
     message: str | None = None
     """The message's name, whole or its end; None for the only one of the last file."""
+    schemas: "Schemas | None" = None
+    """The registry, which describes the messages; None where records are plain."""

@@ -1,55 +1,49 @@
-"""Protobuf records: ptars turns a chunk into Arrow columns, and protobuf's own parser says which records to look at.
+"""Protobuf records, plain or in Confluent's wire format: messages of one type, or of those that a registry describes.
 
-Only what the fields ask for is parsed (`protobuf_message`). ptars refuses a chunk for one bad record, and names none.
-Protobuf's parser is then asked about each record: those that it refuses are parsed by ptars alone, and the rest
-together, in halves where that fails. So a record is refused if and only if ptars refuses its own bytes alone: protobuf
-only proposes. The exception is a record of more than 16 KiB: protobuf decides first, and then ptars. It follows groups
-in groups as deep as they go, which ends the process on a record that is made for that; protobuf stops at a depth.
+Confluent's format is a zero, the number of a schema, and which of its messages it is: how many indexes, then the
+indexes, each as a zigzag varint; a zero alone is the first message. The records of a chunk are read in groups, one for
+each message type, and each gives the same columns: a field that a version does not have is absent.
 
-ptars holds the GIL: a chunk of 4,096 small records takes it for a millisecond. Runs on the decode pool's threads and
-holds no state.
+Runs on the decode pool's threads. What is kept are the readers of message types, which are immutable.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import compress
+from collections.abc import Sequence
 
 import numpy as np
-import ptars
-import pyarrow as pa
-from google.protobuf import message_factory
-from google.protobuf.message import DecodeError
 
+from consumers.errors import ConfigError, NotYetError
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.column_reader import ColumnReader
 from pipelines.decoders.pieces import together
-from pipelines.decoders.protobuf_arrays import ReadField, infinity_of, rows_of_two_members, rows_without_a_value
-from pipelines.decoders.protobuf_files import descriptor_set, message_of
-from pipelines.decoders.protobuf_message import AskedMessage
+from pipelines.decoders.protobuf_files import compiled_texts, descriptor_set, message_at, message_of
+from pipelines.decoders.protobuf_reader import MessageReader
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import distinct_fields
-from pipelines.decoders.text import LARGEST
-from pipelines.schema import ProtobufLayout, Schema
+from pipelines.schema import ProtobufLayout, RegisteredSchema, Schema
 
-_LONG = 16 << 10
-"""Bytes of a record of which protobuf is asked first. A group in a group takes a byte, and its depth ends the stack."""
+_HEADER = 5
+"""Bytes of a zero and the number of the schema, big-endian."""
+_MOST_INDEXES, _VARINT = 64, 5
+
+Header = bytes
+Verdict = MessageReader | Reason
+"""What reads the records of a header, or why none can be read."""
 
 
 class ProtobufDecoder:
-    """Decodes messages of one type."""
+    """Decodes messages."""
 
     def __init__(self, schema: Schema, layout: ProtobufLayout) -> None:
         """Raise ConfigError where the message is not there, or a field cannot be read from it."""
-        self._schema = schema
+        self._schema, self._layout = schema, layout
         self._reader = ColumnReader(distinct_fields(schema))
-        descriptors = layout.descriptors if layout.file is None else descriptor_set(layout.file)
-        asked = AskedMessage(message_of(descriptors, layout.message), self._reader.fields.values())
-        self._paths, self._oneofs, self._maps = asked.paths, asked.oneofs, asked.maps
-        self._message = message_factory.GetMessageClass(asked.descriptor)
-        options = ptars.PtarsConfig(
-            timestamp_unit="ms", duration_unit="ms", map_value_nullable=True, confluent_wire_policy="raw"
-        )
-        self._handler = ptars.HandlerPool([asked.descriptor.file], config=options).get_for_message(asked.descriptor)
+        # Set when all is known, and not before: another thread may ask meanwhile, and at worst does the same work.
+        self._readers: dict[tuple[int, tuple[int, ...]] | None, MessageReader] = {}
+        self._descriptors: dict[int, bytes | None] = {}
+        if layout.schemas is None:
+            descriptors = layout.descriptors if layout.file is None else descriptor_set(layout.file)
+            self._readers[None] = MessageReader(message_of(descriptors, layout.message), self._reader)
 
     @property
     def schema(self) -> Schema:
@@ -57,76 +51,119 @@ class ProtobufDecoder:
         return self._schema
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
-        """Decode any number of values, also none. An empty value is refused, as in every format."""
-        indices = np.arange(len(values))
-        refused = [Refusal(index, Reason.EMPTY) for index, value in enumerate(values) if not value]
-        records = [value for value in values if value]
-        if refused:
-            indices = np.setdiff1d(indices, np.array([one.index for one in refused]))
-        if max(map(len, records), default=0) > _LONG:
-            sound = np.array([len(record) <= _LONG or self._parses(record) for record in records], np.bool_)
-            refused += [Refusal(index, Reason.MALFORMED) for index in indices[~sound].tolist()]
-            records, indices = list(compress(records, sound)), indices[sound]
-        pieces = [self._reader.no_rows(), *self._read_or_split(records, indices, looked=False)]
-        every = [*refused, *(refusal for piece in pieces for refusal in piece.refused)]
-        return together(pieces, tuple(sorted(every, key=lambda refusal: refusal.index)))
+        """Decode any number of values, also none. An empty value is refused, as in every format.
 
-    def _read_or_split(self, records: list[bytes], indices: Int64s, *, looked: bool) -> Iterator[DecodedValues]:
-        """Yield what the records hold, in order. `looked`: protobuf was asked about them, so only halving is left."""
-        batch = self._batch(records)
-        if batch is not None:
-            yield self._columns(self._as_it_ends(batch, records), indices)
-        elif len(records) == 1:
-            empty = self._reader.no_rows()
-            refusal = Refusal(int(indices[0]), Reason.MALFORMED)
-            yield DecodedValues(empty.kept, empty.columns, (refusal,), empty.lengths)
-        elif looked:
-            for half in (slice(len(records) // 2), slice(len(records) // 2, None)):
-                yield from self._read_or_split(records[half], indices[half], looked=True)
-        else:
-            sound = np.array([self._parses(record) or self._batch([record]) is not None for record in records])
-            empty = self._reader.no_rows()
-            refused = tuple(Refusal(index, Reason.MALFORMED) for index in indices[~sound].tolist())
-            yield DecodedValues(empty.kept, empty.columns, refused, empty.lengths)
-            yield from self._read_or_split(list(compress(records, sound)), indices[sound], looked=True)
-
-    def _batch(self, records: list[bytes]) -> pa.RecordBatch | None:
-        """Return a row for each record, or None where ptars refuses one, or where they are too long for one batch."""
-        if len(records) > 1 and sum(map(len, records)) > LARGEST:
-            return None
-        try:
-            return self._handler.list_to_record_batch(records)
-        except BaseException as error:
-            # A panic of ptars is no Exception, and of the records alone: it must not end the process.
-            if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
-                return None
-            raise
-
-    def _parses(self, record: bytes) -> bool:
-        try:
-            self._message.FromString(record)
-        except DecodeError:
-            return False
-        return True
-
-    def _as_it_ends(self, batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch:
-        """Return the batch as the messages are when all is read: protobuf writes those again of which ptars has more.
-
-        That is, of a oneof the last member alone, and of a map an empty message where it was left out.
+        Raise NotYetError while a schema is not known.
         """
-        rows = {int(row) for members in self._oneofs for row in rows_of_two_members(batch, members)}
-        rows |= {int(row) for way in self._maps for row in rows_without_a_value(batch, way)}
-        if not rows:
-            return batch
-        again = [*records]
-        for row in rows:
-            if self._parses(records[row]):
-                again[row] = self._message.FromString(records[row]).SerializeToString()
-        ended = self._batch(again)
-        return batch if ended is None else ended
+        refused = [Refusal(index, Reason.EMPTY) for index, value in enumerate(values) if not value]
+        pieces, groups = [self._reader.no_rows()], self._by_header(values)
+        readers = self._readers_of([*groups])
+        for (header, rows), reader in zip(groups.items(), readers, strict=True):
+            if isinstance(reader, Reason):
+                refused += [Refusal(index, reader) for index in rows]
+            else:
+                records = [value[len(header) :] for index in rows if (value := values[index])]
+                pieces += reader.read(records, np.array(rows, np.int64))
+        every = [*refused, *(refusal for piece in pieces for refusal in piece.refused)]
+        joined = together(pieces, tuple(sorted(every, key=lambda refusal: refusal.index)))
+        return joined if len(groups) < 2 else _in_order(joined)
 
-    def _columns(self, batch: pa.RecordBatch, indices: Int64s) -> DecodedValues:
-        read = {path.field.source: ReadField(path, batch) for path in self._paths}
-        arrays = {source: one.array for source, one in read.items()}
-        found = {source: one.faults for source, one in read.items() if one.faults is not None}
-        return self._reader.read(arrays, indices, infinity_of(read), found)
+    def _by_header(self, values: Sequence[bytes | None]) -> dict[Header, list[int]]:
+        """Return the records that are not empty by what they begin with before the message."""
+        if self._layout.schemas is None:
+            rows = [index for index, value in enumerate(values) if value]
+            return {b"": rows} if rows else {}
+        groups: dict[Header, list[int]] = {}
+        for index, value in enumerate(values):
+            if value:
+                groups.setdefault(_header_of(value), []).append(index)
+        return groups
+
+    def _readers_of(self, headers: Sequence[Header]) -> list[Verdict]:
+        """Return what reads the records of these headers; ask for all of them before NotYetError is raised for one."""
+        readers, lacks = list[Verdict](), None
+        for header in headers:
+            try:
+                readers.append(self._reader_of(header))
+            except NotYetError as error:
+                lacks = error
+        if lacks is not None:
+            raise lacks
+        return readers
+
+    def _reader_of(self, header: Header) -> Verdict:
+        if self._layout.schemas is None:
+            return self._readers[None]
+        if not header:
+            return Reason.MALFORMED
+        number, indexes = int.from_bytes(header[1:_HEADER]), _indexes(header[_HEADER:])
+        if (number, indexes) in self._readers:
+            return self._readers[number, indexes]
+        if number not in self._descriptors:
+            registered = self._layout.schemas.get(number)
+            if registered is None:
+                # Asked for again: it may be registered later.
+                return Reason.UNKNOWN_SCHEMA
+            self._descriptors[number] = _compiled(registered, f"schema-{number}.proto")
+        descriptors = self._descriptors[number]
+        message = None if descriptors is None else message_at(descriptors, indexes)
+        if message is None:
+            return Reason.UNKNOWN_SCHEMA if descriptors is None else Reason.MALFORMED
+        self._readers[number, indexes] = MessageReader(message, self._reader, lenient=True)
+        return self._readers[number, indexes]
+
+
+def _compiled(registered: RegisteredSchema, name: str) -> bytes | None:
+    """Return the descriptors of a registered schema; None where it is none of Protobuf."""
+    if registered.kind != "PROTOBUF":
+        return None
+    try:
+        return compiled_texts({**dict(registered.references), name: registered.text}, name, name)
+    except ConfigError:
+        return None
+
+
+def _header_of(value: bytes) -> Header:
+    """Return what a record begins with before its message; nothing where it is not in Confluent's wire format."""
+    if value[:1] != b"\0" or len(value) <= _HEADER:
+        return b""
+    if value[_HEADER] == 0:
+        return value[: _HEADER + 1]
+    count, at = _zigzag(value, _HEADER)
+    if not 0 < count <= _MOST_INDEXES:
+        return b""
+    for _ in range(count):
+        index, at = _zigzag(value, at)
+        if index < 0:
+            return b""
+    return value[:at]
+
+
+def _indexes(text: bytes) -> tuple[int, ...]:
+    """Return the indexes of a header that was found whole."""
+    count, at = _zigzag(text, 0)
+    found = list[int]()
+    for _ in range(count):
+        index, at = _zigzag(text, at)
+        found.append(index)
+    return tuple(found) or (0,)
+
+
+def _zigzag(text: bytes, at: int) -> tuple[int, int]:
+    """Return the zigzag varint at a place, and the place behind it; -1 where there is none."""
+    number = 0
+    for taken, code in enumerate(text[at : at + _VARINT]):
+        number |= (code & 0x7F) << 7 * taken
+        if code < 0x80:
+            return (number >> 1) ^ -(number & 1), at + taken + 1
+    return -1, at
+
+
+def _in_order(joined: DecodedValues) -> DecodedValues:
+    order: Int64s = np.argsort(joined.kept)
+    return DecodedValues(
+        joined.kept[order],
+        {source: column[order] for source, column in joined.columns.items()},
+        joined.refused,
+        {source: lengths[order] for source, lengths in joined.lengths.items()},
+    )

@@ -6,7 +6,7 @@ Runs once, when a decoder is made.
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,23 @@ def message_of(descriptors: bytes, name: str | None) -> Any:
         which = "name the one of the records" if name is None else f"{name!r} is none, or more than one, of them"
         raise ConfigError(f"records.protobuf.message: the descriptor has {own or 'no message'}; {which}")
     return found[0]
+
+
+def message_at(descriptors: bytes, indexes: Sequence[int]) -> Any:
+    """Return the descriptor of a message of the last file, by its place among the messages there, then within those.
+
+    None where there is no message at that place.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+        pool.Add(file)
+    names, messages = [file.package] if file.package else [], file.message_type
+    for index in indexes:
+        if not 0 <= index < len(messages):
+            return None
+        names.append(messages[index].name)
+        messages = messages[index].nested_type
+    return pool.FindMessageTypeByName(".".join(names))
 
 
 def _meant(known: Mapping[str, list[str]], last: str, name: str | None, pool: Any) -> list[str]:

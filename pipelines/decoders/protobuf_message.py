@@ -28,6 +28,10 @@ _TEXTS = frozenset({Kind.TYPE_STRING, Kind.TYPE_BYTES, Kind.TYPE_ENUM})
 _NO_INTEGERS = frozenset({*_FLOATS, Kind.TYPE_STRING, Kind.TYPE_BYTES, Kind.TYPE_BOOL, Kind.TYPE_MESSAGE})
 
 
+class NoSuchFieldError(ConfigError):
+    """A message has no field of a name."""
+
+
 @dataclass(frozen=True, slots=True)
 class MessageStep:
     """A field on the way to a value."""
@@ -107,7 +111,8 @@ def _found(made: _Made, step: PathStep, field: Field) -> Any:
     found = made.message.fields_by_name.get(step.name)
     if found is None:
         known = ", ".join(one.name for one in made.message.fields) or "no field"
-        raise _wrong(field, f"{made.message.full_name} has no {step.name!r}; it has {known}")
+        said = _wrong(field, f"{made.message.full_name} has no {step.name!r}; it has {known}")
+        raise NoSuchFieldError(str(said))
     if found.type == Kind.TYPE_GROUP:
         raise _wrong(field, f"{found.full_name} is a group, which cannot be read; leave it out")
     if _entry_of(found) is None and step.lists != int(found.is_repeated):

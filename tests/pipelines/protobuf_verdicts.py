@@ -1,5 +1,6 @@
 """The verdicts on Protobuf records, as data."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from google.protobuf import message_factory
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
 from pipelines.decoders.protobuf_files import descriptor_set, message_of
-from pipelines.schema import Field, ProtobufLayout, Schema
+from pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
 from tests.pipelines.decoder_conformance import Case, Conformance, Outcome
 
 ORDERS = descriptor_set(Path(__file__).with_name("order.proto"))
@@ -139,3 +140,92 @@ CASES = (
 )
 
 PROTOBUF = Conformance(name="protobuf", decoder=make_decoder("protobuf", SCHEMA, protobuf=LAYOUT), cases=CASES)
+
+# With a registry: versions of a message among others, and messages in messages.
+FIRST = """
+syntax = "proto3"; package shop;
+message Other { string price = 1; }
+message Click { optional float price = 1; string ad = 2; message Seen { optional double price = 1; string ad = 3; } }
+"""
+SECOND = """
+syntax = "proto3"; package shop; import "land.proto";
+message Click { optional double price = 1; string ad = 2; optional int64 hour = 4; Land land = 5; }
+"""
+LAND = 'syntax = "proto3"; package shop; message Land { string name = 1; }'
+OTHERWISE = 'syntax = "proto3"; message Click { repeated float price = 1; string ad = 2; }'
+
+
+class Registry:
+    """Schemas by number, in memory."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[int, RegisteredSchema] = {
+            1: RegisteredSchema("PROTOBUF", FIRST),
+            2: RegisteredSchema("PROTOBUF", SECOND, (("land.proto", LAND),)),
+            3: RegisteredSchema("PROTOBUF", OTHERWISE),
+            4: RegisteredSchema("AVRO", '"string"'),
+            5: RegisteredSchema("PROTOBUF", 'syntax = "proto3"; message {'),
+        }
+
+    def get(self, number: int) -> RegisteredSchema | None:
+        """Return a schema, or None."""
+        return self.schemas.get(number)
+
+
+def framed(number: int, indexes: bytes, value: bytes) -> bytes:
+    """Return a record in Confluent's wire format."""
+    return b"\0" + struct.pack(">I", number) + indexes + value
+
+
+REGISTRY_SCHEMA = Schema(
+    features=(
+        Field(name="price", source="price", dtype="float32", missing=-1.0),
+        Field(name="ad", source="ad", dtype="string"),
+        Field(name="hour", source="hour", dtype="int32", missing=7),
+        Field(name="land", source="land.name", dtype="string", missing="-"),
+    )
+)
+_PRICED = b"\x0d\x00\x00\xc0\x3f\x12\x01b"  # a float of 1.5 and "b"
+_DOUBLED = b"\x09" + struct.pack("<d", 2.5) + b"\x12\x01b\x20\x03\x2a\x04\x0a\x02NO"
+_READ: dict[str, object] = {"price": 1.5, "ad": b"b", "hour": 7, "land.name": b"-"}
+_UNKNOWN = (Reason.UNKNOWN_SCHEMA, None)
+_FRAMED = framed(1, b"\x02\x02", _PRICED)
+REGISTRY_CASES = (
+    Case("no value", None, (Reason.EMPTY, None)),
+    Case("an empty value", b"", (Reason.EMPTY, None)),
+    Case("the second message of a schema", _FRAMED, _READ),
+    Case(
+        "the first message, by a zero alone",
+        framed(2, b"\0", _DOUBLED),
+        {**_READ, "price": 2.5, "hour": 3, "land.name": b"NO"},
+    ),
+    Case(
+        "the first message, by its index",
+        framed(2, b"\x02\x00", _DOUBLED),
+        {**_READ, "price": 2.5, "hour": 3, "land.name": b"NO"},
+    ),
+    Case(
+        "a message in a message",
+        framed(1, b"\x04\x02\x00", b"\x09" + struct.pack("<d", 0.5) + b"\x1a\x01c"),
+        {**_READ, "price": 0.5, "ad": b"c"},
+    ),
+    Case("a message of zeros, which takes no bytes", framed(2, b"\0", b""), {**_READ, "price": -1.0, "ad": b""}),
+    Case("a record without the zero and the schema's number", _PRICED, _MALFORMED),
+    Case("another first byte", b"\1" + _FRAMED[1:], _MALFORMED),
+    Case("less than five bytes", _FRAMED[:4], _MALFORMED),
+    Case("nothing after the schema's number", _FRAMED[:5], _MALFORMED),
+    Case("fewer indexes than there should be", framed(1, b"\x06\x02", b""), _MALFORMED),
+    Case("a number of indexes below zero", framed(1, b"\x01\x02", _PRICED), _MALFORMED),
+    Case("an index where there is no message", framed(1, b"\x02\x08", _PRICED), _MALFORMED),
+    Case("a byte too few", _FRAMED[:-1], _MALFORMED),
+    Case("another type there", framed(1, b"\0", b"\x0a\x011"), (Reason.WRONG_TYPE, "price")),
+    Case("a list there", framed(3, b"\0", b"\x12\x01b"), (Reason.WRONG_TYPE, "price")),
+    Case("a schema that the registry does not have", framed(7, b"\0", _PRICED), _UNKNOWN),
+    Case("a schema of another format", framed(4, b"\0", _PRICED), _UNKNOWN),
+    Case("a schema that does not compile", framed(5, b"\0", _PRICED), _UNKNOWN),
+)
+PROTOBUF_REGISTRY = Conformance(
+    name="protobuf with a registry",
+    decoder=make_decoder("protobuf", REGISTRY_SCHEMA, protobuf=ProtobufLayout(schemas=Registry())),
+    cases=REGISTRY_CASES,
+)

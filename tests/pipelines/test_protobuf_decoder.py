@@ -11,14 +11,24 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumers.errors import ConfigError
+from consumers.errors import ConfigError, NotYetError
 from consumers.reasons import Reason
 from pipelines.decoders.paths import parse
 from pipelines.decoders.protobuf import ProtobufDecoder
 from pipelines.decoders.protobuf_files import compiled_texts, descriptor_set
-from pipelines.schema import Field, ProtobufLayout, Schema
+from pipelines.schema import Field, ProtobufLayout, RegisteredSchema, Schema
 from tests.pipelines.decoder_conformance import Outcome, mutated, outcomes, same
-from tests.pipelines.protobuf_verdicts import CASES, LAYOUT, ORDER, ORDERS, PROTOBUF, SCHEMA
+from tests.pipelines.protobuf_verdicts import (
+    CASES,
+    LAYOUT,
+    ORDER,
+    ORDERS,
+    PROTOBUF,
+    REGISTRY_SCHEMA,
+    SCHEMA,
+    Registry,
+    framed,
+)
 
 HERE = Path(__file__).parent
 
@@ -232,6 +242,36 @@ def test_proto2_tells_absent_from_zero_and_its_defaults_are_absent() -> None:
     schema = Schema(features=tuple(Field(name=name, source=name, dtype="int64") for name in "xy"))
     found = outcomes(ProtobufDecoder(schema, layout), [b"\x10\x00", b"\x08\x00", b"\x08\x00\x10\x00"])
     assert found == [(Reason.MISSING, "x"), (Reason.MISSING, "y"), {"x": 0, "y": 0}]
+
+
+class Counted(Registry):
+    """A registry that counts what it is asked, and does not know one schema yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.away = list[int](), True
+
+    def get(self, number: int) -> RegisteredSchema | None:
+        """Return a schema, or None; raise NotYetError while it is away."""
+        self.asked.append(number)
+        if number == 1 and self.away:
+            raise NotYetError("schema 1 is not known yet")
+        return super().get(number)
+
+
+def test_records_wait_for_a_schema_that_is_not_known_yet_and_each_is_asked_for_once() -> None:
+    registry = Counted()
+    decoder = ProtobufDecoder(REGISTRY_SCHEMA, ProtobufLayout(schemas=registry))
+    values = [framed(1, b"\x02\x02", b""), framed(2, b"\0", b""), framed(7, b"\0", b""), framed(1, b"\x02\x10", b"")]
+    with pytest.raises(NotYetError):
+        decoder.decode(values)
+    assert set(registry.asked) == {1, 2, 7}
+    registry.away, registry.asked = False, []
+    for _ in range(3):
+        found = decoder.decode(values)
+        assert found.kept.tolist() == [0, 1]
+        assert [(one.index, one.reason) for one in found.refused] == [(2, Reason.UNKNOWN_SCHEMA), (3, Reason.MALFORMED)]
+    assert registry.asked == [1, 7, 7, 7]
 
 
 def test_a_file_that_is_no_descriptor_is_a_setting_error_that_says_why(tmp_path: Path) -> None:

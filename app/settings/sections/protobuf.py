@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from app.settings.section import ConfigPath, Section
-from pipelines.schema import ProtobufLayout
+from pipelines.schema import ProtobufLayout, Schemas
 
 
 class ProtobufSettings(Section):
@@ -18,11 +18,12 @@ class ProtobufSettings(Section):
     message: str | None = Field(
         None,
         min_length=1,
-        description="The name of the message, whole or its end. Null: the only one that the file has.",
+        description="The name of the message, whole or its end. Null: the only one that the file has. With a "
+        "registry neither is given, for it says both.",
         examples=["shop.Click"],
     )
 
 
-def to_protobuf_layout(protobuf: ProtobufSettings) -> ProtobufLayout:
-    """Return the message that Protobuf records are of."""
-    return ProtobufLayout(file=protobuf.descriptor, message=protobuf.message)
+def to_protobuf_layout(protobuf: ProtobufSettings, schemas: Schemas | None) -> ProtobufLayout:
+    """Return the message that Protobuf records are of. `schemas`: those of the registry, where there is one."""
+    return ProtobufLayout(file=protobuf.descriptor, message=protobuf.message, schemas=schemas)

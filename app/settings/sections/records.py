@@ -177,17 +177,25 @@ class RecordsSettings(Section):
                 "Avro records are read by their schema; name its file, avro: {schema_file: ...}, or the registry, "
                 "registry: {url: ...}",
             )
-        if self.format != "avro" and self.registry is not None:
-            raise SettingError("registry", f"this is about format: avro, and the format is {self.format}; leave it out")
+        if self.format not in {"avro", "protobuf"} and self.registry is not None:
+            raise SettingError(
+                "registry", f"this is about format: avro or protobuf, and the format is {self.format}; leave it out"
+            )
         if self.format != "avro" and self.avro != AvroSettings():
             raise SettingError("avro", f"this is about format: avro, and the format is {self.format}; leave it out")
         return self
 
     @model_validator(mode="after")
     def _protobuf_has_a_descriptor(self) -> Self:
-        if self.format == "protobuf" and self.protobuf.descriptor is None:
+        if self.format == "protobuf" and self.protobuf.descriptor is None and self.registry is None:
             raise SettingError(
-                "protobuf", "Protobuf records are read by a descriptor; name its file: protobuf: {descriptor: ...}"
+                "protobuf",
+                "Protobuf records are read by a descriptor; name its file, protobuf: {descriptor: ...}, or the "
+                "registry, registry: {url: ...}",
+            )
+        if self.registry is not None and self.protobuf != ProtobufSettings():
+            raise SettingError(
+                "protobuf", "the registry says which message a record is; leave this or the registry out"
             )
         if self.format != "protobuf" and self.protobuf != ProtobufSettings():
             raise SettingError(
@@ -241,7 +249,7 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
         to_schema(records),
         to_layout(records),
         to_avro_layout(records.avro, schemas),
-        to_protobuf_layout(records.protobuf),
+        to_protobuf_layout(records.protobuf, schemas),
     )
 
 
