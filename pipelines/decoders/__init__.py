@@ -10,6 +10,7 @@ from typing import cast
 
 from consumers.errors import ConfigError
 from pipelines.decoders.protocol import DecodedValues, Decoder, Refusal
+from pipelines.decoders.whole_fields import whole_complaint
 from pipelines.schema import AvroLayout, CsvLayout, ProtobufLayout, Schema
 
 __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
@@ -17,11 +18,13 @@ __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
 FORMATS: Mapping[str, str] = MappingProxyType(
     {
         "avro": "pipelines.decoders.avro:AvroDecoder",
+        "bytes": "pipelines.decoders.whole_value:BytesDecoder",
         "csv": "pipelines.decoders.csv:CsvDecoder",
         "example": "pipelines.decoders.example:ExampleDecoder",
         "json": "pipelines.decoders.json:JsonDecoder",
         "protobuf": "pipelines.decoders.protobuf:ProtobufDecoder",
         "raw": "pipelines.decoders.raw:RawDecoder",
+        "text": "pipelines.decoders.whole_value:TextDecoder",
     }
 )
 """The decoder of each format, as module:class."""
@@ -42,6 +45,8 @@ def make_decoder(
     """Return the decoder of a format. Raise ConfigError if there is none, or if it cannot decode the schema."""
     if format not in FORMATS:
         raise ConfigError(f"records.format: {format!r} is not a format; use one of {', '.join(FORMATS)}")
+    if (complaint := whole_complaint(format, schema.fields)) is not None:
+        raise ConfigError(f"records: {complaint}")
     module, _, name = FORMATS[format].partition(":")
     decoder = cast("Callable[..., Decoder]", getattr(import_module(module), name))
     layouts: Mapping[str, CsvLayout | AvroLayout | ProtobufLayout] = {"csv": csv, "avro": avro, "protobuf": protobuf}

@@ -2,8 +2,9 @@
 
 `user.age` is a field of a nested record, or the key of a map. `items[].price` is a value of each element of a list:
 each `[]` is one dimension of the field's shape, and those at the end may be left out. A backslash takes the next
-character as it is. `$key`, `$timestamp`, `$partition`, `$offset`, `$topic` and `$header.NAME` are what Kafka has beside
-the value: the envelope. A flat format, as CSV, has no nesting: there a path is the text of one name. Pure.
+character as it is. `$value` is the whole value, where that is one text. `$key`, `$timestamp`, `$partition`, `$offset`,
+`$topic` and `$header.NAME` are what Kafka has beside the value: the envelope. A flat format, as CSV, has no nesting:
+there a path is the text of one name. Pure.
 """
 
 import re
@@ -14,6 +15,8 @@ from enum import StrEnum
 from consumers.errors import ConfigError
 
 _TOKEN = re.compile(r"\\(?P<taken>.)|(?P<each>\[\])|(?P<dot>\.)|(?P<plain>[^\\.\[\]]+)|(?P<wrong>.)", re.DOTALL)
+VALUE = "$value"
+"""The source of the whole value, of records that are one value."""
 _SPECIAL = re.compile(r"[\\.\[\]]")
 
 
@@ -72,6 +75,8 @@ class Path:
 
 def parse(source: str) -> Path:
     """Return the path that a source spells. Raise ConfigError, one line, where it spells none."""
+    if source == VALUE:
+        return Path((PathStep(VALUE),))
     if source.startswith("$"):
         return _beside(source)
     steps: list[PathStep] = []
@@ -89,7 +94,7 @@ def escaped(name: str) -> str:
 
 def is_envelope(source: str) -> bool:
     """Return whether a source is what Kafka has beside the value."""
-    return source.startswith("$")
+    return source.startswith("$") and source != VALUE
 
 
 def of_names(names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from tests.pipelines.decoder_conformance import Case, Conformance, Outcome
 from tests.pipelines.example_verdicts import EXAMPLE
 from tests.pipelines.nested_verdicts import NESTED
 from tests.pipelines.protobuf_verdicts import PROTOBUF, PROTOBUF_REGISTRY
+from tests.pipelines.whole_verdicts import BYTES, TEXT
 
 JSON_SCHEMA = Schema(
     features=(
@@ -356,4 +357,4 @@ CSV_LISTS = Conformance(
     decoder=make_decoder("csv", LISTS_SCHEMA, CsvLayout(delimiter="\t", quote=None, lists=";")),
     cases=LISTS_CASES,
 )
-SUBJECTS = (JSON, NESTED, CSV, CSV_LISTS, RAW, EXAMPLE, AVRO, AVRO_REGISTRY, PROTOBUF, PROTOBUF_REGISTRY)
+SUBJECTS = (JSON, NESTED, CSV, CSV_LISTS, RAW, EXAMPLE, AVRO, AVRO_REGISTRY, PROTOBUF, PROTOBUF_REGISTRY, TEXT, BYTES)

@@ -18,6 +18,7 @@ from pipelines.decoders import Decoder, make_decoder
 from pipelines.decoders.asked_fields import asked_of
 from pipelines.decoders.csv_columns import places_of
 from pipelines.decoders.sources import distinct_fields
+from pipelines.decoders.whole_fields import whole_complaint
 from pipelines.flood_options import FloodOptions
 from pipelines.schema import DTYPES, RAGGED, CsvLayout, Schema
 
@@ -88,11 +89,12 @@ Labels = Annotated[
 class RecordsSettings(Section):
     """What a record holds."""
 
-    format: Literal["json", "avro", "protobuf", "csv", "raw", "example"] = Field(
+    format: Literal["json", "avro", "protobuf", "csv", "raw", "example", "text", "bytes"] = Field(
         "json",
         description="json: an object a record. avro: a value of an Avro schema a record. protobuf: a message a record. "
         "csv: a row of columns a record. raw: the fields' values one after another, little-endian, nothing between "
-        "them: features in their order, labels, weight, event time. example: a serialised tf.train.Example a record.",
+        "them: features in their order, labels, weight, event time. example: a serialised tf.train.Example a record. "
+        "text, bytes: the value is one text, or bytes of any kind as an image's; one field reads it as $value.",
     )
     registry: RegistrySettings | None = Field(
         None,
@@ -201,6 +203,12 @@ class RecordsSettings(Section):
             raise SettingError(
                 "protobuf", f"this is about format: protobuf, and the format is {self.format}; leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_values_are_read_whole(self) -> Self:
+        if (complaint := whole_complaint(self.format, to_schema(self).fields)) is not None:
+            raise ValueError(complaint)
         return self
 
     @model_validator(mode="after")
