@@ -71,6 +71,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "reservoir_first_class_kept": Meaning(
         "five classes one after another, with it: lowest accuracy on the first over its peak", "≥ 0.9"
     ),
+    "avro_over_fastavro": Meaning(
+        "Avro of ten fields: records decoded into columns, over fastavro's reader, which makes rows, by CPU", "≥ 10"
+    ),
     "protobuf_over_upb": Meaning(
         "Protobuf: records decoded into columns, over protobuf's own parser record by record, by CPU", "≥ 4"
     ),
@@ -115,6 +118,9 @@ DETAILS: Mapping[str, str] = {
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
     "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
+    "avro_floats_over_fastavro": "Avro of 28 floats: records decoded into columns, over fastavro's reader, by CPU",
+    "avro_poisoned_of_clean": "Avro of ten fields: one record in a hundred cut short, over none, by CPU",
+    "avro_records_per_cpu_s": "the same: records decoded a CPU second",
     "protobuf_of_ptars": "Protobuf: records decoded, over ptars alone, which stops at Arrow and judges none, by CPU",
     "protobuf_poisoned_of_clean": "the same: one record in a hundred cut short, over none, by CPU",
     "protobuf_records_per_cpu_s": "the same: records decoded a CPU second",

@@ -197,6 +197,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             {name: name for name in ("example_poisoned_of_clean", "example_records_per_cpu_s")},
         ),
         ServiceCase(
+            "decode-avro",
+            "decode_avro.py",
+            {"records": lengths.decode_records, "rounds": lengths.decode_rounds},
+            {"avro_over_fastavro": "avro_over_fastavro"},
+            {name: name for name in ("avro_floats_over_fastavro", "avro_poisoned_of_clean", "avro_records_per_cpu_s")},
+        ),
+        ServiceCase(
             "decode-protobuf",
             "decode_protobuf.py",
             {"records": lengths.decode_records, "rounds": lengths.decode_rounds},

@@ -24,6 +24,17 @@ _STOPS = np.uint64(0x8080808080808080)
 _WIDTH = np.uint64(0x0102030405060708)
 """Times 256 to the k, the highest byte of this is k + 1: how many bytes a number has whose last one is byte k."""
 _ONE = np.uint64(1)
+_WORTH_ALL = 5
+"""Where more than one number in this many is longer than a byte, all are read as if they were: picking costs more."""
+_STEPS = tuple(
+    (np.uint64(shift), np.uint64(low), np.uint64(high))
+    for shift, low, high in (
+        (1, 0x007F007F007F007F, 0x7F007F007F007F00),
+        (2, 0x00003FFF00003FFF, 0x3FFF00003FFF0000),
+        (4, 0x000000000FFFFFFF, 0x0FFFFFFF00000000),
+    )
+)
+"""How neighbouring sevens of bits are pushed together, then fourteens, then twenty-eights."""
 
 
 class Buffer:
@@ -153,17 +164,23 @@ class Lanes:
         self.need(1)
         first = self.buffer.data[self.pos]
         long = first >= 0x80
-        if not long.any():
+        longer = np.count_nonzero(long)
+        if not longer:
             self.even = None
             self.pos += 1
             return first.astype(np.uint64)
-        value, width = first.astype(np.uint64), np.ones(len(self), np.int64)
-        which = np.flatnonzero(long)
-        value[which], width[which] = self._long(self.pos[which])
-        bad = width > self.end - self.pos
-        if bad.any():
-            value[bad] = 0
-        self.move(width)
+        if longer * _WORTH_ALL > len(self):
+            value, width = self._long(self.pos)
+        else:
+            value, width = first.astype(np.uint64), np.ones(len(self), np.int64)
+            which = np.flatnonzero(long)
+            value[which], width[which] = self._long(self.pos[which])
+        self.even = None
+        short = width > self.end - self.pos
+        if short.any():
+            self.kill(short)
+            value[short] = width[short] = 0
+        self.pos += width
         return value
 
     def _long(self, pos: Int64s) -> tuple[Uint64s, Int64s]:
@@ -172,14 +189,22 @@ class Lanes:
         Eight bytes are one word; the bit that ends the number is the lowest one that `_STOPS` shows, and three steps
         push the sevens of bits together.
         """
-        words: Uint64s = self.buffer.at_any_byte("<u8")[pos]  # type: ignore[assignment]
-        stops = ~words & _STOPS
-        last = stops & (~stops + _ONE)
-        width = (((last >> np.uint64(7)) * _WIDTH) >> np.uint64(56)).astype(np.int64)
-        bits = words & (last | (last - _ONE)) & ~_STOPS
-        bits = (bits & np.uint64(0x007F007F007F007F)) | ((bits & np.uint64(0x7F007F007F007F00)) >> _ONE)
-        bits = (bits & np.uint64(0x00003FFF00003FFF)) | ((bits & np.uint64(0x3FFF00003FFF0000)) >> np.uint64(2))
-        bits = (bits & np.uint64(0x0FFFFFFF)) | ((bits & np.uint64(0x0FFFFFFF00000000)) >> np.uint64(4))
+        bits: Uint64s = self.buffer.at_any_byte("<u8")[pos]  # type: ignore[assignment]
+        stops = ~bits
+        stops &= _STOPS
+        # The lowest bit that is set: x & -x.
+        last = np.negative(stops)
+        last &= stops
+        width = ((last >> np.uint64(7)) * _WIDTH >> np.uint64(56)).view(np.int64)
+        last -= _ONE
+        # Where no bit is set this is all ones, and all eight bytes are of the number.
+        bits &= last
+        bits &= ~_STOPS
+        for shift, low, upper in _STEPS:
+            moved = bits & upper
+            moved >>= shift
+            bits &= low
+            bits |= moved
         longest = np.flatnonzero(stops == 0)
         if len(longest):
             data, at = self.buffer.data, pos[longest]

@@ -26,6 +26,7 @@ from pipelines.decoders.avro_nodes import (
     AvroUnion,
 )
 
+_NULL = AvroScalar("null", 0)
 Arrays = dict[str, pa.Array]
 
 
@@ -137,8 +138,10 @@ class BranchesPlan:
         """Move over a value; return what is asked of it."""
         found: dict[str, list[tuple[Int64s, pa.Array]]] = {source: [] for source in self.types}
         for branch, which in self.node.parts(lanes):
-            part = lanes.at(which)
             plan = self.plans[branch]
+            if self.node.branches[branch] == _NULL:
+                continue  # nothing to move over, and nothing that is found
+            part = lanes.at(which)
             if plan is None:
                 self.node.branches[branch].skip(part)
             else:
