@@ -18,7 +18,7 @@ from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwri
 from app.tools.init.drafted_config import DraftTarget, config_text
 from app.tools.init.drafted_model import model_text
 from app.tools.init.questions import asked_parts
-from app.tools.init.topic_sample import first_values, look_at
+from app.tools.init.topic_sample import first_records, look_at
 from consumers.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def init(
         ),
     ] = None,
     weight: Annotated[str | None, typer.Option(help="The field with the weight of a record.")] = None,
-    event_time: Annotated[str | None, typer.Option(help="The field with the event time, in ms.")] = None,
+    event_time: Annotated[str | None, typer.Option(help="The field with the event time.")] = None,
     features: Annotated[
         str | None, typer.Option(help="The fields to learn from, separated by commas; default: all.")
     ] = None,
@@ -57,8 +57,8 @@ def init(
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log becomes our one line
     refuse_to_overwrite(out, force=force)
     kafka = load_kafka(out, topic, _split(bootstrap_servers))
-    values, held, rate = first_values(kafka)
-    look = look_at(values, _split(columns) or ())
+    found = first_records(kafka)
+    look = look_at(found.values, _split(columns) or (), found.beside)
     seen = columns_of(look.rows)
     wanted = ChosenRoles(label=label, weight=weight, event_time=event_time, features=_split(features))
     roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
@@ -66,8 +66,8 @@ def init(
         name=name or name_of(topic),
         bootstrap_servers=kafka.bootstrap_servers,
         topic=topic,
-        held=held,
-        records_per_s=rate,
+        held=found.held,
+        records_per_s=found.records_per_s,
     )
     write(out, Draft(config=config_text(place, look, roles), model=model_text(topic, roles)))
     report = {

@@ -1,16 +1,19 @@
 """`millrace init` on topics that nobody has described: what it writes validates, learns all there is, and is of use."""
 
+import asyncio
 import json
 import os
 import random
 import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from safetensors.numpy import load_file
 
 from tests.conftest import MakeTopic, Produce
@@ -70,8 +73,18 @@ def test_it_tells_fields_from_identities_and_times(drafted: tuple[Path, subproce
     report = json.loads(drafted[1].stdout)
     assert report["format"] == "json"
     assert report["task"] == "binary"
-    assert report["features"] == ["size", "price €", "express", "floor", "scores", "weights", "tags", "coupon"]
-    assert report["left_out"].keys() == {"order id", "log", "buyer"}
+    assert report["features"] == [
+        "size",
+        "price €",
+        "express",
+        "floor",
+        "scores",
+        "weights",
+        "tags",
+        "coupon",
+        "buyer.name",
+    ]
+    assert report["left_out"].keys() == {"order id", "log"}
 
 
 def test_what_it_writes_holds_no_value_of_a_record(drafted: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -153,3 +166,42 @@ def test_without_a_label_by_its_name_the_fields_that_can_be_one_are_listed(
     done = millrace("init", "--bootstrap-servers", broker, "--topic", name, cwd=tmp_path)
     assert done.returncode == 2
     assert "--label is missing: name the field to predict, one of a, b" in done.stderr
+
+
+def test_a_label_in_a_header_a_key_and_nested_fields_are_drafted_and_learnt(
+    broker: str, topic: MakeTopic, tmp_path: Path
+) -> None:
+    name = topic()
+    kinds, count = ("spam", "news", "mail"), 600
+
+    async def write() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=broker) as producer:
+            for number in range(count):
+                kind = kinds[number % 3]
+                record = {
+                    "meta": {"at": f"2026-11-21T03:{number % 60:02}:00.5+01:00"},
+                    "lines": [{"length": at + number % 3} for at in range(number % 5)],
+                }
+                key, headers = b"user-%d" % (number % 7), [("label", kind.encode())]
+                await producer.send(name, json.dumps(record).encode(), key, headers=headers)
+            await producer.send(name, b'{"meta":{"at":"soon"},"lines":[]}', b"user-0", headers=[("label", b"mail")])
+            await producer.send(name, b'{"meta":{"at":"2026-11-21T03:00:00Z"},"lines":[]}', headers=[("label", b"x")])
+
+    asyncio.run(write())
+    options = ("--bootstrap-servers", broker, "--topic", name, "--event-time", "meta.at", "--name", "mails", "--json")
+    done = millrace("init", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["label"], report["task"]) == ("$header.label", "named_classes")
+    assert report["features"] == ["lines[].length", "$key"]
+    validated = millrace("validate", "-c", "millrace.yaml", cwd=tmp_path)
+    assert validated.returncode == 0, validated.stdout + validated.stderr
+    ran = millrace("run", "-c", "millrace.yaml", "--until", "now", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    shown = json.loads(millrace("checkpoints", "show", "1", "-c", "millrace.yaml", "--json", cwd=tmp_path).stdout)
+    accounts = shown["history"].values()
+    assert sum(account["learnt"] for account in accounts) == count
+    set_aside = Counter[str]()
+    for account in accounts:
+        set_aside.update(account["set_aside"])
+    assert set_aside == {"wrong_type": 1, "missing": 1}, "a text that is no time, and a record without a key"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from app.settings.sections.kafka import KafkaSettings
-from app.tools.init.topic_sample import first_values
+from app.tools.init.topic_sample import first_records
 from tests.conftest import MakeTopic, Produce
 
 pytestmark = pytest.mark.broker
@@ -13,7 +13,8 @@ MINUTE_MS = 60_000
 
 
 def _looked_at(broker: str, name: str) -> tuple[int, float | None]:
-    _values, held, rate = first_values(KafkaSettings(bootstrap_servers=(broker,), topics=(name,)))
+    found = first_records(KafkaSettings(bootstrap_servers=(broker,), topics=(name,)))
+    held, rate = found.held, found.records_per_s
     return held, rate
 
 

@@ -50,18 +50,19 @@ class Roles:
 def likely_labels(columns: Sequence[ColumnLook]) -> list[str]:
     """Return the columns that can be a label, the likeliest first."""
     able = [column for column in columns if _task(column) is not None]
-    return [column.source for column in sorted(able, key=lambda column: not _LIKE_A_LABEL.fullmatch(column.source))]
+    return [column.source for column in sorted(able, key=lambda column: not _LIKE_A_LABEL.fullmatch(column.last))]
 
 
 def label_by_name(columns: Sequence[ColumnLook]) -> str | None:
     """Return the only column that can be a label and is named as labels are; None where there is none, or several."""
-    named = [source for source in likely_labels(columns) if _NAMED_AS_LABEL.fullmatch(source)]
+    able = {*likely_labels(columns)}
+    named = [column.source for column in columns if column.source in able and _NAMED_AS_LABEL.fullmatch(column.last)]
     return named[0] if len(named) == 1 else None
 
 
 def likely_times(columns: Sequence[ColumnLook]) -> list[str]:
     """Return the columns that can be an event time."""
-    return [column.source for column in columns if column.kind is ColumnKind.TIME]
+    return [column.source for column in columns if column.timely]
 
 
 def likely_weights(columns: Sequence[ColumnLook]) -> list[str]:
@@ -80,10 +81,10 @@ def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
     if weight is not None and weight.kind not in _WEIGHS:
         raise ConfigError(f"--weight: {weight.source!r} is no number; name another, or none")
     time = None if wanted.event_time is None else _named(by_source, "--event-time", wanted.event_time)
-    if time is not None and time.kind is not ColumnKind.TIME:
+    if time is not None and not time.timely:
         raise ConfigError(
-            f"--event-time: {time.source!r} holds no milliseconds since 1970 ({time.why or time.kind}); name "
-            "another, or none"
+            f"--event-time: {time.source!r} holds no time that can be read ({time.why or time.kind}); name another, or "
+            "none"
         )
     taken = {column.source for column in (label, weight, time) if column is not None}
     free = [column for column in columns if column.source not in taken]

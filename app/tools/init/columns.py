@@ -12,12 +12,15 @@ from enum import StrEnum
 from typing import Any
 
 from app.tools.init.topic_sample import Row
+from pipelines.decoders.paths import parse
 
 _FEW = 64
 """The most distinct integers that count as categories."""
 _MANY_ROWS = 50
 _MS_FROM, _MS_TO = 10**12, 4 * 10**12
 """Milliseconds since 1970 between 2001 and 2096."""
+_FINER = {"us": 10**3, "ns": 10**6}
+"""How many of a finer unit are a millisecond."""
 _SECONDS_FROM, _SECONDS_TO, _FEW_YEARS_S = 10**9, 2 * 10**9, 10 * 366 * 86400
 """Seconds since 1970 between 2001 and 2033, in a sample that covers ten years at most."""
 _MAD_TO_SPREAD = 1.4826
@@ -32,13 +35,15 @@ _SHOWN_KEYS = 4
 _GREATEST = 3.4e38
 """What a float32 holds; NaN and what is beyond count for nothing, and are set aside later."""
 _NUMERIC = {int, float}
-_WRITTEN_TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d(:?\d\d)?)?", re.IGNORECASE)
+_CLOCK, _ZONE = r"[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?", r"(Z|[+-]\d\d(:?\d\d)?)"
+_WRITTEN_TIME = re.compile(rf"\d{{4}}-\d\d-\d\d({_CLOCK}{_ZONE}?)?", re.IGNORECASE)
 """A date, or a date and a time, as ISO 8601 has them."""
+_ZONED_TIME = re.compile(rf"\d{{4}}-\d\d-\d\d{_CLOCK}{_ZONE}", re.IGNORECASE)
 
 
 _SECONDS = (
-    "seconds since 1970, which only grow, so the model would soon see none that it knows; an event time must be an "
-    "integer, milliseconds since 1970. Send the hour or the age instead, or name it with --features"
+    "seconds since 1970, which only grow, so the model would soon see none that it knows. Name it with --event-time, "
+    "send the hour or the age instead, or name it with --features"
 )
 _FREE_TEXT = "free text; name it with --features to learn from its words"
 
@@ -57,7 +62,7 @@ class ColumnKind(StrEnum):
     """Learnt from by its words, where it is named."""
     TEXTS = "a list of texts"
     """However many."""
-    TIME = "milliseconds since 1970"
+    TIME = "a time"
     UNFIT = "not to be learnt from"
 
     @property
@@ -84,8 +89,18 @@ class ColumnLook:
     """Whether float32 is too coarse for its numbers, so that they must be scaled in float64."""
     lengths: tuple[int, int] = (0, 0)
     """Of lists: the least and the greatest."""
+    form: str = ""
+    """Of a time: how it is written, as `records.event_time.format` names it."""
+    naive: bool = False
+    """Of a time: whether some of its texts have no zone."""
     distinct: tuple[Any, ...] = ()
     """Its values, where they are few; only a label's are ever written down."""
+
+    @property
+    def last(self) -> str:
+        """The last name on its path."""
+        names = parse(self.source).names
+        return names[-1] if names else self.source.removeprefix("$")
 
     @property
     def learnable(self) -> bool:
@@ -100,7 +115,12 @@ class ColumnLook:
     @property
     def seconds(self) -> bool:
         """Whether its numbers look like seconds since 1970."""
-        return self.why == _SECONDS
+        return self.form == "s"
+
+    @property
+    def timely(self) -> bool:
+        """Whether it can be the event time."""
+        return self.kind is ColumnKind.TIME or self.seconds
 
     @property
     def bound(self) -> int:
@@ -128,13 +148,11 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
         return _texts(look, here)
     if types == {list}:
         return _lists(look, here)
-    return ColumnLook(source=source, why=_nested("an object", here) if dict in types else "of several types")
+    mixed = "bytes that are no text" if bytes in types else "of several types"
+    return ColumnLook(source=source, why=_nested("an object", here) if dict in types else mixed)
 
 
-_NESTED = (
-    "only fields at the top of a record can be read: have the producer write what it holds as fields of their own, or "
-    "as a list of numbers or texts"
-)
+_NESTED = "name those to learn from by their paths, as in field: name.key"
 
 
 def _nested(what: str, values: Sequence[Any]) -> str:
@@ -150,11 +168,12 @@ def _numbers(look: ColumnLook, here: Sequence[float]) -> ColumnLook:
     look = _scaled(replace(look, kind=ColumnKind.NUMBER, distinct=_few(distinct)), finite)
     fractions = any(isinstance(value, float) for value in finite)
     if (why := _like_a_time(min(finite), max(finite), fractions=fractions)) is not None:
-        return replace(look, kind=ColumnKind.UNFIT, why=why)
+        return replace(look, kind=ColumnKind.UNFIT, why=why, form="s" if why == _SECONDS else "")
     if fractions:
         return look
-    if all(_MS_FROM <= value <= _MS_TO for value in finite):
-        return replace(look, kind=ColumnKind.TIME, why=ColumnKind.TIME)
+    for form, size in {"ms": 1, **_FINER}.items():
+        if all(_MS_FROM * size <= value <= _MS_TO * size for value in finite):
+            return replace(look, kind=ColumnKind.TIME, why=f"a time in {form} since 1970", form=form)
     if len(distinct) == len(finite) >= _MANY_ROWS:
         return replace(look, kind=ColumnKind.UNFIT, why="another number in every record")
     if len(distinct) <= _FEW and len(distinct) < len(finite):
@@ -202,8 +221,9 @@ def _few(distinct: Collection[Any]) -> tuple[Any, ...]:
 def _texts(look: ColumnLook, here: Sequence[str]) -> ColumnLook:
     distinct = {*here}
     if all(map(_WRITTEN_TIME.fullmatch, here)):
-        why = "a time as text; an event time must be an integer, milliseconds since 1970"
-        return ColumnLook(source=look.source, why=why)
+        naive = not all(map(_ZONED_TIME.fullmatch, here))
+        why = f"a time as text{', without a zone' * naive}"
+        return replace(look, kind=ColumnKind.TIME, why=why, form="iso8601", naive=naive)
     words = statistics.fmean(len(text.split()) for text in here)
     if 2 * len(distinct) > len(here) >= _MANY_ROWS and words >= _WORDS_OF_A_TEXT:
         return replace(look, kind=ColumnKind.FREE_TEXT, why=_FREE_TEXT)

@@ -54,7 +54,7 @@ def input_names(features: Sequence[ColumnLook]) -> dict[str, str]:
     """Return the model's name for each field: the record's own, where Keras accepts it."""
     names: dict[str, str] = {}
     for column in features:
-        plain = re.sub(r"\W", "_", column.source, flags=re.ASCII)
+        plain = re.sub(r"\W", "_", column.source.removeprefix("$").replace("[]", ""), flags=re.ASCII)
         plain = plain if re.match(r"[A-Za-z]", plain) else f"field_{plain}"
         names[column.source] = _apart(plain, names.values())
     return names
@@ -148,7 +148,7 @@ def _windows(look: Look, roles: Roles) -> str:
         keys = [row[column.source] for row in look.rows if isinstance(row.get(column.source), str | int)]
         distinct = len({*keys})
         whole = len(keys) > len(look.rows) / 2 and not any(isinstance(key, bool) for key in keys)
-        if whole and _LIKE_A_KEY.fullmatch(column.source) and _FEWEST_KEYS <= distinct <= len(keys) / _EACH_COMES:
+        if whole and _LIKE_A_KEY.fullmatch(column.last) and _FEWEST_KEYS <= distinct <= len(keys) / _EACH_COMES:
             said = f"The records that were looked at are of {distinct:,} values of {column.source}."
             exact = "" if dtype_of(column) in {"string", "int64"} else ", give it the dtype int64"
             return f"""\
@@ -188,8 +188,15 @@ def _records(look: Look, roles: Roles) -> Iterator[str]:
     if roles.weight is not None:
         yield f"  weight: {flow({'field': roles.weight.source, **({'missing': 1.0} if roles.weight.absent else {})})}"
     if roles.event_time is not None:
-        yield f"  event_time: {flow({'field': roles.event_time.source})}"
+        yield f"  {_event_time(roles.event_time)}"
     yield "  # dead_letters: {topic: …}        # gets every record that cannot be learnt from, with the reason"
+
+
+def _event_time(time: ColumnLook) -> str:
+    settings = {"field": time.source, **({} if time.form == "ms" else {"format": time.form})}
+    if not time.naive:
+        return f"event_time: {flow(settings)}"
+    return _line("event_time", {**settings, "zone": "UTC"}, "its texts have no zone; write the one that they mean")
 
 
 def _csv(look: Look) -> Iterator[str]:
@@ -237,5 +244,5 @@ def _label(roles: Roles) -> Any:
     elif task is Task.CLASSES:
         settings |= {"dtype": "int32", "min": 0, "max": label.distinct[-1]}
     elif task is Task.NAMED_CLASSES:
-        settings |= {"dtype": "string", "one_of": list(label.distinct)}
+        settings |= {"dtype": "int32", "one_of": list(label.distinct)}
     return settings

@@ -90,9 +90,6 @@ _PREPROCESS = '''
 def preprocess(features, label, weight):
     """Turn texts into what the model takes; it runs while learning, and serving needs the same."""
 '''
-_CLASS_OF_LABEL = """\
-    label = tf.argmax(tf.equal(label[:, tf.newaxis], CLASSES), axis=1)  # the place of its text among the classes
-"""
 _WORDS_OF_TEXTS = """\
     for name, (bound, length) in FREE_TEXTS.items():
         plain = tf.strings.regex_replace(tf.strings.lower(features[name], "utf-8"), r"[^\\p{L}\\p{N}]+", " ")
@@ -128,7 +125,6 @@ def model_text(topic: str, roles: Roles) -> str:
     if roles.task is Task.CLASSES:
         head = head.format(classes=roles.label.distinct[-1] + 1)
     elif roles.task is Task.NAMED_CLASSES:
-        prepared += _CLASS_OF_LABEL
         classes = f"CLASSES = {json.dumps(list(roles.label.distinct), ensure_ascii=False)}\n"
     elif roles.task is Task.NUMBER:
         centre, spread = rounded_centre(roles.label), rounded(roles.label.spread)

@@ -15,9 +15,13 @@ from app.service.sampling import read_between
 from app.settings.connection import kafka_options
 from app.settings.sections.kafka import KafkaSettings
 from app.tools.init.arrival_rate import records_per_s
+from app.tools.init.nested_rows import by_source
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
+from consumers.records import Headers
+from pipelines.decoders.paths import Envelope, Path, PathStep, escaped
+from pipelines.decoders.text import is_utf8
 
 _EACH = 400
 """Records of each partition."""
@@ -37,7 +41,7 @@ class Look:
 
     format: str
     rows: Sequence[Row]
-    """Those that fit the format."""
+    """Those that fit the format, by source."""
     looked_at: int
     columns: tuple[str, ...] = ()
     """Of CSV."""
@@ -46,11 +50,21 @@ class Look:
     """Whether the columns' names are the records' own."""
 
 
-def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int, float | None]:
-    """Return some hundred values from the start of each partition, the number of offsets, and the records a second.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRecords:
+    """The first records of each partition that have a value."""
 
-    Tombstones are left out. The rate is None where it is not known.
-    """
+    values: Sequence[bytes]
+    beside: Sequence[Row]
+    """The key and the headers of each, by source."""
+    held: int
+    """How many offsets the topic has."""
+    records_per_s: float | None
+    """None where it is not known."""
+
+
+def first_records(kafka: KafkaSettings) -> FirstRecords:
+    """Return some hundred records from the start of each partition; tombstones are left out."""
     source = KafkaSource(kafka_options(kafka))
     source.start(_CONNECT_S)
     try:
@@ -63,24 +77,47 @@ def first_values(kafka: KafkaSettings) -> tuple[list[bytes], int, float | None]:
     finally:
         source.stop(_STOP_S)
     chunks.sort(key=lambda chunk: chunk.partition)
-    values = [value for chunk in chunks for value in chunk.values if value]
-    if not values:
+    found = [
+        (value, beside_of(key, headers))
+        for chunk in chunks
+        for value, key, headers in zip(chunk.values, chunk.keys, chunk.headers, strict=True)
+        if value
+    ]
+    if not found:
         raise ConfigError(
             f"{', '.join(kafka.topics)} holds no record yet; write some hundred, so that there is something to look at"
         )
-    return values, sum(end[partition] - first[partition] for partition in first), rate
+    return FirstRecords(
+        values=[value for value, _ in found],
+        beside=[beside for _, beside in found],
+        held=sum(end[partition] - first[partition] for partition in first),
+        records_per_s=rate,
+    )
 
 
-def look_at(values: Sequence[bytes], columns: Sequence[str] = ()) -> Look:
-    """Guess the format. ConfigError where it cannot be guessed."""
-    return _as_json(values) or _as_csv(values, tuple(columns)) or _unknown(values)
+def beside_of(key: bytes | None, headers: Headers) -> Row:
+    """Return a key and headers by source; texts of numbers and truth values as a decoder reads them."""
+    found = {str(Path((), Envelope.KEY)): key}
+    found |= {str(Path((PathStep(name),), Envelope.HEADER)): value for name, value in headers if name}
+    return {source: _csv_value(value.decode()) if is_utf8(value) else value for source, value in found.items() if value}
 
 
-def _as_json(values: Sequence[bytes]) -> Look | None:
-    rows = [row for row in map(_json, values) if row is not None]
-    if len(rows) < _ENOUGH * len(values):
+def look_at(values: Sequence[bytes], columns: Sequence[str] = (), beside: Sequence[Row] = ()) -> Look:
+    """Guess the format. ConfigError where it cannot be guessed. `beside` has what is beside each value, by source."""
+    beside = beside or [{}] * len(values)
+    return _as_json(values, beside) or _as_csv(values, tuple(columns), beside) or _unknown(values)
+
+
+def _as_json(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
+    found = [(row, more) for row, more in zip(map(_json, values), beside, strict=True) if row is not None]
+    if len(found) < _ENOUGH * len(values):
         return None
-    return Look(format="json", rows=rows, looked_at=len(values))
+    rows = by_source([row for row, _ in found])
+    return Look(format="json", rows=_joined(rows, [more for _, more in found]), looked_at=len(values))
+
+
+def _joined(rows: Sequence[Row], beside: Sequence[Row]) -> list[Row]:
+    return [{**row, **more} for row, more in zip(rows, beside, strict=True)]
 
 
 def _json(value: bytes) -> Row | None:
@@ -91,7 +128,7 @@ def _json(value: bytes) -> Row | None:
     return row if isinstance(row, dict) else None
 
 
-def _as_csv(values: Sequence[bytes], columns: tuple[str, ...]) -> Look | None:
+def _as_csv(values: Sequence[bytes], columns: tuple[str, ...], beside: Sequence[Row]) -> Look | None:
     try:
         lines = [value.decode() for value in values]
     except UnicodeDecodeError:
@@ -101,12 +138,15 @@ def _as_csv(values: Sequence[bytes], columns: tuple[str, ...]) -> Look | None:
         parsed = [_cells(line, delimiter) for line in lines]
         width, count = Counter(map(len, parsed)).most_common(1)[0]
         if width > 1 and count >= _ENOUGH * len(lines):
-            best = max(best, (width, delimiter, count, [row for row in parsed if len(row) == width]))
+            best = max(best, (width, delimiter, count, parsed))
     width, delimiter, _, parsed = best
     if not width:
         return None
-    names, named = _names(parsed, columns, width)
-    rows = [dict(zip(names, map(_csv_value, row), strict=True)) for row in parsed if tuple(row) != names]
+    names, named = _names([row for row in parsed if len(row) == width], columns, width)
+    kept = [at for at, row in enumerate(parsed) if len(row) == width and tuple(row) != names]
+    sources = [escaped(name) for name in names]
+    cells = [dict(zip(sources, map(_csv_value, parsed[at]), strict=True)) for at in kept]
+    rows = _joined(cells, [beside[at] for at in kept])
     return Look(format="csv", rows=rows, looked_at=len(values), columns=names, delimiter=delimiter, named=named)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ def test_kinds_are_inferred_from_the_records() -> None:
         "keys": ColumnKind.UNFIT,
         "flags": ColumnKind.UNFIT,
         "at": ColumnKind.TIME,
-        "written": ColumnKind.UNFIT,
-        "day": ColumnKind.UNFIT,
+        "written": ColumnKind.TIME,
+        "day": ColumnKind.TIME,
         "object": ColumnKind.UNFIT,
         "mixed": ColumnKind.UNFIT,
         "nothing": ColumnKind.UNFIT,
@@ -169,6 +170,23 @@ TASKS = [
 def csv_of(rows: list[dict[str, Any]]) -> list[bytes]:
     lines: list[list[object]] = [[*rows[0]], *([*row.values()] for row in rows)]
     return [",".join(map(str, line)).encode() for line in lines]
+
+
+def chunk_of(values: list[bytes]) -> Chunk:
+    """Return values as they come from Kafka."""
+    return Chunk(
+        partition=Partition("t", 0),
+        incarnation=1,
+        start=0,
+        end=len(values),
+        offsets=np.arange(len(values)),
+        timestamps=np.arange(len(values)),
+        keys=[None] * len(values),
+        values=values,
+        headers=[()] * len(values),
+        nbytes=0,
+        fetched_at=0.0,
+    )
 
 
 def draft_of(values: list[bytes], label: str, task: Task, folder: Path) -> Settings:
@@ -310,7 +328,7 @@ def test_label_weight_and_event_time_must_fit_their_roles() -> None:
         (ChosenRoles(label="v"), "'v' cannot be predicted"),
         (ChosenRoles(label="no"), "the records have no field 'no'; they have x, a b"),
         (ChosenRoles(label="yes", weight="kind"), "'kind' is no number"),
-        (ChosenRoles(label="yes", event_time="cost"), "holds no milliseconds"),
+        (ChosenRoles(label="yes", event_time="cost"), "holds no time that can be read"),
         (ChosenRoles(label="yes", features=("yes",)), "the label, weight or event time already"),
         (ChosenRoles(label="yes", features=("time",)), "'time' cannot be learnt from"),
     ]:
@@ -413,18 +431,92 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     refuse_to_overwrite(tmp_path, force=True)
 
 
-def test_nested_fields_are_named_with_what_to_do() -> None:
-    rows = [
-        {"buyer": {"city": "a", "zip": number}, "items": [{"sku": 1}], "id": number, "yes": number % 2}
-        for number in range(60)
-    ]
-    columns = columns_of(json_look(*rows).rows)
-    with pytest.raises(ConfigError) as raised:
-        cast(columns, ChosenRoles(label="yes"))
-    text = str(raised.value)
-    assert "no field is left to learn from: buyer: an object (of city, zip)" in text
-    assert "items: a list of objects (of sku); only fields at the top of a record can be read" in text
-    assert "id: another number in every record" in text
+NESTED = [
+    {
+        "buyer": None if number % 17 == 0 else {"city": "abc"[number % 3], "zip code": number % 7, "geo": {"lat": 1.5}},
+        "items": [{"price": 1.5 * at, "tags": ["a"], "name": "ab"[at % 2]} for at in range(number % 4)],
+        "a.b": number % 5,
+        "made": {"at": f"2026-11-21T03:{number % 60:02}:00", "by": {"kind": ["cat", "dog", "other"][number % 3]}},
+        "sent": 1_790_000_000_000_000 + number * 10**6,
+        "counts": {f"user-{number}": 1},
+        "meta": {},
+    }
+    for number in range(120)
+]
+
+
+def test_nested_fields_are_drafted_by_their_paths(tmp_path: Path) -> None:
+    values = [json.dumps(row).encode() for row in NESTED]
+    look = look_at(values)
+    roles = cast(columns_of(look.rows), ChosenRoles(label="made.by.kind", event_time="made.at"))
+    assert {column.source: column.kind for column in roles.features} == {
+        "buyer.city": ColumnKind.TEXT,
+        "buyer.zip code": ColumnKind.CATEGORY,
+        "buyer.geo.lat": ColumnKind.NUMBER,
+        "items[].price": ColumnKind.VARYING_NUMBERS,
+        "items[].name": ColumnKind.TEXTS,
+        r"a\.b": ColumnKind.CATEGORY,
+    }
+    assert {column.source: column.why for column in roles.left_out} == {
+        "items[].tags": "a list of something else than numbers or texts",
+        "sent": "a time in us since 1970",
+        "counts": "an object (of user-0, user-1, user-2, user-3, …); name those to learn from by their paths, as in "
+        "field: name.key",
+        "meta": "an object (of nothing); name those to learn from by their paths, as in field: name.key",
+    }
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    settings = load(tmp_path / "millrace.yaml", {}).settings
+    assert settings.records.event_time is not None
+    assert (settings.records.event_time.format, settings.records.event_time.zone) == ("iso8601", "UTC")
+    decoded = decode_chunk(chunk_of(values), to_decoder(settings.records))
+    assert len(decoded) == len(NESTED)
+    assert decoded.labels["made.by.kind"].tolist() == [number % 3 for number in range(120)]
+    assert decoded.features["buyer_city"][:3].tolist() == [b"", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("at", "form"),
+    [
+        (1_790_000_000_000, "ms"),
+        (1_790_000_000.5, "s"),
+        (1_790_000_000_000_000_000, "ns"),
+        ("2026-11-21T03:00:0{}.5+01:00", "iso8601"),
+    ],
+)
+def test_a_time_is_drafted_as_it_is_written(at: float | str, form: str) -> None:
+    rows = [{"at": at.format(n % 7) if isinstance(at, str) else at + n * 60, "y": n % 2, "x": n % 9} for n in range(99)]
+    look = json_look(*rows)
+    columns = columns_of(look.rows)
+    assert likely_times(columns) == ["at"]
+    text = config_text(PLACE, look, cast(columns, ChosenRoles(label="y", event_time="at")))
+    assert f"event_time: {{field: at{'' if form == 'ms' else f', format: {form}'}}}\n" in text
+
+
+def test_keys_and_headers_are_drafted_beside_the_values(tmp_path: Path) -> None:
+    headers = [(("label", b"%d" % (number % 2)), ("a.b", b"x"), ("raw", b"\xff")) for number in range(120)]
+    keys = [b"user-%d" % (number % 6) for number in range(120)]
+    for form, values in (
+        ("json", [b'{"x": %d}' % (n % 9) for n in range(120)]),
+        ("csv", [b"%d,x" % (n % 9) for n in range(120)]),
+    ):
+        beside = [topic_sample.beside_of(key, each) for key, each in zip(keys, headers, strict=True)]
+        look = look_at(values, beside=beside)
+        assert look.format == form
+        columns = columns_of(look.rows)
+        assert label_by_name(columns) == "$header.label"
+        roles = cast(columns, ChosenRoles(label="$header.label"))
+        assert [column.source for column in roles.left_out] == ["$header.raw"]
+        folder = tmp_path / form
+        folder.mkdir()
+        write(folder, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+        assert "# windows: {by: key, length: 20}" in (folder / "millrace.yaml").read_text()
+        settings = load(folder / "millrace.yaml", {}).settings
+        chunk = replace(chunk_of(values), keys=keys, headers=headers)
+        decoded = decode_chunk(chunk, to_decoder(settings.records))
+        assert len(decoded) == 120
+        assert decoded.features["key"].tolist() == keys
+        assert decoded.features["header_a_b"].tolist() == [b"x"] * 120
+        assert decoded.labels["$header.label"].tolist() == [float(number % 2) for number in range(120)]
 
 
 SECONDS = [{"at": 1_790_000_000.25 + 60 * number, "yes": number % 2, "x": number % 9 / 2} for number in range(100)]
