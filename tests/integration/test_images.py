@@ -1,0 +1,88 @@
+"""Images as records, JPEG and PNG of any size, with a header as the label, against a real broker."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from aiokafka import AIOKafkaProducer
+
+from tests.conftest import MakeTopic
+from tests.faults.harness.fork_server import run_forked
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow]
+ROOT = Path(__file__).parents[2]
+MODEL = """\
+import keras
+import tensorflow as tf
+
+
+def build_model():
+    image = keras.Input((8, 8, 3), name="image")
+    hidden = keras.layers.Flatten()(keras.layers.Rescaling(1 / 255)(image))
+    model = keras.Model(image, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile(optimizer="adam", loss="binary_crossentropy")
+    return model
+
+
+def decoded(image):
+    pixels = tf.io.decode_image(image, channels=3, expand_animations=False)
+    return tf.image.resize(pixels, [8, 8])
+
+
+def preprocess(features, label, weight):
+    shape = tf.TensorSpec([8, 8, 3], tf.float32)
+    images = tf.map_fn(decoded, features["image"], fn_output_signature=shape)
+    return {"image": images}, label, weight
+"""
+CONFIG = """\
+name: images
+kafka: {{bootstrap_servers: ['{broker}'], topics: [{topic}]}}
+records:
+  format: bytes
+  features: {{image: {{dtype: string, field: $value}}}}
+  label: {{bright: {{dtype: float32, field: $header.bright}}}}
+model: {{build: ./model.py:build_model}}
+training: {{batch_size: 16}}
+checkpoints: {{path: ./checkpoints}}
+api: {{listen: '127.0.0.1:0'}}
+"""
+
+
+def images(count: int) -> list[tuple[bytes, bytes]]:
+    """Return images of several sizes in two formats, each with whether it is bright."""
+    random = np.random.default_rng(3)
+    made = []
+    for number in range(count):
+        bright = number % 2
+        pixels = random.integers(128 * bright, 128 + 128 * bright, (4 + number % 9, 6 + number % 7, 3)).astype(np.uint8)
+        encode = tf.io.encode_jpeg if number % 3 else tf.io.encode_png
+        made.append((encode(pixels).numpy(), b"%d" % bright))
+    return made
+
+
+async def send(broker: str, topic: str, records: list[tuple[bytes, bytes]]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=broker) as producer:
+        for value, bright in records:
+            await producer.send_and_wait(topic, value, headers=[("bright", bright)])
+
+
+def test_images_are_learnt_and_each_bad_one_is_set_aside_alone(tmp_path: Path, broker: str, topic: MakeTopic) -> None:
+    name, good = topic(), images(150)
+    bad = [(good[1][0][:-40], b"1"), (b"no image at all", b"0"), (good[0][0][:30], b"1"), (good[0][0], b"bright")]
+    records = [*good[:70], *bad, *good[70:]]
+    asyncio.run(send(broker, name, records))
+    (tmp_path / "model.py").write_text(MODEL)
+    config = tmp_path / "images.yaml"
+    config.write_text(CONFIG.format(broker=broker, topic=name))
+    done = run_forked(["run", "-c", str(config), "--until", "now"], cwd=ROOT, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    newest = max(tmp_path.glob("checkpoints/images/checkpoints/*/ledger.json"))
+    (partition,) = json.loads(newest.read_text())["partitions"].values()
+    assert partition["learnt"] == len(good)
+    assert partition["set_aside"] == {"step_raised": 3, "wrong_type": 1}
