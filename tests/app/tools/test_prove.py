@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from time import time as now_s
 
 import pytest
 
@@ -22,9 +23,11 @@ from app.tools.traffic.single_writer import ExpectedPosition
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from consumers.records import Partition
+from pipelines.decode import decode_chunk
 from pipelines.decoders import make_decoder
-from pipelines.schema import DTYPES, Field, Schema
+from pipelines.schema import DTYPES, Field, Schema, TimeFormat, TimeUnit
 from tests.app.conftest import FIVE_LINES, LoadText
+from tests.pipelines.test_decode import chunk_of
 from training.ledger.offset_checksum import Evidence
 
 RECORDS = 2000
@@ -66,6 +69,21 @@ def test_generated_records_of_nested_fields_decode() -> None:
     drawn = [stream.draw(ExpectedPosition(0, offset), random) for offset in range(200)]
     values = [value for value, verdict in drawn if verdict is None]
     assert len(make_decoder("json", schema).decode(values).kept) == len(values) > 100
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("unit", ["s", "us", "ns", "iso8601"])
+def test_generated_times_and_classes_are_those_of_the_settings(form: str, unit: TimeUnit) -> None:
+    kind = Field(name="kind", source="kind", dtype="int32", one_of=(0, 1), classes=("spam", "mail"))
+    time = Field(name="event_time", source="t", dtype="int64", time=TimeFormat(unit=unit))
+    schema = Schema(features=(FIELDS[0],), labels=(kind,), event_time=time)
+    stream, random = Generated(form, schema, seed=1), Random(1)
+    drawn = [stream.draw(ExpectedPosition(0, offset), random) for offset in range(200)]
+    values = [value for value, verdict in drawn if verdict is None]
+    decoded = decode_chunk(chunk_of(values), make_decoder(form, schema))
+    assert len(decoded) == len(values)
+    assert {*decoded.labels["kind"].tolist()} == {0, 1}
+    assert abs(int(decoded.event_times.min()) / 1000 - now_s()) < 60
 
 
 def test_records_with_a_key_are_generated_only_where_it_may_be_missing() -> None:
