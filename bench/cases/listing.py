@@ -33,6 +33,8 @@ class Lengths:
     balance_rows: int = 2_000_000
     windows_rounds: int = 5
     formats_rounds: int = 25
+    poisoned_records: int = 65_536
+    poisoned_rounds: int = 5
     reservoir_rows: int = 131_072
     decode_records: int = 131_072
     decode_rounds: int = 7
@@ -68,6 +70,8 @@ QUICK = Lengths(
     balance_rows=16_384,
     windows_rounds=1,
     formats_rounds=2,
+    poisoned_records=8_192,
+    poisoned_rounds=1,
     reservoir_rows=16_384,
     decode_records=16_384,
     decode_rounds=1,
@@ -170,6 +174,12 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "formats.py",
             {"rounds": lengths.formats_rounds},
             {name: name for name in ("nested_json_of_flat_json",)},
+        ),
+        ServiceCase(
+            "poisoned",
+            "poisoned.py",
+            {"records": lengths.poisoned_records, "rounds": lengths.poisoned_rounds},
+            {"poisoned_of_clean": "poisoned_of_clean"},
         ),
         ServiceCase(
             "balance",

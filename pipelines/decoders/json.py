@@ -30,10 +30,11 @@ A number beyond float64 in a field that nobody reads is the one thing that the p
 Such a record is parsed again with 0 in its place: a field that nobody reads keeps no record from being learnt, whether
 it holds that or NaN.
 
-Refused records are found without halving where that is cheaper: the parser names the row at which it stops, or, where
-they are many, `json_faults` diagnoses each. Both are only hints. A record is refused on the word of the parser about
-its bytes alone, or where the parser is certain to say the same: text that is not JSON, or a value of another type than
-the parser was given. `Refusal`s come from `diagnose` in either case, so the verdict is the same too.
+Refused records are found without halving where that is cheaper: the parser names the row at which it stops,
+`json_suspects` finds what it does not name, or, where they are many, `json_faults` diagnoses each. All are only hints.
+A record is refused on the word of the parser about its bytes alone, or where the parser is certain to say the same:
+text that is not JSON, or a value of another type than the parser was given. `Refusal`s come from `diagnose` in any
+case, so the verdict is the same too.
 """
 
 import re
@@ -49,24 +50,30 @@ from pipelines.decoders.arrow_paths import ArrowPaths
 from pipelines.decoders.column_reader import ColumnReader
 from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from pipelines.decoders.json_framing import framed
+from pipelines.decoders.json_suspects import WholeNames, not_utf8, with_number, with_several_values
+from pipelines.decoders.paths import is_envelope, parse
 from pipelines.decoders.pieces import together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import distinct_fields
-from pipelines.decoders.text import LARGEST, is_utf8, joined
+from pipelines.decoders.text import LARGEST, begins_of, is_utf8, joined
 from pipelines.schema import Schema
 
+_WHOLE = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 _MOST_ROWS = 50_000
 """Rows of one parse: the parser refuses more than 100,000."""
 _SPARSE = 24
 """If more than one record in this many is refused, to diagnose all costs less than to parse on after each."""
 _STOPPED_AT = re.compile(r" in row (\d+)$")
+_NO_WHOLE_NUMBER = re.compile(r"Failed to convert JSON to u?int64, couldn't parse:(.+)$")
 
 
 class _ParserStop(NamedTuple):
     """The parser has refused a text."""
 
-    row: int | None
-    """The row at which the parser says that it stopped: a hint, never a verdict."""
+    rows: Sequence[int] = ()
+    """The rows that may be at fault: a hint, never a verdict."""
+    reads_on: bool = False
+    """Whether it is one row, and all before it would parse."""
 
 
 class _JsonGroup(NamedTuple):
@@ -85,6 +92,46 @@ class _JsonRows(NamedTuple):
     table: pa.Table
 
 
+class _Sifted:
+    """Records of a group, from which those at fault are taken out; what is passed needs no other look."""
+
+    def __init__(self, group: _JsonGroup) -> None:
+        self.records, self.indices = [*group.records], group.indices
+        self.rest = np.ones(len(group.records), dtype=bool)
+        self.passed = 0
+        """Records of which the parser has passed all that are left."""
+        self._most = len(group.records) // _SPARSE
+
+    def suspects(self, stop: _ParserStop) -> list[int] | None:
+        """Return the records that may be at fault; None where none is known, or there are too many."""
+        order = self._order()
+        found = [int(order[row]) for row in stop.rows if row < len(order)]
+        self._most -= len(found)
+        if not found or self._most < 0:
+            return None
+        if stop.reads_on:
+            self.passed = found[0] + 1
+        return found
+
+    def everyone(self) -> list[int]:
+        """Return all records that are left."""
+        return [int(at) for at in np.flatnonzero(self.rest)]
+
+    def left(self) -> _JsonGroup:
+        """Return the records that are left."""
+        return self._group(np.flatnonzero(self.rest))
+
+    def not_passed(self) -> _JsonGroup:
+        """Return those of them that the parser has not passed."""
+        return self._group(self._order())
+
+    def _order(self) -> Int64s:
+        return self.passed + np.flatnonzero(self.rest[self.passed :])
+
+    def _group(self, places: Int64s) -> _JsonGroup:
+        return _JsonGroup([self.records[at] for at in places.tolist()], self.indices[places])
+
+
 class JsonDecoder:
     """Decodes JSON objects."""
 
@@ -93,6 +140,8 @@ class JsonDecoder:
         self._reader = ColumnReader(distinct_fields(schema))
         self._paths = ArrowPaths(self._reader.fields.values())
         self._asked = JsonAsked(self._reader.fields.values())
+        whole = [field for field in self._reader.fields.values() if field.dtype in _WHOLE]
+        self._whole = WholeNames({parse(field.source).names[-1] for field in whole if not is_envelope(field.source)})
         self._parsed = pj.ParseOptions(explicit_schema=self._paths.schema, unexpected_field_behavior="ignore")
 
     @property
@@ -153,53 +202,70 @@ class JsonDecoder:
 
     def _sift(self, group: _JsonGroup, stop: _ParserStop) -> Iterator[_JsonRows | Refusal]:
         """Refuse the suspects that the parser refuses, and settle the rest."""
-        stops = self._stops(group.records, stop)
-        everyone = stops is None
-        rest = np.ones(len(group.records), dtype=bool)
-        records = [*group.records]
-        for at in range(len(records)) if stops is None else stops:
-            record = records[at]
-            fault = diagnose(record, self._asked)
-            if fault.unread:
-                records[at] = without_large_numbers(record)
+        sifted = _Sifted(group)
+        looked = False
+        while True:
+            suspects = sifted.suspects(stop)
+            looked = suspects is None
+            refused = 0
+            for at in sifted.everyone() if suspects is None else suspects:
+                verdict = self._suspected(sifted, at, looked=looked)
+                refused += verdict is not None
+                if isinstance(verdict, Refusal):
+                    yield verdict
+            if looked:
+                break
+            if not refused:  # where a record before it is several values, the row is that of another record
+                sifted.passed = 0
+                rest = sifted.left().records
+                stop = _ParserStop(with_several_values(joined(rest), begins_of(rest)) if stop.reads_on else ())
                 continue
-            asked = fault.sure is Sure.LIKELY or (fault.sure is Sure.UNKNOWN and not everyone)
-            if fault.sure is Sure.CERTAIN or (
-                asked and isinstance(self._parse([record], joined([record])), _ParserStop)
-            ):
-                yield Refusal(int(group.indices[at]), fault.reason, fault.field)
-                rest[at] = False
-        left = [records[at] for at in np.flatnonzero(rest).tolist()]
-        looked = everyone or left == [*group.records]
-        yield from self._read_or_split(_JsonGroup(left, group.indices[rest]), joined(left), looked=looked)
-
-    def _stops(self, records: Sequence[bytes], stop: _ParserStop) -> list[int] | None:
-        """Return the rows that the parser names, parsing on after each; None if it names none, or too many."""
-        rows: list[int] = []
-        while len(rows) < len(records) // _SPARSE:
-            start = rows[-1] + 1 if rows else 0
-            if stop.row is None or start + stop.row >= len(records):
-                return None
-            rows.append(start + stop.row)
-            rest = records[rows[-1] + 1 :]
-            parsed = self._parse(rest, joined(rest))
+            after = sifted.not_passed()
+            parsed = self._parse(after.records, joined(after.records))
             if isinstance(parsed, pa.Table):
-                return rows
+                if sifted.passed:
+                    break
+                if after.records:
+                    yield _JsonRows(after.indices, after.records, parsed)
+                return
             stop = parsed
+        left = sifted.left()
+        yield from self._read_or_split(left, joined(left.records), looked=looked)
+
+    def _suspected(self, sifted: "_Sifted", at: int, *, looked: bool) -> "Refusal | bytes | None":
+        """Return the verdict on a suspect, or how it can be parsed; None where it is not at fault."""
+        record = sifted.records[at]
+        fault = diagnose(record, self._asked)
+        if fault.unread and (tame := without_large_numbers(record)) != record:
+            sifted.records[at] = tame
+            return tame
+        asked = fault.sure is Sure.LIKELY or (fault.sure is Sure.UNKNOWN and not looked)
+        if fault.sure is Sure.CERTAIN or (asked and isinstance(self._parse([record], joined([record])), _ParserStop)):
+            sifted.rest[at] = False
+            return Refusal(int(sifted.indices[at]), fault.reason, fault.field)
         return None
 
     def _parse(self, records: Sequence[bytes], text: bytes) -> "pa.Table | _ParserStop":
         """Return a table with one row for each record, or where the parser stopped. `text` is the records, joined."""
         if not is_utf8(text):
-            return _ParserStop(None)
+            return _ParserStop(not_utf8(text, begins_of(records)))
         # One block, because the parser refuses an object that lies across two. One thread, because the pool has others.
         options = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             table = pj.read_json(pa.BufferReader(text), read_options=options, parse_options=self._parsed)
         except pa.ArrowInvalid as error:
-            row = _STOPPED_AT.search(str(error))
-            return _ParserStop(int(row[1]) if row else None)
-        return table if table.num_rows == len(records) else _ParserStop(None)
+            return self._stop(records, text, str(error))
+        if table.num_rows == len(records):
+            return table
+        return _ParserStop(with_several_values(text, begins_of(records)))
+
+    def _stop(self, records: Sequence[bytes], text: bytes, words: str) -> _ParserStop:
+        """Return what the parser's words tell."""
+        if row := _STOPPED_AT.search(words):
+            return _ParserStop([int(row[1])], reads_on=True)
+        if number := _NO_WHOLE_NUMBER.search(words):
+            return _ParserStop(with_number(records, text, begins_of(records), number[1].encode(), self._whole))
+        return _ParserStop()
 
     def _columns(self, rows: _JsonRows) -> DecodedValues:
         arrays = self._paths.arrays(rows.table)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.protocol import Refusal
-from pipelines.decoders.text import LARGEST, joined
+from pipelines.decoders.text import LARGEST, begins_of, joined
 
 _PIECE = 1 << 16
 _WHITESPACE = b" \t\r\n"
@@ -44,11 +44,28 @@ def framed(values: Sequence[bytes | None]) -> FramedJson:
         text = joined(records)
         if all_framed(records, text):
             return FramedJson(records, np.arange(len(records)), text, [])
-    looks = [frame(value) for value in values]
+    looks: list[bytes | Reason] = [value or b"" for value in values]
+    for index in not_framed(cast("Sequence[bytes]", looks)):
+        looks[index] = frame(values[index])
     records = [look for look in looks if isinstance(look, bytes)]
     indices = [index for index, look in enumerate(looks) if isinstance(look, bytes)]
     refused = [Refusal(index, look) for index, look in enumerate(looks) if isinstance(look, Reason)]
     return FramedJson(records, np.array(indices, dtype=np.int64), joined(records), refused)
+
+
+def not_framed(values: Sequence[bytes]) -> list[int]:
+    """Return the values that `frame` may refuse or change; all others it lets pass as they are."""
+    text, begins = joined(values), begins_of(values)
+    codes = np.frombuffer(text, np.uint8)
+    # Of an empty value both places hold a newline.
+    wrong = (codes[begins[:-1]] != ord("{")) | (codes[begins[1:] - 2] != ord("}")) | (np.diff(begins) - 1 > LARGEST)
+    wrong |= np.diff(begins) == 1
+    places = np.flatnonzero(codes == 0) if b"\0" in text else np.empty(0, np.int64)
+    if b"null" in text:
+        nulls = [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(text)]
+        places = np.concatenate([places, np.array(nulls, np.int64)])
+    wrong[begins.searchsorted(places, "right") - 1] = True
+    return [int(index) for index in np.flatnonzero(wrong)]
 
 
 def all_framed(records: Sequence[bytes], text: bytes) -> bool:

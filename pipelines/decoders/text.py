@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from consumers.records import Int64s
+
 LARGEST = 1 << 30
 """Bytes of one text. Arrow counts in 32 bits: a larger record is refused, a larger chunk is parsed in parts."""
 
@@ -12,6 +14,12 @@ LARGEST = 1 << 30
 def joined(records: Sequence[bytes]) -> bytes:
     """Return the records as one text, with a newline after each."""
     return b"\n".join((*records, b""))
+
+
+def begins_of(records: Sequence[bytes]) -> Int64s:
+    """Return where each record begins in the text of all, and where the text ends."""
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths + 1)])
 
 
 def is_utf8(text: bytes) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
-from pipelines.decoders import make_decoder
+from pipelines.decoders import FORMATS, make_decoder
 from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose
 from pipelines.decoders.json_framing import all_framed, frame
 from pipelines.decoders.text import joined
@@ -244,5 +244,5 @@ def test_a_source_in_two_roles_is_read_once_and_must_be_read_alike() -> None:
 
 
 def test_an_unknown_format_names_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="'xml' is not a format; use one of csv, json, raw"):
+    with pytest.raises(ConfigError, match=f"'xml' is not a format; use one of {', '.join(FORMATS)}"):
         make_decoder("xml", IDS)

@@ -1,0 +1,60 @@
+"""Which records of a text have made the parser refuse it, where it does not say: found for all records at a time.
+
+Pure functions. What they find are hints, as the rows are that the parser names: a record is refused on the word of
+`pipelines.decoders.json` alone, and what is not found here is found by halving.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from consumers.records import Int64s
+
+_OPENS, _CLOSES = ord("{"), ord("}")
+_SPACES = np.zeros(256, np.bool_)
+_SPACES[list(b" \t\r\n")] = True
+
+
+def not_utf8(text: bytes, begins: Int64s) -> list[int]:
+    """Return the records that are not UTF-8."""
+    found, at, view = list[int](), 0, memoryview(text)
+    while at < len(text):
+        try:
+            str(view[at:], "utf-8")
+        except UnicodeDecodeError as error:
+            row = int(begins.searchsorted(at + error.start, "right")) - 1
+            found.append(row)
+            at = int(begins[row + 1])
+        else:
+            break
+    return found
+
+
+def with_several_values(text: bytes, begins: Int64s) -> list[int]:
+    """Return the records in which a value may follow another one: where `{` follows `}`, or space does."""
+    codes = np.frombuffer(text, np.uint8)
+    closes = np.flatnonzero(codes[:-1] == _CLOSES)
+    after = codes[closes + 1]
+    seams = begins[1:] - 1
+    inside = seams[np.minimum(seams.searchsorted(closes), len(seams) - 1)] != closes + 1
+    suspect = closes[inside & ((after == _OPENS) | _SPACES[after])]
+    return [int(row) for row in np.unique(begins.searchsorted(suspect, "right") - 1)]
+
+
+def with_number(records: Sequence[bytes], text: bytes, begins: Int64s, number: bytes, names: "WholeNames") -> list[int]:
+    """Return the records that hold this number, and those in which a field of whole numbers holds a fraction."""
+    found = {row for row, record in enumerate(records) if number in record}
+    if names.fraction is not None:
+        places = np.array([match.start() for match in names.fraction.finditer(text)], np.int64)
+        found.update((begins.searchsorted(places, "right") - 1).tolist())
+    return sorted(found)
+
+
+class WholeNames:
+    """The names of the fields that are read as whole numbers."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        spelt = b"|".join(re.escape(name.encode()) for name in sorted(names))
+        self.fraction = re.compile(rb'"(?:' + spelt + rb')"\s*+:\s*+-?\d++[.eE]') if names else None
+        """Finds a fraction, or an exponent, in a field of such a name."""
