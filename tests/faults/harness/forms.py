@@ -9,12 +9,15 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Any
 
 import fastavro
+from google.protobuf.message_factory import GetMessageClass
 
 from consumers.reasons import Reason
+from pipelines.decoders.protobuf_files import compiled_texts, message_of
 from tests.faults.harness.project import FEATURES
 from tests.faults.harness.records import WIDTH, ExpectedPosition, Verdict, good
 
@@ -317,4 +320,55 @@ AVRO = Form(
     ],
     {"record.avsc": json.dumps(AVRO_SCHEMA)},
 )
-FORMS: Mapping[str, Form] = {form.name: form for form in (JSON, NESTED, CSV, RAW_FORM, EXAMPLE, AVRO)}
+PROTO = """
+syntax = "proto3";
+message Who { int64 partition = 1; }
+message Record {
+  string note = 1; Who who = 2; optional int64 id = 3; optional double curse = 4; repeated float x = 5;
+  optional float y = 6;
+}
+"""
+
+
+@cache
+def _message() -> Any:
+    return GetMessageClass(message_of(compiled_texts({"record.proto": PROTO}, "record.proto", "the harness"), "Record"))
+
+
+def _protobuf(content: Mapping[str, Any], **but: Any) -> bytes:
+    whole = {"note": _NOTE, **content, "who": {"partition": content["partition"]}, **but}
+    fields = _message().DESCRIPTOR.fields_by_name
+    kept = {name: value for name, value in whole.items() if name in fields and value is not None}
+    written: bytes = _message()(**kept).SerializeToString()
+    return written
+
+
+PROTOBUF = Form(
+    "protobuf",
+    {
+        "format": "protobuf",
+        "protobuf": {"descriptor": "./record.proto", "message": "Record"},
+        "features": {**FEATURES, "partition": {"dtype": "int32", "field": "who.partition"}},
+        "label": LABEL,
+    },
+    _protobuf,
+    [
+        *EMPTY,
+        *_values(_protobuf, texts=False),
+        Poison("no x", Reason.MISSING, lambda content: _protobuf(content, x=[])),
+        Poison("no curse", Reason.MISSING, lambda content: _protobuf(content, curse=None)),
+        Poison("no label", Reason.MISSING, lambda content: _protobuf(content, y=None)),
+        Poison("no parent", Reason.MISSING, lambda content: _protobuf(content, who=None)),
+        Poison("two of them", Reason.WRONG_SHAPE, lambda content: _protobuf(content) * 2),
+        Poison("a byte too few", Reason.MALFORMED, lambda content: _protobuf(content)[:-1]),
+        Poison("a byte too many", Reason.MALFORMED, lambda content: _protobuf(content) + b"\0"),
+        Poison("the first byte", Reason.MALFORMED, lambda content: _protobuf(content)[:1]),
+        Poison("an object of JSON", Reason.MALFORMED, _json),
+        Poison("plain text", Reason.MALFORMED, lambda _content: b"hello"),
+        Poison("a length beyond it", Reason.MALFORMED, lambda content: b"\x0a\x7f" + _protobuf(content)),
+        Poison("an endless number", Reason.MALFORMED, lambda content: b"\x18" + b"\xff" * 11 + _protobuf(content)),
+        Poison("groups without an end", Reason.MALFORMED, lambda _content: b"\x0b" * 200_000),
+    ],
+    {"record.proto": PROTO},
+)
+FORMS: Mapping[str, Form] = {form.name: form for form in (JSON, NESTED, CSV, RAW_FORM, EXAMPLE, AVRO, PROTOBUF)}
