@@ -6,6 +6,8 @@ of a fraction at most and a point before them, so digits behind those are cut of
 the first, and a time that it skips is as long after the change as it says, as `datetime` has both.
 """
 
+import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -60,11 +62,9 @@ def milliseconds(column: Column, form: TimeFormat) -> tuple[Int64s, list[tuple[R
 def _of_texts(column: Column, zone: str | None) -> tuple[Int64s, Mask]:
     """Return the times of texts, and which of them are no times."""
     texts = _readable(column)
-    try:
-        # Most often every text has a zone and three digits of a fraction at most.
-        return _numbers(texts.cast(_UTC)), np.zeros(len(texts), np.bool_)
-    except pa.ArrowInvalid:
-        texts = pc.ascii_upper(texts)
+    if (times := _alike(texts, zone)) is not None:
+        return times, np.zeros(len(texts), np.bool_)
+    texts = pc.ascii_upper(texts)
     # The form is checked with what is cut off then: ten digits of a fraction are no time.
     formed, zoned = (_mask(pc.match_substring_regex(texts, form)) for form in (_FORM, _ZONED))
     texts = pc.replace_substring_regex(pc.replace_substring(texts, ",", "."), r"(\.\d{3})\d+", r"\1")
@@ -77,6 +77,18 @@ def _of_texts(column: Column, zone: str | None) -> tuple[Int64s, Mask]:
         times[there] = found if kind is _UTC or zone is None else _from_wall_clock(found, zone)
         known[there] = converts
     return times, ~known
+
+
+def _alike(texts: pa.Array, zone: str | None) -> Int64s | None:
+    """Return the times where each text has a zone, or none has, and six digits of a fraction at most: most often."""
+    # A cast that fails takes ten times as long as one that does not, so the first text says which to try.
+    zoned = len(texts) == 0 or re.search(_ZONED, texts[0].as_py()) is not None
+    if not zoned and zone is None:
+        return None
+    with suppress(pa.ArrowInvalid):
+        times = _numbers(texts.cast(pa.timestamp("us", "UTC" if zoned else None))) // _OF_A_MS["us"]
+        return times if zoned or zone is None else _from_wall_clock(times, zone)
+    return None
 
 
 def _readable(column: Column) -> pa.Array:
