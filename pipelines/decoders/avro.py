@@ -49,7 +49,7 @@ class AvroDecoder:
     def __init__(self, schema: Schema, layout: AvroLayout) -> None:
         self._schema, self._layout = schema, layout
         self._reader = ColumnReader(distinct_fields(schema))
-        self._wants = [_want(field) for field in self._reader.fields.values()]
+        self._wants = [_want(field, schema.event_time) for field in self._reader.fields.values()]
         self._known: Mapping[tuple[str, ...], Known] = {}
         self._writers: dict[int | None, _Writer | None] = {}
         if layout.schema is not None:
@@ -169,8 +169,11 @@ class AvroDecoder:
         return _Writer(node, plan)
 
 
-def _want(field: Field) -> Want:
-    return Want(field.source, arrow_type(field), parse(field.source).steps)
+def _want(field: Field, event_time: Field | None) -> Want:
+    unit = None
+    if event_time is not None and event_time.source == field.source:
+        unit = "ms" if event_time.time is None else event_time.time.unit
+    return Want(field.source, arrow_type(field), parse(field.source).steps, unit=unit)
 
 
 def _parts(lengths: Int64s) -> list[slice]:

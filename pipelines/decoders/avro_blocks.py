@@ -94,7 +94,7 @@ def begins_of(lanes: Lanes, counts: Int64s, items: Movable) -> tuple[Int64s, Int
     left = lanes.end - lanes.pos
     # An item without bytes has no place: a count of them is bounded by nothing, so such an array is taken for broken.
     bad = (counts < 0) | (counts > left // max(1, items.size or 1)) | ((counts > 0) & (items.size == 0))
-    if bad.any():
+    if np.count_nonzero(bad):
         lanes.kill(bad)
         counts = np.where(bad, 0, counts)
     of = np.repeat(np.arange(len(lanes)), counts)
@@ -170,7 +170,7 @@ def _walk_items(lanes: Lanes, active: Int64s, counts: Int64s, items: Movable) ->
             lanes.pos[lane] = pos
         except BrokenError:
             broken[lane] = True
-    if broken.any():
+    if np.count_nonzero(broken):
         lanes.kill(broken)
     return np.array(of, np.int64), np.array(places, np.int64)
 
@@ -189,7 +189,7 @@ def _walk_on(lanes: Lanes, active: Int64s, items: Movable, *, keep: bool = False
             broken[lane] = True
         of += [lane] * len(found or ())
         places += found or ()
-    if broken.any():
+    if np.count_nonzero(broken):
         lanes.kill(broken)
     return np.array(of, np.int64), np.array(places, np.int64)
 

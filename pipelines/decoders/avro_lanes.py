@@ -127,14 +127,14 @@ class Lanes:
             self.kill(np.ones(len(self), bool))
             return
         short = self.end - self.pos < size
-        if short.any():
+        if np.count_nonzero(short):
             self.kill(short)
 
     def move(self, sizes: Int64s) -> None:
         """Move each lane by its own number of bytes; a negative one, or too many, breaks the record."""
         self.even = None
         bad = (sizes < 0) | (sizes > self.end - self.pos)
-        if bad.any():
+        if np.count_nonzero(bad):
             self.kill(bad)
             sizes = np.where(bad, 0, sizes)
         self.pos += sizes
@@ -161,25 +161,25 @@ class Lanes:
         return (raw >> _ONE).view(np.int64) ^ -(raw & _ONE).view(np.int64)
 
     def _raw(self) -> Uint64s:
-        self.need(1)
+        if self.buffer.breaks:
+            # A lane of a broken record may have been moved beyond the zeros.
+            np.minimum(self.pos, self.buffer.zeros, out=self.pos)
+        # Behind a record's end is another one, or zeros: the bytes can be read before it is known whose they are.
         first = self.buffer.data[self.pos]
         long = first >= 0x80
         longer = np.count_nonzero(long)
-        if not longer:
-            self.even = None
-            self.pos += 1
-            return first.astype(np.uint64)
+        value, width = first.astype(np.uint64), np.ones(len(self) if longer else 1, np.int64)
         if longer * _WORTH_ALL > len(self):
             value, width = self._long(self.pos)
-        else:
-            value, width = first.astype(np.uint64), np.ones(len(self), np.int64)
-            which = np.flatnonzero(long)
+        elif longer:
+            which = long.nonzero()[0]
             value[which], width[which] = self._long(self.pos[which])
         self.even = None
-        short = width > self.end - self.pos
-        if short.any():
+        short = self.end - self.pos < width
+        if np.count_nonzero(short):
             self.kill(short)
-            value[short] = width[short] = 0
+            value[short] = 0
+            width = np.where(short, 0, width)
         self.pos += width
         return value
 
@@ -205,7 +205,7 @@ class Lanes:
             moved >>= shift
             bits &= low
             bits |= moved
-        longest = np.flatnonzero(stops == 0)
+        longest = (stops == 0).nonzero()[0]
         if len(longest):
             data, at = self.buffer.data, pos[longest]
             ninth, tenth = data[at + 8].astype(np.uint64), data[at + 9].astype(np.uint64)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from consumers.records import Int64s
+from pipelines.decoders.arrow_columns import Show
 from pipelines.decoders.avro_lanes import Lanes
 from pipelines.decoders.avro_nodes import AvroScalar
 
@@ -20,12 +21,24 @@ Read = Callable[[Lanes, int], pa.Array]
 
 _INTS = np.iinfo(np.int32)
 _EXACT = 2**53
+_LARGEST = 2**63 - 1
+_A_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_LOGICAL = {
+    f"{clock}timestamp-{name}": unit
+    for clock in ("", "local-")
+    for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
+}
 _POWERS = 22
 """Powers of ten up to this one are exact in a float64."""
 
 
-def reader_of(node: AvroScalar, wanted: pa.DataType, source: str) -> Read | None:
-    """Return what reads a scalar as a type; None where the type does not hold such values."""
+def reader_of(node: AvroScalar, wanted: pa.DataType, source: str, unit: str | None = None) -> Read | None:
+    """Return what reads a scalar as a type; None where the type does not hold such values.
+
+    `unit`: that of an event time, to which a logical time is converted.
+    """
+    if unit in _A_SECOND and node.kind == "long" and (own := _LOGICAL.get(node.logical or "")) is not None:
+        return _time(_A_SECOND[own], _A_SECOND[unit], wanted, source)
     if pa.types.is_floating(wanted):
         return _floating(node, wanted, source)
     if pa.types.is_int64(wanted):
@@ -67,7 +80,7 @@ def _floating(node: AvroScalar, wanted: pa.DataType, source: str) -> Read | None
 def _narrow(values: npt.NDArray[Any], lanes: Lanes, source: str) -> npt.NDArray[np.float32]:
     narrow = values.astype(np.float32)
     lost = np.isinf(narrow)
-    if lost.any():
+    if np.count_nonzero(lost):
         lost &= np.isfinite(values)
         lanes.buffer.overflow(source, lanes.record[lost])
     return narrow
@@ -75,6 +88,23 @@ def _narrow(values: npt.NDArray[Any], lanes: Lanes, source: str) -> npt.NDArray[
 
 def _integer(lanes: Lanes, _offset: int) -> pa.Array:
     return pa.array(lanes.number())
+
+
+def _time(own: int, wished: int, wanted: pa.DataType, source: str) -> Read | None:
+    """Return what reads a logical time in another unit; both are so many to a second."""
+
+    def converted(lanes: Lanes, _offset: int) -> pa.Array:
+        times = lanes.number()
+        if pa.types.is_floating(wanted):
+            return pa.array((times / own).astype(wanted.to_pandas_dtype()))
+        if own >= wished:
+            return pa.array(times // (own // wished))
+        factor = wished // own
+        large = np.abs(times // 2) > _LARGEST // 2 // factor
+        lanes.buffer.show(source, lanes.record[large], Show.OUT_OF_RANGE)
+        return pa.array(np.where(large, 0, times) * factor)
+
+    return converted if pa.types.is_int64(wanted) or pa.types.is_floating(wanted) else None
 
 
 def _small_integer(lanes: Lanes, _offset: int) -> pa.Array:
@@ -85,7 +115,7 @@ def _small(lanes: Lanes) -> Int64s:
     """Read an `int`, which has 32 bits."""
     numbers = lanes.number()
     beyond = (numbers < _INTS.min) | (numbers > _INTS.max)
-    if beyond.any():
+    if np.count_nonzero(beyond):
         lanes.kill(beyond)
         numbers[beyond] = 0
     return numbers
@@ -94,7 +124,7 @@ def _small(lanes: Lanes) -> Int64s:
 def _boolean(lanes: Lanes, offset: int) -> pa.Array:
     stored = lanes.gather("u1", offset)
     neither = np.greater(stored, np.uint8(1))
-    if neither.any():
+    if np.count_nonzero(neither):
         lanes.kill(neither)
     return pa.array(stored == 1)
 
@@ -107,7 +137,7 @@ def _text(node: AvroScalar) -> Read | None:
     def symbols(lanes: Lanes, _offset: int) -> pa.Array:
         numbers = lanes.number()
         beyond = (numbers < 0) | (numbers >= len(node.symbols))
-        if beyond.any():
+        if np.count_nonzero(beyond):
             lanes.kill(beyond)
             numbers[beyond] = 0
         return words.take(pa.array(numbers))
@@ -141,7 +171,7 @@ def _spans(node: AvroScalar, lanes: Lanes, offset: int) -> tuple[Int64s, Int64s]
     lanes.move(lengths)
     # Where that broke a record, its lane stands behind all records.
     gone = lanes.pos != places + lengths
-    if gone.any():
+    if np.count_nonzero(gone):
         places[gone], lengths[gone] = lanes.buffer.zeros, 0
     return places, lengths
 

@@ -119,7 +119,7 @@ class AvroUnion:
         """Read the numbers; return the branches that lanes take, each with its lanes."""
         numbers = lanes.number()
         beyond = (numbers < 0) | (numbers >= len(self.branches))
-        if beyond.any():
+        if np.count_nonzero(beyond):
             lanes.kill(beyond)
             numbers[beyond] = 0
         counted = np.bincount(numbers, minlength=len(self.branches))

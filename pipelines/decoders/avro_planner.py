@@ -46,6 +46,8 @@ class Want:
     """The names that are still to be found."""
     lists: int = 0
     """How many lists the source says are here, before the next name."""
+    unit: str | None = None
+    """Of the event time, the unit in which it is wanted; None for any other field."""
     trail: tuple[str, ...] = ()
     """The names that were found."""
 
@@ -173,7 +175,7 @@ def _misfit(node: AvroNode, want: Want) -> Show | None:
             return Show.WRONG_TYPE
         if pa.types.is_list(want.type):
             return Show.WRONG_SHAPE
-        return None if reader_of(node, want.type, want.source) is not None else Show.WRONG_TYPE
+        return None if reader_of(node, want.type, want.source, want.unit) is not None else Show.WRONG_TYPE
     if want.lists and want.steps:
         return Show.WRONG_SHAPE
     return None if want.steps else Show.WRONG_TYPE
@@ -181,7 +183,7 @@ def _misfit(node: AvroNode, want: Want) -> Show | None:
 
 def _reads(node: AvroScalar, wants: Sequence[Want]) -> Iterator[tuple[str, Read]]:
     for want in wants:
-        read = reader_of(node, want.type, want.source)
+        read = reader_of(node, want.type, want.source, want.unit)
         if read is not None:
             yield want.source, read
 

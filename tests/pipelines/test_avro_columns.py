@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumers.reasons import Reason
+from pipelines.decode import decode_chunk
+from pipelines.decoders import make_decoder
 from pipelines.decoders.arrow_columns import Show
 from pipelines.decoders.avro_blocks import BrokenError
 from pipelines.decoders.avro_lanes import Buffer, lanes_of
@@ -20,7 +23,9 @@ from pipelines.decoders.avro_nodes import AvroNode
 from pipelines.decoders.avro_planner import Planner, Want
 from pipelines.decoders.avro_schema import node_of, parsed
 from pipelines.decoders.paths import PathStep
+from pipelines.schema import AvroLayout, Field, Schema, TimeFormat
 from tests.pipelines.avro_values import Made, found, prefixes, records, wanted, written
+from tests.pipelines.test_decode import chunk_of
 
 
 def buffer_of(values: Sequence[bytes]) -> Buffer:
@@ -245,3 +250,34 @@ def test_decimals_are_the_nearest_floats_and_exact_texts(unscaled: list[int], sc
     arrays, _ = read(compiled(schema), wants, values)
     assert arrays["float"].to_pylist() == list(map(float, exact))
     assert arrays["text"].to_pylist() == [format(each, "f").encode() for each in exact]
+
+
+@pytest.mark.parametrize(
+    ("logical", "unit", "stored", "expected"),
+    [
+        ("timestamp-millis", None, 1_700_000_000_123, 1_700_000_000_123),
+        ("timestamp-micros", None, 1_700_000_000_123_999, 1_700_000_000_123),
+        ("timestamp-micros", None, -1, -1),
+        ("local-timestamp-nanos", None, 1_700_000_000_123_999_999, 1_700_000_000_123),
+        ("timestamp-millis", "us", 1_700_000_000_123, 1_700_000_000_123),
+        ("timestamp-micros", "ns", 1_700_000_000_123_999, 1_700_000_000_123),
+        ("timestamp-millis", "s", 1_700_000_000_123, 1_700_000_000_123),
+        ("timestamp-millis", "ns", 2**62, None),
+        (None, None, 1_700_000_000_123, 1_700_000_000_123),
+        (None, "us", 1_700_000_000_123_999, 1_700_000_000_123),
+    ],
+)
+def test_a_logical_time_is_the_event_time_whatever_its_unit(
+    logical: str | None, unit: Any, stored: int, expected: int | None
+) -> None:
+    kind = {"type": "long", "logicalType": logical} if logical else "long"
+    writer = {"type": "record", "name": "T", "fields": [{"name": "at", "type": kind}, {"name": "x", "type": "int"}]}
+    time = TimeFormat(unit=unit) if unit else None
+    at = Field(name="event_time", source="at", dtype="int64", time=time)
+    schema = Schema(features=(Field(name="x", source="x", dtype="int32"),), event_time=at)
+    decoder = make_decoder("avro", schema, avro=AvroLayout(schema=json.dumps(writer), path="t.avsc"))
+    decoded = decode_chunk(chunk_of([written("long", stored) + written("int", 1)]), decoder)
+    if expected is None:
+        assert [refused.reason for refused in decoded.refused] == [Reason.OUT_OF_RANGE]
+    else:
+        assert decoded.event_times.tolist() == [expected]
