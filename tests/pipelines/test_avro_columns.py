@@ -281,3 +281,12 @@ def test_a_logical_time_is_the_event_time_whatever_its_unit(
         assert [refused.reason for refused in decoded.refused] == [Reason.OUT_OF_RANGE]
     else:
         assert decoded.event_times.tolist() == [expected]
+
+
+def test_arrays_of_items_without_bytes_are_refused_whichever_way_they_are_passed() -> None:
+    fields = [{"name": "a", "type": {"type": "array", "items": "null"}}, {"name": "b", "type": "double"}]
+    schema = {"type": "record", "name": "N", "fields": fields}
+    empty, filled = (written(fastavro.parse_schema(schema), {"a": [None] * count, "b": 1.0}) for count in (0, 3))
+    node = compiled(schema)
+    assert skipped(node, [empty, filled]) == [True, False]
+    assert [walked(node, value) for value in (empty, filled)] == [True, False]
