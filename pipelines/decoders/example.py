@@ -38,7 +38,7 @@ _SLICE = 512
 """Records of which those with a fault are searched for at once: each that is found costs to parse half of them."""
 _SPARSE = 24
 """If more than one record in this many is at fault, to look at all costs less than to parse again after each."""
-_FEATURES_TAG, _MORE, _LONGEST = 0x0A, 0x80, 4
+_FEATURES_TAG, _MORE, _LONGEST, _FAR = 0x0A, 0x80, 4, 3
 """How an Example begins: its one field, whose length takes some bytes, of which all but the last are 0x80 or more."""
 _TYPES = {_FLOAT: tf.float32, _INT: tf.int64, _BYTES: tf.string}
 
@@ -255,7 +255,7 @@ def integers_in(example: bytes) -> frozenset[str]:
 
 
 def _framed(texts: Sequence[bytes | None]) -> Mask:
-    """Return which texts are one field of the Example and nothing else, as all programs write it, by its length.
+    """Return which texts are one field of the Example and nothing else, by its length, without a length far beyond it.
 
     TensorFlow is lenient in this: it reads some that were cut short.
     """
@@ -270,6 +270,13 @@ def _framed(texts: Sequence[bytes | None]) -> Mask:
         said += np.where(more, 1 + ((code % _MORE) << 7 * taken), 0)
         more, taken = more & (code >= _MORE), taken + 1
     framed &= ~more & (said == lengths)
+    # A list that states a length far beyond the record ends the process inside of TensorFlow. Three bytes of 0x80 or
+    # more behind such a tag may be one: few records have them by chance, and of those protobuf is asked first.
+    tags = np.flatnonzero(codes[:-_FAR] == _FEATURES_TAG)
+    for behind in range(1, _FAR + 1):
+        tags = tags[codes[tags + behind] >= _MORE]
+    owners = np.searchsorted(at, tags, side="right") - 1
+    framed[owners[tags + _FAR < (at + lengths)[owners]]] = False
     return framed
 
 

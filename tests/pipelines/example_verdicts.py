@@ -52,12 +52,17 @@ def _example(**values: object) -> bytes:
     return example({"y": 1.0, **values})
 
 
+_FAR = b"\n-\n\r\n\x01y\x12\x08\x12\x06\n\x91\xad\xe0\x80?" + bytes.fromhex(
+    "0a1c0a046c617374121412120a100000803f000000400000404000008040"
+)
+
 CASES = (
     Case("no value", None, (Reason.EMPTY, None)),
     Case("an empty value", b"", (Reason.EMPTY, None)),
     Case("one Example", _example(price=1.5), _with(price=1.5)),
     Case("an Example cut short", _example(price=1.5)[:-1], (Reason.MALFORMED, None)),
     Case("bytes that are no Example", b"\xff\xff\xff", (Reason.MALFORMED, None)),
+    Case("a list whose length is far beyond the record", _FAR, (Reason.MALFORMED, None)),
     Case("text", b'{"y": 1}', (Reason.MALFORMED, None)),
     Case("two Examples, the later with another field", _example() + example({"price": 2.0}), _with(price=2.0)),
     Case("a dot in a name", example({"y": 1.0, "user.level": 3}), {**_DEFAULTS, "user.level": 3}),
