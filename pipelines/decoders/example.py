@@ -139,8 +139,9 @@ class ExampleDecoder:
             unframed = [(index, texts[index]) for index in np.flatnonzero(~framed).tolist()]
             wrong = {index: _unread(text) for index, text in unframed if not text or _features(text) is None}
             refused = [Refusal(index, reason) for index, reason in wrong.items()]
-            indices = np.setdiff1d(indices, np.array([*wrong], np.int64))
-            texts = [texts[index] for index in indices.tolist()]
+            if wrong:
+                indices = np.setdiff1d(indices, np.array([*wrong], np.int64))
+                texts = [texts[index] for index in indices.tolist()]
         parsed = self._usual(tf.constant(texts, tf.string))
         pieces = self._pieces(texts, indices) if isinstance(parsed, _ParseStop) else [self._judged(parsed, indices)]
         return _in_order(pieces, refused)
