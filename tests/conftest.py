@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.broker import free_port
@@ -38,6 +39,9 @@ EAGER = {
     "log.retention.check.interval.ms": "1000",
 }
 
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")  # a busy machine, or a first example that imports, is no fault
 
 _SHARED = pytest.StashKey[SharedBroker]()
 _BEGUN_BY = {"faults": 0.75, "integration": 0.85}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.errors import ConfigError
@@ -133,7 +133,6 @@ def logs(draw: st.DrawFn) -> tuple[dict[Partition, list[str]], list[Decoded]]:
     return kinds, [queues[at].pop(0) for at in order]
 
 
-@settings(deadline=None)
 @given(logs(), st.integers(1, 5), st.integers(1, 3), st.sampled_from([0, 0, 7, 30]), st.booleans())
 def test_every_offset_is_accounted_for_once_whatever_the_chunks(
     log: tuple[dict[Partition, list[str]], list[Decoded]], batch_size: int, batches: int, shuffle: int, eager: bool
@@ -176,7 +175,6 @@ def test_every_offset_is_accounted_for_once_whatever_the_chunks(
     assert (assembler.held_rows, assembler.held_bytes) == (0, 0)
 
 
-@settings(deadline=None)
 @given(logs(), st.sampled_from([0, 7]))
 def test_every_row_brings_its_own_columns_and_absent_rows_are_copies_of_weight_0(
     log: tuple[dict[Partition, list[str]], list[Decoded]], shuffle: int

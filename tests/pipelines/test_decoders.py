@@ -85,7 +85,7 @@ def test_one_bad_record_among_many_good_ones_is_found_wherever_it_stands(subject
 
 
 @every_subject
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 @pytest.mark.slow
 def test_mutated_records_are_decoded_among_any_neighbours_as_they_are_alone(

@@ -136,7 +136,7 @@ INTEGERS = st.sampled_from([0, 1, 2, -1, 127, 128, 300, 2**15, 2**24 + 1, 2**53 
 TEXTS = st.sampled_from([b"", b"DE", b"NO", b"no", b"\xff"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_examples_of_any_features_are_decoded_as_element_by_element(data: st.DataObject) -> None:
     def usual(field: Field) -> st.SearchStrategy[list[Any]]:

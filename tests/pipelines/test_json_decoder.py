@@ -57,7 +57,7 @@ def test_records_that_only_together_make_as_many_objects_are_each_refused(values
     assert broken == [MALFORMED] * len(broken)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.one_of(st.sampled_from(RECORDS), mutated(RECORDS)), max_size=8))
 def test_a_kept_row_holds_what_its_own_record_says(values: list[bytes]) -> None:
     for value, outcome in zip(values, outcomes(JSON.decoder, list(values)), strict=True):
@@ -69,7 +69,7 @@ def test_a_kept_row_holds_what_its_own_record_says(values: list[bytes]) -> None:
         assert outcome["ad"] == (said["ad"] if said.get("ad") is not None else "none").encode()
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(mutated(RECORDS))
 @example(b'{"price": -NaN}')
 @example(b'{"price": Inf, "big": 1.0}')
@@ -86,7 +86,7 @@ def test_the_parser_confirms_every_diagnosis_that_is_certain(value: bytes) -> No
         assert alone(JSON.decoder, [record]) == [(fault.reason, fault.field)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.one_of(st.sampled_from(RECORDS), mutated(RECORDS)), min_size=1, max_size=5))
 def test_records_that_pass_the_quick_framing_check_pass_one_by_one(values: list[bytes]) -> None:
     if all_framed(values, joined(values)):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.errors import ConfigError
@@ -102,7 +102,6 @@ ORDER = st.lists(st.integers(0, 2), max_size=20)
 WEIGHTS = st.sampled_from([{}, {"clicks": 3.0, "refunds": 1.0}, {"clicks": 1.0, "refunds": 2.5}])
 
 
-@settings(deadline=None)
 @given(LOGS, CUTS, CUTS, st.tuples(ORDER, ORDER), st.integers(1, 5), st.sampled_from([0, 5]), WEIGHTS)
 def test_blocks_do_not_depend_on_chunks_or_on_who_comes_first(
     log: Log, cuts: Any, others: Any, orders: Any, share: int, shuffle: int, weights: Any
@@ -117,7 +116,6 @@ def test_blocks_do_not_depend_on_chunks_or_on_who_comes_first(
     assert learnt == sorted(expected)
 
 
-@settings(deadline=None)
 @given(LOGS, st.tuples(CUTS, CUTS), ORDER, st.integers(1, 5), st.integers(1, 8), st.booleans(), WEIGHTS)
 def test_a_restart_after_any_block_goes_on_with_the_same_blocks(
     log: Log, both: Any, order: list[int], share: int, kept: int, whole: bool, weights: Any
@@ -134,7 +132,6 @@ def test_a_restart_after_any_block_goes_on_with_the_same_blocks(
     assert rows(before) + rows(after) == rows(undisturbed)
 
 
-@settings(deadline=None)
 @given(LOGS, CUTS, ORDER, st.integers(1, 5))
 def test_a_known_end_is_passed_over_as_a_flush_passes_over_it(
     log: Log, cuts: Any, order: list[int], share: int
@@ -246,7 +243,6 @@ def topics_of(block: Block) -> list[str]:
     return [PARTITIONS[at].topic for at in block.rows.partitions.ravel().tolist() if at >= 0]
 
 
-@settings(deadline=None)
 @given(LOGS, CUTS, ORDER, st.sampled_from([{"clicks": 3.0, "refunds": 1.0}, {"clicks": 1.0, "refunds": 100.0}]))
 def test_a_mixture_gives_every_row_once_and_those_of_a_partition_in_their_order(
     log: Log, cuts: Any, order: list[int], weights: Any

@@ -10,4 +10,4 @@ from hypothesis import settings
 
 from tests.properties.effort import PROOF
 
-settings.register_profile(PROOF, deadline=None, print_blob=True)
+settings.register_profile(PROOF, print_blob=True)

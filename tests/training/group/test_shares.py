@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from consumers.records import Partition
 from pipelines.blocks import BlockFacts, Span
@@ -62,7 +62,6 @@ def shares_of(counts: Sequence[int], workers: int) -> list[Share]:
     ]
 
 
-@settings(deadline=None)  # the first example imports
 @given(COUNTS, st.integers(1, 4))
 def test_what_is_dealt_to_any_number_of_members_comes_together_again(counts: list[int], workers: int) -> None:
     shares = [Share.of(share.packed()) for share in shares_of(counts, workers)]
