@@ -67,7 +67,7 @@ POISON: Mapping[Reason, Callable[[ExpectedPosition, Random], bytes | None]] = {
     Reason.UPDATE_NOT_FINITE: _with("curse", _OVERFLOWS),
     Reason.STEP_RAISED: _with("partition", NOWHERE),
 }
-"""A record for each reason that there is."""
+"""A record for each reason that a record of JSON may be set aside for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
