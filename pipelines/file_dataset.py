@@ -159,7 +159,7 @@ class FileBlocks:
 
     def _chunks(self, number: int) -> Any:
         # A window holds rows of as many shards as are read beside each other, however small it is.
-        most = min(CHUNK, max(1, self._window // AT_ONCE))
+        most = min(CHUNK, max(1, self._window // min(AT_ONCE, max(1, len(self.places)))))
         chunks = self.reader.dataset(self._shards, epoch=number, most=most, deterministic=self.options.deterministic)
         return chunks.filter(as_is(_has_rows))  # `rebatch` needs no chunk of which every record was refused
 

@@ -28,7 +28,7 @@ from pipelines.visits import CountedShard, Refusals
 
 AT_ONCE = 16
 """Shards that are read beside each other: with fewer, a window would hold rows of few of them."""
-CHUNK = 4096
+CHUNK = 8192
 """The most rows that are decoded and handed over at a time: a chunk costs about a millisecond besides its rows."""
 
 ReadShard = Callable[[int, int], Iterable[Chunk]]
