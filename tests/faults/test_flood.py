@@ -158,9 +158,7 @@ def test_a_flood_in_a_backlog_passes_to_the_same_bits_as_without_a_pause(
         np.testing.assert_array_equal(array, paused.arrays[name], name)
 
 
-def test_a_flood_at_one_worker_holds_the_group_and_a_resume_at_the_chief_lets_it_pass(
-    broker: str, tmp_path: Path
-) -> None:
+def test_a_flood_at_one_worker_holds_the_group_until_a_resume_at_the_chief(broker: str, tmp_path: Path) -> None:
     with (
         ShiftingTopic(broker, f"g-{uuid.uuid4().hex[:10]}", 2, GOOD, 11) as topic,
         GroupOfProcesses(tmp_path, topic, 2, records={"dead_letters": PAUSING}) as group,
@@ -210,7 +208,7 @@ def test_learning_pauses_while_the_topic_of_dead_letters_is_gone_and_skips_nothi
         assert_set_aside_once(topic, statement, found + dead_letters(topic.bootstrap, letters))
 
 
-def test_a_kill_while_the_topic_refuses_dead_letters_loses_nothing_and_none_is_missing(
+def test_a_kill_while_the_topic_refuses_dead_letters_loses_nothing(
     broker: str, stream: MakeStream, project: MakeProject
 ) -> None:
     refusing = f"l-{uuid.uuid4().hex[:10]}"

@@ -14,7 +14,7 @@ RECORDS = 12_000
 """Of each format: some of each kind of poison."""
 
 
-def test_what_is_learnt_and_what_is_set_aside_is_what_was_produced_by_kind_and_reason(
+def test_what_is_learnt_or_set_aside_is_what_was_produced_by_kind_and_reason(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     seed = int(time.time())

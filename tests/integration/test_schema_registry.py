@@ -141,7 +141,7 @@ def test_schemas_and_what_they_refer_to_come_as_they_were_registered(registry: S
     assert RegistryClient(RegistryOptions(urls=(registry.url,))).schema(987_654) is None
 
 
-def test_a_schema_evolves_and_the_registry_is_killed_and_no_record_is_lost_or_set_aside(
+def test_a_schema_evolves_and_the_registry_is_killed_and_no_record_is_lost(
     home: tuple[Home, str, str], registry: SchemaRegistry, broker: str, produce: Produce, wait_for: WaitFor
 ) -> None:
     folder, topic, letters = home

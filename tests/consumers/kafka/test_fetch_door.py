@@ -163,6 +163,16 @@ def test_any_log_gives_the_records_and_the_positions_that_getall_gives(
     assert read_all(through_the_door(fetched(raw, first, isolation, aborted)), sizes) == plain
 
 
+def test_records_of_an_aborted_transaction_are_left_out_and_later_ones_are_not() -> None:
+    record = (0, 7, None, b"v", ())
+    aborted, committed = LogBatch((record,), transaction=True, producer=1), LogBatch((record,), producer=1)
+    raw, _, end = log_of([aborted, LogBatch((), producer=1, abort=True), committed, aborted])
+    for isolation, offsets in ((READ_COMMITTED, [102, 103]), (READ_UNCOMMITTED, [100, 102, 103])):
+        result = through_the_door(fetched(raw, 100, isolation, [(1, 100)]))
+        assert [record.offset for record in result.getall()] == offsets
+        assert result._assignment.state_value(HERE).position == end
+
+
 def test_columns_come_without_objects_of_records() -> None:
     raw, _, _ = log_of([LogBatch(((0, 7, b"k", b"v", ()), (4, 8, None, None, (("h", b"x"),))))])
     result = through_the_door(fetched(raw, 100, READ_COMMITTED, ()))

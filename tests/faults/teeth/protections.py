@@ -81,7 +81,7 @@ TEETH = (
         file="pipelines/decoders/json.py",
         text="        if table.num_rows == len(records):\n            return table\n",
         instead="        if table.num_rows >= len(records):\n            return table.slice(0, len(records))\n",
-        test=f"{_FORMATS}::test_what_is_learnt_and_what_is_set_aside_is_what_was_produced_by_kind_and_reason",
+        test=f"{_FORMATS}::test_what_is_learnt_or_set_aside_is_what_was_produced_by_kind_and_reason",
         within_s=300,
     ),
     Tooth(
