@@ -143,10 +143,19 @@ clean: ## Remove what the recipes made, .venv included
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: bench bench-quick bench-soak bench-page bench-peers bench-streams bench-report lock-peers
-bench: $(READY) ## Speed against the frozen references, as ratios in build/bench.json
-	$(BIN)/python bench/run.py
+# The commit that `make bench` runs beside this one: the last before records were fetched as columns.
+BENCH_BEFORE ?= 1fef039fab24cb612b98603a0f0e4ad5342da596
+BEFORE := build/bench-before/$(BENCH_BEFORE)
+
+.PHONY: bench bench-before bench-quick bench-soak bench-page bench-peers bench-streams bench-report lock-peers
+bench: $(READY) bench-before ## Speed against the frozen references, as ratios in build/bench.json
+	$(BIN)/python bench/run.py $$(test ! -d $(BEFORE) || echo --before $(BEFORE))
 	$(if $(wildcard build/peers/*/.ready),$(BIN)/python bench/compare.py)
+
+bench-before: $(READY) ## Put the commit that `make bench` compares with, BENCH_BEFORE, into build/bench-before
+	@test -d $(BEFORE) || { git cat-file -e $(BENCH_BEFORE) && mkdir -p $(BEFORE) && \
+		git archive $(BENCH_BEFORE) app bench consumers pipelines training | tar -x -C $(BEFORE); } || \
+		echo "make: $(BENCH_BEFORE) is not in this clone; fetch its history to compare with it" >&2
 
 bench-quick: $(READY) build/peers/river/.ready ## The same in one short round: does it run, and roughly how fast
 	$(BIN)/python bench/run.py --quick

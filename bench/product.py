@@ -7,7 +7,7 @@ imports, connecting, building, the proof, tracing, the warm-up, and the ordered 
 timed, so that the queues are as full at the end as at the beginning: `ahead` says by how many records the fetching was
 ahead of the learning, and `fetch_lag` how many the topic had left, at the two ends.
 Prints one line of JSON: records, wall_s, cpu_s, the accuracy of the records from `--judged-from` to `--judged-to`, each
-judged before it was learnt, and what the service says about itself.
+judged before it was learnt, and what the service says about itself. With `--stages 1` also the CPU of each stage.
 """
 
 import argparse
@@ -26,6 +26,8 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from stages import StageClock, by_stage
 
 from app.service.logs import configure
 from app.service.running import Running
@@ -48,13 +50,15 @@ class Mark:
     fetched: int
     lag: int
     threads: Mapping[int, int]
+    stages: Mapping[tuple[int, str], int]
 
 
 class Marks(Meter):
     """The service's meter, which also takes two marks. Runs on the trainer's thread."""
 
-    def __init__(self, at: tuple[int, int], judged: tuple[int, int]) -> None:
+    def __init__(self, at: tuple[int, int], judged: tuple[int, int], clock: StageClock | None) -> None:
         super().__init__(time.monotonic)
+        self._clock_of_stages = clock
         self.service: Service | None = None
         self.marks: list[Mark] = []
         self.done = threading.Event()
@@ -80,7 +84,8 @@ class Marks(Meter):
         assert self.service is not None
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         source = self.service.source.statistics()
-        return Mark(self._seen, wall_s, cpu_s, source.records, source.lag_records, thread_times())
+        stages = {} if self._clock_of_stages is None else self._clock_of_stages.look()
+        return Mark(self._seen, wall_s, cpu_s, source.records, source.lag_records, thread_times(), stages)
 
 
 def thread_times() -> dict[int, int]:
@@ -99,6 +104,13 @@ def cpu_by_thread(first: Mark, last: Mark) -> dict[str, float]:
     for thread, spent in last.threads.items():
         found[names.get(thread, "libraries")] += spent - first.threads.get(thread, 0)
     return {name: round(spent / 1e9, 3) for name, spent in found.most_common() if spent > 1e6}
+
+
+def cpu_by_stage(first: Mark, last: Mark) -> dict[str, float]:
+    """CPU seconds between two marks, by stage."""
+    threads = {thread: spent - first.threads.get(thread, 0) for thread, spent in last.threads.items()}
+    stages = {at: spent - first.stages.get(at, 0) for at, spent in last.stages.items()}
+    return by_stage(stages, threads, {thread.native_id or 0: thread.name for thread in threading.enumerate()})
 
 
 def accuracy(first: LiveSnapshot, last: LiveSnapshot) -> dict[str, float]:
@@ -124,13 +136,17 @@ def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
     """Start the service, wait for both marks, stop it."""
     loaded = settings(given, checkpoints)
     configure(name=loaded.settings.name, form="text", level="warning")
-    marks = Marks((given.warm_up, given.warm_up + given.records), (given.judged_from, given.judged_to))
+    clock = StageClock() if given.stages else None
+    if clock is not None:
+        clock.install()
+    marks = Marks((given.warm_up, given.warm_up + given.records), (given.judged_from, given.judged_to), clock)
     service = Service(loaded, RunOptions(), on_end=marks.done.set)
     service.meter, marks.service = marks, service
     service.start()
     in_time = marks.done.wait(AT_MOST_S)
     said = marks.snapshot()
     threads = cpu_by_thread(*marks.marks) if len(marks.marks) == 2 else {}
+    stages = cpu_by_stage(*marks.marks) if clock is not None and len(marks.marks) == 2 else {}
     service.stop()
     service.join(60.0)
     if service.error is not None:
@@ -147,6 +163,7 @@ def measure(given: argparse.Namespace, checkpoints: str) -> dict[str, Any]:
         "fetch_lag": [first.lag, last.lag],
         "waiting": dict(said.waiting),
         "cpu_by_thread": threads,
+        "cpu_by_stage": stages,
         "balanced": service.ledger.statistics().balanced,
     }
 
@@ -164,6 +181,7 @@ def main() -> None:
     parser.add_argument("--judged-to", type=int, default=65_536)
     parser.add_argument("--batches-per-call", type=int, default=16)
     parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--stages", type=int, default=0, help="1: also say what each stage costs, by wrapping it")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as checkpoints:
         print(json.dumps(measure(given, checkpoints)))

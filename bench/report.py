@@ -36,6 +36,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "raw_over_naive": Meaning("raw float32: how many times as fast as the naive pipeline", "≥ 70"),
     "json_cpu_over_parts": Meaning("JSON: CPU a record over the sum of the parts alone", "≤ 1.35"),
     "raw_cpu_over_parts": Meaning("raw float32: CPU a record over the sum of the parts alone", "≤ 1.35"),
+    "json_over_before": Meaning(
+        "JSON: how many times as fast as an earlier commit, which runs beside this one", "≥ 1.2"
+    ),
+    "raw_over_before": Meaning("raw float32: the same", "≥ 1.5"),
     "poisoned_of_clean": Meaning(
         "the format that loses most by one bad record in a hundred: share of the rate of clean records", "≥ 0.9"
     ),
@@ -222,6 +226,18 @@ def cases(report: Report) -> list[str]:
     return table(["case", "records/s", "CPU µs a record"], rows())
 
 
+def stages(found: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The CPU of each stage, by format, the stages in the order of the pipeline."""
+    named = list(dict.fromkeys(stage for spent in found.values() for stage in spent))
+
+    def rows() -> Iterator[list[str]]:
+        for stage in named:
+            yield [stage, *(f"{spent.get(stage, 0.0):.3f}" for spent in found.values())]
+        yield ["**all**", *(f"**{sum(spent.values()):.2f}**" for spent in found.values())]
+
+    return table(["CPU µs a record", *found], rows())
+
+
 def peers(report: Report) -> list[str]:
     """The product and its peers: what they trained, how fast, and how well after the same records."""
     figures, details = report["figures"], report["peers"]
@@ -286,6 +302,8 @@ def text(report: Report) -> str:
         written += ["### Beside them", "", *beside(report), ""]
     if "cases" in report:
         written += ["### Rates of the cases", "", place(report), "", *cases(report), ""]
+    if report.get("stages"):
+        written += ["### Where the CPU goes", "", *stages(report["stages"]), ""]
     if "peers" in report:
         plan = report["peers"]["plan"]
         judged = f"records {plan['warm_up'] - plan['judged'] + 1:,} to {plan['warm_up']:,}"

@@ -1,6 +1,7 @@
 """Runs the benchmark and writes `build/bench.json`.
 
     python bench/run.py [--quick | --soak] [--bootstrap HOST:PORT] [--rounds 5] [--cases product-json,naive-json]
+    python bench/run.py --rounds 3 --before FOLDER --cases product-raw,before-raw    an earlier tree beside this one
     python bench/run.py --again --cases flood,siege          these cases of the service once more, into what is there
 
 Every case runs in a fresh process, all of them on the same two topics with the same model, batch and steps a call. A
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,7 @@ from typing import Any
 
 import validity
 from cases import listing
+from quiet import others_s
 
 BENCH = Path(__file__).parent
 ROOT = BENCH.parent
@@ -95,11 +97,13 @@ class Case:
     name: str
     script: str
     options: Mapping[str, Any]
+    root: Path = ROOT
+    """The tree whose code runs."""
 
     def command(self) -> list[str]:
         """The process to run."""
         told = [part for name, value in self.options.items() for part in (f"--{name}", str(value))]
-        return [sys.executable, str(BENCH / self.script), *told]
+        return [sys.executable, str(self.root / "bench" / self.script), *told]
 
 
 def topic_of(form: str) -> str:
@@ -107,8 +111,8 @@ def topic_of(form: str) -> str:
     return f"bench-{form}"
 
 
-def cases_of(plan: Plan, bootstrap: str) -> list[Case]:
-    """All cases, in the order of the first round."""
+def cases_of(plan: Plan, bootstrap: str, before: Path | None = None) -> list[Case]:
+    """All cases, in the order of the first round; with the product's cases of an earlier tree beside ours."""
     shape = {"batch": plan.batch, "batches-per-call": plan.batches_per_call}
     cases = [Case("train", "parts/train.py", {"records": plan.parts_records, **shape})]
     for form, records in (("json", plan.json_records), ("raw", plan.raw_records)):
@@ -116,6 +120,8 @@ def cases_of(plan: Plan, bootstrap: str) -> list[Case]:
         product = {"records": records, "warm-up": plan.product_warm_up, **shape}
         naive = {"records": plan.naive_records, "warm-up": plan.naive_warm_up, **shape}
         decoded = plan.parts_records if form == "json" else plan.decode_raw_records
+        if before is not None:
+            cases.append(Case(f"before-{form}", "product.py", {**place, "format": form, **product}, before))
         cases += [
             Case(f"product-{form}", "product.py", {**place, "format": form, **product}),
             Case(f"naive-{form}", "naive.py", {**place, "format": form, **naive}),
@@ -149,6 +155,11 @@ def times_parts(form: str) -> Callable[[Round], float]:
     return lambda runs: cost(runs[f"product-{form}"]) / sum(cost(runs[part]) for part in parts)
 
 
+def times_before(form: str) -> Callable[[Round], float]:
+    """How many times as fast as the earlier tree."""
+    return lambda runs: rate(runs[f"product-{form}"]) / rate(runs[f"before-{form}"])
+
+
 def of_plain(name: str) -> Callable[[Round], float]:
     """Share of the rate without the setting."""
     return lambda runs: rate(runs[f"product-{name}"]) / rate(runs["product-json"])
@@ -159,6 +170,8 @@ FIGURES: Mapping[str, Callable[[Round], float]] = {
     "raw_over_naive": times_naive("raw"),
     "json_cpu_over_parts": times_parts("json"),
     "raw_cpu_over_parts": times_parts("raw"),
+    "json_over_before": times_before("json"),
+    "raw_over_before": times_before("raw"),
     "balance_of_plain": of_plain("balanced"),
 }
 
@@ -202,9 +215,9 @@ def fill(plan: Plan, bootstrap: str) -> None:
 
 def run(case: Case) -> Run:
     """Run a case in a process of its own; what it printed last."""
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(case.root)}
     done = subprocess.run(
-        case.command(), capture_output=True, text=True, timeout=CASE_AT_MOST_S, env=quiet, cwd=ROOT, check=False
+        case.command(), capture_output=True, text=True, timeout=CASE_AT_MOST_S, env=quiet, cwd=case.root, check=False
     )
     if done.returncode != 0 or not done.stdout.strip():
         raise SystemExit(f"{case.name} failed (exit code {done.returncode}):\n{done.stderr[-3000:]}")
@@ -217,11 +230,26 @@ def run_round(cases: list[Case], first: int) -> Round:
     order = cases[first % len(cases) :] + cases[: first % len(cases)]
     runs: dict[str, Run] = {}
     for case in order:
-        began = time.monotonic()
-        runs[case.name] = result = {**run(case), "load_average": os.getloadavg()[0]}
+        began, others = time.monotonic(), others_s()
+        result = run(case)
         took = time.monotonic() - began
+        beside = None if others is None else ((others_s() or others) - others) / took
+        runs[case.name] = result = {**result, "load_average": os.getloadavg()[0], "others_cores": beside}
         say(f"  {case.name:13} {rate(result):>12,.0f} records/s {cost(result) * 1e6:>9.3f} µs CPU ({took:.0f} s)")
     return runs
+
+
+def stages(plan: Plan, bootstrap: str) -> dict[str, dict[str, float]]:
+    """CPU microseconds a record by stage, by format: the product once more, with a clock at each stage."""
+    found = {}
+    for case in cases_of(plan, bootstrap):
+        if case.name in {"product-json", "product-raw"}:
+            result = run(replace(case, options={**case.options, "stages": 1}))
+            form = case.name.removeprefix("product-")
+            found[form] = {stage: 1e6 * spent / result["records"] for stage, spent in result["cpu_by_stage"].items()}
+            found[form] = {stage: round(spent, 3) for stage, spent in found[form].items()}
+            say(f"  stages-{form}: {', '.join(f'{stage} {spent}' for stage, spent in found[form].items())} µs")
+    return found
 
 
 def run_service_cases(
@@ -277,7 +305,7 @@ def report(where: Mapping[str, Any], plan: Plan, rounds: list[Round]) -> dict[st
         "machine": where,
         "plan": asdict(plan),
         "figures": {name: round(statistics.median(values), 3) for name, values in by_round.items()},
-        "validity": validity.verdict(where["cpu"], costs),
+        "validity": validity.verdict(by_round, [each.get("others_cores") for runs in rounds for each in runs.values()]),
         "figures_by_round": {name: [round(value, 3) for value in values] for name, values in by_round.items()},
         "cases": {
             name: {
@@ -302,28 +330,32 @@ def main() -> None:
     parser.add_argument("--bootstrap", help="a broker to use; it gets the topics bench-json and bench-raw")
     parser.add_argument("--rounds", type=int, help="how often each case runs")
     parser.add_argument("--soak", action="store_true", help="ten minutes of the memory's case")
+    parser.add_argument("--before", type=Path, metavar="FOLDER", help="an earlier tree: its product runs beside ours")
     parser.add_argument("--cases", help="only these, separated by commas")
     parser.add_argument("--again", action="store_true", help="put the service's cases into what --out holds already")
     parser.add_argument("--out", type=Path, default=BUILD / "bench.json")
     given = parser.parse_args()
     plan, where = QUICK if given.quick else FULL, machine()
     lengths = listing.QUICK if given.quick else listing.SOAK if given.soak else listing.FULL
+    before = None if given.before is None else given.before.resolve()
     wanted = None if given.cases is None else set(given.cases.split(","))
     with broker(given.bootstrap) as bootstrap:
-        cases = [case for case in cases_of(plan, bootstrap) if wanted is None or case.name in wanted]
+        cases = [case for case in cases_of(plan, bootstrap, before) if wanted is None or case.name in wanted]
         services = [case for case in listing.cases_of(lengths, bootstrap) if wanted is None or case.name in wanted]
-        if cases:
+        clocked = wanted is None or "stages" in wanted
+        if cases or clocked:
             fill(plan, bootstrap)
         rounds = []
         count = (given.rounds or plan.rounds) if cases else 0
         for number in range(count):
             say(f"round {number + 1} of {count}")
             rounds.append(run_round(cases, number))
+        by_stage = stages(plan, bootstrap) if clocked else {}
         served = run_service_cases(services, lengths, full_speed(rounds), bootstrap)
     result = report(where, plan, rounds)
     result["figures"] |= listing.gathered(services, served, "figures")
     result["details"] = listing.gathered(services, served, "details")
-    result |= {"service_cases": served, "lengths": asdict(lengths)}
+    result |= {"stages": by_stage, "service_cases": served, "lengths": asdict(lengths)}
     if given.again:
         result = taken_in(json.loads(given.out.read_text()), result)
     given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -331,7 +363,7 @@ def main() -> None:
     show(result)
     print(f"everything: {given.out}")
     if result["validity"]["valid"] is False and not given.quick:
-        raise SystemExit(f"the run is invalid: parts are {result['validity']['why']}; run it again on a quiet machine")
+        raise SystemExit(f"the run is not to be believed: {result['validity']['why']}; run it again on a quiet machine")
     if failed := [name for name, runs in served.items() if any("error" in result for result in runs)]:
         raise SystemExit(f"these cases failed: {', '.join(failed)}")
 
@@ -347,6 +379,7 @@ def taken_in(before: dict[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
         "figures": before["figures"] | listing.gathered(cases, served, "figures"),
         "details": before["details"] | listing.gathered(cases, served, "details"),
         "service_cases": served,
+        "stages": later["stages"] or before.get("stages", {}),
         "again": again,
     }
 

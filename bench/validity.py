@@ -1,41 +1,40 @@
-"""Whether a run is to be believed: the parts alone cost what they cost, in proportion to each other.
+"""Whether a run is to be believed, by what was seen in the run itself: how busy others were, and how far rounds differ.
 
-What the product costs is told as a multiple of its parts, so a part that got slower would make the product look better.
-Machines differ, and one machine differs from day to day, in all parts alike. So each part's cost is taken as a multiple
-of the geometric mean of all, and held against what that was when the parts were frozen, on the same kind of CPU.
+Both sides of each ratio run on the same machine within minutes, so a slow machine does no harm. What harms is somebody
+else at work beside one of the two sides, and that shows as cores that others took, or as rounds that disagree.
 """
 
-import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-PARTS = ("getmany-json", "decode-json", "getmany-raw", "decode-raw", "train")
-REFERENCE = Path(__file__).with_name("reference.json")
-SLIPPED = 1.10
+BUSY_CORES = 0.15
+"""More than this beside a run, in the median of all runs, and no figure is believed."""
+SPREAD = 0.35
+"""From the lowest round to the highest, as a share of the median: more, and the figure is not believed."""
+ROUNDS = 3
+"""Fewer say nothing of the spread."""
 
 
-def multiples(costs: Mapping[str, float]) -> dict[str, float]:
-    """Each part's cost over the geometric mean of all."""
-    mean = math.exp(statistics.fmean(math.log(costs[part]) for part in PARTS))
-    return {part: round(costs[part] / mean, 4) for part in PARTS}
+def verdict(by_round: Mapping[str, Sequence[float]], others: Sequence[float | None]) -> dict[str, Any]:
+    """Return whether the run is valid, and why not; None where that is not known.
+
+    `others` are the cores that other processes took beside each run of a case.
+    """
+    known = [cores for cores in others if cores is not None]
+    seen = {
+        "others_cores": round(statistics.median(known), 3) if known else None,
+        "others_cores_most": round(max(known), 3) if known else None,
+        "spread": {name: spread(values) for name, values in by_round.items()},
+    }
+    if known and statistics.median(known) > BUSY_CORES:
+        return {"valid": False, "why": f"other processes took {statistics.median(known):.2f} cores", **seen}
+    if min(map(len, by_round.values()), default=0) < ROUNDS:
+        return {"valid": None, "why": f"fewer than {ROUNDS} rounds say nothing of the spread", **seen}
+    far = [f"{name} by {spread(values):.0%}" for name, values in by_round.items() if spread(values) > SPREAD]
+    return {"valid": not far, "why": f"rounds differ: {', '.join(far)}" if far else None, **seen}
 
 
-def verdict(cpu: str, costs: Mapping[str, float], reference: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What the report says of it: valid, invalid and why, or unknown."""
-    if not set(PARTS) <= costs.keys():
-        return {"valid": None, "why": "not all parts were run"}
-    known = json.loads(REFERENCE.read_text()) if reference is None else reference
-    now = multiples(costs)
-    if known["cpu"] != cpu:
-        return {"valid": None, "why": f"the reference is of {known['cpu']}, this is {cpu}", "multiples": now}
-    slipped = slower(now, known["multiples"])
-    why = f"slower than they were, by their proportion: {', '.join(slipped)}" if slipped else None
-    return {"valid": not slipped, "why": why, "multiples": now}
-
-
-def slower(now: Mapping[str, float], then: Mapping[str, float]) -> Sequence[str]:
-    """The parts that slipped."""
-    return [f"{part} ({now[part] / then[part]:.2f} times)" for part in PARTS if now[part] > SLIPPED * then[part]]
+def spread(values: Sequence[float]) -> float:
+    """Return how far the lowest is from the highest, as a share of the median."""
+    return round((max(values) - min(values)) / statistics.median(values), 3)

@@ -125,6 +125,11 @@ def _same_rows(column: Any, rows: Any) -> Any:
     if column is None:
         raise ConfigError("preprocess: it must return tensors; only the label may be None, where there is none")
     column = tf.convert_to_tensor(column)
+    if column.shape.rank is None:
+        raise ConfigError(
+            "preprocess: it returned a tensor of unknown rank, as tf.py_function and tf.numpy_function do: give what "
+            "they return a shape by set_shape, such as [None] or [None, 28]"
+        )
     known = column.shape[0] if column.shape.rank else 0
     if column.shape.rank == 0 or (isinstance(rows, int) and known not in {None, rows}):
         raise ConfigError(f"{_ROW_COUNT}; {rows} went in, and a tensor of shape {column.shape} came back")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ REPORT = {
     "figures": {"json_over_naive": 51.25, "over_river": 12.5},
     "figures_by_round": {"json_over_naive": [50.0, 51.25, 60.0]},
     "cases": {"naive-json": CASE},
+    "stages": {"json": {"fetch": 0.75, "call": 1.25}, "raw": {"fetch": 0.5, "settle": 0.0125, "call": 1.0}},
     "again": {"siege": {"as_of": "2026-01-03T00:00:00+00:00", "commit": "def"}},
     "peers": {
         "as_of": "2026-02-03T04:05:06+00:00",
@@ -65,6 +67,8 @@ def test_the_report_fills_the_page_and_leaves_the_rest_as_it_was(tmp_path: Path)
     written = (tmp_path / "page.md").read_text()
     assert "**51.2** | 50 to 60 (3) | ≥ 45 |" in written
     assert "| river 1 | a linear model | 1,000 | 2.5 | 0.812 | 12.5 times |" in written
+    assert "| fetch | 0.750 | 0.500 |" in written
+    assert "| **all** | **2.00** | **1.51** |" in written
     assert "| Quix Streams | not measured: not installed |" in written
     assert "Run again by themselves: siege (2026-01-03, commit def)." in written
     assert "records 49,153 to 65,536" in written
@@ -99,3 +103,21 @@ def test_a_peers_lock_has_a_hash_for_everything_and_names_no_host(lock: Path) ->
     assert pinned
     assert all(line.endswith("\\") for line in pinned)
     assert "://" not in text
+
+
+@pytest.mark.parametrize(
+    ("rounds", "others", "valid", "why"),
+    [
+        ([1.0, 1.1, 1.05], [0.02, 0.1, None], True, None),
+        ([1.0, 1.1, 1.05], [0.02, 0.4, 0.3], False, "0.30 cores"),
+        ([1.0, 1.5, 1.05], [0.02], False, "figure by 48%"),
+        ([1.0, 1.1], [0.02], None, "3 rounds"),
+    ],
+)
+def test_a_run_is_believed_by_its_own_spread_and_by_what_others_took(
+    rounds: list[float], others: list[float | None], valid: bool | None, why: str | None
+) -> None:
+    found = runpy.run_path(str(ROOT / "bench" / "validity.py"))["verdict"]({"figure": rounds}, others)
+    assert found["valid"] is valid
+    assert (why or "") in (found["why"] or "")
+    assert (found["why"] is None) == (why is None)

@@ -23,8 +23,9 @@ training: {{batch_size: 64, batches_per_call: 2}}
 """
 
 
-def bench(folder: Path, broker: str, topic: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    model = _ROOT / "bench" / "models" / "mlp.py"
+def bench(
+    folder: Path, broker: str, topic: str, *more: str, model: Path = _ROOT / "bench" / "models" / "mlp.py"
+) -> "subprocess.CompletedProcess[str]":
     (folder / "trial.yaml").write_text(_CONFIG.format(broker=broker, topic=topic, model=model))
     scratch = folder / "scratch"
     scratch.mkdir()
@@ -53,6 +54,47 @@ def test_a_trial_measures_what_the_topic_holds_and_leaves_nothing_behind(
     assert trial["bound_by"] in {"records", "input", "compute"}
     assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
     check_nothing_is_left(tmp_path, broker, name)
+
+
+_SLOW = {
+    "compute": """\
+import keras, tensorflow as tf, time
+
+class Waiting(keras.Model):
+    def train_step(self, data):
+        with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(0.02), [], [])]):
+            return super().train_step(tf.nest.map_structure(tf.identity, data))
+""",
+    "input": """\
+import keras, tensorflow as tf, time
+
+Waiting = keras.Model
+
+def preprocess(features, label, weight):
+    late = tf.numpy_function(lambda: (time.sleep(0.1), 0.0)[1], [], tf.float64)
+    return {"x": features["x"] + tf.cast(tf.ensure_shape(late, []), tf.float32)}, label, weight
+""",
+}
+_MODEL = """
+def build_model():
+    x = keras.Input((28,), name="x")
+    model = Waiting(x, keras.layers.Dense(1, activation="sigmoid")(x))
+    model.compile(optimizer="sgd", loss="binary_crossentropy")
+    return model
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("slow", _SLOW)
+def test_what_is_slow_is_named_as_the_limit(
+    slow: str, broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    name = topic()
+    produce(name, [bytes(29 * 4)] * 20_000)
+    (tmp_path / "model.py").write_text(_SLOW[slow] + _MODEL)
+    done = bench(tmp_path, broker, name, model=tmp_path / "model.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["bound_by"] == slow
 
 
 def check_nothing_is_left(folder: Path, broker: str, topic: str) -> None:

@@ -114,6 +114,12 @@ def test_what_it_tells_is_what_was_written(learning: Learning, wait_for: WaitFor
     assert [scrape.value(short) for short in ("balanced", "kafka_connected", "ready")] == [1, 1, 1]
 
 
+def test_a_topic_that_is_learnt_as_fast_as_it_comes_is_the_limit(learning: Learning, wait_for: WaitFor) -> None:
+    wait_for(learning.learnt_all, timeout=60)
+    wait_for(lambda: learning.run.ask("GET", "/throughput")[1]["bound_by"] == "records", timeout=60)
+    assert learning.run.ask("GET", "/throughput")[1]["advice"].startswith("The topic is the limit")
+
+
 def test_the_lists_that_were_cut_are_counted_wherever_records_are(learning: Learning, wait_for: WaitFor) -> None:
     wait_for(learning.learnt_all, timeout=60)
     code, saved = learning.run.ask("POST", "/checkpoints?wait=30s")

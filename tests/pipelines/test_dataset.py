@@ -237,6 +237,14 @@ def test_a_random_preprocess_repeats_itself_in_deterministic_mode() -> None:
     ("preprocess", "words"),
     [
         (lambda features, label, _: (features, label), r"must return \(features by name, label, weight\)"),
+        (
+            lambda features, label, weight: (
+                features,
+                label,
+                tf.numpy_function(lambda given: given, [weight], tf.float32),
+            ),
+            "unknown rank.*by set_shape",
+        ),
         (lambda features, label, weight: (features["id"], label, weight), "by name"),
         (lambda features, *_: features, "returned dict"),
         (lambda features, label, weight: (features, tf.reduce_sum(label), weight), "as many rows"),
