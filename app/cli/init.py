@@ -11,13 +11,15 @@ from typing import Annotated
 import typer
 
 from app.cli.notes import note
-from app.settings import load_kafka
+from app.settings import load_kafka, load_registry
 from app.tools.init.column_roles import ChosenRoles, cast, label_by_name, likely_labels
 from app.tools.init.columns import ColumnLook, columns_of
+from app.tools.init.draft_check import set_aside, verdicts_of
 from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
 from app.tools.init.drafted_config import DraftTarget, config_text
 from app.tools.init.drafted_model import model_text
 from app.tools.init.questions import asked_parts
+from app.tools.init.schema_options import schema_hints
 from app.tools.init.topic_sample import first_records, look_at
 from consumers.errors import ConfigError
 
@@ -42,6 +44,20 @@ def init(
     features: Annotated[
         str | None, typer.Option(help="The fields to learn from, separated by commas; default: all.")
     ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            help="The schema registry's URL, several of one registry separated by commas; default: the environment, "
+            "MILLRACE_RECORDS__REGISTRY__URL."
+        ),
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="The schema that wrote the records: an .avsc of Avro, a .proto or a descriptor set of Protobuf."
+        ),
+    ] = None,
+    message: Annotated[str | None, typer.Option(help="Which message of the Protobuf schema the records are.")] = None,
     columns: Annotated[str | None, typer.Option(help="The names of CSV columns, separated by commas.")] = None,
     name: Annotated[str | None, typer.Option(help="The name in the config; default: the topic's name.")] = None,
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path(),
@@ -57,8 +73,9 @@ def init(
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log becomes our one line
     refuse_to_overwrite(out, force=force)
     kafka = load_kafka(out, topic, _split(bootstrap_servers))
+    hints = schema_hints(load_registry(out, registry), schema, message, out)
     found = first_records(kafka)
-    look = look_at(found.values, _split(columns) or (), found.beside)
+    look = look_at(found.values, _split(columns) or (), found.beside, hints)
     seen = columns_of(look.rows)
     wanted = ChosenRoles(label=label, weight=weight, event_time=event_time, features=_split(features))
     roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
@@ -78,6 +95,7 @@ def init(
         "task": roles.task.value,
         "features": [column.source for column in roles.features],
         "left_out": {column.source: column.why for column in roles.left_out},
+        "set_aside": set_aside(verdicts_of(out / CONFIG, found.chunks)),
     }
     typer.echo(json.dumps(report, indent=2) if as_json else _in_words(report))
 
@@ -113,9 +131,17 @@ def _in_words(report: dict[str, object]) -> str:
         [
             f"Looked at {report['records']:,} records: {report['format']}.",
             f"Learns {report['label']} ({tasks.get(str(report['task']), 'a number')}) from {', '.join(features)}.",
+            _decodes(report["set_aside"]),
             *(f"Leaves out {source}{f': {why}' if why else ''}." for source, why in left_out.items()),
             f"Wrote {config} and model.py beside it. Next:",
             f"  millrace validate -c {config}",
             f"  millrace run -c {config}",
         ]
     )
+
+
+def _decodes(set_aside: object) -> str:
+    assert isinstance(set_aside, dict)
+    if not set_aside:
+        return "All of them decode by the draft."
+    return f"Of them these do not decode by the draft: {', '.join(f'{n:,} {why}' for why, n in set_aside.items())}."

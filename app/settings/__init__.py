@@ -1,6 +1,6 @@
 """The settings: one YAML file, the environment over it, every value with its origin."""
 
-from app.settings.loading import Loaded, load, load_kafka
+from app.settings.loading import Loaded, load, load_kafka, load_registry
 from app.settings.root import Settings
 from app.settings.sections.balance import to_balance
 from app.settings.sections.records import to_decoder, to_flood, to_layout, to_schema
@@ -12,6 +12,7 @@ __all__ = [
     "Settings",
     "load",
     "load_kafka",
+    "load_registry",
     "to_balance",
     "to_decoder",
     "to_flood",

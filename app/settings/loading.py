@@ -12,6 +12,7 @@ from app.settings.errors import SettingsError
 from app.settings.root import Settings
 from app.settings.section import FOLDER, Section
 from app.settings.sections.kafka import KafkaSettings
+from app.settings.sections.registry import RegistrySettings
 from app.settings.spelling import dotted
 from app.settings.validation_errors import Places, describe
 from app.settings.yaml_file import Document, Key, read_yaml
@@ -56,6 +57,14 @@ class _KafkaAlone(Section):
     kafka: KafkaSettings
 
 
+class _RegistryOfRecords(Section):
+    registry: RegistrySettings | None = None
+
+
+class _RegistryAlone(Section):
+    records: _RegistryOfRecords = _RegistryOfRecords()
+
+
 def load_kafka(
     folder: Path, topic: str, servers: Sequence[str] | None, environ: Mapping[str, str] | None = None
 ) -> KafkaSettings:
@@ -72,6 +81,20 @@ def load_kafka(
     if settings is None or overrides.strays.misspelled:
         raise SettingsError(describe(_KafkaAlone, error, Places(Document(path=folder), overrides))) from None
     return settings.kafka
+
+
+def load_registry(folder: Path, urls: str | None, environ: Mapping[str, str] | None = None) -> RegistrySettings | None:
+    """Return how to reach a schema registry without a config file: `--registry` over the environment; None for none.
+
+    Of the environment records.registry alone counts; paths in it are relative to the folder.
+    """
+    overrides = replace(read_environment(_RegistryAlone, environ), unknown={})
+    if urls is not None:
+        overrides = overrides.under("--registry", ("records", "registry", "url"), urls)
+    settings, error = _validated(_RegistryAlone, _overlaid({}, overrides.values), folder.absolute())
+    if settings is None or overrides.strays.misspelled:
+        raise SettingsError(describe(_RegistryAlone, error, Places(Document(path=folder), overrides))) from None
+    return settings.records.registry
 
 
 def _warnings(overrides: Overrides) -> Iterator[str]:

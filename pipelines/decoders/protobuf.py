@@ -11,22 +11,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from consumers.errors import ConfigError, NotYetError
+from consumers.errors import NotYetError
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.column_reader import ColumnReader
 from pipelines.decoders.pieces import together
-from pipelines.decoders.protobuf_files import compiled_texts, descriptor_set, message_at, message_of
+from pipelines.decoders.protobuf_files import descriptor_set, message_at, message_of
+from pipelines.decoders.protobuf_frame import Header, described, header_of, indexes_of, number_of
 from pipelines.decoders.protobuf_reader import MessageReader
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import distinct_fields
-from pipelines.schema import ProtobufLayout, RegisteredSchema, Schema
+from pipelines.schema import ProtobufLayout, Schema
 
-_HEADER = 5
-"""Bytes of a zero and the number of the schema, big-endian."""
-_MOST_INDEXES, _VARINT = 64, 5
-
-Header = bytes
 Verdict = MessageReader | Reason
 """What reads the records of a header, or why none can be read."""
 
@@ -76,7 +72,7 @@ class ProtobufDecoder:
         groups: dict[Header, list[int]] = {}
         for index, value in enumerate(values):
             if value:
-                groups.setdefault(_header_of(value), []).append(index)
+                groups.setdefault(header_of(value), []).append(index)
         return groups
 
     def _readers_of(self, headers: Sequence[Header]) -> list[Verdict]:
@@ -96,7 +92,7 @@ class ProtobufDecoder:
             return self._readers[None]
         if not header:
             return Reason.MALFORMED
-        number, indexes = int.from_bytes(header[1:_HEADER]), _indexes(header[_HEADER:])
+        number, indexes = number_of(header), indexes_of(header)
         if (number, indexes) in self._readers:
             return self._readers[number, indexes]
         if number not in self._descriptors:
@@ -104,59 +100,13 @@ class ProtobufDecoder:
             if registered is None:
                 # Asked for again: it may be registered later.
                 return Reason.UNKNOWN_SCHEMA
-            self._descriptors[number] = _compiled(registered, f"schema-{number}.proto")
+            self._descriptors[number] = described(registered, f"schema-{number}.proto")
         descriptors = self._descriptors[number]
         message = None if descriptors is None else message_at(descriptors, indexes)
         if message is None:
             return Reason.UNKNOWN_SCHEMA if descriptors is None else Reason.MALFORMED
         self._readers[number, indexes] = MessageReader(message, self._reader, lenient=True)
         return self._readers[number, indexes]
-
-
-def _compiled(registered: RegisteredSchema, name: str) -> bytes | None:
-    """Return the descriptors of a registered schema; None where it is none of Protobuf."""
-    if registered.kind != "PROTOBUF":
-        return None
-    try:
-        return compiled_texts({**dict(registered.references), name: registered.text}, name, name)
-    except ConfigError:
-        return None
-
-
-def _header_of(value: bytes) -> Header:
-    """Return what a record begins with before its message; nothing where it is not in Confluent's wire format."""
-    if value[:1] != b"\0" or len(value) <= _HEADER:
-        return b""
-    if value[_HEADER] == 0:
-        return value[: _HEADER + 1]
-    count, at = _zigzag(value, _HEADER)
-    if not 0 < count <= _MOST_INDEXES:
-        return b""
-    for _ in range(count):
-        index, at = _zigzag(value, at)
-        if index < 0:
-            return b""
-    return value[:at]
-
-
-def _indexes(text: bytes) -> tuple[int, ...]:
-    """Return the indexes of a header that was found whole."""
-    count, at = _zigzag(text, 0)
-    found = list[int]()
-    for _ in range(count):
-        index, at = _zigzag(text, at)
-        found.append(index)
-    return tuple(found) or (0,)
-
-
-def _zigzag(text: bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag varint at a place, and the place behind it; -1 where there is none."""
-    number = 0
-    for taken, code in enumerate(text[at : at + _VARINT]):
-        number |= (code & 0x7F) << 7 * taken
-        if code < 0x80:
-            return (number >> 1) ^ -(number & 1), at + taken + 1
-    return -1, at
 
 
 def _in_order(joined: DecodedValues) -> DecodedValues:

@@ -89,7 +89,9 @@ def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
     taken = {column.source for column in (label, weight, time) if column is not None}
     free = [column for column in columns if column.source not in taken]
     if wanted.features is None:
+        # Free text is much to learn from, so it is left to the user where there is anything else.
         features = [column for column in free if column.learnable]
+        features = features or [column for column in free if column.kind is ColumnKind.FREE_TEXT]
     else:
         features = [_feature(by_source, source, taken) for source in wanted.features]
     if not features:
@@ -111,7 +113,7 @@ def _task(column: ColumnLook) -> Task | None:
         return Task.BINARY
     if column.kind is ColumnKind.TEXT:
         return Task.NAMED_CLASSES if 2 <= len(distinct) <= _MOST_CLASSES else None
-    if column.kind is ColumnKind.CATEGORY and distinct[0] >= 0 and distinct[-1] < _MOST_CLASSES:
+    if column.kind is ColumnKind.CATEGORY and distinct and distinct[0] >= 0 and distinct[-1] < _MOST_CLASSES:
         return Task.CLASSES
     return Task.NUMBER if column.kind in {ColumnKind.NUMBER, ColumnKind.CATEGORY} else None
 

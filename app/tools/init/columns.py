@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from app.tools.init.topic_sample import Row
-from pipelines.decoders.paths import parse
+from app.tools.init.record_look import Row
+from pipelines.decoders.paths import VALUE, parse
 
 _FEW = 64
 """The most distinct integers that count as categories."""
@@ -32,6 +32,10 @@ _FINE_ENOUGH = 0.01
 _WORDS_OF_A_TEXT = 3
 """Texts of so many words, on average, are free text if hardly any comes twice."""
 _SHOWN_KEYS = 4
+_IDENTITY = re.compile(r"(.*[a-z0-9])?(_id|Id|ID|_uuid|_guid)|id|uuid|guid|ID|UUID")
+_HARDLY_TWICE = 0.9
+"""The share of distinct values from which on a field that is named as identities are is one."""
+_AN_IDENTITY = "an identity: hardly any value comes twice"
 _GREATEST = 3.4e38
 """What a float32 holds; NaN and what is beyond count for nothing, and are set aside later."""
 _NUMERIC = {int, float}
@@ -174,11 +178,18 @@ def _numbers(look: ColumnLook, here: Sequence[float]) -> ColumnLook:
     for form, size in {"ms": 1, **_FINER}.items():
         if all(_MS_FROM * size <= value <= _MS_TO * size for value in finite):
             return replace(look, kind=ColumnKind.TIME, why=f"a time in {form} since 1970", form=form)
-    if len(distinct) == len(finite) >= _MANY_ROWS:
+    return _identity_or_number(look, len(distinct), len(finite))
+
+
+def _identity_or_number(look: ColumnLook, distinct: int, count: int) -> ColumnLook:
+    """Return what whole numbers are that are no times, by how many different ones there are."""
+    if distinct == count >= _MANY_ROWS:
         return replace(look, kind=ColumnKind.UNFIT, why="another number in every record")
-    if len(distinct) <= _FEW and len(distinct) < len(finite):
-        return replace(look, kind=ColumnKind.CATEGORY)
-    return look
+    named = _IDENTITY.fullmatch(look.last) is not None
+    if named and distinct > _HARDLY_TWICE * count and count >= _MANY_ROWS:
+        return replace(look, kind=ColumnKind.UNFIT, why=_AN_IDENTITY)
+    few = distinct <= _FEW and distinct < count
+    return replace(look, kind=ColumnKind.CATEGORY) if few or named else look
 
 
 def _like_a_time(low: float, high: float, *, fractions: bool) -> str | None:
@@ -225,10 +236,14 @@ def _texts(look: ColumnLook, here: Sequence[str]) -> ColumnLook:
         why = f"a time as text{', without a zone' * naive}"
         return replace(look, kind=ColumnKind.TIME, why=why, form="iso8601", naive=naive)
     words = statistics.fmean(len(text.split()) for text in here)
+    if look.source == VALUE and len(distinct) > _FEW:
+        return replace(look, kind=ColumnKind.FREE_TEXT, why=_FREE_TEXT)
     if 2 * len(distinct) > len(here) >= _MANY_ROWS and words >= _WORDS_OF_A_TEXT:
         return replace(look, kind=ColumnKind.FREE_TEXT, why=_FREE_TEXT)
     if len(distinct) == len(here) >= _MANY_ROWS:
         return ColumnLook(source=look.source, why="another text in every record")
+    if _IDENTITY.fullmatch(look.last) and len(distinct) > _HARDLY_TWICE * len(here) and len(here) >= _MANY_ROWS:
+        return ColumnLook(source=look.source, why=_AN_IDENTITY)
     return replace(look, kind=ColumnKind.TEXT, distinct=_few(distinct))
 
 

@@ -12,7 +12,7 @@ from app.settings.spelling import flow
 from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
 from app.tools.init.pace import pace_for
-from app.tools.init.topic_sample import Look
+from app.tools.init.record_look import Look
 
 DTYPES = {
     ColumnKind.NUMBER: "float32",
@@ -175,6 +175,7 @@ def _lifted(counts: Counter[int]) -> dict[int, float]:
 def _records(look: Look, roles: Roles) -> Iterator[str]:
     yield "records:"
     yield f"  format: {look.format}"
+    yield from (f"  {key}: {flow(value)}" for key, value in look.section.items())
     if look.format == "csv":
         yield from _csv(look)
     yield "  features:                         # the names of the model's inputs"

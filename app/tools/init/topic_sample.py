@@ -6,8 +6,9 @@ Pure, except for `first_values`, which connects as a start does, commits nothing
 import csv
 import io
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,14 @@ from app.service.sampling import read_between
 from app.settings.connection import kafka_options
 from app.settings.sections.kafka import KafkaSettings
 from app.tools.init.arrival_rate import records_per_s
-from app.tools.init.nested_rows import by_source
+from app.tools.init.described_records import look_by_file, look_by_registry, schema_numbers
+from app.tools.init.example_rows import look_at_examples
+from app.tools.init.record_look import ENOUGH, NO_HINTS, Look, Row, SchemaHints, fitting, joined
 from consumers.errors import ConfigError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
-from consumers.records import Headers
-from pipelines.decoders.paths import Envelope, Path, PathStep, escaped
+from consumers.records import Chunk, Headers
+from pipelines.decoders.paths import VALUE, Envelope, Path, PathStep, escaped
 from pipelines.decoders.text import is_utf8
 
 _EACH = 400
@@ -29,25 +32,7 @@ _MOST = 4000
 _CONNECT_S = 10.0
 _STOP_S = 5.0
 _DELIMITERS = ",;\t|"
-_ENOUGH = 0.9
-"""The share of records that a format must fit."""
-
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The contents of some records, as Python objects."""
-
-    format: str
-    rows: Sequence[Row]
-    """Those that fit the format, by source."""
-    looked_at: int
-    columns: tuple[str, ...] = ()
-    """Of CSV."""
-    delimiter: str = ","
-    named: bool = True
-    """Whether the columns' names are the records' own."""
+_READABLE = re.compile(rb"\s*[^\x00-\x08\x0e-\x1f\x7f\s{\[][^\x00-\x08\x0e-\x1f\x7f]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +46,8 @@ class FirstRecords:
     """How many offsets the topic has."""
     records_per_s: float | None
     """None where it is not known."""
+    chunks: Sequence[Chunk] = ()
+    """The same records, and tombstones."""
 
 
 def first_records(kafka: KafkaSettings) -> FirstRecords:
@@ -92,6 +79,7 @@ def first_records(kafka: KafkaSettings) -> FirstRecords:
         beside=[beside for _, beside in found],
         held=sum(end[partition] - first[partition] for partition in first),
         records_per_s=rate,
+        chunks=chunks,
     )
 
 
@@ -102,22 +90,22 @@ def beside_of(key: bytes | None, headers: Headers) -> Row:
     return {source: _csv_value(value.decode()) if is_utf8(value) else value for source, value in found.items() if value}
 
 
-def look_at(values: Sequence[bytes], columns: Sequence[str] = (), beside: Sequence[Row] = ()) -> Look:
+def look_at(
+    values: Sequence[bytes], columns: Sequence[str] = (), beside: Sequence[Row] = (), hints: SchemaHints = NO_HINTS
+) -> Look:
     """Guess the format. ConfigError where it cannot be guessed. `beside` has what is beside each value, by source."""
     beside = beside or [{}] * len(values)
-    return _as_json(values, beside) or _as_csv(values, tuple(columns), beside) or _unknown(values)
-
-
-def _as_json(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
-    found = [(row, more) for row, more in zip(map(_json, values), beside, strict=True) if row is not None]
-    if len(found) < _ENOUGH * len(values):
-        return None
-    rows = by_source([row for row, _ in found])
-    return Look(format="json", rows=_joined(rows, [more for _, more in found]), looked_at=len(values))
-
-
-def _joined(rows: Sequence[Row], beside: Sequence[Row]) -> list[Row]:
-    return [{**row, **more} for row, more in zip(rows, beside, strict=True)]
+    if numbers := schema_numbers(values):
+        return look_by_registry(values, beside, numbers, hints)
+    if hints.file is not None:
+        return look_by_file(values, beside, hints)
+    return (
+        fitting("json", values, beside, _json)
+        or look_at_examples(values, beside)
+        or _as_csv(values, tuple(columns), beside)
+        or _as_text(values, beside)
+        or _unknown(values)
+    )
 
 
 def _json(value: bytes) -> Row | None:
@@ -137,7 +125,7 @@ def _as_csv(values: Sequence[bytes], columns: tuple[str, ...], beside: Sequence[
     for delimiter in _DELIMITERS:
         parsed = [_cells(line, delimiter) for line in lines]
         width, count = Counter(map(len, parsed)).most_common(1)[0]
-        if width > 1 and count >= _ENOUGH * len(lines):
+        if width > 1 and count >= ENOUGH * len(lines):
             best = max(best, (width, delimiter, count, parsed))
     width, delimiter, _, parsed = best
     if not width:
@@ -146,7 +134,7 @@ def _as_csv(values: Sequence[bytes], columns: tuple[str, ...], beside: Sequence[
     kept = [at for at, row in enumerate(parsed) if len(row) == width and tuple(row) != names]
     sources = [escaped(name) for name in names]
     cells = [dict(zip(sources, map(_csv_value, parsed[at]), strict=True)) for at in kept]
-    rows = _joined(cells, [beside[at] for at in kept])
+    rows = joined(cells, [beside[at] for at in kept])
     return Look(format="csv", rows=rows, looked_at=len(values), columns=names, delimiter=delimiter, named=named)
 
 
@@ -183,12 +171,23 @@ def _csv_value(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
+def _as_text(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
+    """Return the look at plain texts; what begins as JSON does is broken JSON, and no text."""
+    texts = [value.decode() if is_utf8(value) and _READABLE.fullmatch(value) else None for value in values]
+    found = [({VALUE: text}, more) for text, more in zip(texts, beside, strict=True) if text is not None]
+    if len(found) < ENOUGH * len(values):
+        return None
+    rows = joined([row for row, _ in found], [more for _, more in found])
+    return Look(format="text", rows=rows, looked_at=len(values))
+
+
 def _unknown(values: Sequence[bytes]) -> Look:
+    known = "the records are none of JSON, CSV, text and tf.train.Example"
+    schema = "if Avro or Protobuf, name the schema that wrote them: --schema record.avsc, or record.proto"
     sizes = {len(value) for value in values}
     if len(sizes) == 1:
-        size = sizes.pop()
         raise ConfigError(
-            f"the records are neither JSON objects nor CSV; all have {size} bytes, so they may be raw tensors, which "
-            "do not describe their contents: write the config by hand, with format: raw and the fields in their order"
+            f"{known}; {schema}; all have {sizes.pop()} bytes, so they may be raw tensors, which do not describe their "
+            "contents: write the config by hand, with format: raw and the fields in their order"
         )
-    raise ConfigError("the records are neither JSON objects nor CSV rows; docs/formats.md lists what can be read")
+    raise ConfigError(f"{known}; {schema}; docs/formats.md lists what can be read")

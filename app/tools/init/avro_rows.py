@@ -1,0 +1,48 @@
+"""Avro values as Python objects, as the decoder reads them: by fastavro, for a look at a few. Pure."""
+
+import io
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+
+from app.tools.init.record_look import ReadRow, Row
+from pipelines.decoders.avro_schema import parsed
+
+
+def avro_reader(text: str, what: str, references: Sequence[str] = ()) -> ReadRow:
+    """Return what reads values of a schema. Raise ConfigError where it is none, as `what` is then said not to be."""
+    parsed(text, what, references)
+    named: dict[str, Any] = {}
+    for reference in references:
+        fastavro.parse_schema(_stored(json.loads(reference)), named_schemas=named)
+    schema = fastavro.parse_schema(_stored(json.loads(text)), named_schemas=named)
+
+    def read(value: bytes) -> Row | None:
+        source = io.BytesIO(value)
+        try:
+            row = fastavro.schemaless_reader(source, schema, None)
+        except Exception:  # noqa: BLE001 - of bytes that are something else fastavro raises whatever it meets
+            return None
+        whole = source.tell() == len(value)
+        return {name: _plain(inside) for name, inside in row.items()} if whole and isinstance(row, dict) else None
+
+    return read
+
+
+def _stored(schema: Any) -> Any:
+    """Return a schema without logical types, decimals left out: a decoder reads times as the integers that they are."""
+    if isinstance(schema, dict):
+        kept = schema.get("logicalType") == "decimal"
+        return {key: _stored(inside) for key, inside in schema.items() if kept or key != "logicalType"}
+    return [_stored(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, dict):
+        return {name: _plain(inside) for name, inside in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value

@@ -1,0 +1,73 @@
+"""`tf.train.Example`s as Python objects, for a look at a few: without TensorFlow, by their wire format. Pure."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from app.tools.init.record_look import ENOUGH, Look, Row, joined
+from pipelines.decoders.paths import escaped
+from pipelines.decoders.protobuf_files import compiled_texts, message_of
+from pipelines.decoders.text import is_utf8
+
+_PROTO = """
+syntax = "proto3";
+package tensorflow;
+message BytesList { repeated bytes value = 1; }
+message FloatList { repeated float value = 1; }
+message Int64List { repeated int64 value = 1; }
+message Feature { oneof kind { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3; } }
+message Features { map<string, Feature> feature = 1; }
+message Example { Features features = 1; }
+"""
+_TAG, _MORE = 0x0A, 0x80
+
+
+def look_at_examples(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
+    """Return the look at Examples; None where the records are something else."""
+    if sum(map(_begins_so, values)) < ENOUGH * len(values):
+        return None
+    found = [(row, more) for row, more in zip(map(_lists, values), beside, strict=True) if row is not None]
+    if len(found) < ENOUGH * len(values):
+        return None
+    single = {name: all(len(row.get(name, [0])) == 1 for row, _ in found) for row, _ in found for name in row}
+    rows: list[Row] = [
+        {escaped(name): inside[0] if single[name] else inside for name, inside in row.items()} for row, _ in found
+    ]
+    return Look(format="example", rows=joined(rows, [more for _, more in found]), looked_at=len(values))
+
+
+def _begins_so(value: bytes) -> bool:
+    """Return whether a record is one field, of the length that it states: cheap, and true of any Example."""
+    if value[:1] != bytes([_TAG]):
+        return False
+    length = at = 0
+    for at, code in enumerate(value[1:6]):
+        length |= (code & 0x7F) << 7 * at
+        if code < _MORE:
+            break
+    return length > 0 and len(value) == at + 2 + length
+
+
+@cache
+def _message() -> Any:
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - few need it
+
+    return GetMessageClass(message_of(compiled_texts({"example.proto": _PROTO}, "example.proto", "init"), "Example"))
+
+
+def _lists(value: bytes) -> dict[str, list[Any]] | None:
+    from google.protobuf.message import DecodeError  # noqa: PLC0415 - few need it
+
+    try:
+        features = _message().FromString(value).features.feature
+    except DecodeError:
+        return None
+    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
+    if not kinds or not any(kinds.values()):
+        return None
+    lists = {name: [*getattr(features[name], kind).value] for name, kind in kinds.items() if kind is not None}
+    return {name: [_text(one) for one in inside] for name, inside in lists.items() if inside}
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) and is_utf8(value) else value

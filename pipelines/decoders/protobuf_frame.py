@@ -1,0 +1,62 @@
+"""What a Protobuf record begins with in Confluent's wire format: which message of which schema it is. Pure."""
+
+from consumers.errors import ConfigError
+from pipelines.decoders.protobuf_files import compiled_texts
+from pipelines.schema import RegisteredSchema
+
+_NUMBER_ENDS = 5
+"""Bytes of a zero and the number of the schema, big-endian."""
+_MOST_INDEXES, _VARINT = 64, 5
+
+Header = bytes
+
+
+def described(registered: RegisteredSchema, name: str) -> bytes | None:
+    """Return the descriptors of a registered schema; None where it is none of Protobuf."""
+    if registered.kind != "PROTOBUF":
+        return None
+    try:
+        return compiled_texts({**dict(registered.references), name: registered.text}, name, name)
+    except ConfigError:
+        return None
+
+
+def header_of(value: bytes) -> Header:
+    """Return what a record begins with before its message; nothing where it is not in Confluent's wire format."""
+    if value[:1] != b"\0" or len(value) <= _NUMBER_ENDS:
+        return b""
+    if value[_NUMBER_ENDS] == 0:
+        return value[: _NUMBER_ENDS + 1]
+    count, at = _zigzag(value, _NUMBER_ENDS)
+    if not 0 < count <= _MOST_INDEXES:
+        return b""
+    for _ in range(count):
+        index, at = _zigzag(value, at)
+        if index < 0:
+            return b""
+    return value[:at]
+
+
+def number_of(header: Header) -> int:
+    """Return the number of the schema of a header that was found whole."""
+    return int.from_bytes(header[1:_NUMBER_ENDS])
+
+
+def indexes_of(header: Header) -> tuple[int, ...]:
+    """Return the place of the message of a header that was found whole: among the messages, then within those."""
+    count, at = _zigzag(header, _NUMBER_ENDS)
+    found = list[int]()
+    for _ in range(count):
+        index, at = _zigzag(header, at)
+        found.append(index)
+    return tuple(found) or (0,)
+
+
+def _zigzag(text: bytes, at: int) -> tuple[int, int]:
+    """Return the zigzag varint at a place, and the place behind it; -1 where there is none."""
+    number = 0
+    for taken, code in enumerate(text[at : at + _VARINT]):
+        number |= (code & 0x7F) << 7 * taken
+        if code < 0x80:
+            return (number >> 1) ^ -(number & 1), at + taken + 1
+    return -1, at

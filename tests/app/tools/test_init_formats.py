@@ -1,0 +1,267 @@
+"""What `init` makes of records that a schema describes, of Examples and of texts: a draft that decodes them."""
+
+import io
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf.message_factory import GetMessageClass
+from typer.testing import CliRunner
+
+from app.cli.command_list import application
+from app.settings import Settings, load, load_registry, to_decoder
+from app.tools.init import topic_sample
+from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast
+from app.tools.init.columns import columns_of
+from app.tools.init.draft_files import Draft, write
+from app.tools.init.drafted_config import DraftTarget, config_text
+from app.tools.init.drafted_model import model_text
+from app.tools.init.record_look import Look
+from app.tools.init.schema_options import schema_hints
+from app.tools.init.topic_sample import look_at
+from consumers.errors import ConfigError, MillraceError
+from pipelines.decode import decode_chunk
+from pipelines.decoders.protobuf_files import compiled_texts, message_of
+from tests.app.tools.test_init import chunk_of
+from tests.pipelines.test_registry import Server, serving
+
+COUNT = 120
+PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "order_id", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {
+            "name": "buyer",
+            "type": {
+                "type": "record",
+                "name": "Buyer",
+                "fields": [
+                    {"name": "age", "type": ["null", "int"]},
+                    {"name": "land", "type": {"type": "enum", "name": "Land", "symbols": ["DE", "NO"]}},
+                ],
+            },
+        },
+        {
+            "name": "items",
+            "type": {
+                "type": "array",
+                "items": {"type": "record", "name": "Item", "fields": [{"name": "price", "type": "double"}]},
+            },
+        },
+        {"name": "cost", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "photo", "type": "bytes"},
+        {"name": "returned", "type": "boolean"},
+    ],
+}
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+enum Land { DE = 0; NO = 1; }
+message Buyer { optional int32 age = 1; Land land = 2; }
+message Item { double price = 1; }
+message Other { int32 x = 1; }
+message Order {
+  string order_id = 1; google.protobuf.Timestamp at = 2; Buyer buyer = 3; repeated Item items = 4; double cost = 5;
+  bytes photo = 6; bool returned = 7;
+}
+"""
+
+
+def order(number: int) -> dict[str, Any]:
+    age = {} if number % 5 == 0 else {"age": 20 + number % 50}
+    return {
+        "order_id": f"o-{number}",
+        "at": 1_790_000_000_000_000 + number * 10**6,
+        "buyer": {**age, "land": ["DE", "NO"][number % 2]},
+        "items": [{"price": 1.5 * at} for at in range(number % 4)],
+        "cost": number / 4,
+        "photo": b"\xff\xfe",
+        "returned": number % 3 == 0,
+    }
+
+
+def avro() -> list[bytes]:
+    from decimal import Decimal
+
+    schema, values = fastavro.parse_schema(json.loads(json.dumps(AVRO))), []
+    for number in range(COUNT):
+        out, row = io.BytesIO(), order(number)
+        fastavro.schemaless_writer(out, schema, {**row, "cost": Decimal(str(row["cost"]))})
+        values.append(out.getvalue())
+    return values
+
+
+def protobuf() -> list[bytes]:
+    message = GetMessageClass(message_of(compiled_texts({"order.proto": PROTO}, "order.proto", "test"), "Order"))
+    rows = [order(number) for number in range(COUNT)]
+    return [message(**{**row, "at": {"seconds": row["at"] // 10**6}}).SerializeToString() for row in rows]
+
+
+def framed(values: list[bytes], *, indexes: bytes = b"") -> list[bytes]:
+    return [b"\0" + struct.pack(">I", 7) + indexes + value for value in values]
+
+
+def registry(server: Server, kind: str, text: str) -> str:
+    server.answers["/schemas/ids/7"] = (200, {"schema": text, "schemaType": kind})
+    return server.url
+
+
+def drafted(look: Look, values: list[bytes], wanted: ChosenRoles, folder: Path) -> tuple[Settings, Roles]:
+    """Write a draft; return its settings and roles after a check that it decodes every record."""
+    roles = cast(columns_of(look.rows), wanted)
+    write(folder, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    settings = load(folder / "millrace.yaml", {}).settings
+    decoded = decode_chunk(chunk_of(values), to_decoder(settings.records, 10.0))
+    assert decoded.refused == ()
+    assert len(decoded) == COUNT
+    if settings.records.event_time is not None:
+        assert decoded.event_times[1] == 1_790_000_001_000
+    return settings, roles
+
+
+ORDERS: dict[str, Callable[[], tuple[list[bytes], str, str]]] = {
+    "avro": lambda: (avro(), "order.avsc", json.dumps(AVRO)),
+    "protobuf": lambda: (protobuf(), "order.proto", PROTO),
+}
+
+
+@pytest.mark.parametrize("form", ORDERS)
+def test_records_of_a_schema_file_are_drafted_by_their_paths(form: str, tmp_path: Path) -> None:
+    values, name, text = ORDERS[form]()
+    (tmp_path / name).write_text(text)
+    hints = schema_hints(None, tmp_path / name, "shop.Order" if form == "protobuf" else None, tmp_path / "out")
+    look = look_at(values, hints=hints)
+    assert look.format == form
+    settings, roles = drafted(look, values, ChosenRoles(label="returned", event_time="at"), tmp_path / "out")
+    assert roles.task is Task.BINARY
+    assert [column.source for column in roles.features] == ["buyer.age", "buyer.land", "items[].price", "cost"]
+    assert {column.source: column.why for column in roles.left_out} == {
+        "order_id": "another text in every record",
+        "photo": "bytes that are no text",
+    }
+    assert f"../{name}" in (tmp_path / "out" / "millrace.yaml").read_text()
+    assert settings.records.features["buyer_age"].missing is not None
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+@pytest.mark.parametrize("form", ORDERS)
+def test_records_of_a_registry_are_drafted_with_its_url(form: str, server: Server, tmp_path: Path) -> None:
+    values, _, text = ORDERS[form]()
+    values = framed(values, indexes=b"\2\6" if form == "protobuf" else b"")
+    url = registry(server, form.upper(), text)
+    look = look_at(values, hints=schema_hints(load_registry(tmp_path, url, {}), None, None, tmp_path))
+    settings, roles = drafted(look, values, ChosenRoles(label="returned", event_time="at"), tmp_path)
+    assert settings.records.registry is not None
+    assert settings.records.registry.url == (url,)
+    assert [column.source for column in roles.features] == ["buyer.age", "buyer.land", "items[].price", "cost"]
+
+
+def test_records_that_a_registry_describes_ask_for_it_in_one_line(server: Server, tmp_path: Path) -> None:
+    values = framed(avro())
+    with pytest.raises(ConfigError, match=r"a schema's number \(7\); name .*: --registry http://HOST:8081$"):
+        look_at(values)
+    missing = schema_hints(load_registry(tmp_path, server.url, {}), None, None, tmp_path)
+    with pytest.raises(ConfigError, match=r"has no schema 7, with which the records begin"):
+        look_at(values, hints=missing)
+    environ = {"MILLRACE_RECORDS__REGISTRY__URL": "http://127.0.0.1:1"}
+    away = schema_hints(load_registry(tmp_path, None, environ), None, None, tmp_path)
+    with pytest.raises(MillraceError, match=r"--registry: .* http://127.0.0.1:1: connection refused"):
+        look_at(values, hints=away)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message", "says"),
+    [
+        (
+            "a.avsc",
+            '{"type": "string"}',
+            None,
+            "most of the records are no values of .*name the schema that wrote them",
+        ),
+        ("a.avsc", "{", None, "--schema: .*a.avsc is no Avro schema"),
+        ("a.proto", "message {", None, r"--schema: .*a.proto does not compile"),
+        ("a.proto", PROTO, None, "--message: the descriptor has shop.Buyer, .*; name the one of the records"),
+        ("a.proto", PROTO, "Nothing", "--message: .*'Nothing' is none"),
+        ("a.bin", "hello", None, "--schema: .*a.bin is no descriptor set"),
+    ],
+)
+def test_a_schema_file_that_does_not_fit_is_one_line(
+    name: str, text: str, message: str | None, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=says) as raised:
+        look_at(avro(), hints=schema_hints(None, tmp_path / name, message, tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+def test_binary_records_without_a_schema_ask_for_one() -> None:
+    with pytest.raises(
+        ConfigError, match=r"if Avro or Protobuf, name the schema that wrote them: --schema record.avsc"
+    ):
+        look_at(avro())
+
+
+@pytest.mark.tensorflow
+def test_examples_are_recognised_and_their_lists_drafted(tmp_path: Path) -> None:
+    from tensorflow.train import BytesList, Example, Feature, Features, FloatList, Int64List
+
+    values = []
+    for number in range(COUNT):
+        features = {
+            "user.id": Feature(int64_list=Int64List(value=[number])),
+            "at": Feature(int64_list=Int64List(value=[1_790_000_000_000 + number * 1000])),
+            "x": Feature(float_list=FloatList(value=[number / 3])),
+            "grid": Feature(float_list=FloatList(value=[1.0, number])),
+            "words": Feature(bytes_list=BytesList(value=[b"a", b"b"][: number % 3])),
+            "kind": Feature(bytes_list=BytesList(value=[[b"cat", b"dog"][number % 2]])),
+        }
+        if number % 4 == 0:
+            del features["x"]
+        values.append(Example(features=Features(feature=features)).SerializeToString())
+    look = look_at(values)
+    assert look.format == "example"
+    _, roles = drafted(look, values, ChosenRoles(label="kind", event_time="at"), tmp_path)
+    assert sorted(column.source for column in roles.features) == ["grid", "words", "x"]
+    assert [column.source for column in roles.left_out] == [r"user\.id"]
+
+
+REVIEWS = ["a film that I liked", "no, not at all", "what a waste", "good {enough} for me", "so\tso"]
+
+
+def test_plain_texts_are_learnt_by_their_words_with_a_label_beside() -> None:
+    values = [f"{REVIEWS[number % 5]} {number}".encode() for number in range(COUNT)]
+    beside = [topic_sample.beside_of(None, [("stars", b"%d" % (number % 5))]) for number in range(COUNT)]
+    look = look_at(values, beside=beside)
+    roles = cast(columns_of(look.rows), ChosenRoles(label="$header.stars"))
+    assert (look.format, roles.task, [column.source for column in roles.features]) == ("text", Task.CLASSES, ["$value"])
+    assert 'value: {dtype: string, field: "$value"}' in config_text(PLACE, look, roles)
+
+
+def test_numbers_named_as_identities_are_hashed_or_left_out() -> None:
+    rows = [{"user_id": n % 100 * 1000, "deviceId": n % 118 * 7, "paid": n % 7, "y": n % 2} for n in range(COUNT)]
+    roles = cast(columns_of(look_at([json.dumps(row).encode() for row in rows]).rows), ChosenRoles(label="y"))
+    assert {column.source: str(column.kind) for column in roles.features} == {
+        "user_id": "an integer of few values, taken for a category",
+        "paid": "an integer of few values, taken for a category",
+    }
+    assert {column.source: column.why for column in roles.left_out} == {
+        "deviceId": "an identity: hardly any value comes twice"
+    }
+
+
+def test_options_of_schemas_are_listed_in_the_help() -> None:
+    shown = CliRunner().invoke(application, ["init", "--help"], env={"COLUMNS": "200"}).output
+    assert all(option in shown for option in ("--registry", "--schema", "--message"))
