@@ -124,6 +124,7 @@ DETAILS: Mapping[str, str] = {
     "flood_freshness_rise_ms": "by how much a flooded API delays learning, p99, ms (aim: < 200)",
     "siege_main_probe_p99_ms": "the same siege: `/livez` on `api.listen`, beside what floods it, p99, ms (aim: < 100)",
     "flood_lag_growth_share": "growth of the lag under the flood, as a share of what is learnt (aim: none)",
+    "decode_processes_over_threads": "JSON decoded on two cores: two processes over two threads, at the very best",
     "nan_look_p50_ms": "10 million parameters with Adam: one look for NaN, the median, ms",
     "avro_floats_over_fastavro": "Avro of 28 floats: records decoded into columns, over fastavro's reader, by CPU",
     "avro_poisoned_of_clean": "Avro of ten fields: one record in a hundred cut short, over none, by CPU",

@@ -170,6 +170,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             {"nan_look_p50_ms": "look_p50_ms"},
         ),
         ServiceCase(
+            "decode-cores",
+            "decode_cores.py",
+            {"rounds": lengths.formats_rounds // 5 or 1},
+            {},
+            {"decode_processes_over_threads": "processes_over_threads"},
+        ),
+        ServiceCase(
             "formats",
             "formats.py",
             {"rounds": lengths.formats_rounds},
