@@ -32,7 +32,7 @@ class Lengths:
     looks: int = 60
     balance_rows: int = 2_000_000
     windows_rounds: int = 5
-    formats_rounds: int = 25
+    formats_rounds: int = 15
     poisoned_records: int = 65_536
     poisoned_rounds: int = 5
     reservoir_rows: int = 131_072
@@ -40,20 +40,21 @@ class Lengths:
     decode_rounds: int = 7
     memory_s: int = 90
     starts: int = 3
-    archive_rounds: int = 7
+    archive_rounds: int = 5
     group_s: int = 10
     group_restarts: int = 3
-    pretrain_rows: int = 196_608
+    pretrain_rows: int = 131_072
     pretrain_light_rows: int = 1_048_576
-    pretrain_rounds: int = 3
+    pretrain_rounds: int = 2
     data_service_rows: int = 65_536
-    data_service_rounds: int = 5
+    data_service_rounds: int = 3
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
     """Cases whose script runs under another name too."""
 
 
+BY_CPU = {"formats", "poisoned", "balance", "windows", "reservoir", "decode-example", "decode-avro", "decode-protobuf"}
 FULL = Lengths()
 SOAK = Lengths(memory_s=600)
 QUICK = Lengths(
@@ -112,6 +113,11 @@ class ServiceCase:
     options: Mapping[str, Any]
     figures: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by_cpu(self) -> bool:
+        """Whether nothing of it is by the clock, so that another such case may run beside it."""
+        return self.name in BY_CPU
 
 
 def stored(lengths: Lengths, rates: Mapping[str, float]) -> dict[str, Stored]:
