@@ -39,6 +39,8 @@ NAMES: Mapping[str, str] = {
     "journal.after_segment": "the journal has a checkpoint's segment, the checkpoint has no number yet",
     "save.after_rename": "the checkpoint is durable, no listener was notified",
     "save.before_prune": "all listeners were notified, nothing is pruned",
+    "pins.before_rename": "a checkpoint may go and is not pinned, it has its number",
+    "pins.before_second_look": "a checkpoint that may go has lost its number, its pins are not read again",
     "prune.before_files": "a checkpoint that may go has lost its number, its files are there",
     "commit.before": "a checkpoint is durable, its positions are not committed",
     "commit.after": "its positions are committed",

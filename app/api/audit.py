@@ -23,7 +23,7 @@ _refusals = logging.getLogger(f"{__name__}.refusals")
 _REFUSALS_PER_MINUTE = 30
 _refusals.addFilter(LogLimit(_REFUSALS_PER_MINUTE))
 _OTHER = "other"
-COMMANDS = ("save", "restore", "rewind", "pause", "resume", "profile", _OTHER)
+COMMANDS = ("save", "restore", "pin", "unpin", "rewind", "pause", "resume", "profile", _OTHER)
 """The names of the commands' routes; the last stands for a POST to any other path."""
 OUTCOMES = ("accepted", "unauthorized", "refused", "failed")
 

@@ -1,8 +1,9 @@
-"""Read checkpoints from disk for the routes, on threads.
+"""Read checkpoints from disk for the routes, and pin them, on threads.
 
-Owns a store that only reads, so it answers from the start of the service on, and after the trainer has failed too.
-Listings wait for each other, plans for each other, and verifications for each other, so that none of the three kinds
-delays another. The CPU time of listings and plans is charged to the HTTP side's budget; verifications have their own.
+Owns a store without the folder's lease, so it answers from the start of the service on, and after the trainer has
+failed too. Listings and pins wait for each other, plans for each other, and verifications for each other, so that none
+of the three kinds delays another. The CPU time of listings, pins and plans is charged to the HTTP side's budget;
+verifications have their own.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +17,12 @@ import anyio
 
 from app.api.checkpoint_verification import VerificationQueue
 from app.api.offload import Charge, run_on_thread
-from app.monitoring.checkpoint_models import Checkpoint, CheckpointInFull, OtherFolder
+from app.monitoring.checkpoint_models import Checkpoint, CheckpointInFull, OtherFolder, PinView
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.manifest import Manifest
+from training.checkpoints.pins import Pin, Pins
 from training.checkpoints.store import CheckpointStore
 from training.errors import MissingCheckpointError
 from training.history.lineage import CheckpointLineage, lineage_of
@@ -75,6 +77,24 @@ class CheckpointReader:
         choose = newest_good if name == "latest" else best_good
         return (await self._off_the_loop(lambda: choose(self._store.listing()))).number
 
+    async def pin(self, number: int, by: str) -> list[PinView]:
+        """Pin a checkpoint and return all of its pins. Raises MissingCheckpointError if there is none."""
+
+        def pin() -> list[PinView]:
+            self._store.pin(number, by)
+            return pin_views(Pins(self._folder).of(number))
+
+        return await self._off_the_loop(pin)
+
+    async def unpin(self, number: int, by: str | None) -> list[PinView]:
+        """Lift the pins of a checkpoint, or this holder's, and return those that are left."""
+
+        def unpin() -> list[PinView]:
+            self._store.unpin(number, by)
+            return pin_views(Pins(self._folder).of(number))
+
+        return await self._off_the_loop(unpin)
+
     async def plan(self, request: RewindRequest, present: Present) -> RewindPlan:
         """Return what a rewind would do. Raises MillraceError if it cannot be carried out."""
         return await run_on_thread(partial(plan_rewind, self._store, request, present), self._plans, self._charge)
@@ -114,6 +134,11 @@ def best_number(looks: Sequence[Inspection]) -> int | None:
     return None
 
 
+def pin_views(pins: Sequence[Pin]) -> list[PinView]:
+    """Return pins as they are answered."""
+    return [PinView(by=pin.by, since=pin.since) for pin in pins]
+
+
 def in_full(inspection: Inspection) -> CheckpointInFull:
     """Return all that is known of a checkpoint, as an answer."""
     manifest = inspection.manifest
@@ -136,6 +161,7 @@ def _fields(inspection: Inspection) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "number": inspection.number,
         "condition": inspection.condition.value,
+        "pins": pin_views(inspection.pins) or None,
         "complaints": [_printable(problem) for problem in inspection.problems] or None,
     }
     if inspection.lineage is not None:

@@ -1,6 +1,8 @@
-"""`millrace checkpoints`: lists, shows, compares, verifies and exports what was saved; has one saved now."""
+"""`millrace checkpoints`: lists, shows, compares, verifies, pins and exports what was saved; has one saved now."""
 
+import getpass
 import json
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +25,7 @@ from consumers.suggested_command import suggested_command
 from training.checkpoints.folder import Folder
 from training.checkpoints.inspection import Condition, Inspection
 from training.checkpoints.parts import PartState
+from training.checkpoints.pins import Pins
 from training.checkpoints.store import CheckpointStore
 from training.errors import CorruptError, MissingCheckpointError
 from training.history.comparison import compare
@@ -30,7 +33,7 @@ from training.history.lineage import lineage_of
 from training.history.rewind_target import best_good
 
 checkpoints = typer.Typer(
-    help="List, show, compare, verify and export checkpoints, also while a trainer runs; save one now.",
+    help="List, show, compare, verify, pin and export checkpoints, also while a trainer runs; save one now.",
     no_args_is_help=True,
 )
 
@@ -141,6 +144,61 @@ def verify(
             f"{', '.join(_name(one) for one in bad)}: it must not be loaded; restore it from a copy, or resume "
             f"from another one by `{suggested_command('rewind', '--to')} NUMBER`"
         )
+
+
+Number = Annotated[int, typer.Argument(min=0, metavar="N", help="The checkpoint's number.")]
+
+
+@checkpoints.command()
+def pin(
+    number: Number,
+    by: Annotated[str | None, typer.Option(help="Who wants it to stay; default: your user's name.")] = None,
+    file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a checkpoint whatever checkpoints.keep says, until it is unpinned; a running trainer heeds it at once.
+
+    Example: millrace checkpoints pin 37 -c clicks.yaml --by ann
+    """
+    store = _store(_settings(file))
+    held = store.pin(number, _user() if by is None else by)
+    if as_json:
+        typer.echo(json.dumps({"number": number, "pins": _pins(store, number)}, indent=2))
+    else:
+        typer.echo(f"checkpoint {number} is pinned by {held.by} since {held.since}")
+
+
+@checkpoints.command()
+def unpin(
+    number: Number,
+    by: Annotated[str | None, typer.Option(help="Lift only the pin of this holder; default: all of them.")] = None,
+    file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Lift the pins of a checkpoint, so that checkpoints.keep applies to it again.
+
+    Example: millrace checkpoints unpin 37 -c clicks.yaml
+    """
+    store = _store(_settings(file))
+    lifted = store.unpin(number, by)
+    left = _pins(store, number)
+    if as_json:
+        typer.echo(json.dumps({"number": number, "pins": left}, indent=2))
+    else:
+        still = "" if not left else f"; still pinned by {', '.join(pin['by'] for pin in left)}"
+        typer.echo(f"checkpoint {number} is no longer pinned by {', '.join(pin.by for pin in lifted)}{still}")
+
+
+def _pins(store: CheckpointStore, number: int) -> list[dict[str, str]]:
+    return [{"by": pin.by, "since": pin.since} for pin in Pins(store.folder).of(number)]
+
+
+def _user() -> str:
+    """Return the name of the user that types; a number where the system has no name for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        return f"user {os.getuid()}"
 
 
 @checkpoints.command()

@@ -49,7 +49,7 @@ VERBS: Mapping[str, Verb] = {
     "resume": Verb("app.cli.pause_resume:resume", "Resume learning in a paused service."),
     "checkpoints": Verb(
         "app.cli.checkpoints:checkpoints",
-        "List, show, compare, verify and export checkpoints, also while a trainer runs; save one now.",
+        "List, show, compare, verify, pin and export checkpoints, also while a trainer runs; save one now.",
     ),
     "rewind": Verb(
         "app.cli.rewind:rewind", "Go back to a checkpoint and resume from there; the records after it are read again."

@@ -20,6 +20,13 @@ class MeasuredView(Shape):
     """What guessing would have scored on the same records."""
 
 
+class PinView(Shape):
+    """That somebody wants a checkpoint to stay, whatever `checkpoints.keep` says."""
+
+    by: str
+    since: str
+
+
 class Checkpoint(Shape):
     """One checkpoint, as its manifest has it."""
 
@@ -39,6 +46,8 @@ class Checkpoint(Shape):
     """The live metrics over the window when it was made."""
     measured: MeasuredView | None = None
     """What they were measured on; left out where an earlier version made the checkpoint."""
+    pins: list[PinView] | None = None
+    """Who has pinned it; left out where nobody has."""
     complaints: list[str] | None = None
     """What is wrong with it."""
 
@@ -74,6 +83,13 @@ class CheckpointList(Answer):
     """The best on the present timeline by the watched metric; left out where none counts."""
     next: str | None = None
     """The path of the next page."""
+
+
+class PinsAnswer(Answer):
+    """The pins of one checkpoint, after a command."""
+
+    number: int
+    pins: list[PinView]
 
 
 class CheckpointAnswer(Answer):

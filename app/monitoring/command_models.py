@@ -23,6 +23,15 @@ class SaveBody(Shape):
     """Why; recorded with the checkpoint."""
 
 
+class UnpinBody(Shape):
+    """The body of an unpin."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"by": "ops over HTTP"}]})
+
+    by: str | None = Field(None, max_length=200, pattern=_LINE)
+    """Whose pin to lift; without it, all pins of the checkpoint."""
+
+
 class ProfileBody(Shape):
     """The body of a profile."""
 

@@ -41,6 +41,8 @@ AFTER_IT = (
     "checkpoints show 1 --json",
     "checkpoints verify",
     "checkpoints diff 0 1",
+    "checkpoints pin 1",
+    "checkpoints unpin 1",
     "dead-letters list",
     "dead-letters list --json",
     "dead-letters show 0:0",

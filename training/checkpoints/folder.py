@@ -7,6 +7,7 @@
         terms/0000000007.json       which writer began when, and after which number
         lock.0000000007             held by the writer of term 7, which touches it every 2 s
         starts/0000000007           what the writer of term 7 has in flight, for the process that starts after its death
+        pins/0000000042.1f3a….json  that somebody wants checkpoint 42 to stay, whatever `keep` says
         journal/0000000007          what the writer of term 7 has published in deterministic mode, block by block
         range/                      while a range of the topics is pretrained on: its records
         sample.json                 some records of the topic, decoded, to try the model on; readable by its owner only
@@ -30,6 +31,7 @@ _LOCK = re.compile(r"lock\.(\d{10,})")
 _TERM = re.compile(r"(\d{10,})\.json")
 _SAVING = re.compile(r"\.saving-(\d{10,})-(\d{10,})")
 _REMOVING = re.compile(r"\.removing-(\d{10,})")
+_PIN = re.compile(r"(\d{10,})\.([0-9a-f]{12})\.json")
 _LINEAGE = re.compile(r"parent-(none|\d{10,})\.term-(\d{10,})")
 
 
@@ -82,6 +84,11 @@ class Folder:
         return self.root / "journal"
 
     @property
+    def pins(self) -> Path:
+        """Where the pins are."""
+        return self.root / "pins"
+
+    @property
     def sample(self) -> Path:
         """Where the sample of real records is."""
         return self.root / "sample.json"
@@ -113,6 +120,15 @@ class Folder:
     def journal_of(self, term: int) -> Path:
         """Return the path of a term's part of the journal."""
         return self.journal / _digits(term)
+
+    def pin(self, number: int, digest: str) -> Path:
+        """Return the path of the pin that the holder with this digest has on a checkpoint."""
+        return self.pins / f"{_digits(number)}.{digest}.json"
+
+    def pinned(self) -> list[tuple[int, str]]:
+        """Return the numbers that are pinned, each with the digest of a holder, ascending."""
+        matches = (_PIN.fullmatch(name) for name in _names(self.pins))
+        return sorted((int(match[1]), match[2]) for match in matches if match and match[1] == _digits(int(match[1])))
 
     def create(self) -> None:
         """Make the folders, durably; ConfigError where they cannot be."""

@@ -11,6 +11,7 @@ from consumers.durable_files import complaint
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder, Lineage
 from training.checkpoints.manifest import FILE_NAME, Manifest, read_manifest
+from training.checkpoints.pins import Pin, Pins
 from training.errors import CorruptError, NewerFormatError
 
 
@@ -44,6 +45,8 @@ class Inspection:
     """From the manifest, or else from the name of the empty file."""
     problems: tuple[str, ...] = field(default=())
     """What is wrong, one sentence each."""
+    pins: tuple[Pin, ...] = ()
+    """Who wants it to stay."""
     deep: bool = False
     """Whether the contents of all files were read and hashed, rather than only their sizes compared."""
 
@@ -79,6 +82,7 @@ def inspect(folder: Folder, number: int, terms: Terms, *, deep: bool) -> Inspect
         manifest=manifest,
         lineage=lineage,
         problems=tuple(problems),
+        pins=Pins(folder).of(number),
         deep=deep,
     )
 

@@ -8,8 +8,9 @@ may go too, in this order, until there is enough:
    keeps any more;
 2. the checkpoint to fall back to, if no policy keeps it, after every byte of the newest was read and verified again.
 
-What stays is what `keep` asks for, the newest checkpoint that verifies, every beginning, and whatever may not be judged
-(corrupt, fenced, newer, unknown). The newest holds every command in its ledger, so none is forgotten with an older one.
+What stays is what `keep` asks for, what is pinned, the newest checkpoint that verifies, every beginning, and whatever
+may not be judged (corrupt, fenced, newer, unknown). The pins are read before each removal, and again before its first
+file goes (`pins` says why). The newest holds every command in its ledger, so none is forgotten with an older one.
 """
 
 import logging
@@ -20,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from consumers.durable_files import sync_folder
-from consumers.errors import MillraceError
+from consumers.errors import ConfigError, MillraceError
 from consumers.failpoints import failpoint
 from consumers.rounded import rounded_size
+from consumers.suggested_command import suggested_command
 from training.checkpoints.fallback import newest_verified
 from training.checkpoints.fencing import Terms
 from training.checkpoints.folder import Folder
@@ -30,6 +32,7 @@ from training.checkpoints.in_flight import deaths
 from training.checkpoints.inspection import Condition, Inspection, inspect
 from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import Manifest
+from training.checkpoints.pins import Pins, named
 from training.checkpoints.policies import KeepPolicy
 from training.errors import NoRoomError, PassedError
 
@@ -55,10 +58,26 @@ class Pruner:
         """Remove what writers that died or were passed left half done; return whether anything was removed."""
         # A greater term belongs to a writer that has passed this one and may be at work.
         left = [path for path, term in self.folder.temporaries() if term is None or term <= writer.term]
+        left = [path for path in left if not self._bring_back(path)]
         for path in left:
             log.info("removing %s, left by a writer that ended in the middle of a save", path)
             shutil.rmtree(path, ignore_errors=True)
         return any(not path.exists() for path in left)
+
+    def _bring_back(self, doomed: Path) -> bool:
+        """Give a pinned checkpoint that a dead writer was removing its number back; return whether it has it."""
+        pinned = [number for number in Pins(self.folder).numbers() if self.folder.removing(number) == doomed]
+        if not pinned or self.folder.checkpoint(number := pinned[0]).exists():
+            return False
+        doomed.rename(self.folder.checkpoint(number))
+        # The pin was acknowledged only if the checkpoint was seen whole after it.
+        if inspect(self.folder, number, Terms.read(self.folder), deep=False).condition is Condition.CORRUPT:
+            self.folder.checkpoint(number).rename(doomed)
+            log.warning("checkpoint %d was pinned when it was half removed, and is gone", number)
+            return False
+        sync_folder(self.folder.checkpoints)
+        log.info("checkpoint %d is back: it was pinned while it was being removed", number)
+        return True
 
     def prune(self, writer: FolderLease, newest: Manifest) -> bool:
         """Remove what no policy keeps; return whether anything was removed.
@@ -122,11 +141,20 @@ class Pruner:
     def no_room(self, needed: int) -> NoRoomError:
         """Return the error of a save that needs this many bytes, with what to do about it."""
         free = self.free_bytes()
-        good = [manifest for manifest in self._good(Terms.read(self.folder)) if manifest.parent is not None]
+        pins = Pins(self.folder).all()
+        pinned = {pin.number for pin in pins}
+        good = [
+            manifest
+            for manifest in self._good(Terms.read(self.folder))
+            if manifest.parent is not None and manifest.number not in pinned
+        ]
         lacking = max(needed - free, 1)
         ways = [f"make the volume larger, or remove other files from it (at least {rounded_size(lacking)})"]
         if (fitting := self._fitting(good, needed)) is not None and fitting < len(good):
             ways.insert(0, f"set checkpoints.keep so that it keeps no more than {fitting} (a start prunes first)")
+        if pins:
+            unpin = suggested_command("checkpoints", "unpin")
+            ways.insert(0, f"lift pins by `{unpin} NUMBER`: pinned are {named(pins)}")
         beside = f", beside {len(good)} checkpoints that checkpoints.keep keeps" if good else ""
         return NoRoomError(
             f"a checkpoint needs {rounded_size(needed)}, and the volume of {self.folder.checkpoints} has "
@@ -149,9 +177,9 @@ class Pruner:
         return [look.manifest for look in looks if look.condition is Condition.GOOD and look.manifest is not None]
 
     def _needed(self, newest: Manifest, good: list[Manifest]) -> set[int]:
-        """Return what the policy keeps, the newest, and the beginnings."""
+        """Return what the policy keeps, what is pinned, the newest, and the beginnings."""
         beginnings = {manifest.number for manifest in good if manifest.parent is None}
-        return self.keep.keep(good, newest) | beginnings | {newest.number}
+        return self.keep.keep(good, newest) | Pins(self.folder).numbers() | beginnings | {newest.number}
 
     def _fallback(self, newest: Manifest, good: list[Manifest], terms: Terms) -> set[int]:
         """Return the nearest ancestor to fall back to."""
@@ -172,15 +200,30 @@ class Pruner:
         # Renamed, and the new name synced, before the first file goes: no folder with a number is ever half removed.
         doomed = self.folder.removing(number)
         try:
+            if number in Pins(self.folder).numbers():
+                return False
+            failpoint("pins.before_rename")
             self.folder.checkpoint(number).rename(doomed)
+            failpoint("pins.before_second_look")
+            if self._pinned_meanwhile(number):
+                doomed.rename(self.folder.checkpoint(number))
+                log.info("checkpoint %d stays: it was pinned when it was to be removed", number)
+                return False
             self.removed(number)
             sync_folder(self.folder.checkpoints)
             failpoint("prune.before_files")
             shutil.rmtree(doomed)
-        except OSError as error:
+        except (OSError, ConfigError) as error:
             log.warning("checkpoint %d was not pruned: %s", number, error)
             return False
         return True
+
+    def _pinned_meanwhile(self, number: int) -> bool:
+        try:
+            return number in Pins(self.folder).numbers()
+        except (OSError, ConfigError) as error:
+            log.warning("checkpoint %d was not pruned: %s", number, error)
+            return True
 
 
 def _bytes_on_disk(folders: Iterable[Path]) -> int:

@@ -25,6 +25,7 @@ from training.checkpoints.lease import FolderLease
 from training.checkpoints.manifest import Manifest, SaveRequest, read_manifest
 from training.checkpoints.part_files import VerifiedCheckpoint, part_sources, read_checkpoint, read_parts
 from training.checkpoints.parts import PartState
+from training.checkpoints.pins import Pin, Pins
 from training.checkpoints.policies import KeepLast, KeepPolicy
 from training.checkpoints.pruning import SLACK_BYTES, Pruner
 from training.checkpoints.publication import FileSource, SaveGates, UnpublishedCheckpoint, publish_draft, wall_clock
@@ -189,6 +190,15 @@ class CheckpointStore:
             for path, _ in self.folder.temporaries()
         ]
         return numbered + temporary + [Inspection(name=n, condition=Condition.UNKNOWN) for n in self.folder.unknown()]
+
+    def pin(self, number: int, by: str) -> Pin:
+        """Keep a checkpoint whatever the policy says, until it is unpinned; needs no lease. Durable on return."""
+        self._loadable(number)
+        return Pins(self.folder).pin(number, by)
+
+    def unpin(self, number: int, by: str | None = None) -> tuple[Pin, ...]:
+        """Lift the pins of a checkpoint, or only this holder's; return what was lifted."""
+        return Pins(self.folder).unpin(number, by)
 
     def room(self) -> tuple[int, int]:
         """Return how many bytes a save could have after pruning, and how many all checkpoints could have together."""

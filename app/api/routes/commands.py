@@ -19,7 +19,7 @@ from app.api.operations import Operation, Operations, new_id
 from app.api.problem_documents import ProblemError
 from app.api.rewind_planner import Beginnings, RewindPlanner
 from app.api.routes.reads import Number
-from app.monitoring.checkpoint_models import CheckpointAnswer
+from app.monitoring.checkpoint_models import CheckpointAnswer, PinsAnswer
 from app.monitoring.command_models import (
     ProfileAnswer,
     ProfileBody,
@@ -28,6 +28,7 @@ from app.monitoring.command_models import (
     RewindPlanAnswer,
     SaveBody,
     StateAnswer,
+    UnpinBody,
 )
 from app.monitoring.envelope import stamp
 from app.monitoring.models import OperationAnswer, ProblemDocument
@@ -58,6 +59,11 @@ _OF_ONE: dict[int | str, dict[str, Any]] = {
 }
 
 
+_PINNED: dict[int | str, dict[str, Any]] = {
+    code: {"model": ProblemDocument} for code in (401, 403, 404, 408, 409, 413, 429)
+}
+
+
 class CommandRoutes:
     """The routes that change something."""
 
@@ -85,6 +91,9 @@ class CommandRoutes:
             responses=_PUBLISHED,
         )
         published("/checkpoints/{number}/restore", self.restore, responses=_OF_ONE)
+        pinned = partial(add, tags=["Checkpoints"], response_model=PinsAnswer, responses=_PINNED)
+        pinned("/checkpoints/{number}/pin", self.pin)
+        pinned("/checkpoints/{number}/unpin", self.unpin)
         published("/rewind", self.rewind, responses=_OF_ONE)
         state("/pause", self.pause)
         state("/resume", self.resume)
@@ -127,6 +136,17 @@ class CommandRoutes:
         )
         return await self._published(_written_down(operation, request), seconds, response)
 
+    async def pin(self, number: Number, request: Request) -> PinsAnswer:
+        """Keep this checkpoint, whatever `checkpoints.keep` says, until it is unpinned."""
+        snapshot = self._chief()
+        return PinsAnswer(**stamp(snapshot), number=number, pins=await self._reader.pin(number, _who(request)))
+
+    async def unpin(self, number: Number, body: UnpinBody | None = None) -> PinsAnswer:
+        """Lift the pins of this checkpoint, or those of one holder; `checkpoints.keep` applies to it again."""
+        snapshot = self._chief()
+        left = await self._reader.unpin(number, None if body is None else body.by)
+        return PinsAnswer(**stamp(snapshot), number=number, pins=left)
+
     async def pause(self, request: Request, response: Response, wait: Wait = None) -> StateAnswer | OperationAnswer:
         """Stop learning until a resume."""
         seconds = _seconds(wait, _SOON_S)
@@ -162,8 +182,14 @@ class CommandRoutes:
         return _written_down(self._operations.begin(command, operation_id), request)
 
     def _leading(self) -> Snapshot:
-        """Return a snapshot of a trainer that commands its group, if it is in one. Raises ProblemError on a worker."""
-        group = self._observer.look().snapshot.follows
+        """Return a snapshot of a trainer that takes commands, for its group if it is in one."""
+        self._chief()
+        return self._at_work()
+
+    def _chief(self) -> Snapshot:
+        """Return a snapshot of a trainer that owns its checkpoints. Raises ProblemError on a worker of a group."""
+        snapshot = self._observer.look().snapshot
+        group = snapshot.follows
         if group is not None:
             raise ProblemError(
                 409,
@@ -171,7 +197,7 @@ class CommandRoutes:
                 f"This is worker {group.index} of a group; the chief alone takes commands, for all of them.",
                 fix=f"Send it to the HTTP side of the chief, on the host {group.chief_host}.",
             )
-        return self._at_work()
+        return snapshot
 
     def _at_work(self) -> Snapshot:
         """Return a snapshot of a trainer that takes commands. Raises ProblemError if it is ending or starting."""

@@ -49,7 +49,9 @@ def as_row(found: Inspection, watched: str | None, *, best: int | None, now_s: f
         rounded_size(manifest.size),
         *metric,
         manifest.reason,
-        "; ".join(filter(None, ["the best" if manifest.number == best else "", manifest.note or _why(found)])),
+        "; ".join(
+            filter(None, ["the best" if manifest.number == best else "", _pinned(found), manifest.note or _why(found)])
+        ),
     ]
 
 
@@ -78,6 +80,8 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
     yield _fact("checkpoint", f"{found.number} ({'; '.join([found.condition, *found.problems])})")
     if found.manifest is not None:
         yield from _origin(found.manifest)
+        if found.pins:
+            yield _fact("pinned", ", ".join(f"by {pin.by} since {pin.since}" for pin in found.pins))
         yield from _metrics(found.manifest)
         yield from _made_with(found.manifest.provenance)
         yield from _pretrained(found.manifest.provenance)
@@ -174,6 +178,10 @@ def _offsets(facts: PartitionAccount) -> str:
     if facts.position == facts.start:
         return f"begins at {facts.start}, nothing is settled yet"
     return f"offsets {facts.start}..{facts.position - 1}: " + ", ".join(parts)
+
+
+def _pinned(found: Inspection) -> str:
+    return f"pinned by {', '.join(pin.by for pin in found.pins)}" if found.pins else ""
 
 
 def _why(found: Inspection) -> str:

@@ -71,7 +71,7 @@ export function checkpoints(node, list, best, now, onRestore) {
     say(metric, value == null ? "" : words.metric(value));
     metric.title = value == null ? "" : measuredOn(one, watched);
     row.classList.toggle("best", one.number === best);
-    say(reason, good ? [one.number === best ? `the best ${words.plain(watched)}` : "", why(one)].filter(Boolean).join(", ") : one.condition);
+    say(reason, good ? [one.number === best ? `the best ${words.plain(watched)}` : "", one.pins ? "pinned" : "", why(one)].filter(Boolean).join(", ") : one.condition);
     say(step, one.step == null ? "" : `step ${words.count(one.step)}`);
     act.firstChild.hidden = !good;
   });

@@ -17,7 +17,7 @@ from app.tools.prove.errors import UnprovenError, WaitedError
 from app.tools.prove.trainer_process import Run
 from consumers.failpoints import NAMES
 
-TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(("group.", "archive.", "journal.")))
+TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(("group.", "archive.", "journal.", "pins.")))
 """The failpoints that a trainer alone can pass: not those of a group's worker, of the archiver, of the journal."""
 SAVE_POINTS = tuple(name for name in NAMES if name.startswith(("save.", "commit.")))
 """The windows of a save, in their order."""

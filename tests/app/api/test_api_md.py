@@ -35,6 +35,8 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /operations/{operation_id}": models.OperationAnswer,
     "POST /checkpoints": models.OperationAnswer,
     "POST /checkpoints/{number}/restore": models.OperationAnswer,
+    "POST /checkpoints/{number}/pin": checkpoint_models.PinsAnswer,
+    "POST /checkpoints/{number}/unpin": checkpoint_models.PinsAnswer,
     "POST /rewind": command_models.RewindPlanAnswer,
     "POST /pause": command_models.StateAnswer,
     "POST /resume": command_models.StateAnswer,

@@ -14,6 +14,7 @@ from consumers.records import Partition
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from tests.conftest import WaitFor
 from training.checkpoints import SaveReason
+from training.checkpoints.pins import Pins
 from training.errors import CheckpointError, ProfileBusyError, ProfileError
 from training.history.rewind import RewindPlan, plan_rewind
 from training.telemetry.phases import Phase
@@ -465,3 +466,21 @@ def test_a_plan_leaves_out_a_partition_newer_than_the_checkpoint(api: Client, ri
     rig.service.ledger.join(Partition("clicks", 2), 5)
     plan = api.post("/rewind", {"to": 0, "dry_run": True}).json()
     assert set(plan["partitions"]) == {"clicks:0", "clicks:1"}
+
+
+def test_a_pin_is_held_by_who_sent_it_until_it_is_lifted(api: Client, rig: Rig) -> None:
+    learnt(rig)
+    api.post("/checkpoints?wait=20s")
+    answer = api.post("/checkpoints/1/pin")
+    assert answer.status_code == 200
+    (pin,) = answer.json()["pins"]
+    assert pin["by"] == "127.0.0.1 over HTTP"
+    newest, beginning = api.seen("/checkpoints")["checkpoints"]
+    assert (newest["pins"], "pins" in beginning) == ([pin], False)
+    assert api.seen("/checkpoints/1")["checkpoint"]["pins"] == [pin]
+    assert Pins(rig.folder).numbers() == {1}
+    is_problem(api.post("/checkpoints/1/unpin", {"by": "somebody else"}), 404)
+    assert api.post("/checkpoints/1/unpin").json()["pins"] == []
+    is_problem(api.post("/checkpoints/1/unpin"), 404)
+    is_problem(api.post("/checkpoints/9/pin"), 404)
+    assert Pins(rig.folder).numbers() == frozenset()

@@ -15,6 +15,8 @@ from training.telemetry.phases import Phase
 LED: list[tuple[str, Any]] = [
     ("/checkpoints", None),
     ("/checkpoints/0/restore", None),
+    ("/checkpoints/0/pin", None),
+    ("/checkpoints/0/unpin", None),
     ("/rewind", {"to": 0}),
     ("/rewind", {"to": 0, "dry_run": True}),
     ("/pause", None),

@@ -8,7 +8,11 @@ from app.api import middleware
 from app.api.authorization import ReadOnlyAuthorizer, is_loopback
 from tests.app.api_rig import Client, Rig, is_problem
 
-MUTATING = ["/checkpoints", "/checkpoints/0/restore", "/rewind", "/pause", "/resume", "/profile"]
+MUTATING = [
+    "/checkpoints",
+    *(f"/checkpoints/0/{command}" for command in ("restore", "pin", "unpin")),
+    *("/rewind", "/pause", "/resume", "/profile"),
+]
 
 
 @pytest.mark.parametrize("path", MUTATING)

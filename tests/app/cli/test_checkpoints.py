@@ -19,6 +19,7 @@ from app.tools import rewind
 from consumers.errors import ConfigError, MillraceError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
 from training.checkpoints import Folder, FolderLease
+from training.errors import MissingCheckpointError
 
 ROOT = Path(__file__).parents[3]
 SKIPS = ["--skip", "clicks:0:22-24", "--skip", "clicks:1:12-12"]
@@ -105,6 +106,22 @@ def test_list_shows_the_watched_metric_and_which_is_the_best(scored: str) -> Non
         "window_s": 300.0,
         "baseline": {"accuracy": 0.5, "loss": 0.69},
     }
+
+
+def test_pins_are_listed_by_holder_and_lifted_one_by_one(config: str) -> None:
+    assert run("pin", "1", "-c", config, "--by", "ann").startswith("checkpoint 1 is pinned by ann since 2")
+    (pin,) = json.loads(run("pin", "2", "-c", config, "--json"))["pins"]
+    assert pin["by"]
+    run("pin", "1", "-c", config, "--by", "export")
+    _, _, second, first, _ = run("list", "-c", config).splitlines()
+    assert first.endswith("pinned by ann, export")
+    assert second.endswith(f"pinned by {pin['by']}")
+    assert "pinned        by ann since 2" in run("show", "1", "-c", config)
+    said = run("unpin", "1", "-c", config, "--by", "ann")
+    assert said == "checkpoint 1 is no longer pinned by ann; still pinned by export\n"
+    assert json.loads(run("unpin", "1", "-c", config, "--json")) == {"number": 1, "pins": []}
+    refused = CliRunner().invoke(application, ["checkpoints", "unpin", "1", "-c", config])
+    assert isinstance(refused.exception, MissingCheckpointError)
 
 
 def test_a_long_name_of_a_partition_stands_apart_from_its_account() -> None:

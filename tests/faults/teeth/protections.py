@@ -43,6 +43,7 @@ _FLOOD = "tests/faults/test_flood.py"
 _CRASHES = "tests/training/checkpoints/test_crashes.py"
 _FULL_VOLUME = "tests/training/checkpoints/test_full_volume.py"
 _STORE = "tests/training/checkpoints/test_store.py"
+_PINS = "tests/training/checkpoints/test_pins.py"
 _DAMAGE = "tests/training/checkpoints/test_mutations.py"
 _TOPICS = "tests/faults/test_topics.py"
 _OTHER = "tests/faults/test_other_model.py"
@@ -816,5 +817,20 @@ TEETH = (
         text="        if (stalled_s := self._letters.stalled_s) > STALLED_S:",
         instead="        if (stalled_s := 0.0) > STALLED_S:",
         test=f"{_FLOOD}::test_learning_pauses_while_the_topic_of_dead_letters_is_gone_and_skips_nothing",
+    ),
+    Tooth(
+        row=41,
+        missing="A checkpoint that is pinned while it is pruned is gone.",
+        file="training/checkpoints/pruning.py",
+        text="            if self._pinned_meanwhile(number):",
+        instead="            if False:",
+        test=f"{_PINS}::test_a_pin_set_while_the_pruner_is_at_work_holds",
+    ),
+    Tooth(
+        row=41,
+        missing="A start removes what a killed pruner was removing, pinned or not.",
+        file="training/checkpoints/pruning.py",
+        text="        left = [path for path in left if not self._bring_back(path)]\n",
+        test=f"{_PINS}::test_a_pruner_killed_after_a_pin_leaves_what_the_next_start_brings_back",
     ),
 )

@@ -74,6 +74,20 @@ def fill(store: CheckpointStore, order: Any) -> NoRoomError:
     return caught.value
 
 
+def test_a_volume_that_pins_have_filled_names_them_and_goes_on_without(volume: Folder, order: Any) -> None:
+    lease, store = opened(volume, keep=1)
+    publish(store, order, 2)
+    store.pin(1, "ann")
+    publish(store, order, 1)
+    store.pin(2, "export")
+    error = fill(store, order)
+    assert re.search(r"lift pins by `millrace checkpoints unpin .*NUMBER`: pinned are 1 \(by ann\), 2 \(by", str(error))
+    store.unpin(1)
+    assert publish(store, order, 3) == max(volume.numbers())
+    assert 2 in volume.numbers()
+    lease.release()
+
+
 def test_with_keep_last_1_a_volume_of_four_checkpoints_is_enough_for_ever(volume: Folder, order: Any) -> None:
     for start in range(4):
         lease, store = opened(volume, keep=1)
