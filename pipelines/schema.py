@@ -184,6 +184,14 @@ class AvroLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JsonLayout:
+    """What JSON records begin with."""
+
+    schemas: "Schemas | None" = None
+    """The registry, whose schemas they name by number; None where records are objects alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProtobufLayout:
     """Of which message Protobuf records are."""
 

@@ -11,7 +11,7 @@ from typing import cast
 from consumers.errors import ConfigError
 from pipelines.decoders.protocol import DecodedValues, Decoder, Refusal
 from pipelines.decoders.whole_fields import whole_complaint
-from pipelines.schema import AvroLayout, CsvLayout, ProtobufLayout, Schema
+from pipelines.schema import AvroLayout, CsvLayout, JsonLayout, ProtobufLayout, Schema
 
 __all__ = ["FORMATS", "DecodedValues", "Decoder", "Refusal", "make_decoder"]
 
@@ -33,6 +33,8 @@ FORMATS: Mapping[str, str] = MappingProxyType(
 PLAIN_CSV = CsvLayout()
 NO_AVRO = AvroLayout()
 NO_PROTOBUF = ProtobufLayout()
+PLAIN_JSON = JsonLayout()
+_FRAMED_JSON = "pipelines.decoders.framed_json:FramedJsonDecoder"
 
 
 def make_decoder(
@@ -41,13 +43,16 @@ def make_decoder(
     csv: CsvLayout = PLAIN_CSV,
     avro: AvroLayout = NO_AVRO,
     protobuf: ProtobufLayout = NO_PROTOBUF,
+    json: JsonLayout = PLAIN_JSON,
 ) -> Decoder:
     """Return the decoder of a format. Raise ConfigError if there is none, or if it cannot decode the schema."""
     if format not in FORMATS:
         raise ConfigError(f"records.format: {format!r} is not a format; use one of {', '.join(FORMATS)}")
     if (complaint := whole_complaint(format, schema.fields)) is not None:
         raise ConfigError(f"records: {complaint}")
-    module, _, name = FORMATS[format].partition(":")
+    framed = format == "json" and json.schemas is not None
+    module, _, name = (_FRAMED_JSON if framed else FORMATS[format]).partition(":")
     decoder = cast("Callable[..., Decoder]", getattr(import_module(module), name))
-    layouts: Mapping[str, CsvLayout | AvroLayout | ProtobufLayout] = {"csv": csv, "avro": avro, "protobuf": protobuf}
+    layouts: dict[str, CsvLayout | AvroLayout | ProtobufLayout | JsonLayout]
+    layouts = {"csv": csv, "avro": avro, "protobuf": protobuf, **({"json": json} if framed else {})}
     return decoder(schema, layouts[format]) if format in layouts else decoder(schema)

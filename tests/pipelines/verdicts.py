@@ -9,6 +9,7 @@ from pipelines.schema import CsvLayout, Field, Schema
 from tests.pipelines.avro_verdicts import AVRO, AVRO_REGISTRY
 from tests.pipelines.decoder_conformance import Case, Conformance, Outcome
 from tests.pipelines.example_verdicts import EXAMPLE
+from tests.pipelines.framed_json_verdicts import FRAMED_JSON
 from tests.pipelines.nested_verdicts import NESTED
 from tests.pipelines.protobuf_verdicts import PROTOBUF, PROTOBUF_REGISTRY
 from tests.pipelines.whole_verdicts import BYTES, TEXT
@@ -357,4 +358,18 @@ CSV_LISTS = Conformance(
     decoder=make_decoder("csv", LISTS_SCHEMA, CsvLayout(delimiter="\t", quote=None, lists=";")),
     cases=LISTS_CASES,
 )
-SUBJECTS = (JSON, NESTED, CSV, CSV_LISTS, RAW, EXAMPLE, AVRO, AVRO_REGISTRY, PROTOBUF, PROTOBUF_REGISTRY, TEXT, BYTES)
+SUBJECTS = (
+    JSON,
+    NESTED,
+    FRAMED_JSON,
+    CSV,
+    CSV_LISTS,
+    RAW,
+    EXAMPLE,
+    AVRO,
+    AVRO_REGISTRY,
+    PROTOBUF,
+    PROTOBUF_REGISTRY,
+    TEXT,
+    BYTES,
+)

@@ -179,9 +179,10 @@ class RecordsSettings(Section):
                 "Avro records are read by their schema; name its file, avro: {schema_file: ...}, or the registry, "
                 "registry: {url: ...}",
             )
-        if self.format not in {"avro", "protobuf"} and self.registry is not None:
+        if self.format not in {"avro", "protobuf", "json"} and self.registry is not None:
             raise SettingError(
-                "registry", f"this is about format: avro or protobuf, and the format is {self.format}; leave it out"
+                "registry",
+                f"this is about format: avro, protobuf or json, and the format is {self.format}; leave it out",
             )
         if self.format != "avro" and self.avro != AvroSettings():
             raise SettingError("avro", f"this is about format: avro, and the format is {self.format}; leave it out")
@@ -258,6 +259,7 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
         to_layout(records),
         to_avro_layout(records.avro, schemas),
         to_protobuf_layout(records.protobuf, schemas),
+        schema.JsonLayout(schemas=schemas),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from app.settings.sections.registry import RegistrySettings, to_registry
 from app.tools.init.record_look import SchemaHints
 
-_REGISTRY_S = 15.0
+_REGISTRY_S = 5.0
 
 
 def schema_hints(registry: RegistrySettings | None, file: Path | None, message: str | None, out: Path) -> SchemaHints:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from app.cli.command_list import application
 from app.settings import Settings, load, load_registry, to_decoder
-from app.tools.init import topic_sample
+from app.tools.init import schema_options, topic_sample
 from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast
 from app.tools.init.columns import columns_of
 from app.tools.init.draft_files import Draft, write
@@ -27,7 +27,7 @@ from consumers.errors import ConfigError, MillraceError
 from pipelines.decode import decode_chunk
 from pipelines.decoders.protobuf_files import compiled_texts, message_of
 from tests.app.tools.test_init import chunk_of
-from tests.pipelines.test_registry import Server, serving
+from tests.pipelines.test_registry import Server, serving, wait_until
 
 COUNT = 120
 PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
@@ -169,17 +169,23 @@ def test_records_of_a_registry_are_drafted_with_its_url(form: str, server: Serve
     assert [column.source for column in roles.features] == ["buyer.age", "buyer.land", "items[].price", "cost"]
 
 
-def test_records_that_a_registry_describes_ask_for_it_in_one_line(server: Server, tmp_path: Path) -> None:
+def test_records_that_a_registry_describes_ask_for_it_in_one_line(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = framed(avro())
     with pytest.raises(ConfigError, match=r"a schema's number \(7\); name .*: --registry http://HOST:8081$"):
         look_at(values)
     missing = schema_hints(load_registry(tmp_path, server.url, {}), None, None, tmp_path)
     with pytest.raises(ConfigError, match=r"has no schema 7, with which the records begin"):
         look_at(values, hints=missing)
-    environ = {"MILLRACE_RECORDS__REGISTRY__URL": "http://127.0.0.1:1"}
+    server.answers["/schemas/ids/7"] = (503, b"")
+    monkeypatch.setattr(schema_options, "_REGISTRY_S", 0.3)
+    environ = {"MILLRACE_RECORDS__REGISTRY__URL": server.url}
     away = schema_hints(load_registry(tmp_path, None, environ), None, None, tmp_path)
-    with pytest.raises(MillraceError, match=r"--registry: .* http://127.0.0.1:1: connection refused"):
+    with pytest.raises(MillraceError, match=r"--registry: .*: it answers HTTP 503"):
         look_at(values, hints=away)
+    registry(server, "AVRO", json.dumps(AVRO))
+    wait_until(lambda: server.asked.count(("/schemas/ids/7", None)) >= 4)
 
 
 @pytest.mark.parametrize(
@@ -265,3 +271,13 @@ def test_numbers_named_as_identities_are_hashed_or_left_out() -> None:
 def test_options_of_schemas_are_listed_in_the_help() -> None:
     shown = CliRunner().invoke(application, ["init", "--help"], env={"COLUMNS": "200"}).output
     assert all(option in shown for option in ("--registry", "--schema", "--message"))
+
+
+def test_json_behind_a_schemas_number_is_drafted_with_the_registry(server: Server, tmp_path: Path) -> None:
+    plain = [{**order(number), "photo": None, "at": number * 1000 + 1_790_000_000_000} for number in range(COUNT)]
+    values = framed([json.dumps(row).encode() for row in plain])
+    hints = schema_hints(load_registry(tmp_path, registry(server, "JSON", "{}"), {}), None, None, tmp_path)
+    look = look_at(values, hints=hints)
+    settings, roles = drafted(look, values, ChosenRoles(label="returned", event_time="at"), tmp_path)
+    assert (settings.records.format, settings.records.registry is not None) == ("json", True)
+    assert {column.source for column in roles.features} == {"buyer.age", "buyer.land", "items[].price", "cost"}
