@@ -9,6 +9,10 @@ READY := $(VENV)/.ready
 PIP_SAYS ?= --quiet
 COMPILE := $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header
 
+# Where the environment forbids bytecode, each of the hundreds of processes of tests and benches would compile our
+# sources again (1 s), and each lane would rewrite the asserts of all tests (11 s).
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv check format-check lint types layers house test fmt lock clean
 

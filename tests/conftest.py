@@ -1,6 +1,7 @@
 """What every test may ask for: a broker for the session, topics of its own, records in them, and waiting."""
 
 import asyncio
+import gc
 import logging
 import os
 import shutil
@@ -44,8 +45,15 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")  # a busy machine, or a first example that imports, is no fault
 
 _SHARED = pytest.StashKey[SharedBroker]()
+_THRESHOLDS = (20_000, 10, 20)
+"""How many new objects the garbage collector waits for: a traced graph is thousands, and no garbage."""
 _BEGUN_BY = {"faults": 0.75, "integration": 0.85}
 """By which part of a lane's list the last file of these folders stands: their tests are long and mostly wait."""
+
+
+def pytest_configure() -> None:
+    """Collect no garbage while modules are imported: looking for it would be a fifth of the work."""
+    gc.disable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -80,7 +88,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Lay out three logical CPU devices where a collected module has loaded TensorFlow, before any test computes."""
+    """Lay out three logical CPU devices where a collected module has loaded TensorFlow, before any test computes.
+
+    What has been imported stays, so the garbage collector need not look at it again with each test.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+    gc.enable()
     if "tensorflow" in sys.modules:
         import tensorflow as tf
 

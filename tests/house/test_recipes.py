@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def _marks(nodes: list[ast.expr]) -> Iterator[str]:
         yield from re.findall(r"\b(row\(\d+\))", ast.unparse(node))
 
 
-def _tests() -> Iterator[tuple[str, set[str]]]:
+def _marked_tests() -> Iterator[tuple[str, frozenset[str]]]:
     """Yield each test of the project with its markers."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         body = ast.parse(path.read_text()).body
@@ -41,13 +42,15 @@ def _tests() -> Iterator[tuple[str, set[str]]]:
         ]
         for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                yield f"{path.relative_to(ROOT)}::{node.name}", set(_marks([*of_all, *node.decorator_list]))
+                yield f"{path.relative_to(ROOT)}::{node.name}", frozenset(_marks([*of_all, *node.decorator_list]))
 
 
-TESTS = dict(_tests())
+@cache
+def _tests() -> Mapping[str, frozenset[str]]:
+    return dict(_marked_tests())
 
 
-def _selects(expression: Expression, marks: set[str]) -> bool:
+def _selects(expression: Expression, marks: set[str] | frozenset[str]) -> bool:
     return expression.evaluate(lambda name, /, **_options: name in marks)
 
 
@@ -60,11 +63,11 @@ def test_every_test_is_run_by_exactly_one_of_the_two_recipes() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_make_test_shows_the_row(row: int) -> None:
     quick = _selection("test")
-    assert [name for name, marks in TESTS.items() if f"row({row})" in marks and _selects(quick, marks)] != []
+    assert [name for name, marks in _tests().items() if f"row({row})" in marks and _selects(quick, marks)] != []
 
 
 def test_the_fastest_test_of_a_row_is_a_slow_one_that_stands_for_a_row() -> None:
-    fastest = {name: marks for name, marks in TESTS.items() if "fastest" in marks}
+    fastest = {name: marks for name, marks in _tests().items() if "fastest" in marks}
     assert len(fastest) > 10
     for name, marks in fastest.items():
         assert "slow" in marks, name
