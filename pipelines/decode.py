@@ -24,8 +24,9 @@ from consumers.errors import NotYetError
 from consumers.fingerprints import Fingerprint
 from consumers.reasons import Reason
 from consumers.records import Chunk, Int64s, Partition
+from pipelines.decoders.field_fits import SchemaFit
 from pipelines.decoders.paths import is_envelope
-from pipelines.decoders.protocol import Decoder
+from pipelines.decoders.protocol import Decoder, Refusal
 from pipelines.schema import Column, Field, Schema
 
 _Mask = npt.NDArray[np.bool_]
@@ -46,6 +47,10 @@ class Refused:
     reason: Reason
     field: str | None = None
     """The record's name of the field at fault; None where it is not the fault of one field."""
+    schema: int | None = None
+    """The number of the schema of a registry that wrote the record; None where it names none."""
+    detail: str | None = None
+    """Where that schema is at fault, and not the record: how, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,8 @@ class Decoded:
     """The fingerprint of the chunk's last record, decoded or refused."""
     truncated: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     """The rows whose list was cut to its bound, by feature. A feature without such rows is left out."""
+    schemas: tuple[tuple[SchemaFit, int], ...] = ()
+    """The schemas of a registry that wrote its records, each with the offset of its first one."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -91,7 +98,7 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
 
         decoded = with_envelope(chunk, schema, decoded)
     rows = _GoodRows(decoded.kept, decoded.columns, decoded.lengths)
-    refused = [(refusal.index, refusal.reason, refusal.field) for refusal in decoded.refused]
+    refused = [*decoded.refused]
     if schema.weight is not None:
         rows.weights, good = _weights(rows.columns[schema.weight.source])
         refused += rows.without(schema.weight.source, [(Reason.OUT_OF_RANGE, ~good)])
@@ -111,10 +118,14 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         features={**_named(schema.features, columns), **_lengths(schema, lengths)},
         labels=_named(schema.labels, columns),
         weights=rows.weights,
-        refused=tuple(Refused(int(chunk.offsets[index]), reason, field) for index, reason, field in sorted(refused)),
+        refused=tuple(
+            Refused(int(chunk.offsets[one.index]), one.reason, one.field, one.schema, one.detail)
+            for one in sorted(refused, key=lambda refusal: refusal.index)
+        ),
         nbytes=sum(map(_nbytes, columns.values())) + 2 * offsets.nbytes,
         fingerprint=chunk.fingerprint,
         truncated=_truncated(schema, lengths),
+        schemas=tuple((fit, int(chunk.offsets[index])) for fit, index in decoded.schemas),
     )
 
 
@@ -128,12 +139,12 @@ class _GoodRows:
     weights: npt.NDArray[np.float32] | None = None
     times: Int64s | None = None
 
-    def without(self, source: str, verdicts: Iterable[tuple[Reason, _Mask]]) -> list[tuple[int, Reason, str | None]]:
-        """Leave rows out, and return them with their reasons. A row is in one of the masks at most."""
-        found: list[tuple[int, Reason, str | None]] = []
+    def without(self, source: str, verdicts: Iterable[tuple[Reason, _Mask]]) -> list[Refusal]:
+        """Leave rows out, and return the verdicts on them. A row is in one of the masks at most."""
+        found: list[Refusal] = []
         good = np.ones(len(self.kept), np.bool_)
         for reason, bad in verdicts:
-            found += [(index, reason, source) for index in self.kept[bad].tolist()]
+            found += [Refusal(index, reason, source) for index in self.kept[bad].tolist()]
             good &= ~bad
         if found:
             self.kept = self.kept[good]

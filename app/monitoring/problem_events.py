@@ -21,6 +21,7 @@ OVER_TEXTS: Mapping[str, str] = {
     "open_transaction": "No transaction stays open any more.",
     "registry_away": "The schema registry gives schemas again.",
     "save_failing": "Saving works again.",
+    "schema_incompatible": "Records of the new schema are not held back any more.",
     "bad_records": "The bad records are not held back any more.",
     "dead_letters_waiting": "The dead letters have reached their topic.",
     "nothing_learnt": "Records are learnt again.",

@@ -61,6 +61,7 @@ KINDS = (
     "registry_away",
     "commits_refused",
     "save_failing",
+    "schema_incompatible",
     "bad_records",
     "dead_letters_waiting",
     "nothing_learnt",
@@ -86,6 +87,7 @@ def problems_of(snapshot: Snapshot, *, refused_lately: CommitFailure | None) -> 
     if refused_lately is not None:
         yield _refused(snapshot, refused_lately)
     yield from _saving(snapshot)
+    yield from _schema(snapshot)
     yield from _flood(snapshot)
     yield from _letters(snapshot)
     yield from _nothing_learnt(snapshot)
@@ -259,6 +261,15 @@ def _saving(snapshot: Snapshot) -> Iterator[Problem]:
             what=f"The newest save failed: {posting.save_error}",
             fix="The training goes on, and the next save tries again. Check that checkpoints.path "
             f"({snapshot.settings.checkpoints.path}) has room and may be written.",
+        )
+
+
+def _schema(snapshot: Snapshot) -> Iterator[Problem]:
+    if snapshot.held is not None and snapshot.held.by is HeldBy.SCHEMA:
+        yield Problem(
+            kind="schema_incompatible",
+            what=f"The learning is paused, as a new schema cannot be read: {snapshot.held.why}.",
+            fix=snapshot.held.fix or "",
         )
 
 

@@ -25,6 +25,7 @@ from pipelines.decode import Decoded, DecodePool, Refused
 from pipelines.feed import Feed, FeedOptions, FeedStatistics, unless_skipped
 from pipelines.flood import FloodGate, judged
 from pipelines.row_order import RotationOptions
+from pipelines.schema_gate import SchemaGate
 from pipelines.shaping.row_states import RowStates, ShapersInTurn
 from training.stream import StreamEnded, StreamStart, TopicsRecreated
 
@@ -54,6 +55,8 @@ class StreamOptions:
     """What makes rows of the records; where there is nothing, each record is a row."""
     gate: FloodGate | None = None
     """What holds a flood of bad records back; None where none is."""
+    schemas: SchemaGate | None = None
+    """What holds the records of a schema back that cannot be read; None where there is no registry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +187,8 @@ class StreamFactory:
             capacity_bytes=int(settings.memory.limit * _HANDOFF_SHARE), partitions=max(1, len(order.positions))
         )
         stopped = threading.Event()  # shared, as a refused record that waits for room must notice that the feed stops
-        on_refused = posting(self._dead_letters, settings.name, stopped.is_set)
+        framed = settings.records.registry is not None
+        on_refused = posting(self._dead_letters, settings.name, stopped.is_set, framed=framed)
         pool = DecodePool(
             self._decoder,
             threads=options.threads,
@@ -230,12 +234,22 @@ class StreamFactory:
         return NO_STREAM if self._current is None else self._current.statistics()
 
     def _admission(self, order: StreamStart) -> Callable[[Decoded], bool] | None:
-        """Begin the gate at these positions; return what says of each decoded chunk whether it may go on."""
-        gate = self._options.gate
-        if gate is None:
+        """Begin the gates at these positions; return what says of each decoded chunk whether it may go on."""
+        flood, schemas = self._options.gate, self._options.schemas
+        if flood is not None:
+            flood.begin(order.positions)
+        if schemas is not None:
+            schemas.begin()
+        if flood is None and schemas is None:
             return None
-        gate.begin(order.positions)
-        return lambda decoded: gate.why is None and gate.admits(judged(decoded, order.skips))
+
+        def admits(decoded: Decoded) -> bool:
+            # The schema first: a flood of one that cannot be read is held by its name, and does not go on by itself.
+            if schemas is not None and not schemas.admits(decoded, order.skips):
+                return False
+            return flood is None or (flood.why is None and flood.admits(judged(decoded, order.skips)))
+
+        return admits
 
     def _assembly(self, order: StreamStart) -> AssembleOptions:
         training, limit = self._options.settings.training, self._options.max_records
@@ -304,16 +318,19 @@ def feed_options(settings: Settings) -> FeedOptions:
     return bounds if scale.workers == 1 else replace(bounds, grace_s=max(bounds.grace_s, scale.patience))
 
 
-def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -> Callable[[Chunk, Refused], None]:
-    """Return a callback that posts refused records as dead letters.
+def posting(
+    dead_letters: DeadLetters, name: str, stopped: Callable[[], bool], *, framed: bool = False
+) -> Callable[[Chunk, Refused], None]:
+    """Return a callback that posts refused records as dead letters. `framed`: values begin with a schema's number.
 
     It waits for room, but only for a moment, so that the trainer still gets its ticks; then it raises TimeoutError.
     """
 
     def post(chunk: Chunk, refused: Refused) -> None:
         gives_up_at = time.monotonic() + _ROOM_S
+        letter = letter_of(chunk, refused, name, framed=framed)
         try:
-            dead_letters.put(letter_of(chunk, refused, name), lambda: stopped() or time.monotonic() >= gives_up_at)
+            dead_letters.put(letter, lambda: stopped() or time.monotonic() >= gives_up_at)
         except DeadLettersStopped:
             if time.monotonic() < gives_up_at:  # they were stopped
                 raise
@@ -322,7 +339,7 @@ def posting(dead_letters: DeadLetters, name: str, stopped: Callable[[], bool]) -
     return post
 
 
-def letter_of(chunk: Chunk, refused: Refused, name: str) -> DeadLetter:
+def letter_of(chunk: Chunk, refused: Refused, name: str, *, framed: bool) -> DeadLetter:
     """Return the dead letter of a refused record: its bytes, and the reason."""
     # The offsets of a chunk ascend, with gaps.
     at = int(chunk.offsets.searchsorted(refused.offset))
@@ -335,5 +352,7 @@ def letter_of(chunk: Chunk, refused: Refused, name: str) -> DeadLetter:
         headers=chunk.headers[at],
         reason=refused.reason,
         field=refused.field,
+        detail=refused.detail,
+        framed=framed,
         model=name,
     )

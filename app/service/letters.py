@@ -10,8 +10,10 @@ log = logging.getLogger(__name__)
 _STOP_S = 5.0
 
 
-def post_refused(dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason) -> None:
-    """Post a record that decodes but cannot be learnt.
+def post_refused(
+    dead_letters: DeadLetters, name: str, partition: Partition, offset: int, reason: Reason, *, framed: bool = False
+) -> None:
+    """Post a record that decodes but cannot be learnt. `framed`: values begin with a schema's number.
 
     The trainer no longer has its bytes, so it posts the origin, and the dead letters read the record there again.
     """
@@ -24,6 +26,7 @@ def post_refused(dead_letters: DeadLetters, name: str, partition: Partition, off
         headers=(),
         reason=reason,
         field=None,
+        framed=framed,
         model=name,
         absent=Absence.UNREAD,
     )

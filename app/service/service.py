@@ -98,9 +98,9 @@ class Service:
         self.meter = Meter(time.monotonic)
         self.ledger = Ledger()
         self.row_states = row_states(self.settings)
-        self.holding = Holding(self.settings)
         self.board = Board()
         self.events = Events()
+        self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
         self.source: SourceView = NotConnected()
         """The way to Kafka; replaced once, when it is connected."""
@@ -335,6 +335,7 @@ class Service:
             preprocess=learner.preprocess,
             row_states=self.row_states,
             gate=self.holding.gate,
+            schemas=self.holding.schemas,
         )
         return StreamFactory(source, dead_letters, options)
 
@@ -343,7 +344,9 @@ class Service:
             phases=self.phases,
             meter=self.meter,
             live=live,
-            on_refused=partial(post_refused, dead_letters, self.settings.name),
+            on_refused=partial(
+                post_refused, dead_letters, self.settings.name, framed=self.settings.records.registry is not None
+            ),
             board=self.board,
             report_event=self.events.report,
         )

@@ -16,6 +16,7 @@ from app.settings.sections.logs import LogSettings
 from app.settings.sections.memory import MemorySettings
 from app.settings.sections.model import ModelSettings
 from app.settings.sections.records import RecordsSettings, to_schema
+from app.settings.sections.registry import derived_cache
 from app.settings.sections.reservoir import ReservoirSettings
 from app.settings.sections.scale import ScaleSettings
 from app.settings.sections.stop import StopSettings
@@ -70,7 +71,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, values: Any) -> Any:
-        return derived_group(values) if isinstance(values, dict) else values
+        return derived_cache(derived_group(values)) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _windows_fit(self) -> Self:

@@ -17,6 +17,8 @@ from consumers.records import Headers, Partition
 
 HEADER_PREFIX = "millrace."
 """The prefix of the headers that millrace adds."""
+_HEADER = 5
+"""Bytes of Confluent's wire format before what a schema describes."""
 _LETTER_BYTES = 512
 """The size of a letter besides the key, value and headers of its record."""
 
@@ -47,10 +49,21 @@ class DeadLetter:
     reason: Reason
     field: str | None
     """The field that the reason is about; None where it is not about one field."""
+    detail: str | None = None
+    """What is wrong with the schema that wrote the record, in words; None where the record is at fault."""
+    framed: bool = False
+    """Whether values are in Confluent's wire format: a zero byte, the number of a schema, what it describes."""
     model: str
     """The `name` of the config that set it aside."""
     absent: Absence | None = None
     """Why it has no timestamp, key, value and headers; None where it has those of the record."""
+
+    @property
+    def schema(self) -> int | None:
+        """The number of the schema that wrote the record; None where its value names none."""
+        value = self.value if self.framed else None
+        named = value is not None and len(value) >= _HEADER and not value[0]
+        return int.from_bytes(value[1:_HEADER]) if value is not None and named else None
 
     @property
     def nbytes(self) -> int:
@@ -67,6 +80,8 @@ class DeadLetter:
             "millrace.timestamp": str(self.timestamp_ms),
             "millrace.reason": str(self.reason),
             "millrace.field": self.field,
+            "millrace.schema": None if self.schema is None else str(self.schema),
+            "millrace.detail": self.detail,
             "millrace.name": self.model,
             "millrace.without_record": self.absent,
         }

@@ -38,7 +38,8 @@ class ReceivedLetter:
     sent_ms: int
     """When it was sent, in milliseconds since 1970."""
     ours: Mapping[str, str]
-    """The headers that millrace added: `topic`, `partition`, `offset`, `timestamp`, `reason`, `field`, `name`."""
+    """The headers that millrace added: `topic`, `partition`, `offset`, `timestamp`, `reason`, `field`, `schema`,
+    `detail`, `name`."""
     headers: Headers
     """The headers of the record itself."""
     key: bytes | None

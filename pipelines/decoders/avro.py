@@ -8,7 +8,7 @@ Runs on the decode pool's threads. What is kept are the plans of schemas, which 
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from pipelines.decoders.avro_planner import Known, Planner, Want
 from pipelines.decoders.avro_plans import Arrays, ColumnPlan
 from pipelines.decoders.avro_schema import known_of, node_of, parsed
 from pipelines.decoders.column_reader import ColumnReader
+from pipelines.decoders.field_fits import LONGEST_DETAIL, SchemaFit
 from pipelines.decoders.paths import parse
 from pipelines.decoders.pieces import together
 from pipelines.decoders.protocol import DecodedValues, Refusal
@@ -41,6 +42,8 @@ class _Writer:
 
     node: AvroNode
     plan: ColumnPlan
+    fit: SchemaFit | None = None
+    """Of a schema of the registry: how the fields are read by it."""
 
 
 class AvroDecoder:
@@ -51,7 +54,8 @@ class AvroDecoder:
         self._reader = ColumnReader(distinct_fields(schema))
         self._wants = [_want(field, schema.event_time) for field in self._reader.fields.values()]
         self._known: Mapping[tuple[str, ...], Known] = {}
-        self._writers: dict[int | None, _Writer | None] = {}
+        self._writers: dict[int | None, _Writer | str] = {}
+        """By the schema's number; a text says why its records cannot be read."""
         if layout.schema is not None:
             read, named = parsed(layout.schema, f"records.avro.schema_file: {layout.path}")
             if layout.schemas is None:
@@ -81,7 +85,9 @@ class AvroDecoder:
         for piece in pieces:
             refused += piece.refused
         refused.sort(key=lambda refusal: refusal.index)
-        return together([self._reader.no_rows(), *pieces], tuple(refused))
+        joined = together([self._reader.no_rows(), *pieces], tuple(refused))
+        schemas = {fit.number: (fit, index) for piece in reversed(pieces) for fit, index in piece.schemas}
+        return replace(joined, schemas=tuple(sorted(schemas.values(), key=lambda one: one[1]))) if schemas else joined
 
     def _part(self, records: Sequence[bytes], lengths: Int64s, indices: Int64s) -> DecodedValues:
         """Return the columns of records, none of which is empty."""
@@ -91,7 +97,7 @@ class AvroDecoder:
         by_writer = self._by_writer(buffer)
         writers = self._writers_of([number for number, _ in by_writer])
         for (number, rows), writer in zip(by_writer, writers, strict=True):
-            if writer is None:
+            if isinstance(writer, str):
                 unknown[rows] = True
             else:
                 groups.append((rows, _read(writer, buffer, rows, 0 if number is None else _HEADER)))
@@ -109,7 +115,10 @@ class AvroDecoder:
             Refusal(index, Reason.UNKNOWN_SCHEMA if unknown[row] else Reason.MALFORMED)
             for row, index in zip(np.flatnonzero(~good).tolist(), indices[~good].tolist(), strict=True)
         ]
-        return DecodedValues(piece.kept, piece.columns, (*piece.refused, *bad), piece.lengths)
+        refused = _explained((*piece.refused, *bad), indices, by_writer, writers)
+        firsts = zip(writers, (int(indices[rows[0]]) for _, rows in by_writer), strict=True)
+        schemas = [(one.fit, first) for one, first in firsts if isinstance(one, _Writer) and one.fit is not None]
+        return DecodedValues(piece.kept, piece.columns, refused, piece.lengths, tuple(schemas))
 
     def _by_writer(self, buffer: Buffer) -> list[tuple[int | None, Int64s]]:
         """Return the numbers of schemas with their records; those without a number are broken."""
@@ -121,9 +130,9 @@ class AvroDecoder:
         numbers = buffer.at_any_byte(">u4")[buffer.starts + 1].astype(np.int64)
         return [(int(number), np.flatnonzero(framed & (numbers == number))) for number in np.unique(numbers[framed])]
 
-    def _writers_of(self, numbers: Sequence[int | None]) -> list[_Writer | None]:
+    def _writers_of(self, numbers: Sequence[int | None]) -> list[_Writer | str]:
         """Return how records of these schemas are read; ask for all of them before NotYetError is raised for one."""
-        writers, lacks = list[_Writer | None](), None
+        writers, lacks = list[_Writer | str](), None
         for number in numbers:
             try:
                 writers.append(self._writer(number))
@@ -133,7 +142,7 @@ class AvroDecoder:
             raise lacks
         return writers
 
-    def _writer(self, number: int | None) -> _Writer | None:
+    def _writer(self, number: int | None) -> _Writer | str:
         if number not in self._writers:
             schemas = self._layout.schemas
             assert schemas is not None
@@ -141,32 +150,61 @@ class AvroDecoder:
             registered = schemas.get(number)
             if registered is None:
                 # Asked for again: it may be registered later.
-                return None
+                return f"the registry has no schema {number}"
             self._writers[number] = self._writer_of(registered, number)
         return self._writers[number]
 
-    def _writer_of(self, registered: RegisteredSchema, number: int) -> _Writer | None:
-        """Return how records of a registered schema are read; None where it is none of Avro."""
+    def _writer_of(self, registered: RegisteredSchema, number: int) -> _Writer | str:
+        """Return how records of a registered schema are read; why not, where it is none of Avro."""
         if registered.kind != "AVRO":
-            return None
+            return f"schema {number} is of {registered.kind}, not of AVRO"
         try:
             read, named = parsed(registered.text, f"schema {number}", [text for _, text in registered.references])
-        except ConfigError:
-            return None
-        node = node_of(read, named)
-        return _Writer(node, Planner(self._known).plan(node, self._wants))
+        except ConfigError as error:
+            return str(error).removesuffix("; mend it")[:LONGEST_DETAIL]
+        node, planner = node_of(read, named), Planner(self._known)
+        plan = planner.plan(node, self._wants)
+        name = str(read.get("name", "")) if isinstance(read, dict) else ""
+        fields = {source: planner.fit(source, field.missing) for source, field in self._reader.fields.items()}
+        return _Writer(node, plan, SchemaFit(number=number, name=name or "a value", fields=fields))
 
     def _only_writer(self, node: AvroNode) -> _Writer:
         """Return how all records are read; raise ConfigError for a field that the schema cannot give."""
         planner = Planner({})
         plan = planner.plan(node, self._wants)
         for source, field in self._reader.fields.items():
-            if source not in planner.found and not (field.missing is not None and source in planner.absent):
+            if (unfit := planner.fit(source, field.missing).unfit) is not None:
                 raise ConfigError(
-                    f"records: {source!r} cannot be read as {field.dtype} of {self._layout.path}: the schema has "
-                    f"{planner.unlike.get(source, 'nothing but null there')}; mend the field"
+                    f"records: {source!r} cannot be read as {field.dtype} of {self._layout.path}: {unfit}; mend the "
+                    "field"
                 )
         return _Writer(node, plan)
+
+
+def _explained(
+    refused: Sequence[Refusal],
+    indices: Int64s,
+    by_writer: Sequence[tuple[int | None, Int64s]],
+    writers: Sequence[_Writer | str],
+) -> tuple[Refusal, ...]:
+    """Return the verdicts with the numbers of the schemas, and with what is wrong with these."""
+    if not refused or not by_writer or by_writer[0][0] is None:
+        return tuple(refused)
+    group_of = np.full(len(indices), -1)
+    for place, (_, rows) in enumerate(by_writer):
+        group_of[rows] = place
+    places = group_of[np.searchsorted(indices, [refusal.index for refusal in refused])].tolist()
+    return tuple(
+        refusal if place < 0 else _with_schema(refusal, by_writer[place][0], writers[place])
+        for refusal, place in zip(refused, places, strict=True)
+    )
+
+
+def _with_schema(refusal: Refusal, number: int | None, writer: _Writer | str) -> Refusal:
+    detail = writer if isinstance(writer, str) else None
+    if isinstance(writer, _Writer) and writer.fit is not None and refusal.field is not None:
+        detail = writer.fit.fields[refusal.field].unfit
+    return Refusal(refusal.index, refusal.reason, refusal.field, number, detail)
 
 
 def _want(field: Field, event_time: Field | None) -> Want:

@@ -30,6 +30,7 @@ from pipelines.decoders.avro_plans import (
     LeafPlan,
     in_runs,
 )
+from pipelines.decoders.field_fits import FieldFit
 from pipelines.decoders.paths import PathStep
 
 _Absent = tuple[str, pa.DataType, Any]
@@ -49,7 +50,9 @@ class Want:
     unit: str | None = None
     """Of the event time, the unit in which it is wanted; None for any other field."""
     trail: tuple[str, ...] = ()
-    """The names that were found."""
+    """The names that were found, as they are asked for."""
+    place: tuple[str, ...] = ()
+    """The same names as the writer has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +69,31 @@ class Planner:
 
     known: Mapping[tuple[str, ...], Known]
     """What the reader's schema says, by the names from the outermost on."""
-    found: set[str] = field(default_factory=set)
-    """The sources that the writer's schema has, as a type that they are read as, at least in one branch of unions."""
     absent: set[str] = field(default_factory=set)
     """The sources that are null in a branch of unions, or in all records."""
     unlike: dict[str, str] = field(default_factory=dict)
     """Of the others, what stands in their place, in words."""
+    places: dict[str, str] = field(default_factory=dict)
+    """The writer's names of the sources that its schema has, as a type that they are read as, in a branch at least."""
+    kinds: dict[str, dict[str, None]] = field(default_factory=dict)
+    """The types that they are read from."""
+    defaults: set[str] = field(default_factory=set)
+    """The sources for which the reader's schema has a default that is used."""
 
     def plan(self, node: AvroNode, wants: Sequence[Want]) -> ColumnPlan:
         """Return what reads the wants in a value."""
         return self._plan(node, wants) or LackingPlan(None, node)
+
+    def fit(self, source: str, missing: Any) -> FieldFit:
+        """Return how a source is read by the plan that was made. `missing`: the value that the settings give it."""
+        place, kinds = self.places.get(source), " or ".join(self.kinds.get(source, ()))
+        if place is not None:
+            return FieldFit(place=place, kind=kinds)
+        if source in self.defaults:
+            return FieldFit(place=None, stand_in="the default of the reader's schema")
+        if missing is not None and source in self.absent:
+            return FieldFit(place=None, stand_in="its `missing` value")
+        return FieldFit(place=None, unfit=f"the schema has {self.unlike.get(source, 'nothing but null there')}")
 
     def _plan(self, node: AvroNode, wants: Sequence[Want]) -> ColumnPlan | None:
         if not wants:
@@ -106,7 +124,9 @@ class Planner:
         if not wants:
             return None, []
         if isinstance(node, AvroScalar):
-            self.found.update(want.source for want in wants)
+            for want in wants:
+                self.places.setdefault(want.source, ".".join(want.place))
+                self.kinds.setdefault(want.source, {})[node.logical or node.kind] = None
             return LeafPlan(node, tuple(_reads(node, wants))), []
         if isinstance(node, AvroArray):
             inner = self._plan(node.items, [_element(want) for want in wants])
@@ -118,7 +138,7 @@ class Planner:
     def _keys(self, node: AvroMap, wants: Sequence[Want]) -> ColumnPlan:
         plans = []
         for name in dict.fromkeys(want.steps[0].name for want in wants):
-            plan = self._plan(node.values, [_below(want) for want in wants if want.steps[0].name == name])
+            plan = self._plan(node.values, [_below(want, name) for want in wants if want.steps[0].name == name])
             if plan is not None:
                 plans.append((name.encode(), plan))
         return KeysPlan(node, tuple(plans), {want.source: want.type for want in wants})
@@ -133,11 +153,11 @@ class Planner:
                 default = self._default(want)
                 absent.append((want.source, want.type, default))
                 if default is not None:
-                    self.found.add(want.source)
+                    self.defaults.add(want.source)
                 names = ", ".join(member.name for member in node.fields[:8])
                 self.unlike.setdefault(want.source, f"no field {want.steps[0].name!r}; it has {names}")
             else:
-                by_field.setdefault(name, []).append(_below(want))
+                by_field.setdefault(name, []).append(_below(want, name))
         members = [(member, self._plan(member.node, by_field.get(member.name, ()))) for member in node.fields]
         return FieldsPlan(tuple(in_runs(members))), absent
 
@@ -192,9 +212,11 @@ def _element(want: Want) -> Want:
     return replace(want, type=want.type.value_type, lists=max(0, want.lists - 1))
 
 
-def _below(want: Want) -> Want:
+def _below(want: Want, name: str) -> Want:
+    """Return what is left to be found in the field that the writer calls by this name."""
     step, *rest = want.steps
-    return replace(want, steps=tuple(rest), lists=step.lists, trail=(*want.trail, step.name))
+    trail, place = (*want.trail, step.name), (*want.place, name)
+    return replace(want, steps=tuple(rest), lists=step.lists, trail=trail, place=place)
 
 
 def _described(node: AvroNode) -> str:

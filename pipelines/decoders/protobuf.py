@@ -8,6 +8,7 @@ Runs on the decode pool's threads. What is kept are the readers of message types
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,15 +16,26 @@ from consumers.errors import NotYetError
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.column_reader import ColumnReader
+from pipelines.decoders.field_fits import SchemaFit
 from pipelines.decoders.pieces import together
 from pipelines.decoders.protobuf_files import descriptor_set, message_at, message_of
 from pipelines.decoders.protobuf_frame import Header, described, header_of, indexes_of, number_of
 from pipelines.decoders.protobuf_reader import MessageReader
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import distinct_fields
-from pipelines.schema import ProtobufLayout, Schema
+from pipelines.schema import ProtobufLayout, Schema, Schemas
 
-Verdict = MessageReader | Reason
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """Why no record of a header can be read."""
+
+    reason: Reason
+    detail: str | None = None
+
+
+_MALFORMED = _Unread(Reason.MALFORMED)
+Verdict = MessageReader | _Unread
 """What reads the records of a header, or why none can be read."""
 
 
@@ -36,7 +48,9 @@ class ProtobufDecoder:
         self._reader = ColumnReader(distinct_fields(schema))
         # Set when all is known, and not before: another thread may ask meanwhile, and at worst does the same work.
         self._readers: dict[tuple[int, tuple[int, ...]] | None, MessageReader] = {}
-        self._descriptors: dict[int, bytes | None] = {}
+        self._fits: dict[tuple[int, tuple[int, ...]], SchemaFit] = {}
+        self._descriptors: dict[int, bytes | str] = {}
+        """By the schema's number; a text says why its records cannot be read."""
         if layout.schemas is None:
             descriptors = layout.descriptors if layout.file is None else descriptor_set(layout.file)
             self._readers[None] = MessageReader(message_of(descriptors, layout.message), self._reader)
@@ -53,16 +67,25 @@ class ProtobufDecoder:
         """
         refused = [Refusal(index, Reason.EMPTY) for index, value in enumerate(values) if not value]
         pieces, groups = [self._reader.no_rows()], self._by_header(values)
+        schemas = dict[int, tuple[SchemaFit, int]]()
         readers = self._readers_of([*groups])
         for (header, rows), reader in zip(groups.items(), readers, strict=True):
-            if isinstance(reader, Reason):
-                refused += [Refusal(index, reader) for index in rows]
-            else:
-                records = [value[len(header) :] for index in rows if (value := values[index])]
-                pieces += reader.read(records, np.array(rows, np.int64))
-        every = [*refused, *(refusal for piece in pieces for refusal in piece.refused)]
-        joined = together(pieces, tuple(sorted(every, key=lambda refusal: refusal.index)))
-        return joined if len(groups) < 2 else _in_order(joined)
+            number = number_of(header) if header else None
+            if isinstance(reader, _Unread):
+                refused += [Refusal(index, reader.reason, None, number, reader.detail) for index in rows]
+                continue
+            records = [value[len(header) :] for index in rows if (value := values[index])]
+            read = [*reader.read(records, np.array(rows, np.int64))]
+            pieces += read
+            verdicts = [refusal for piece in read for refusal in piece.refused]
+            if number is not None:
+                fit = self._fits[number, indexes_of(header)]
+                schemas[rows[0]] = fit, rows[0]
+                verdicts = [_with_schema(refusal, fit) for refusal in verdicts]
+            refused += verdicts
+        joined = together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
+        joined = joined if len(groups) < 2 else _in_order(joined)
+        return replace(joined, schemas=tuple(schemas[first] for first in sorted(schemas))) if schemas else joined
 
     def _by_header(self, values: Sequence[bytes | None]) -> dict[Header, list[int]]:
         """Return the records that are not empty by what they begin with before the message."""
@@ -91,22 +114,35 @@ class ProtobufDecoder:
         if self._layout.schemas is None:
             return self._readers[None]
         if not header:
-            return Reason.MALFORMED
+            return _MALFORMED
         number, indexes = number_of(header), indexes_of(header)
         if (number, indexes) in self._readers:
             return self._readers[number, indexes]
+        descriptors = self._descriptors_of(number, self._layout.schemas)
+        if isinstance(descriptors, str):
+            return _Unread(Reason.UNKNOWN_SCHEMA, descriptors)
+        message = message_at(descriptors, indexes)
+        if message is None:
+            return _MALFORMED
+        reader = MessageReader(message, self._reader, lenient=True)
+        self._fits[number, indexes] = SchemaFit(number=number, name=message.full_name, fields=reader.fits())
+        self._readers[number, indexes] = reader
+        return reader
+
+    def _descriptors_of(self, number: int, schemas: Schemas) -> bytes | str:
+        """Return the descriptors of a schema; why not, where it is none of Protobuf. Raise NotYetError."""
         if number not in self._descriptors:
-            registered = self._layout.schemas.get(number)
+            registered = schemas.get(number)
             if registered is None:
                 # Asked for again: it may be registered later.
-                return Reason.UNKNOWN_SCHEMA
-            self._descriptors[number] = described(registered, f"schema-{number}.proto")
-        descriptors = self._descriptors[number]
-        message = None if descriptors is None else message_at(descriptors, indexes)
-        if message is None:
-            return Reason.UNKNOWN_SCHEMA if descriptors is None else Reason.MALFORMED
-        self._readers[number, indexes] = MessageReader(message, self._reader, lenient=True)
-        return self._readers[number, indexes]
+                return f"the registry has no schema {number}"
+            self._descriptors[number] = described(registered, number)
+        return self._descriptors[number]
+
+
+def _with_schema(refusal: Refusal, fit: SchemaFit) -> Refusal:
+    detail = None if refusal.field is None else fit.fields[refusal.field].unfit
+    return Refusal(refusal.index, refusal.reason, refusal.field, fit.number, detail)
 
 
 def _in_order(joined: DecodedValues) -> DecodedValues:

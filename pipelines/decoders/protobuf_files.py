@@ -29,7 +29,10 @@ def descriptor_set(path: Path) -> bytes:
         why = (error.strerror or "it cannot be opened").lower()
         raise ConfigError(f"{setting} cannot be read: {why}; put the descriptor there") from None
     if path.suffix == ".proto":
-        return _compiled(path.parent, path.name, setting)
+        try:
+            return _compiled(path.parent, path.name, setting)
+        except subprocess.TimeoutExpired:
+            raise ConfigError(f"{setting} does not compile within {_COMPILE_S} s; import less") from None
     try:
         empty = not descriptor_pb2.FileDescriptorSet.FromString(content).file
     except DecodeError:
@@ -47,10 +50,14 @@ def compiled_texts(texts: Mapping[str, str], main: str, setting: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="millrace-proto-") as folder:
         for name, text in texts.items():
             path = Path(folder, name)
-            if ".." in path.parts:
+            # The names come from the registry, and none may lead out of the folder.
+            if ".." in path.parts or Path(name).is_absolute() or "\0" in name:
                 raise ConfigError(f"{setting}: {name!r} is no name to import a file by")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                raise ConfigError(f"{setting}: {name!r} is the name of a file and of a folder") from None
         return _compiled(Path(folder), main, setting)
 
 
@@ -102,18 +109,16 @@ def _meant(known: Mapping[str, list[str]], last: str, name: str | None, pool: An
 
 def _compiled(folder: Path, name: str, setting: str) -> bytes:
     """Return the FileDescriptorSet of a .proto file, whose imports are looked for in its folder."""
-    with tempfile.TemporaryDirectory(prefix="millrace-proto-") as scratch:
-        out = Path(scratch, "set")
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}"]
-        done = subprocess.run(  # noqa: S603 - protoc, by a path that the settings name
-            [*command, "--include_imports", f"--descriptor_set_out={out}", str(Path(folder, name))],
-            capture_output=True,
-            text=True,
-            timeout=_COMPILE_S,
-            check=False,
-        )
-        if done.returncode or not out.exists():
-            lines = [line for line in done.stderr.splitlines() if ": warning:" not in line.lower() and line.strip()]
-            why = (lines or ["protoc has ended without a word"])[0].removeprefix(f"{folder}/")[:_TOLD]
-            raise ConfigError(f"{setting} does not compile: {why}; correct it, or put what it imports beside it")
-        return out.read_bytes()
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}"]
+    done = subprocess.run(  # noqa: S603 - protoc, by a path that the settings name
+        [*command, "--include_imports", "--descriptor_set_out=/dev/stdout", str(Path(folder, name))],
+        capture_output=True,
+        timeout=_COMPILE_S,
+        check=False,
+    )
+    if done.returncode or not done.stdout:
+        said = done.stderr.decode("utf-8", "replace").splitlines()
+        lines = [line for line in said if ": warning:" not in line.lower() and line.strip()]
+        why = (lines or ["protoc has ended without a word"])[0].removeprefix(f"{folder}/")[:_TOLD]
+        raise ConfigError(f"{setting} does not compile: {why}; correct it, or put what it imports beside it")
+    return done.stdout

@@ -1,6 +1,9 @@
 """What a Protobuf record begins with in Confluent's wire format: which message of which schema it is. Pure."""
 
-from consumers.errors import ConfigError
+import subprocess
+
+from consumers.errors import ConfigError, NotYetError
+from pipelines.decoders.field_fits import LONGEST_DETAIL
 from pipelines.decoders.protobuf_files import compiled_texts
 from pipelines.schema import RegisteredSchema
 
@@ -11,14 +14,18 @@ _MOST_INDEXES, _VARINT = 64, 5
 Header = bytes
 
 
-def described(registered: RegisteredSchema, name: str) -> bytes | None:
-    """Return the descriptors of a registered schema; None where it is none of Protobuf."""
+def described(registered: RegisteredSchema, number: int) -> bytes | str:
+    """Return the descriptors of a registered schema; why not, where it is none of Protobuf. Raise NotYetError."""
     if registered.kind != "PROTOBUF":
-        return None
+        return f"schema {number} is of {registered.kind}, not of PROTOBUF"
+    name = f"schema-{number}.proto"
     try:
-        return compiled_texts({**dict(registered.references), name: registered.text}, name, name)
-    except ConfigError:
-        return None
+        return compiled_texts({**dict(registered.references), name: registered.text}, name, f"schema {number}")
+    except ConfigError as error:
+        return str(error)[:LONGEST_DETAIL]
+    except (OSError, subprocess.SubprocessError) as error:
+        # A full disk or a busy machine says nothing about the schema, so its records wait.
+        raise NotYetError(f"schema {number} cannot be compiled now ({type(error).__name__}); is /tmp full?") from None
 
 
 def header_of(value: bytes) -> Header:

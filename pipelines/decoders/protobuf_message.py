@@ -25,6 +25,7 @@ _KNOWN = (duration_pb2.DESCRIPTOR, timestamp_pb2.DESCRIPTOR, wrappers_pb2.DESCRI
 _TIMES = frozenset({"google.protobuf.Timestamp", "google.protobuf.Duration"})
 _FLOATS = frozenset({Kind.TYPE_FLOAT, Kind.TYPE_DOUBLE})
 _TEXTS = frozenset({Kind.TYPE_STRING, Kind.TYPE_BYTES, Kind.TYPE_ENUM})
+_KINDS = {getattr(Kind, name): name.removeprefix("TYPE_").lower() for name in dir(Kind) if name.startswith("TYPE_")}
 _NO_INTEGERS = frozenset({*_FLOATS, Kind.TYPE_STRING, Kind.TYPE_BYTES, Kind.TYPE_BOOL, Kind.TYPE_MESSAGE})
 
 
@@ -51,6 +52,8 @@ class MessagePath:
     steps: tuple[MessageStep, ...]
     enum: Mapping[int, bytes] | None = None
     """The names of the numbers, where it is an enum."""
+    kind: str = ""
+    """Its type in the message, as Protobuf calls it."""
 
 
 @dataclass(slots=True)
@@ -100,7 +103,7 @@ def _asked(made: _Made, field: Field) -> MessagePath:
             step = MessageStep(f"f{found.number}", found.is_repeated)
         steps.append(step)
         if not left:
-            return MessagePath(field, tuple(steps), _leaf(made, found, field))
+            return MessagePath(field, tuple(steps), _leaf(made, found, field), type_of(found))
         if found.message_type is None:
             raise _wrong(field, f"{found.full_name} is {_called(found)}, which has no fields")
         made = _nested(made, found, field)
@@ -255,12 +258,13 @@ def _entry_of(found: Any) -> Any:
 
 
 def _called(found: Any) -> str:
-    if found.message_type is not None:
-        return f"a {found.message_type.full_name}"
-    if found.enum_type is not None:
-        return f"an enum {found.enum_type.full_name}"
-    kinds = {getattr(Kind, name): name for name in dir(Kind) if name.startswith("TYPE_")}
-    return f"a {kinds[found.type].removeprefix('TYPE_').lower()}"
+    return f"an enum {type_of(found)}" if found.enum_type is not None else f"a {type_of(found)}"
+
+
+def type_of(found: Any) -> str:
+    """Return the type of a field, as Protobuf calls it."""
+    named = found.message_type or found.enum_type
+    return str(named.full_name) if named is not None else _KINDS[found.type]
 
 
 def _wrong(field: Field, why: str) -> ConfigError:

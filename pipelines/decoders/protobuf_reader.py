@@ -25,6 +25,7 @@ from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.arrow_columns import Show, arrow_type
 from pipelines.decoders.column_reader import ColumnReader
+from pipelines.decoders.field_fits import LONGEST_DETAIL, FieldFit
 from pipelines.decoders.protobuf_arrays import ReadField, infinity_of, rows_of_two_members, rows_without_a_value
 from pipelines.decoders.protobuf_message import AskedMessage, NoSuchFieldError
 from pipelines.decoders.protocol import DecodedValues, Refusal
@@ -44,7 +45,7 @@ class MessageReader:
         `lenient`: such a field is absent in each record, or of a wrong type where the message has another one there.
         """
         self._reader = reader
-        self._lacking = dict[str, Show]()
+        self._lacking = dict[str, tuple[Show, str]]()
         fields = [*reader.fields.values()]
         asked = self._readable(descriptor, fields) if lenient else AskedMessage(descriptor, fields)
         self._asked = asked
@@ -62,16 +63,27 @@ class MessageReader:
             records, indices = list(compress(records, sound)), indices[sound]
         yield from self._read_or_split(records, indices, looked=False)
 
+    def fits(self) -> dict[str, FieldFit]:
+        """Return how the fields are read, by source."""
+        fits = {path.field.source: FieldFit(place=path.field.source, kind=path.kind) for path in self._asked.paths}
+        for source, (show, why) in self._lacking.items():
+            if show is Show.GOOD and self._reader.fields[source].missing is not None:
+                fits[source] = FieldFit(place=None, stand_in="its `missing` value")
+            else:
+                unfit = why.removeprefix(f"records: field {source!r}: ")[:LONGEST_DETAIL]
+                fits[source] = FieldFit(place=None, unfit=unfit)
+        return {source: fits[source] for source in self._reader.fields}
+
     def _readable(self, descriptor: Any, fields: Sequence[Field]) -> AskedMessage:
         """Return the message of the fields that can be read, and note the others."""
         readable = list[Field]()
         for field in fields:
             try:
                 AskedMessage(descriptor, [*readable, field])
-            except NoSuchFieldError:
-                self._lacking[field.source] = Show.GOOD
-            except ConfigError:
-                self._lacking[field.source] = Show.WRONG_TYPE
+            except NoSuchFieldError as error:
+                self._lacking[field.source] = Show.GOOD, str(error)
+            except ConfigError as error:
+                self._lacking[field.source] = Show.WRONG_TYPE, str(error)
             else:
                 readable.append(field)
         return AskedMessage(descriptor, readable)
@@ -135,7 +147,7 @@ class MessageReader:
         read = {path.field.source: ReadField(path, batch) for path in self._asked.paths}
         arrays = {source: one.array for source, one in read.items()}
         found = {source: one.faults for source, one in read.items() if one.faults is not None}
-        for source, show in self._lacking.items():
+        for source, (show, _) in self._lacking.items():
             arrays[source] = pa.nulls(len(indices), arrow_type(self._reader.fields[source]))
             if show is not Show.GOOD:
                 found[source] = np.full(len(indices), show, np.uint8)

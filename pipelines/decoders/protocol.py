@@ -11,6 +11,7 @@ from typing import Protocol
 
 from consumers.reasons import Reason
 from consumers.records import Int64s
+from pipelines.decoders.field_fits import SchemaFit
 from pipelines.schema import Column, Schema
 
 
@@ -23,6 +24,10 @@ class Refusal:
     reason: Reason
     field: str | None = None
     """The record's name of the field at fault; None where it is not the fault of one field."""
+    schema: int | None = None
+    """The number of the schema that wrote the record; None where it names none."""
+    detail: str | None = None
+    """Where its schema is at fault, and not the record: how, in words. Every record of the schema is at fault then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class DecodedValues:
     """Ascending by index; with `kept` it names every value exactly once."""
     lengths: Mapping[str, Int64s] = dataclasses.field(default_factory=dict)
     """The number of elements in the record, before any cut, row by row, for each source whose lists vary in length."""
+    schemas: tuple[tuple[SchemaFit, int], ...] = ()
+    """The schemas of a registry that wrote the records, each with the index of its first one; ascending by that."""
 
 
 class Decoder(Protocol):

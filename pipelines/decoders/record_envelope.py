@@ -6,6 +6,7 @@ the bytes as they are. Numbers and truth values are read from text, by the rules
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ def with_envelope(chunk: Chunk, schema: Schema, decoded: DecodedValues) -> Decod
     fields = {field.source: field.as_read for field in schema.fields if is_envelope(field.source)}
     beside = _read(chunk, fields.values())
     if not decoded.refused and not beside.refused:
-        return DecodedValues(decoded.kept, {**decoded.columns, **beside.columns}, (), decoded.lengths)
+        return replace(decoded, columns={**decoded.columns, **beside.columns})
     good = np.zeros(len(chunk), np.bool_)
     good[decoded.kept] = True
     both = good.copy()
@@ -61,6 +62,7 @@ def with_envelope(chunk: Chunk, schema: Schema, decoded: DecodedValues) -> Decod
         },
         _first_in_order(schema, decoded.refused, beside.refused),
         {source: lengths[of_values] for source, lengths in decoded.lengths.items()},
+        decoded.schemas,
     )
 
 

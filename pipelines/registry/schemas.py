@@ -7,16 +7,14 @@ that is believed, since a registry of several nodes may lag, and again after `_F
 later. Any thread may call `get`.
 """
 
-import json
 import logging
 import random
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from consumers.durable_files import replace_durably
 from consumers.errors import NotYetError
+from pipelines.registry.kept_schemas import KeptSchemas
 from pipelines.registry.registry_client import RegistryAwayError, RegistryClient, RegistryOptions
 from pipelines.schema import RegisteredSchema
 
@@ -34,7 +32,7 @@ class RegistrySchemas:
     ) -> None:
         """Take how long `get` waits for a schema that is not known yet. A live stream does not wait here."""
         self._options, self._wait_s, self._clock = options, wait_s, clock
-        self._client = RegistryClient(options)
+        self._client, self._kept = RegistryClient(options), KeptSchemas(options.cache)
         self._changed = threading.Condition()
         self._known: dict[int, RegisteredSchema] = {}
         self._missing: dict[int, float] = {}
@@ -81,15 +79,16 @@ class RegistrySchemas:
         while True:
             number = self._next()
             try:
-                found = _kept(self._options.cache, number) or self._client.schema(number)
+                kept = self._kept.schema(number)
+                found = kept or self._client.schema(number)
             except RegistryAwayError as error:
                 self._note_away(number, str(error))
                 time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads what many clients ask
                 pause = min(2 * pause, _LONGEST_S)
                 continue
             pause = _SHORTEST_S
-            if found is not None:
-                _keep(self._options.cache, number, found)
+            if kept is None and found is not None:
+                self._kept.keep_schema(number, found)
             self._settle(number, found)
 
     def _next(self) -> int:
@@ -136,32 +135,3 @@ class RegistrySchemas:
             self._away = why
             # Behind the others: it may be this one alone that the registry fails at.
             self._wanted[number] = self._clock()
-
-
-def _path(folder: Path, number: int) -> Path:
-    return folder / f"schema-{number}.json"
-
-
-def _kept(folder: Path | None, number: int) -> RegisteredSchema | None:
-    """Return a schema of the folder; None where it is not there, or cannot be read."""
-    if folder is None:
-        return None
-    try:
-        kept = json.loads(_path(folder, number).read_bytes())
-        return RegisteredSchema(kept["kind"], kept["text"], tuple((name, text) for name, text in kept["references"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        log.warning("%s is not read, and the registry is asked: %s", _path(folder, number), type(error).__name__)
-        return None
-
-
-def _keep(folder: Path | None, number: int, schema: RegisteredSchema) -> None:
-    if folder is None or _path(folder, number).exists():
-        return
-    document = {"kind": schema.kind, "text": schema.text, "references": schema.references}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_durably(_path(folder, number), json.dumps(document).encode())
-    except OSError as error:
-        log.warning("%s cannot be written, and the registry is asked again: %s", _path(folder, number), error.strerror)

@@ -285,6 +285,9 @@ CASES: Mapping[str, Case] = {
         ("MillraceSetAside",), {'millrace_records_set_aside_total{reason="malformed"}': "0+600x120"}
     ),
     "the schema registry is away": Case(("MillraceRegistryAway",), problem("registry_away")),
+    "a schema that cannot be read": Case(
+        ("MillraceSchemaIncompatible",), {**problem("schema_incompatible"), 'millrace_phase{phase="paused"}': "1x120"}
+    ),
     "a flood of bad records": Case(
         ("MillraceBadRecords",), {**problem("bad_records"), 'millrace_phase{phase="paused"}': "1x120"}
     ),

@@ -10,7 +10,9 @@ from typing import Any
 
 import fastavro
 import pytest
+from typer.testing import CliRunner
 
+from app.cli.command_list import application
 from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.topics import create_topic
 from app.tools.prove.trainer_process import Run
@@ -86,6 +88,10 @@ class Home:
     def config(self) -> Path:
         return self.path / "clicks.yaml"
 
+    @property
+    def kept(self) -> set[str]:
+        return {path.name for path in (self.path / "checkpoints" / "clicks" / "schemas").iterdir()}
+
 
 @pytest.fixture
 def home(tmp_path: Path, broker: str, topic: MakeTopic, registry: SchemaRegistry) -> tuple[Home, str, str]:
@@ -100,7 +106,7 @@ def home(tmp_path: Path, broker: str, topic: MakeTopic, registry: SchemaRegistry
         "kafka": {"bootstrap_servers": [broker], "topics": [name]},
         "records": {
             "format": "avro",
-            "registry": {"url": ["http://127.0.0.1:1", registry.url], "cache": "./schemas"},
+            "registry": {"url": ["http://127.0.0.1:1", registry.url]},
             "avro": {"schema_file": "./reader.avsc"},
             "features": {
                 "price": "float32",
@@ -181,5 +187,69 @@ def test_a_schema_evolves_and_the_registry_is_killed_and_no_record_is_lost(
         run.terminate()
         assert run.exit_code(60) == 0
     assert not dead_letters(broker, letters)
-    kept = sorted(path.name for path in (folder.path / "schemas").iterdir())
-    assert kept == sorted(f"schema-{number}.json" for number in (first, added, renamed, removed))
+    assert folder.kept == {f"schema-{number}.json" for number in (first, added, renamed, removed)} | {"reported.json"}
+
+
+def test_what_a_new_schema_lacks_pauses_and_is_learnt_after_mending_or_redriving(
+    home: tuple[Home, str, str], registry: SchemaRegistry, broker: str, produce: Produce, wait_for: WaitFor
+) -> None:
+    folder, topic, letters = home
+    subject = f"{topic}-value"
+    first = registry.register(subject, FIRST)
+    lacks, lacks_more = registry.register(subject, schema(HOUR, OLD)), registry.register(subject, schema(HOUR))
+    produce(topic, framed(first, FIRST, rows(100, cost=..., old=...)))
+    with Run(folder) as run:
+        wait_for(lambda: run.alive and run.ready() and learnt(run) == 100, 120)
+        produce(topic, framed(lacks, schema(HOUR, OLD), rows(40, hour=..., old=...)))
+        wait_for(lambda: held(run), 60)
+        problem = run.status()["problems"][0]
+        assert f"at {topic}:0:100 schema {lacks} does not give the field 'price'" in problem["what"]
+        assert run.ask("GET", "/readyz")[0] == 503
+        assert not run.status()["records"].get("set_aside")
+        assert run.ask("POST", "/resume")[0] == 200
+        wait_for(lambda: run.status()["records"].get("set_aside") == {"missing": 40}, 60)
+        produce(topic, framed(lacks_more, schema(HOUR), rows(30, hour=...)))
+        wait_for(lambda: held(run), 60)
+        events = run.ask("GET", "/events")[1]["events"]
+        told = [event["facts"] for event in events if event["kind"] == "new_schema"]
+        assert [(one["schema"], one.get("before"), one["offset"]) for one in told] == [
+            (first, None, 0),
+            (lacks, first, 100),
+            (lacks_more, lacks, 140),
+        ]
+        run.terminate()
+        assert run.exit_code(60) == 0
+
+    assert {letter.offset for letter in dead_letters(broker, letters)} == set(range(100, 140))
+    found = command("dead-letters", "list", "-c", str(folder.config), "--last", "100", "--json")["letters"]
+    assert {(one["reason"], one["field"], one["schema"]) for one in found} == {("missing", "price", str(lacks))}
+    assert found[0]["detail"] == "the schema has no field 'price'; it has clicked, hour, old"
+    settings = json.loads(folder.config.read_text())
+    settings["records"]["features"]["price"] = {"dtype": "float32", "missing": -1}
+    folder.config.write_text(json.dumps(settings))
+    registry.kill()  # what it has given once is beside the checkpoints
+    try:
+        with Run(folder) as run:
+            wait_for(lambda: run.alive and run.ready() and learnt(run) == 130, 120)
+            events = run.ask("GET", "/events")[1]["events"]
+            assert "new_schema" not in {event["kind"] for event in events}
+            done = command("dead-letters", "redrive", "-c", str(folder.config), "--to", topic, "--json")
+            assert done["sent"] == {"missing": 40}
+            wait_for(lambda: learnt(run) == 170, 60)
+            records = run.status()["records"]
+            assert (records["set_aside"], run.status()["problems"]) == ({"missing": 40}, [])
+            run.terminate()
+            assert run.exit_code(60) == 0
+    finally:
+        registry.start()
+    assert command("dead-letters", "list", "-c", str(folder.config), "--last", "100", "--json")["letters"] == found
+
+
+def held(run: Run) -> bool:
+    return [problem["problem"] for problem in run.status()["problems"]] == ["schema_incompatible"]
+
+
+def command(*arguments: str) -> Any:
+    result = CliRunner().invoke(application, [*arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)

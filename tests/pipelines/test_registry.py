@@ -5,7 +5,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +19,7 @@ from pipelines.registry.registry_client import RegistryAwayError, RegistryClient
 from pipelines.registry.schemas import RegistrySchemas
 from pipelines.schema import RegisteredSchema
 from tests.app.certificates import Authority
+from tests.training.checkpoints.small_volume import small_volume
 
 SCHEMA = '{"type": "record", "name": "C", "fields": [{"name": "a", "type": "int"}]}'
 _NONE = {"error_code": 40403, "message": "Schema not found"}
@@ -287,8 +288,31 @@ def test_a_restart_needs_no_registry_for_what_it_knew(tmp_path: Path, server: Se
     assert RegistrySchemas(gone, wait_s=10.0).get(1) == first
     assert first == RegisteredSchema("AVRO", "outer", (("Inner", "the inner"),))
     assert len(server.asked) == asked
-    (cache / "schema-1.json").write_text("{half")
-    assert RegistrySchemas(RegistryOptions(urls=(server.url,), cache=cache), wait_s=10.0).get(1) == first
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:9], lambda raw: raw.replace(b"int", b"inn"), lambda _: b"[]"])
+def test_a_damaged_file_of_the_cache_is_asked_for_and_written_again(
+    tmp_path: Path, server: Server, damage: Callable[[bytes], bytes]
+) -> None:
+    options, file = RegistryOptions(urls=(server.url,), cache=tmp_path), tmp_path / "schema-1.json"
+    first = RegistrySchemas(options, wait_s=10.0).get(1)
+    wait_until(file.exists)
+    whole = file.read_bytes()
+    assert damage(whole) != whole
+    file.write_bytes(damage(whole))
+    assert RegistrySchemas(options, wait_s=10.0).get(1) == first
+    wait_until(lambda: file.read_bytes() == whole)
+
+
+def test_a_cache_on_a_full_disk_holds_no_schema_up(tmp_path: Path, server: Server) -> None:
+    with small_volume(tmp_path / "small", 16 * 1024) as volume:
+        (volume / "stuffing").write_bytes(b"x" * 12 * 1024)
+        server.answers["/schemas/ids/1"] = (200, {"schema": "x" * 20_000})
+        for _ in range(2):
+            found = RegistrySchemas(RegistryOptions(urls=(server.url,), cache=volume / "schemas"), wait_s=10.0).get(1)
+            assert found is not None
+        assert not [path for path in volume.rglob("*") if path.name.endswith(".json")]
+        assert len(server.asked) == 2
 
 
 def known(schemas: RegistrySchemas, number: int, *, missing: bool = False) -> Any:

@@ -9,6 +9,7 @@
         starts/0000000007           what the writer of term 7 has in flight, for the process that starts after its death
         pins/0000000042.1f3a….json  that somebody wants checkpoint 42 to stay, whatever `keep` says
         journal/0000000007          what the writer of term 7 has published in deterministic mode, block by block
+        schemas/                    schemas of the registry, and which were reported; no part of a checkpoint
         range/                      while a range of the topics is pretrained on: its records
         sample.json                 some records of the topic, decoded, to try the model on; readable by its owner only
 

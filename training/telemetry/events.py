@@ -48,6 +48,8 @@ class EventKind(StrEnum):
     BRAKE = "brake"
     TOPIC_RECREATED = "topic_recreated"
     PARTITION_ADDED = "partition_added"
+    NEW_SCHEMA = "new_schema"
+    """Records of a schema have come that this model has not read before."""
     PROBLEM = "problem"
     PROBLEM_OVER = "problem_over"
     STOPPING = "stopping"

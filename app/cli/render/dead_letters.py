@@ -54,14 +54,15 @@ def present(letter: ReceivedLetter | None, place: str) -> ReceivedLetter:
 
 def headings(*, values: bool) -> list[str]:
     """Return the headings of the list."""
-    return ["letter", "reason", "field", "record", "written", "bytes", *(["value"] if values else [])]
+    return ["letter", "reason", "field", "schema", "record", "written", "bytes", *(["value"] if values else [])]
 
 
 def row(letter: ReceivedLetter, *, values: bool) -> list[str]:
     """Return one row of the list."""
     known = facts(letter, values=values)
     size = "null" if known["value_bytes"] is None else f"{known['value_bytes']:,}"
-    cells = [known["letter"], known["reason"], known["field"] or "", known["record"], known["written"] or "", size]
+    what = [known["letter"], known["reason"], known["field"] or "", known["schema"] or ""]
+    cells = [*what, known["record"], known["written"] or "", size]
     shown = [*cells, known["value"][:_SHOWN] if known["value"] is not None else "null"] if values else cells
     return [printable(cell) for cell in shown]
 
@@ -73,6 +74,8 @@ def facts(letter: ReceivedLetter, *, values: bool) -> dict[str, Any]:
         "letter": f"{letter.place.number}:{letter.place_offset}",
         "reason": headers.get("reason", "not one of millrace's"),
         "field": headers.get("field"),
+        "schema": headers.get("schema"),
+        "detail": headers.get("detail"),
         "record": ":".join(headers.get(key, "?") for key in ("topic", "partition", "offset")),
         "written": _moment(headers.get("timestamp", "0")),
         "without_record": headers.get("without_record"),

@@ -3,7 +3,8 @@
 import base64
 import re
 import ssl
-from typing import TYPE_CHECKING, Annotated, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -58,8 +59,14 @@ class RegistrySettings(Section):
     cache: ConfigPath | None = Field(
         None,
         description="Folder that keeps schemas, so that a restart needs no registry for those that it knows. Null: "
-        "they are kept in memory alone.",
+        "the folder schemas beside the checkpoints, `<checkpoints.path>/<name>/schemas`.",
         examples=["./schemas"],
+    )
+    on_incompatible: Literal["pause", "set_aside"] = Field(
+        "pause",
+        description="What happens to records of a schema that does not give a field, or not as its dtype. pause: the "
+        "learning pauses before any of them is set aside, until the config is mended or `millrace resume` sets them "
+        "aside. set_aside: they are set aside, as missing or wrong_type.",
     )
 
     @model_validator(mode="after")
@@ -92,9 +99,28 @@ def to_registry(registry: RegistrySettings, wait_s: float) -> "RegistrySchemas":
         urls=registry.url,
         authorization=_authorization(registry),
         context=_ssl_context(registry) if any(url.startswith("https:") for url in registry.url) else None,
-        cache=registry.cache,
+        cache=cache_of(registry),
     )
     return RegistrySchemas(options, wait_s=wait_s)
+
+
+def cache_of(registry: RegistrySettings) -> Path | None:
+    """Return the folder that keeps schemas; None where what it would be in is not there."""
+    # A command that only looks, as `millrace validate`, makes no folder for a trainer that has never run.
+    return registry.cache if registry.cache is not None and registry.cache.parent.is_dir() else None
+
+
+def derived_cache(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in the folder that keeps schemas where the settings leave it to be derived."""
+    records, checkpoints, name = values.get("records"), values.get("checkpoints"), values.get("name")
+    path = checkpoints.get("path") if isinstance(checkpoints, dict) else None
+    registry = records.get("registry") if isinstance(records, dict) else None
+    if not isinstance(records, dict) or not isinstance(registry, dict) or registry.get("cache") is not None:
+        return values
+    if not path or not isinstance(path, str) or not isinstance(name, str):
+        return values
+    cache = f"{path}/{name}/schemas"
+    return {**values, "records": {**records, "registry": {**registry, "cache": cache}}}
 
 
 def _authorization(registry: RegistrySettings) -> str | None:

@@ -117,12 +117,12 @@ def _avro(schemas: dict[int, RegisteredSchema]) -> ReadRow:
 
 
 def _protobuf(schemas: dict[int, RegisteredSchema]) -> ReadRow:
-    compiled = {number: described(one, f"schema-{number}.proto") for number, one in schemas.items()}
+    compiled = {number: described(one, number) for number, one in schemas.items()}
     readers: dict[bytes, ReadRow | None] = {}
 
     def reader_of(header: bytes) -> ReadRow | None:
         descriptors = compiled.get(number_of(header)) if header else None
-        message = None if descriptors is None else message_at(descriptors, indexes_of(header))
+        message = message_at(descriptors, indexes_of(header)) if isinstance(descriptors, bytes) else None
         return None if message is None else message_reader(message)
 
     def read(value: bytes) -> Row | None:

@@ -11,9 +11,14 @@ from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterSta
 from consumers.errors import TopicMissingError
 from consumers.reasons import Reason
 from consumers.records import Partition
+from pipelines.decode import Refused, decode_chunk
+from pipelines.decoders import make_decoder
 from pipelines.flood import FloodGate, Judged
 from pipelines.flood_options import FloodOptions
+from pipelines.registry.kept_schemas import KeptSchemas
+from pipelines.schema_gate import SchemaGate
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
+from tests.pipelines.test_decode import BARE, chunk_of
 from training.checkpoints import SaveReason
 from training.recovery.crash_guard import CrashLoop
 from training.telemetry.phases import Phase
@@ -237,6 +242,22 @@ def test_records_that_wait_for_their_schema_are_a_problem_and_not_ready(api: Cli
     (problem,) = api.seen("/status")["problems"]
     assert (problem["problem"], problem["what"]) == ("registry_away", f"Records wait for their schema: {lacks}.")
     rig.running.stream_statistics = lambda: whole
+    assert api.get("/readyz").status_code == 200
+
+
+def test_a_schema_that_cannot_be_read_is_alive_and_not_ready_and_says_what_to_do(api: Client, rig: Rig) -> None:
+    gate = rig.service.holding.schemas = SchemaGate(KeptSchemas(None), lambda _: None)
+    refused = Refused(7, Reason.MISSING, "price", 6, "the schema has no field 'price'; it has hour")
+    decoded = replace(decode_chunk(chunk_of([]), make_decoder("json", BARE)), partition=P0, refused=(refused,))
+    assert not gate.admits(decoded)
+    why = f"at {P0}:7 schema 6 does not give the field 'price': the schema has no field 'price'; it has hour"
+    assert api.get("/livez").status_code == 200
+    assert api.get("/readyz").json()["reasons"] == [f"paused: {why}"]
+    (problem,) = api.seen("/status")["problems"]
+    assert problem["problem"] == "schema_incompatible"
+    assert problem["what"] == f"The learning is paused, as a new schema cannot be read: {why}."
+    assert problem["fix"].startswith("Mend the field 'price' in `records` (missing, field or dtype) and restart")
+    rig.service.holding.let_pass()
     assert api.get("/readyz").status_code == 200
 
 
