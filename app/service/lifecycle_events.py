@@ -13,13 +13,22 @@ _OF_INTEREST: Mapping[str, str] = {"config_sha256": "the config", "model_sha256"
 def tell_started(tell: ReportEvent, manifest: Manifest, now: Mapping[str, Any]) -> None:
     """Tell which checkpoint the service resumes from and what changed; `now` is this process's provenance."""
     begins = manifest.reason == SaveReason.START and manifest.step == 0
-    how = "Began with new weights, as" if begins else "Started again, and resumed from"
+    how = _beginning(manifest) if begins else "Started again, and resumed from"
     tell(EventKind.STARTED, f"{how} checkpoint {manifest.number}.", number=manifest.number, step=manifest.step)
     then = manifest.provenance
     changed = [name for key, name in _OF_INTEREST.items() if key in then and then[key] != now.get(key)]
     if changed:
         text = f"Changed since checkpoint {manifest.number}: {', '.join(changed)}."
         tell(EventKind.NEW_CODE, text, number=manifest.number, changed=changed)
+
+
+def _beginning(manifest: Manifest) -> str:
+    """Say with what a beginning begins."""
+    if (fork := manifest.provenance.get("forked_from")) is not None:
+        return f"Began as a fork of {fork['name']}@{fork['number']}, with"
+    if (weights := manifest.provenance.get("initial_weights")) is not None:
+        return f"Began with the weights of {weights['source']} ({weights['kept']} kept, {len(weights['new'])} new), as"
+    return "Began with new weights, as"
 
 
 def tell_ended(tell: ReportEvent, error: BaseException | None) -> None:

@@ -20,6 +20,7 @@ from functools import partial
 
 from app.service.beginning_again import Again
 from app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
+from app.service.first_weights import log_ignored, take_initial_weights
 from app.service.holding import Holding
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.kept_sample import RecordSamples
@@ -275,10 +276,12 @@ class Service:
                 report_event=self.events.report,
                 recorder=recorder_of(self.ledger) if self.settings.training.deterministic else None,
                 row_states=self.row_states,
+                prepare=partial(take_initial_weights, self.settings, learner),
             ),
         )
         manifest = saving.begin_or_restore(partial(self._first_offsets, source), start_over=self.options.start_over)
         what = "began at" if manifest.parent is None and manifest.step == 0 else "resumed from"
+        log_ignored(self.settings, manifest)
         log.info("%s checkpoint %d", what, manifest.number, extra={"step": manifest.step})
         tell_started(self.events.report, manifest, saving.provenance)
         return saving, CrashGuard.of(lease, manifest.number, self.settings.training.pause_after_crashes)

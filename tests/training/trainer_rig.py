@@ -215,6 +215,7 @@ class RigOptions:
     release_guard: Callable[[], None] = lambda: None
     blocked: Callable[[], bool] = lambda: False
     hold: Hold = field(default_factory=NoHold)
+    prepare: Callable[[Any], Mapping[str, Any]] = lambda _learner: {}
 
 
 class Run:
@@ -253,6 +254,7 @@ class Run:
                 hyperparameters=options.hyperparameters,
                 clock=options.clock,
                 report_event=self.events.report,
+                prepare=lambda: options.prepare(self.learner),
             ),
         )
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consumers.errors import MillraceError
@@ -40,6 +40,11 @@ log = logging.getLogger(__name__)
 OnDurable = Callable[[Manifest], None]
 
 
+def _change_nothing() -> Mapping[str, Any]:
+    """Let a beginning be as it was built."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingOptions:
     """When to save, and what to write into each checkpoint."""
@@ -55,6 +60,8 @@ class SavingOptions:
     """Collects the blocks for the journal; None keeps none."""
     row_states: Sequence[RowStates] = ()
     """What is remembered of the records by what makes rows of them."""
+    prepare: Callable[[], Mapping[str, Any]] = _change_nothing
+    """Changes the state that a beginning is published with; returns what its provenance says of that."""
 
 
 @dataclass(slots=True)
@@ -112,9 +119,12 @@ class Saving(SaveFigures):
         # Number 0 is durable before the first fetch: a restart must not resolve `latest` again, past newer records.
         for partition, offset in start().items():
             self._ledger.join(partition, offset)
+        added = self._options.prepare()
         failpoint("start.before_zero")
         state = self._state.snapshot()
-        manifest = self._store.publish(self._request(SaveReason.START, state), state, start_over=start_over)
+        request = self._request(SaveReason.START, state)
+        request = replace(request, provenance={**request.provenance, **added})
+        manifest = self._store.publish(request, state, start_over=start_over)
         release(state)
         failpoint("start.after_zero")
         self._remember(manifest, self._options.clock())

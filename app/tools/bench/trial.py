@@ -46,6 +46,7 @@ def set_apart(settings: Settings, folder: Path, scale: ScaleSettings) -> Setting
     changes = {
         "kafka": {"group": f"millrace-bench-{settings.name}", "start": "earliest", "out_of_range": "earliest"},
         "checkpoints": {"path": folder},
+        "model": {"initial_weights": None},
     }
     parts = {name: getattr(settings, name).model_copy(update=update) for name, update in changes.items()}
     letters = settings.records.dead_letters.model_copy(update={"topic": None})

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.service.checkpoint_policies import keep_policy, remove_some, save_policy
+from app.service.first_weights import take_initial_weights
 from app.service.kept_sample import RecordSamples, rows_of
 from app.service.model_setup import build_learner, live_metrics_of, prove
 from app.service.provenance import provenance_of
@@ -128,6 +129,7 @@ def pretrain(
         refusals = Refusals()
         reader = reader_of(training, settings, refusals, shaped.training)
         learner = _learner(settings, lease.folder, reader)  # (4)
+        told = take_initial_weights(settings, learner)
         store.require_room(learner.state_bytes)
         live = live_metrics_of(learner, settings)
         if options.service is not None:
@@ -142,7 +144,7 @@ def pretrain(
             refusals,
             _loop_options(options, live, validated=validation is not None),
         ).run(report)  # (5)
-        told = _provenance(training, validation, pretrained)
+        told = {**told, "pretrained": _provenance(training, validation, pretrained)}
         parts = _Parts(learner, live, shaped.states)
         manifest = _publish(loaded, store, parts, beginning, told)  # (6)
     return Result(manifest=manifest, pretrained=pretrained)
@@ -254,7 +256,7 @@ def _publish(
         parts.live,
         SavingOptions(
             policy=save_policy(loaded.settings),
-            provenance={**provenance_of(loaded, beginning.cluster), "pretrained": told},
+            provenance={**provenance_of(loaded, beginning.cluster), **told},
             hyperparameters=hyperparameter_options(loaded.settings),
             clock=time.monotonic,
             row_states=parts.shaping,

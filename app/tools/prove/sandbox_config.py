@@ -46,6 +46,7 @@ def set_apart(
     values = _changed(settings.model_dump(mode="json"), settings, bootstrap)
     values["records"]["dead_letters"]["topic"] = letters
     values["checkpoints"] = {"path": str(path / "checkpoints"), "every": f"{EVERY_S:g}s"}
+    values["model"]["initial_weights"] = None
     values["api"] = {"listen": f"{_LOOPBACK}:{port}"}
     values["logs"] = {"format": "text", "level": "info"}
     values["scale"] = dict(scale)

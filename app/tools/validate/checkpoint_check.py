@@ -13,6 +13,7 @@ from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings
 from app.tools.validate.check import CheckOutcome, CheckResult, fail, ok, skip, warn
 from app.tools.validate.kafka_check import Bounds
+from app.tools.validate.weights_check import weights_checks
 from consumers.errors import ConfigError, DataLossError, MillraceError
 from consumers.records import Partition
 from consumers.rounded import rounded_size
@@ -114,6 +115,8 @@ def _newest(
         return
     if newest is None:
         yield _first_start(settings, bounds)
+    yield from weights_checks(settings, learner, None if newest is None else newest.number)
+    if newest is None:
         return
     yield _of_this_model(settings, store, newest, learner)
     if bounds is not None:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from app.service.first_weights import take_initial_weights
 from app.service.model_setup import make_learner, model_file
 from app.service.recorded_settings import hyperparameter_options
 from app.settings import Settings, load
 from app.tools.validate import CheckOutcome, CheckResult
 from app.tools.validate.examination import examine_against
+from app.tools.validate.weights_check import weights_checks
 from tests.app.checkpoint_history import config_in, folder_in
 from training.checkpoints import CheckpointStore, FolderLease, SaveReason, SaveRequest
 from training.model.hyperparameters import Hyperparameters
@@ -107,3 +109,47 @@ def test_a_model_that_does_not_build_is_reported_as_such(config: Path, tmp_path:
         ("model", "fail", 2),
         ("checkpoint", "skip", 0),
     ]
+
+
+def weighed(config: Path, source: str, resumes_from: int | None = None) -> CheckResult:
+    """Return the check of a first start of another model that names these initial weights."""
+    text = config.read_text()
+    config.write_text(text.replace("model.py:build_model", f"model.py:build_model, initial_weights: '{source}'"))
+    settings = load(config).settings
+    learner = make_learner(load_model(model_file(settings)), settings)
+    (check,) = weights_checks(settings, learner, resumes_from)
+    return check
+
+
+def test_initial_weights_of_a_checkpoint_are_matched_and_recorded(config: Path, tmp_path: Path) -> None:
+    publish(load(config).settings, tmp_path)
+    check = weighed(config, "clicks@0")
+    assert (check.outcome, check.detail) == (CheckOutcome.OK, "clicks@0: 4 kept")
+    settings = load(config).settings
+    learner = make_learner(load_model(model_file(settings)), settings)
+    facts = take_initial_weights(settings, learner)["initial_weights"]
+    assert (facts["source"], facts["kept"], facts["new"], len(facts["sha256"])) == ("clicks@0", 4, [], 64)
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("clicks@9", "no checkpoint has the number 9"),
+        ("other@latest", "holds no checkpoint"),
+        ("gone.keras", "No such file"),
+        ("./checkpoints", "no folder of a checkpoint"),
+    ],
+)
+def test_initial_weights_that_are_not_there_are_refused(
+    config: Path, tmp_path: Path, source: str, complaint: str
+) -> None:
+    publish(load(config).settings, tmp_path)
+    check = weighed(config, source)
+    assert check.outcome is CheckOutcome.FAIL
+    assert check.detail.startswith("model.initial_weights: ")
+    assert complaint in check.detail
+
+
+def test_a_start_that_resumes_says_that_it_takes_no_initial_weights(config: Path) -> None:
+    check = weighed(config, "gone.keras", resumes_from=37)
+    assert check.detail == "gone.keras is ignored, as the next start resumes from checkpoint 37"

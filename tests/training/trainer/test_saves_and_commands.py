@@ -5,8 +5,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.training.conftest import FEATURES
 from tests.training.trainer_rig import P0, P1, SHARE, Topic, running
 from training.commands import Rewind, Save
 from training.telemetry.phases import Phase
@@ -74,3 +76,21 @@ def test_each_checkpoint_carries_the_live_metrics_of_its_instant(tmp_path: Path)
         assert (rewound.metrics, rewound.measured) == (saved.metrics, saved.measured)
         after = run.ask(Save())
         assert (after.metrics, after.measured is not None and after.measured.records) == ({}, 0), "a new window"
+
+
+def test_a_beginning_is_published_as_it_was_prepared_and_a_resume_prepares_nothing(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def prepare(learner: Any) -> dict[str, Any]:
+        calls.append(1)
+        learner.model.trainable_variables[0].assign_add(np.ones((FEATURES, 8), np.float32))
+        return {"initial_weights": {"kept": 1}}
+
+    with running(tmp_path, Topic(P0), prepare=prepare) as first:
+        weights = first.learner.model.trainable_variables[0].numpy()
+        assert first.begun_at.provenance == {"model": "mlp", "initial_weights": {"kept": 1}}
+        stored = first.store.load(0, only={"model"})["model"].arrays
+        assert any(np.array_equal(array, weights) for array in stored.values())
+    with running(tmp_path, Topic(P0), prepare=prepare) as again:
+        assert np.array_equal(again.learner.model.trainable_variables[0].numpy(), weights)
+    assert len(calls) == 1

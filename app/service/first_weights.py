@@ -1,0 +1,80 @@
+"""The weights that a first start begins with, by the settings: found, matched, taken over. Imports TensorFlow."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.settings import Settings
+from app.settings.sections.model import InitialWeights
+from consumers.errors import ConfigError, MillraceError
+from training.checkpoints.folder import Folder
+from training.checkpoints.manifest import FILE_NAME, Manifest
+from training.checkpoints.store import CheckpointStore
+from training.errors import MissingCheckpointError
+from training.model.initial_weights import WeightTable, match, take_over
+from training.model.learner import Learner
+from training.model.weight_files import FoundWeights, read_file
+from training.model.weights import PART
+
+log = logging.getLogger(__name__)
+_SETTING = "model.initial_weights"
+
+
+def weight_table(settings: Settings, source: InitialWeights, learner: Learner) -> WeightTable:
+    """Return what the model would take over; ConfigError where the weights are not there, or do not fit."""
+    try:
+        return match(learner.model, _found(settings, source))
+    except MillraceError as error:
+        if str(error).startswith(_SETTING):
+            raise
+        raise ConfigError(f"{_SETTING}: {error}") from error
+
+
+def take_initial_weights(settings: Settings, learner: Learner) -> Mapping[str, Any]:
+    """Give a model its first weights, where the settings name some; return what the provenance says of it."""
+    source = settings.model.initial_weights
+    if source is None:
+        return {}
+    table = weight_table(settings, source, learner)
+    take_over(learner.model, table)
+    log.info("initial weights from %s", table.summary())
+    for line in table.lines():
+        log.info("initial weights: %s", line)
+    return {"initial_weights": table.facts()}
+
+
+def log_ignored(settings: Settings, manifest: Manifest) -> None:
+    """Say that the settings name weights of which a resume takes none."""
+    if settings.model.initial_weights is not None and "initial_weights" not in manifest.provenance:
+        log.info("%s is ignored: there is a checkpoint to resume from", _SETTING)
+
+
+def checkpoint_weights(store: CheckpointStore, number: int, what: str) -> FoundWeights:
+    """Return the weights of a checkpoint, verified as they are read."""
+    arrays = store.load(number, only={PART})[PART].arrays
+    raw = (store.folder.checkpoint(number) / FILE_NAME).read_bytes()
+    return FoundWeights(what=what, sha256=hashlib.sha256(raw).hexdigest(), arrays=arrays)
+
+
+def _found(settings: Settings, source: InitialWeights) -> FoundWeights:
+    if source.path is None:
+        store = CheckpointStore(Folder(settings.checkpoints.path / source.name))
+        number = source.number
+        if number is None:
+            newest = store.newest()
+            if newest is None:
+                raise MissingCheckpointError(f"{store.folder.root} holds no checkpoint: name another model")
+            number = newest.number
+        return checkpoint_weights(store, number, f"{source.name}@{number}")
+    if source.path.is_dir():
+        return _of_folder(source.path)
+    return read_file(source.path)
+
+
+def _of_folder(path: Path) -> FoundWeights:
+    folder = Folder(path.parents[1]) if path.name.isascii() and path.name.isdecimal() else None
+    if folder is None or folder.checkpoint(int(path.name)) != path:
+        raise ConfigError(f"{path} is no folder of a checkpoint; they are called as in clicks/checkpoints/0000000037")
+    return checkpoint_weights(CheckpointStore(folder), int(path.name), str(path))
