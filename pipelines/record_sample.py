@@ -69,8 +69,8 @@ def to_document(sample: RecordSample) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "rows": len(sample),
-        "features": {name: _column_document(column) for name, column in sample.features.items()},
-        "labels": {name: _column_document(column) for name, column in sample.labels.items()},
+        "features": {name: column_document(column) for name, column in sample.features.items()},
+        "labels": {name: column_document(column) for name, column in sample.labels.items()},
     }
 
 
@@ -79,8 +79,8 @@ def from_document(document: Mapping[str, Any]) -> RecordSample | None:
     if document.get("format") != _FORMAT:
         return None
     return RecordSample(
-        features={name: _column(column) for name, column in document["features"].items()},
-        labels={name: _column(column) for name, column in document["labels"].items()},
+        features={name: column_of(column) for name, column in document["features"].items()},
+        labels={name: column_of(column) for name, column in document["labels"].items()},
         rows=int(document["rows"]),
     )
 
@@ -98,7 +98,8 @@ def _row_bytes(column: Column) -> npt.NDArray[np.float64]:
     return summed
 
 
-def _column_document(column: Column) -> dict[str, Any]:
+def column_document(column: Column) -> dict[str, Any]:
+    """Return a column as JSON can hold it, every bit of it."""
     if column.dtype == object:
         texts = [b64encode(text).decode() for text in column.ravel().tolist()]
         return {"dtype": "string", "shape": list(column.shape), "texts": texts}
@@ -106,7 +107,8 @@ def _column_document(column: Column) -> dict[str, Any]:
     return {"dtype": column.dtype.name, "shape": list(column.shape), "bytes": b64encode(raw).decode()}
 
 
-def _column(document: Mapping[str, Any]) -> Column:
+def column_of(document: Mapping[str, Any]) -> Column:
+    """Return the column of such a document."""
     shape = tuple(document["shape"])
     if document["dtype"] == "string":
         texts = np.empty(len(document["texts"]), object)

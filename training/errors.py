@@ -6,6 +6,9 @@ MillraceError
 │   └── UncapturedStateError the model holds state that no checkpoint could bring back
 ├── CheckpointError (exit 1)     a save failed; training continues, the save is tried again
 │   └── NoRoomError              the volume has no room for it, and nothing more may be pruned
+├── ExportError (exit 1)         an export could not be written; the next one tries again
+│   ├── ExportBusyError          another process is exporting to the same folder
+│   └── ExportRefusedError       a fresh process does not answer as the model does, so it is not published
 ├── StepError (exit 1)           the model or preprocess raises, and setting records aside would not help
 ├── ProfileError (exit 1)        no profile was taken; training continues
 │   └── ProfileBusyError         another profile is being taken
@@ -18,6 +21,7 @@ MillraceError
 ├── NotRebuildableError (exit 4)     a checkpoint cannot be made again of its records
 ├── RebuiltOtherwiseError (exit 1)   a checkpoint that was made again differs from the one that was published
 ├── MissingCheckpointError (exit 2)  no checkpoint has that number
+├── MissingExportError (exit 2)  no export has that number
 ├── OtherModelError (exit 2)     the checkpoint is of another model
 ├── FolderBusyError (exit 4)     another trainer holds the folder
 ├── GroupError                   the members of a group cannot go on together; each begins again in place
@@ -119,6 +123,22 @@ class NoRoomError(CheckpointError):
     """The volume has no room for a checkpoint."""
 
 
+class ExportError(MillraceError, OSError):
+    """An export could not be written. The next one tries again."""
+
+    retriable = True
+
+
+class ExportBusyError(ExportError):
+    """Another process is exporting to the same folder."""
+
+
+class ExportRefusedError(ExportError):
+    """A fresh process does not answer as the model does, so the export is not published."""
+
+    retriable = False
+
+
 class StepError(MillraceError, RuntimeError):
     """A training step or `preprocess` raised, and setting records aside is not allowed or would not help."""
 
@@ -165,6 +185,12 @@ class NewerFormatError(MillraceError, ValueError):
 
 class MissingCheckpointError(MillraceError, LookupError):
     """No checkpoint has that number."""
+
+    exit_code = 2
+
+
+class MissingExportError(MillraceError, LookupError):
+    """No export has that number."""
 
     exit_code = 2
 

@@ -51,6 +51,10 @@ VERBS: Mapping[str, Verb] = {
         "app.cli.checkpoints:checkpoints",
         "List, show, compare, verify, pin and export checkpoints, also while a trainer runs; save one now.",
     ),
+    "export": Verb(
+        "app.cli.export:export",
+        "Make a version of the model that others can serve, from a durable checkpoint: a TensorFlow SavedModel.",
+    ),
     "rewind": Verb(
         "app.cli.rewind:rewind", "Go back to a checkpoint and resume from there; the records after it are read again."
     ),

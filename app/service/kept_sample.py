@@ -81,6 +81,22 @@ class RecordSamples:
             log.warning("no records are read to try the model on: %s", error)
             return None
 
+    def before(self, source: KafkaSource, positions: Positions) -> RecordSample | None:
+        """Read the last records before these positions; None where none decodes, or Kafka does not answer."""
+        first, share = source.resolve_start(Earliest()), -(-self.rows // max(1, len(positions)))
+        begin = {p: max(first.get(p, 0), offset - share) for p, offset in positions.items()}
+        held = {p: offset for p, offset in begin.items() if offset < positions[p]}
+        if not held:
+            return None
+        try:
+            decoder = to_decoder(self._settings.records, wait_s=_READ_S)
+            chunks = self._read(source, held, share, positions)
+            decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
+            return sample_of(rows_of(decoded, self._settings), self.rows)
+        except MillraceError as error:
+            log.warning("the last records are not read: %s", error)
+            return None
+
     def keep(self, sample: RecordSample | None) -> RecordSample | None:
         """Write the sample to the file, unless the settings keep none; return it."""
         if sample is not None and self._settings.checkpoints.sample:

@@ -10,6 +10,7 @@ from app.settings.sections.api import ApiSettings
 from app.settings.sections.archive import ArchiveSettings
 from app.settings.sections.balance import BalanceSettings, to_balance
 from app.settings.sections.checkpoints import CheckpointSettings
+from app.settings.sections.export import ExportSettings
 from app.settings.sections.kafka import KafkaSettings, derived_group
 from app.settings.sections.limits import LimitSettings
 from app.settings.sections.logs import LogSettings
@@ -57,6 +58,7 @@ class Settings(Section):
     scale: ScaleSettings = Field(ScaleSettings(), description="How many processes learn it together.")
     memory: MemorySettings = Field(MemorySettings(), description="How much may be between Kafka and the model.")
     checkpoints: CheckpointSettings = Field(description="Where checkpoints are kept, which a restart resumes from.")
+    export: ExportSettings = Field(ExportSettings(), description="Versions of the model for others to serve.")
     archive: ArchiveSettings = Field(
         ArchiveSettings(), description="Where the topics' records are kept beyond Kafka's retention."
     )

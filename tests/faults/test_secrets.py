@@ -69,6 +69,7 @@ UNASKED = {
     "config schema": "it reads no config",
     "completion": "it reads no config",
     "version": "it reads no config",
+    "export": "it says numbers and names of files, and writes weights for whoever asked for that",
     "checkpoints weights": "weights are what was learnt from records, for whoever asked for them",
     "dead-letters redrive": "it says how many letters there are by reason, and has tests of its own",
 }

@@ -70,6 +70,11 @@ def load(source: ModelFile) -> LoadedModelFile:
     return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess, augment=augment)
 
 
+def user_module() -> ModuleType | None:
+    """Return the file as it was loaded last in this process; None before that."""
+    return sys.modules.get(MODULE_NAME)
+
+
 def require_file(path: Path) -> None:
     """Raise ModelError where there is no such file; this alone needs no TensorFlow."""
     if not path.is_file():

@@ -1,0 +1,58 @@
+"""`millrace export`: makes a version of the model that others can serve."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.config_file import ConfigFile
+from app.cli.options import Json, checkpoint_number, loaded
+from app.service.logs import configure
+from app.service.native_log import load_tensorflow
+from app.settings.environment import require_tensorflow_backend
+from app.tools.export.export_folder import folder_of
+
+if TYPE_CHECKING:
+    from app.tools.export.export import Exported
+
+
+def export(
+    which: Annotated[
+        str, typer.Argument(metavar="[N|latest]", help="The checkpoint's number; default: the latest.")
+    ] = "latest",
+    file: ConfigFile = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The folder for exports, in place of export.path.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a version of the model that others can serve, from a durable checkpoint: a TensorFlow SavedModel.
+
+    It takes raw features, and is published after a fresh process has answered as the model does. May run beside the
+    trainer. Example: millrace export latest -c clicks.yaml
+    """
+    require_tensorflow_backend()
+    number = checkpoint_number(which, "N|latest")
+    found = loaded(file)
+    folder = folder_of(found.settings, to)
+    configure(name=found.settings.name, form=found.settings.logs.format, level="error")
+    load_tensorflow()
+    # This loads TensorFlow.
+    from app.tools.export.export import export_checkpoint, lower_priority  # noqa: PLC0415
+
+    lower_priority()
+    made = export_checkpoint(found, number, folder)
+    answer = {**made.manifest.body(), "folder": str(made.folder)}
+    typer.echo(json.dumps(answer, indent=2) if as_json else in_words(made))
+
+
+def in_words(made: "Exported") -> str:
+    """Describe the version."""
+    number, proof = made.manifest.number, made.manifest.proof
+    if made.already:
+        return f"version {number} is there already: {made.folder}"
+    return (
+        f"version {number} is published: {made.manifest.size:,} bytes in {made.folder}, proven on {proof.rows} records "
+        f"({proof.records}) with a difference of {proof.max_difference:g}, in {made.seconds:.1f} s"
+    )

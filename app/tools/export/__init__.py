@@ -1,0 +1,1 @@
+"""`millrace export`: a version of the model for others to serve, made of a durable checkpoint and proven."""

@@ -1,0 +1,191 @@
+"""Making a version: from a durable checkpoint, in a process of its own at low priority, so that no call waits for it.
+
+Takes no lock of the checkpoints, so a trainer may run meanwhile; holds that of the folder of exports. (1) the
+checkpoint, every byte verified, (2) the model with its weights, (3) the SavedModel under a temporary name, (4) the
+proof: a fresh process answers the last records as the model does, (5) publishing, (6) pruning.
+"""
+
+import logging
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+import tensorflow as tf
+
+from app.settings import Loaded, Settings
+from app.tools.export.export_inputs import (
+    LEDGER,
+    ProvenOn,
+    checkpoint_to_export,
+    code_sha256,
+    records_to_prove,
+    schema_sha256,
+    served_model,
+)
+from app.tools.export.proof_process import answers_of
+from app.version import version
+from consumers.failpoints import failpoint
+from consumers.records import Partition
+from training.checkpoints.exports.export_manifest import ExportDraft, ExportManifest, ExportProof, ExportSource
+from training.checkpoints.exports.served_markers import served_versions
+from training.checkpoints.exports.version_folder import VersionFolder
+from training.checkpoints.folder import Folder
+from training.checkpoints.manifest import FILE_NAME, Manifest
+from training.checkpoints.part_files import VerifiedCheckpoint
+from training.checkpoints.pins import Pins
+from training.errors import ExportRefusedError
+from training.ledger.ledger import Ledger
+from training.model.export_proof import difference, differing, tolerance_of
+from training.model.export_reference import expected_answers, features_that_differ
+from training.model.model_file import user_module
+from training.model.saved_model import ServedModel, ServedModule, raw_columns
+
+log = logging.getLogger(__name__)
+_LONGEST_HOLDER = 200
+_NICE = 10
+"""About a tenth of a core where the trainer takes all of them, and all that is idle otherwise."""
+_WAIT_S = 30.0
+"""How long another export of the same model may take before this one gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A version that is there."""
+
+    manifest: ExportManifest
+    folder: Path
+    seconds: float
+    already: bool = False
+    """Whether it was there before."""
+
+
+def lower_priority() -> None:
+    """Have this process and its children give way to others, and compute on one thread."""
+    os.nice(_NICE)
+    try:  # where Linux groups processes by session, it is the group's own number that counts
+        Path("/proc/self/autogroup").write_text(str(_NICE))
+    except OSError:
+        log.debug("this system does not group processes by session")
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def export_checkpoint(
+    loaded: Loaded,
+    number: int | None,
+    folder: VersionFolder,
+) -> Exported:
+    """Make a version of a checkpoint, of the newest for None; return when it is durable.
+
+    What is served is not pruned, and the checkpoint of a version stays as long as the version.
+    """
+    began = time.monotonic()
+    settings = loaded.settings
+    checkpoint = checkpoint_to_export(settings, number)  # (1)
+    number = checkpoint.manifest.number
+    with folder.writing(_WAIT_S):
+        if number in folder.numbers():
+            return Exported(manifest=folder.manifest(number), folder=folder.version(number), seconds=0.0, already=True)
+        pins = Pins(Folder(settings.checkpoints.path / settings.name))
+        pins.pin(number, holder_of(folder))
+        written = folder.draft_folder(number)
+        try:
+            served = served_model(settings, checkpoint)  # (2)
+            failpoint("export.before_save")
+            draft = _write_and_prove(settings, checkpoint, served, written)
+            failpoint("export.after_proof")
+            manifest = folder.publish(written, draft)  # (5)
+            folder.prune(settings.export.keep, {number, *served_versions(folder.root)})  # (6)
+        finally:
+            shutil.rmtree(written, ignore_errors=True)
+            _lift_pins(pins, folder)
+    return Exported(manifest=manifest, folder=folder.version(number), seconds=time.monotonic() - began)
+
+
+def holder_of(folder: VersionFolder) -> str:
+    """Return who holds the pins of the checkpoints that are exported to this folder."""
+    return f"export to {folder.root}"[-_LONGEST_HOLDER:]
+
+
+def _lift_pins(pins: Pins, folder: VersionFolder) -> None:
+    """Let the checkpoints go whose versions are gone."""
+    there = {*folder.numbers()}
+    for pin in pins.all():
+        if pin.by == holder_of(folder) and pin.number not in there:
+            pins.unpin(pin.number, pin.by)
+
+
+def _write_and_prove(
+    settings: Settings, checkpoint: VerifiedCheckpoint, served: ServedModel, written: Path
+) -> ExportDraft:
+    module = ServedModule(served)
+    module.save(written, user_module())  # (3)
+    proven_on = records_to_prove(settings, checkpoint.manifest, served)
+    proof = _prove(served, module, written, proven_on)  # (4)
+    return _draft(settings, checkpoint, module, proof)
+
+
+def _prove(served: ServedModel, module: ServedModule, written: Path, proven_on: ProvenOn) -> ExportProof:
+    """Compare; ExportRefusedError says which output and which feature differs."""
+    ours = expected_answers(served, proven_on.probe)
+    theirs = answers_of(written, raw_columns(served.schema, proven_on.probe.features))
+    if found := differing(ours, theirs):
+        name, apart = max(found.items(), key=lambda one: one[1])
+        features = features_that_differ(served, module, proven_on.probe)
+        why = (
+            f"preprocess gives it another {', '.join(features)} than in training"
+            if features
+            else "no feature differs, so a layer draws random numbers, or keeps something besides its weights"
+        )
+        raise ExportRefusedError(
+            f"it is not published: over {proven_on.rows} records ({proven_on.records}) the output {name!r} differs "
+            f"from the model's by up to {apart:.3g}; {why}"
+        )
+    apart = max((difference(ours[name], theirs[name]) for name in ours), default=0.0)
+    return ExportProof(
+        rows=proven_on.rows, records=proven_on.records, max_difference=apart, tolerance=tolerance_of(ours.values())
+    )
+
+
+def _draft(settings: Settings, checkpoint: VerifiedCheckpoint, module: ServedModule, proof: ExportProof) -> ExportDraft:
+    manifest = checkpoint.manifest
+    ledger = Ledger()
+    ledger.restore(checkpoint.parts[LEDGER])
+    raw = (Folder(settings.checkpoints.path / settings.name).checkpoint(manifest.number) / FILE_NAME).read_bytes()
+    return ExportDraft(
+        name=settings.name,
+        number=manifest.number,
+        made_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        checkpoint=ExportSource(
+            number=manifest.number,
+            incarnation=manifest.incarnation,
+            parent=manifest.parent,
+            sha256=sha256(raw).hexdigest(),
+        ),
+        positions=_by_topic(manifest),
+        records=sum(ledger.learnt().values()),
+        metrics=manifest.metrics,
+        inputs=module.inputs(),
+        outputs=module.outputs(),
+        classes=module.classes(),
+        config_sha256=str(manifest.provenance.get("config_sha256", "")),
+        model_sha256=code_sha256(settings),
+        schema_sha256=schema_sha256(settings),
+        millrace=version(),
+        tensorflow=version_of("tensorflow"),
+        keras=version_of("keras"),
+        proof=proof,
+    )
+
+
+def _by_topic(manifest: Manifest) -> dict[str, dict[str, int]]:
+    positions: dict[str, dict[str, int]] = {}
+    for name, offset in manifest.positions.items():
+        partition = Partition.parse(name)
+        positions.setdefault(partition.topic, {})[str(partition.number)] = offset
+    return positions

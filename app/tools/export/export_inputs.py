@@ -1,0 +1,129 @@
+"""What an export is made of: the checkpoint's state, the user's model with it, and records to prove it on."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import partial
+
+from app.service.kept_sample import RecordSamples
+from app.service.model_setup import model_file
+from app.settings import Settings, to_balance, to_row_schema
+from app.settings.connection import kafka_history, kafka_options
+from app.settings.masking import masked
+from consumers.errors import MillraceError
+from consumers.kafka.source import KafkaSource
+from consumers.records import Partition
+from pipelines.record_sample import RecordSample
+from training.checkpoints.folder import Folder
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.part_files import VerifiedCheckpoint
+from training.checkpoints.store import CheckpointStore
+from training.errors import MissingCheckpointError, ModelError
+from training.model import model_file as model_code
+from training.model.class_balance import NAME as SHAPING
+from training.model.export_reference import correction_of, expected_answers
+from training.model.probe_batches import Probe
+from training.model.probe_rows import ProbeRows
+from training.model.saved_model import ServedModel, require_servable
+from training.model.weights import PART, model_with_weights
+
+ROWS = 256
+"""Records that an export is proven on."""
+LEDGER = "ledger"
+_CONNECT_S, _STOP_S = 5.0, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenOn:
+    """The records that an export is proven on."""
+
+    probe: Probe
+    rows: int
+    records: str
+    """Where they came from, as the manifest says it."""
+
+
+def checkpoint_to_export(settings: Settings, number: int | None) -> VerifiedCheckpoint:
+    """Return a checkpoint, every byte of it verified; None takes the one that a start would resume from."""
+    store = CheckpointStore(Folder(settings.checkpoints.path / settings.name))
+    if number is None:
+        newest = store.newest()
+        if newest is None:
+            raise MissingCheckpointError("there are no checkpoints yet; a first start makes number 0")
+        number = newest.number
+    return store.load_verified(number, keep=(PART, SHAPING, LEDGER))
+
+
+def served_model(settings: Settings, checkpoint: VerifiedCheckpoint) -> ServedModel:
+    """Return the user's model with the weights of a checkpoint; ModelError where its code is no longer the same."""
+    schema = to_row_schema(settings.windows, settings.records)
+    require_servable(schema)
+    _require_same_code(settings, checkpoint.manifest)
+    functions = model_code.load(model_file(settings))
+    kept = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name)).kept
+    model = model_with_weights(functions, schema, checkpoint.parts[PART], (kept,))
+    corrected = correction_of(model, to_balance(settings.balance, settings.records), checkpoint.parts.get(SHAPING))
+    return ServedModel(model=model, schema=schema, preprocess=functions.preprocess, corrected=corrected)
+
+
+def records_to_prove(settings: Settings, manifest: Manifest, served: ServedModel) -> ProvenOn:
+    """Return the last records before the checkpoint, or the kept ones, or made-up ones, on which the model runs."""
+    samples = RecordSamples(settings, Folder(settings.checkpoints.path / settings.name))
+    asked: list[str] = []
+
+    def last() -> RecordSample | None:
+        asked.append("last")
+        return _last_records(settings, samples, manifest)
+
+    def kept() -> RecordSample | None:
+        asked.append("kept")
+        return samples.kept()
+
+    rows = ProbeRows(served.schema, ROWS, (last, kept))
+    rows.require(partial(_runs, served))
+    if rows.sample is None:
+        return ProvenOn(probe=rows.batch(), rows=ROWS, records="made up")
+    probe = Probe(features=rows.sample.features, labels=rows.sample.labels)
+    return ProvenOn(probe=probe, rows=len(rows.sample), records=asked[-1])
+
+
+def schema_sha256(settings: Settings) -> str:
+    """Return the hash of what the settings say about records and rows."""
+    shown = masked(settings.model_dump(mode="json"))
+    body = json.dumps({"records": shown["records"], "windows": shown["windows"]}, sort_keys=True)
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def code_sha256(settings: Settings) -> str:
+    """Return the hash of the user's model file."""
+    return hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()
+
+
+def _require_same_code(settings: Settings, manifest: Manifest) -> None:
+    """Raise ModelError where the model file is not the one that learnt: its `preprocess` would be another's."""
+    then = manifest.provenance.get("model_sha256")
+    if then is not None and then != code_sha256(settings):
+        raise ModelError(
+            f"model.build: {settings.model.build.file.name} is not the file that checkpoint {manifest.number} was "
+            f"learnt by (SHA-256 {str(then)[:12]}): bring that one back, or export one that this one has learnt"
+        )
+
+
+def _runs(served: ServedModel, probe: Probe) -> None:
+    expected_answers(served, probe)
+
+
+def _last_records(settings: Settings, samples: RecordSamples, manifest: Manifest) -> RecordSample | None:
+    """Read the last records before the checkpoint's positions; None where Kafka does not give them."""
+    positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
+    if not any(positions.values()):
+        return None
+    try:
+        source = KafkaSource(kafka_options(settings.kafka), kafka_history(settings))
+        source.start(_CONNECT_S)
+        try:
+            return samples.before(source, positions)
+        finally:
+            source.stop(_STOP_S)
+    except MillraceError:
+        return None

@@ -1,0 +1,131 @@
+"""`millrace export`: what is published answers raw features as the model does, and what would not is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.settings import Loaded
+from tests.app.tools.export.exported_model import CONFIG, MODEL, project
+from training.checkpoints.folder import Folder
+from training.checkpoints.pins import Pins
+from training.errors import ExportRefusedError, ModelError
+
+pytestmark = pytest.mark.tensorflow
+RANDOM = MODEL.replace("RATES.lookup", "tf.random.uniform(tf.shape(features['price'])) * RATES.lookup")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Loaded, Path]:
+    """One version of checkpoint 2, proven by a real fresh process."""
+    from app.tools.export.export import export_checkpoint
+    from app.tools.export.export_folder import folder_of
+
+    path = tmp_path_factory.mktemp("exported")
+    loaded = project(path)
+    made = export_checkpoint(loaded, None, folder_of(loaded.settings))
+    assert made.manifest.number == 2
+    return loaded, made.folder
+
+
+@pytest.mark.slow
+def test_an_export_takes_what_producers_send_and_names_classes(exported: tuple[Loaded, Path]) -> None:
+    import tensorflow as tf
+
+    signature = tf.saved_model.load(str(exported[1])).signatures["serving_default"]
+    answers = signature(
+        price=tf.constant([1.0, 2.0]),
+        ad=tf.constant(["x", "1"]),
+        color=tf.constant(["blue", "red"]),
+        seen_values=tf.constant([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        seen_row_splits=tf.constant([0, 5, 6], tf.int64),
+        tags_values=tf.constant(["a"]),
+        tags_row_splits=tf.constant([0, 0, 1], tf.int64),
+    )
+    chosen = np.array([b"cat", b"dog", b"cow"])[np.argmax(answers["kind"].numpy(), axis=1)]
+    assert answers["kind_class"].numpy().tolist() == chosen.tolist()
+
+
+@pytest.mark.slow
+def test_a_manifest_says_what_it_is_made_of_and_how_it_was_proven(exported: tuple[Loaded, Path]) -> None:
+    found = json.loads((exported[1] / "millrace.json").read_text())
+    assert (found["checkpoint"]["number"], found["positions"], found["records"]) == (
+        2,
+        {"clicks": {"0": 20, "1": 10}},
+        28,
+    )
+    assert found["inputs"]["seen"] == {"dtype": "float32", "shape": [4], "ragged": True}
+    assert found["inputs"]["color"] == {"dtype": "string", "shape": [], "classes": ["red", "green", "blue"]}
+    assert found["classes"] == {"kind": ["cat", "dog", "cow"]}
+    assert found["proof"]["rows"] == 256
+    assert found["proof"]["max_difference"] <= found["proof"]["tolerance"] < 1e-5
+    # One copy of the weights, and a few names.
+    data = found["files"]["variables/variables.data-00000-of-00001"]["bytes"]
+    assert data < 2 * 4 * (16 * 3 + 5 * 2 + 50 * 3 + 3 * 2 + 8 * 17 + 3 * 9)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_pinned_while_its_version_is_there(exported: tuple[Loaded, Path]) -> None:
+    pins = Pins(Folder(exported[0].settings.checkpoints.path / "clicks"))
+    assert [(pin.number, pin.by) for pin in pins.all()] == [(2, f"export to {exported[1].parent}")]
+
+
+@pytest.mark.slow
+def test_a_preprocess_that_draws_is_refused_with_the_feature_that_differs(tmp_path: Path) -> None:
+    from app.tools.export.export import export_checkpoint
+    from app.tools.export.export_folder import folder_of
+
+    loaded = project(tmp_path, model=RANDOM)
+    folder = folder_of(loaded.settings)
+    with pytest.raises(ExportRefusedError, match=r"the output 'kind.*' differs.*preprocess gives it another price"):
+        export_checkpoint(loaded, 2, folder)
+    assert (folder.numbers(), folder.leftovers()) == ([], [])
+    assert Pins(Folder(loaded.settings.checkpoints.path / "clicks")).all() == []
+
+
+def test_a_checkpoint_of_another_model_file_is_not_exported(tmp_path: Path) -> None:
+    from app.tools.export.export import export_checkpoint
+    from app.tools.export.export_folder import folder_of
+
+    loaded = project(tmp_path, saves=0)
+    (tmp_path / "model.py").write_text(MODEL.replace("log1p", "log"))
+    with pytest.raises(ModelError, match=r"model.py is not the file that checkpoint 0 was learnt by"):
+        export_checkpoint(loaded, 0, folder_of(loaded.settings))
+
+
+def test_a_text_that_is_not_listed_is_refused_and_not_guessed(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from app.settings import to_row_schema
+    from training.model.saved_model import ServedModel, ServedModule
+
+    settings = project(tmp_path, saves=0).settings
+    schema = to_row_schema(settings.windows, settings.records)
+    module = ServedModule(ServedModel(model=None, schema=schema, preprocess=None))
+    raw = {
+        "price": tf.constant([1.0]),
+        "ad": tf.constant(["a"]),
+        "color": tf.constant(["pink"]),
+        "seen_values": tf.constant([], tf.float32),
+        "seen_row_splits": tf.constant([0, 0], tf.int64),
+        "tags_values": tf.constant([], tf.string),
+        "tags_row_splits": tf.constant([0, 0], tf.int64),
+    }
+    with pytest.raises(tf.errors.InvalidArgumentError, match="color: a text is none of those that"):
+        module.model_inputs(raw)
+    seen = module.model_inputs({**raw, "color": tf.constant(["green"])})
+    assert {name: seen[name].numpy().tolist() for name in ("color", "seen", "seen_count")} == {
+        "color": [1],
+        "seen": [[-1.0] * 4],
+        "seen_count": [0],
+    }
+
+
+def test_a_feature_with_the_name_of_anothers_values_is_refused_in_a_line(tmp_path: Path) -> None:
+    from app.tools.export.export import export_checkpoint
+    from app.tools.export.export_folder import folder_of
+
+    loaded = project(tmp_path, CONFIG.replace("price: float32", "price: float32\n    tags_values: float32"), saves=0)
+    with pytest.raises(ModelError, match=r"records.features: 'tags_values' is a feature, and the export needs that"):
+        export_checkpoint(loaded, 0, folder_of(loaded.settings))

@@ -1,0 +1,190 @@
+"""The folder of a model's exports, a numbered folder a version: published in one rename, listed, verified, pruned.
+
+Owns `<export.path>/<name>`, which is what TF Serving calls a model's base path: whatever has a number for a name there
+is whole. Runs in the process that exports, and anywhere for reading. Publishing and pruning need the folder's lock,
+which dies with its process; what a killed one left is removed by the next that holds it.
+
+    <number>/                     millrace.json and the files that it names
+    .tmp-<number>-<random>/       half written
+    .gone-<number>-<random>/      half removed
+    .lock                         held by the one process that writes here
+
+1. The caller writes the files below the temporary name. 2. Each is hashed and synced; so is the manifest, and every
+folder. 3. The folder gets its number. 4. The parent is synced.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.durable_files import FileFacts, complaint, is_full, sync_file, sync_folder, write_durably
+from consumers.errors import ConfigError
+from consumers.failpoints import failpoint
+from training.checkpoints.exports.export_manifest import FILE_NAME, ExportDraft, ExportManifest, completed, read_export
+from training.errors import CorruptError, ExportBusyError, ExportError, MissingExportError
+
+log = logging.getLogger(__name__)
+_VERSION = re.compile(r"0|[1-9]\d{0,17}")
+_TEMPORARY = re.compile(r"\.(?:tmp|gone)-\d+-[0-9a-f]{8}")
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFolder:
+    """The versions of one model."""
+
+    root: Path
+
+    def version(self, number: int) -> Path:
+        """Return the folder of a published version."""
+        return self.root / str(number)
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all published versions, ascending."""
+        names = [entry.name for entry in self._entries() if entry.is_dir()]
+        return sorted(int(name) for name in names if _VERSION.fullmatch(name))
+
+    def leftovers(self) -> list[str]:
+        """Return the names of what is half written or half removed, by a process that works or was killed."""
+        return sorted(entry.name for entry in self._entries() if _TEMPORARY.fullmatch(entry.name))
+
+    def manifest(self, number: int) -> ExportManifest:
+        """Return the manifest of a version; its other files are not read."""
+        if not self.version(number).is_dir():
+            known = ", ".join(map(str, self.numbers())) or "none"
+            raise MissingExportError(f"there is no export {number} in {self.root}; there are: {known}")
+        found = read_export(self.version(number))
+        if found.number != number:
+            raise CorruptError(f"{self.version(number) / FILE_NAME} is that of version {found.number}")
+        return found
+
+    def problems(self, number: int) -> list[str]:
+        """Read and hash every file of a version; return what is wrong with it, nothing where all of it is whole."""
+        try:
+            manifest = self.manifest(number)
+        except CorruptError as error:
+            return [str(error)]
+        folder = self.version(number)
+        found = (complaint(folder / name, facts, deep=True) for name, facts in manifest.files.items())
+        beyond = _files(folder) - manifest.files.keys() - {FILE_NAME}
+        return [text for text in found if text is not None] + [f"{name} is not of the export" for name in beyond]
+
+    @contextlib.contextmanager
+    def writing(self, wait_s: float = 0.0) -> Iterator[None]:
+        """Hold the folder's lock, and remove what killed processes left; ExportBusyError where another one holds it."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            self._lock(handle, wait_s)
+            for name in self.leftovers():
+                log.info("removing %s, left by an export that ended in the middle", self.root / name)
+                shutil.rmtree(self.root / name, ignore_errors=True)
+            yield
+        finally:
+            os.close(handle)
+
+    def draft_folder(self, number: int) -> Path:
+        """Return a name below which a version may be written; nothing is there yet."""
+        return self.root / f".tmp-{number}-{secrets.token_hex(4)}"
+
+    def publish(self, written: Path, draft: ExportDraft) -> ExportManifest:
+        """Give what was written its number; return when it is durable. Needs the lock. Nothing is kept if it fails."""
+        try:
+            files = {name: _synced(written / name) for name in sorted(_files(written))}  # (2)
+            failpoint("export.after_files")
+            manifest = completed(draft, files)
+            write_durably(written / FILE_NAME, [manifest.render()])
+            for folder in (written, *(path for path in written.rglob("*") if path.is_dir())):
+                sync_folder(folder)
+            failpoint("export.before_rename")
+            self._name(written, draft.number)
+        except OSError as error:
+            shutil.rmtree(written, ignore_errors=True)
+            way_out = "make room" if is_full(error) else "see that this user may write there"
+            raise ExportError(
+                f"export {draft.number} could not be written below {self.root}: {error.strerror}; {way_out}; nothing "
+                "of it is kept, and the next export tries again"
+            ) from error
+        return manifest
+
+    def prune(self, keep: int, spared: Collection[int] = ()) -> list[int]:
+        """Remove all but the newest `keep` and those that are spared; return the numbers. Needs the lock."""
+        removed = []
+        for number in self.numbers()[: -keep or None]:
+            if number not in spared:
+                self._remove(number)
+                removed.append(number)
+        return removed
+
+    def _name(self, written: Path, number: int) -> None:
+        """Give what was written its number, or take the number back."""
+        written.rename(self.version(number))  # (3)
+        failpoint("export.after_rename")
+        try:
+            sync_folder(self.root)  # (4)
+        except OSError:
+            self.version(number).rename(written)
+            raise
+
+    def _remove(self, number: int) -> None:
+        # Renamed, and the new name synced, before the first file goes: no version is ever half there.
+        doomed = self.root / f".gone-{number}-{secrets.token_hex(4)}"
+        self.version(number).rename(doomed)
+        sync_folder(self.root)
+        failpoint("export.before_files_go")
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def _entries(self) -> list[Path]:
+        try:
+            return [*self.root.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ConfigError(f"export.path: cannot read {self.root}: {error.strerror}") from error
+
+    def _lock(self, handle: int, wait_s: float) -> None:
+        ends_at = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= ends_at:
+                    raise ExportBusyError(
+                        f"another process is exporting to {self.root}; wait until it has ended"
+                    ) from None
+                time.sleep(_POLL_S)
+            except OSError as error:
+                raise self._unwritable(error) from error
+            else:
+                return
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"export.path: cannot write to {self.root}: {error.strerror}; make it a folder that this user may write "
+            "to, or name another one"
+        )
+
+
+def _files(folder: Path) -> set[str]:
+    """Return the names of all files below a folder, as a manifest has them."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+
+
+def _synced(path: Path) -> FileFacts:
+    """Make a file that something else has written durable, and hash what it holds."""
+    with path.open("rb") as file:
+        sync_file(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileFacts(file.tell(), digest)
