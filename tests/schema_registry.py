@@ -64,10 +64,11 @@ class SchemaRegistry:
         if self._process is not None:
             self._process.kill()
 
-    def register(self, subject: str, schema: Any, *references: tuple[str, str, int]) -> int:
+    def register(self, subject: str, schema: Any, *references: tuple[str, str, int], kind: str = "AVRO") -> int:
         """Register a version of a subject, as any producer does; return the number of the schema."""
         body = {
-            "schema": json.dumps(schema),
+            "schema": schema if kind == "PROTOBUF" else json.dumps(schema),
+            "schemaType": kind,
             "references": [{"name": name, "subject": at, "version": version} for name, at, version in references],
         }
         status, answer = self._ask("POST", f"/subjects/{subject}/versions", body)

@@ -9,6 +9,7 @@ Runs on the decode pool's threads. What is kept are the readers of message types
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -51,9 +52,12 @@ class ProtobufDecoder:
         self._fits: dict[tuple[int, tuple[int, ...]], SchemaFit] = {}
         self._descriptors: dict[int, bytes | str] = {}
         """By the schema's number; a text says why its records cannot be read."""
-        if layout.schemas is None:
+        self._known: Any = None
+        """The message as the settings describe it, where there is a registry too."""
+        if layout.schemas is None or layout.file is not None:
             descriptors = layout.descriptors if layout.file is None else descriptor_set(layout.file)
-            self._readers[None] = MessageReader(message_of(descriptors, layout.message), self._reader)
+            self._known = message_of(descriptors, layout.message)
+            self._readers[None] = MessageReader(self._known, self._reader)
 
     @property
     def schema(self) -> Schema:
@@ -124,7 +128,8 @@ class ProtobufDecoder:
         message = message_at(descriptors, indexes)
         if message is None:
             return _MALFORMED
-        reader = MessageReader(message, self._reader, lenient=True)
+        known = self._known if self._known is not None and self._known.full_name == message.full_name else None
+        reader = MessageReader(message, self._reader, lenient=True, known=known)
         self._fits[number, indexes] = SchemaFit(number=number, name=message.full_name, fields=reader.fits())
         self._readers[number, indexes] = reader
         return reader

@@ -6,8 +6,9 @@ Runs once, when a decoder is made.
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,18 @@ def _meant(known: Mapping[str, list[str]], last: str, name: str | None, pool: An
         return [full for names in known.values() for full in names if full.endswith(f".{name}")]
 
 
+def _known_folders() -> Iterator[Path]:
+    """Yield where the files are that schemas import without giving them: google/protobuf, google/type, confluent."""
+    yield Path(str(files("grpc_tools"))) / "_proto"
+    yield Path(__file__).parent / "protos"
+    # ptars brings googleapis-common-protos, which has google/type.
+    if (types := find_spec("google.type.date_pb2")) is not None and types.origin is not None:
+        yield Path(types.origin).parents[2]
+
+
 def _compiled(folder: Path, name: str, setting: str) -> bytes:
     """Return the FileDescriptorSet of a .proto file, whose imports are looked for in its folder."""
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{files('grpc_tools') / '_proto'}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{each}" for each in (folder, *_known_folders()))]
     done = subprocess.run(  # noqa: S603 - protoc, by a path that the settings name
         [*command, "--include_imports", "--descriptor_set_out=/dev/stdout", str(Path(folder, name))],
         capture_output=True,

@@ -54,6 +54,8 @@ class MessagePath:
     """The names of the numbers, where it is an enum."""
     kind: str = ""
     """Its type in the message, as Protobuf calls it."""
+    place: str = ""
+    """The message's own names on the way, a dot between."""
 
 
 @dataclass(slots=True)
@@ -73,13 +75,17 @@ class _Made:
 class AskedMessage:
     """The message type of some fields."""
 
-    def __init__(self, descriptor: Any, fields: Iterable[Field]) -> None:
-        """Raise ConfigError where a field is not there, or does not hold what the schema says."""
+    def __init__(self, descriptor: Any, fields: Iterable[Field], known: Any = None) -> None:
+        """Raise ConfigError where a field is not there, or does not hold what the schema says.
+
+        `known`: the same message as the settings describe it, by whose numbers the fields are found; None finds them by
+        their names.
+        """
         file = descriptor_pb2.FileDescriptorProto(
             name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", dependency=[one.name for one in _KNOWN]
         )
         root = _Made(file.message_type.add(name="Asked"), f".{_PACKAGE}.Asked", descriptor)
-        self.paths = tuple(_asked(root, one) for one in fields)
+        self.paths = tuple(_asked(root, one, known) for one in fields)
         self.oneofs = tuple(_close(root))
         """The ways to the members of each oneof that has more than one."""
         self.maps = tuple(_maps(root))
@@ -91,31 +97,40 @@ class AskedMessage:
         self.descriptor: Any = pool.FindMessageTypeByName(f"{_PACKAGE}.Asked")
 
 
-def _asked(made: _Made, field: Field) -> MessagePath:
+def _asked(made: _Made, field: Field, known: Any) -> MessagePath:
     """Ask for a field, and return where it is."""
-    left, steps = list(steps_of(field)), list[MessageStep]()
+    left, steps, names = list(steps_of(field)), list[MessageStep](), list[str]()
     while True:
-        found, step = _found(made, left.pop(0), field), MessageStep("")
+        same = None if known is None else known.fields_by_name[left[0].name]
+        found, step = _found(made, left.pop(0), field, same), MessageStep("")
+        names.append(found.name)
         if (entry := _entry_of(found)) is not None:
+            names += [one.name for one in left[:1]]
             made, step = _in_map(made, found, left, field)
             found = entry.fields_by_name["value"]
+            same = None if same is None else _entry_of(same).fields_by_name["value"]
         else:
             step = MessageStep(f"f{found.number}", found.is_repeated)
         steps.append(step)
         if not left:
-            return MessagePath(field, tuple(steps), _leaf(made, found, field), type_of(found))
+            return MessagePath(field, tuple(steps), _leaf(made, found, field), type_of(found), ".".join(names))
         if found.message_type is None:
             raise _wrong(field, f"{found.full_name} is {_called(found)}, which has no fields")
-        made = _nested(made, found, field)
+        made, known = _nested(made, found, field), None if same is None else same.message_type
         made.at = made.at - {()} | {tuple(steps)}
 
 
-def _found(made: _Made, step: PathStep, field: Field) -> Any:
-    found = made.message.fields_by_name.get(step.name)
+def _found(made: _Made, step: PathStep, field: Field, same: Any) -> Any:
+    """Return the field of a step, by the number of `same` where there is one, else by its name."""
+    fields = made.message.fields_by_name if same is None else made.message.fields_by_number
+    found = fields.get(step.name if same is None else same.number)
     if found is None:
-        known = ", ".join(one.name for one in made.message.fields) or "no field"
-        said = _wrong(field, f"{made.message.full_name} has no {step.name!r}; it has {known}")
+        there = ", ".join(one.name for one in made.message.fields) or "no field"
+        by = "" if same is None else f", which has the number {same.number}"
+        said = _wrong(field, f"{made.message.full_name} has no {step.name!r}{by}; it has {there}")
         raise NoSuchFieldError(str(said))
+    if same is not None and (_entry_of(same) is None) != (_entry_of(found) is None):
+        raise _wrong(field, f"of {found.full_name} and {same.full_name} only one is a map")
     if found.type == Kind.TYPE_GROUP:
         raise _wrong(field, f"{found.full_name} is a group, which cannot be read; leave it out")
     if _entry_of(found) is None and step.lists != int(found.is_repeated):

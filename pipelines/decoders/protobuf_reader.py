@@ -39,15 +39,16 @@ _LONG = 16 << 10
 class MessageReader:
     """Reads the messages of one type."""
 
-    def __init__(self, descriptor: Any, reader: ColumnReader, *, lenient: bool = False) -> None:
+    def __init__(self, descriptor: Any, reader: ColumnReader, *, lenient: bool = False, known: Any = None) -> None:
         """Raise ConfigError where a field cannot be read from the message.
 
         `lenient`: such a field is absent in each record, or of a wrong type where the message has another one there.
+        `known`: the message as the settings describe it, by whose numbers fields are found.
         """
         self._reader = reader
         self._lacking = dict[str, tuple[Show, str]]()
         fields = [*reader.fields.values()]
-        asked = self._readable(descriptor, fields) if lenient else AskedMessage(descriptor, fields)
+        asked = self._readable(descriptor, fields, known) if lenient else AskedMessage(descriptor, fields)
         self._asked = asked
         self._message = message_factory.GetMessageClass(asked.descriptor)
         options = ptars.PtarsConfig(
@@ -65,7 +66,7 @@ class MessageReader:
 
     def fits(self) -> dict[str, FieldFit]:
         """Return how the fields are read, by source."""
-        fits = {path.field.source: FieldFit(place=path.field.source, kind=path.kind) for path in self._asked.paths}
+        fits = {path.field.source: FieldFit(place=path.place, kind=path.kind) for path in self._asked.paths}
         for source, (show, why) in self._lacking.items():
             if show is Show.GOOD and self._reader.fields[source].missing is not None:
                 fits[source] = FieldFit(place=None, stand_in="its `missing` value")
@@ -74,19 +75,19 @@ class MessageReader:
                 fits[source] = FieldFit(place=None, unfit=unfit)
         return {source: fits[source] for source in self._reader.fields}
 
-    def _readable(self, descriptor: Any, fields: Sequence[Field]) -> AskedMessage:
+    def _readable(self, descriptor: Any, fields: Sequence[Field], known: Any) -> AskedMessage:
         """Return the message of the fields that can be read, and note the others."""
         readable = list[Field]()
         for field in fields:
             try:
-                AskedMessage(descriptor, [*readable, field])
+                AskedMessage(descriptor, [*readable, field], known)
             except NoSuchFieldError as error:
                 self._lacking[field.source] = Show.GOOD, str(error)
             except ConfigError as error:
                 self._lacking[field.source] = Show.WRONG_TYPE, str(error)
             else:
                 readable.append(field)
-        return AskedMessage(descriptor, readable)
+        return AskedMessage(descriptor, readable, known)
 
     def _read_or_split(self, records: list[bytes], indices: Int64s, *, looked: bool) -> Iterator[DecodedValues]:
         """Yield what the records hold, in order. `looked`: protobuf was asked about them, so only halving is left."""

@@ -1,15 +1,18 @@
-"""Confluent's Avro through a real Kafka and a real registry, while the schema changes and the registry is killed."""
+"""Confluent's Avro and Protobuf through a real Kafka and registry, while schemas change and the registry is killed."""
 
 import io
 import json
+import os
 import struct
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 from typer.testing import CliRunner
 
 from app.cli.command_list import application
@@ -17,6 +20,7 @@ from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.topics import create_topic
 from app.tools.prove.trainer_process import Run
 from app.tools.traffic.topic_reader import dead_letters
+from pipelines.decoders.protobuf_files import compiled_texts, message_of
 from pipelines.registry.registry_client import RegistryClient, RegistryOptions
 from tests.conftest import MakeTopic, Produce, WaitFor
 from tests.schema_registry import SchemaRegistry
@@ -88,6 +92,13 @@ class Home:
     def config(self) -> Path:
         return self.path / "clicks.yaml"
 
+    def use(self, records: dict[str, Any], files: dict[str, str]) -> None:
+        """Have records read in this way, by these files."""
+        for name, text in files.items():
+            (self.path / name).write_text(text)
+        settings = json.loads(self.config.read_text())
+        self.config.write_text(json.dumps(settings | {"records": settings["records"] | records}))
+
     @property
     def kept(self) -> set[str]:
         return {path.name for path in (self.path / "checkpoints" / "clicks" / "schemas").iterdir()}
@@ -100,14 +111,11 @@ def home(tmp_path: Path, broker: str, topic: MakeTopic, registry: SchemaRegistry
     letters = f"{name}-letters"
     create_topic(broker, letters)
     (tmp_path / "model.py").write_text(MODEL)
-    (tmp_path / "reader.avsc").write_text(json.dumps(READER))
     settings = {
         "name": "clicks",
         "kafka": {"bootstrap_servers": [broker], "topics": [name]},
         "records": {
-            "format": "avro",
             "registry": {"url": ["http://127.0.0.1:1", registry.url]},
-            "avro": {"schema_file": "./reader.avsc"},
             "features": {
                 "price": "float32",
                 "hour": {"dtype": "float32", "missing": -1},
@@ -147,31 +155,95 @@ def test_schemas_and_what_they_refer_to_come_as_they_were_registered(registry: S
     assert RegistryClient(RegistryOptions(urls=(registry.url,))).schema(987_654) is None
 
 
+@dataclass(frozen=True)
+class Form:
+    """How records are written, and the versions of their schema: fields come, change their name and type, and go."""
+
+    kind: str
+    versions: tuple[Any, Any, Any, Any]
+    write: Callable[[int, Any, Sequence[dict[str, Any]]], list[bytes]]
+    settings: dict[str, Any]
+    files: dict[str, str]
+
+
+PROTO = """
+syntax = "proto3"; package shop;
+import "google/protobuf/timestamp.proto"; import "confluent/meta.proto"; import "place.proto";
+message Click { bool clicked = 1; google.protobuf.Timestamp at = 9; Place place = 10; %s }
+"""
+PLACE = 'syntax = "proto3"; package shop; message Place { string town = 1; }'
+
+
+def messages(number: int, text: str, rows: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Write records as Confluent's clients do, by protobuf."""
+    texts = {"click.proto": text, "place.proto": PLACE}
+    click = GetMessageClass(message_of(compiled_texts(texts, "click.proto", "test"), "Click"))
+    return [struct.pack(">bIb", 0, number, 0) + click(**row).SerializeToString() for row in rows]
+
+
+_AVRO = Form(
+    "AVRO",
+    (FIRST, ADDED, RENAMED_AND_PROMOTED, REMOVED),
+    framed,
+    {"format": "avro", "avro": {"schema_file": "./reader.avsc"}},
+    {"reader.avsc": json.dumps(READER)},
+)
+_PROTOBUF = Form(
+    "PROTOBUF",
+    (
+        PROTO % "int32 cost = 2; int64 old = 3;",
+        PROTO % "int32 cost = 2; int64 old = 3; optional int32 hour = 4;",
+        PROTO % "int64 price = 2; int64 old = 3; optional int32 hour = 4;",
+        PROTO % "int64 price = 2; optional int32 hour = 4; reserved 3;",
+    ),
+    messages,
+    {"format": "protobuf", "protobuf": {"descriptor": "./click.proto", "message": "Click"}},
+    {"click.proto": PROTO % "int32 price = 2; int64 old = 3; optional int32 hour = 4;", "place.proto": PLACE},
+)
+AWAY_S = float(os.environ.get("MILLRACE_TEST_REGISTRY_AWAY", "3"))
+"""How long the registry is away; a campaign may set more."""
+
+
+@pytest.mark.parametrize("form", [_AVRO, _PROTOBUF], ids=["avro", "protobuf"])
 def test_a_schema_evolves_and_the_registry_is_killed_and_no_record_is_lost(
-    home: tuple[Home, str, str], registry: SchemaRegistry, broker: str, produce: Produce, wait_for: WaitFor
+    form: Form,
+    home: tuple[Home, str, str],
+    registry: SchemaRegistry,
+    broker: str,
+    produce: Produce,
+    wait_for: WaitFor,
 ) -> None:
     folder, topic, letters = home
-    subject = f"{topic}-value"
-    first = registry.register(subject, FIRST)
-    produce(topic, framed(first, FIRST, rows(200, cost=..., old=...)))
+    folder.use(form.settings, form.files)
+    if form.kind == "PROTOBUF":
+        registry.register("place", PLACE, kind=form.kind)
+
+    def register(version: int) -> int:
+        references = [("place.proto", "place", 1)] if form.kind == "PROTOBUF" else []
+        return registry.register(f"{topic}-value", form.versions[version], *references, kind=form.kind)
+
+    def records(number: int, version: int, count: int, **fields: Any) -> list[bytes]:
+        return form.write(number, form.versions[version], rows(count, **fields))
+
+    first = register(0)
+    produce(topic, records(first, 0, 200, cost=..., old=...))
     with Run(folder) as run:
         wait_for(lambda: run.alive and run.ready() and learnt(run) == 200, 120)
         process = run.pid
-        added = registry.register(subject, ADDED)
-        mixed = framed(added, ADDED, rows(100, cost=..., hour=..., old=...)) + framed(
-            first, FIRST, rows(100, cost=..., old=...)
-        )
-        produce(topic, mixed)
+        added = register(1)
+        produce(topic, records(added, 1, 100, cost=..., hour=..., old=...) + records(first, 0, 100, cost=..., old=...))
         wait_for(lambda: learnt(run) == 400, 60)
 
-        renamed, removed = registry.register(subject, RENAMED_AND_PROMOTED), registry.register(subject, REMOVED)
+        renamed, removed = register(2), register(3)
         registry.kill()
         # Of a known schema: goes on without the registry. Then of two that are not known.
-        produce(topic, framed(added, ADDED, rows(50, cost=..., hour=None, old=...)))
+        produce(topic, records(added, 1, 50, cost=..., hour=..., old=...))
         wait_for(lambda: learnt(run) == 450, 60)
-        produce(topic, framed(renamed, RENAMED_AND_PROMOTED, rows(80, price=0.5, hour=..., old=...)))
-        produce(topic, framed(removed, REMOVED, rows(70, price=0.25, hour=None)))
+        produce(topic, records(renamed, 2, 80, price=..., hour=..., old=...))
+        produce(topic, records(removed, 3, 70, price=..., hour=...))
         wait_for(lambda: [problem["problem"] for problem in run.status()["problems"]] == ["registry_away"], 60)
+        away_until = time.monotonic() + AWAY_S
+        wait_for(lambda: time.monotonic() > away_until, AWAY_S + 60)
         code, answer = run.ask("GET", "/readyz")
         assert code == 503
         assert f"does not give schema {renamed}" in answer["reasons"][0]
@@ -182,8 +254,13 @@ def test_a_schema_evolves_and_the_registry_is_killed_and_no_record_is_lost(
         wait_for(lambda: learnt(run) == 600, 60)
         wait_for(lambda: run.ready() and run.status()["problems"] == [], 60)
         assert not run.status()["records"].get("set_aside")
-        assert run.pid == process
-        assert run.alive
+        assert (run.pid, run.alive) == (process, True)
+        told = {one["schema"]: one["changes"] for one in new_schemas(run)}
+        assert [*told] == [first, added, renamed, removed]
+        assert told[added] == [f"'hour' is added ({'int' if form is _AVRO else 'int32'})"]
+        assert told[renamed][0] == "'price' is renamed from cost to price"
+        assert "'price' is promoted from int" in told[renamed][1]
+        assert told[removed] == ["'old' is not in it, its `missing` value is used"]
         run.terminate()
         assert run.exit_code(60) == 0
     assert not dead_letters(broker, letters)
@@ -194,6 +271,7 @@ def test_what_a_new_schema_lacks_pauses_and_is_learnt_after_mending_or_redriving
     home: tuple[Home, str, str], registry: SchemaRegistry, broker: str, produce: Produce, wait_for: WaitFor
 ) -> None:
     folder, topic, letters = home
+    folder.use(_AVRO.settings, _AVRO.files)
     subject = f"{topic}-value"
     first = registry.register(subject, FIRST)
     lacks, lacks_more = registry.register(subject, schema(HOUR, OLD)), registry.register(subject, schema(HOUR))
@@ -210,9 +288,7 @@ def test_what_a_new_schema_lacks_pauses_and_is_learnt_after_mending_or_redriving
         wait_for(lambda: run.status()["records"].get("set_aside") == {"missing": 40}, 60)
         produce(topic, framed(lacks_more, schema(HOUR), rows(30, hour=...)))
         wait_for(lambda: held(run), 60)
-        events = run.ask("GET", "/events")[1]["events"]
-        told = [event["facts"] for event in events if event["kind"] == "new_schema"]
-        assert [(one["schema"], one.get("before"), one["offset"]) for one in told] == [
+        assert [(one["schema"], one.get("before"), one["offset"]) for one in new_schemas(run)] == [
             (first, None, 0),
             (lacks, first, 100),
             (lacks_more, lacks, 140),
@@ -231,8 +307,7 @@ def test_what_a_new_schema_lacks_pauses_and_is_learnt_after_mending_or_redriving
     try:
         with Run(folder) as run:
             wait_for(lambda: run.alive and run.ready() and learnt(run) == 130, 120)
-            events = run.ask("GET", "/events")[1]["events"]
-            assert "new_schema" not in {event["kind"] for event in events}
+            assert not new_schemas(run)
             done = command("dead-letters", "redrive", "-c", str(folder.config), "--to", topic, "--json")
             assert done["sent"] == {"missing": 40}
             wait_for(lambda: learnt(run) == 170, 60)
@@ -243,6 +318,11 @@ def test_what_a_new_schema_lacks_pauses_and_is_learnt_after_mending_or_redriving
     finally:
         registry.start()
     assert command("dead-letters", "list", "-c", str(folder.config), "--last", "100", "--json")["letters"] == found
+
+
+def new_schemas(run: Run) -> list[dict[str, Any]]:
+    events = run.ask("GET", "/events")[1]["events"]
+    return [event["facts"] for event in events if event["kind"] == "new_schema"]
 
 
 def held(run: Run) -> bool:

@@ -294,3 +294,50 @@ def test_a_set_without_its_imports_is_a_setting_error() -> None:
     with pytest.raises(ConfigError, match=r"it is incomplete: .*; write it by `protoc --include_imports`"):
         ProtobufDecoder(SCHEMA, ProtobufLayout(descriptors=alone, message="Order"))
     assert descriptor_set(HERE / "order.proto") == ORDERS
+
+
+def test_schemas_import_what_nobody_registers() -> None:
+    text = (
+        'syntax = "proto3"; import "confluent/meta.proto"; import "confluent/type/decimal.proto";'
+        'import "google/type/money.proto"; import "google/protobuf/timestamp.proto";'
+        'message M { option (confluent.message_meta).doc = "a click"; confluent.type.Decimal exact = 1;'
+        " google.type.Money price = 2; google.protobuf.Timestamp at = 3; }"
+    )
+    registry = Registry()
+    registry.schemas[1] = RegisteredSchema("PROTOBUF", text)
+    fields = (Field(name="units", source="price.units", dtype="int64"), Field(name="at", source="at", dtype="int64"))
+    decoder = ProtobufDecoder(Schema(features=fields), ProtobufLayout(schemas=registry))
+    found = decoder.decode([framed(1, b"\0", b"\x12\x02\x10\x07\x1a\x02\x08\x02")])
+    assert {name: column.tolist() for name, column in found.columns.items()} == {"price.units": [7], "at": [2000]}
+
+
+@pytest.mark.parametrize("name", ["/tmp/outside.proto", "../outside.proto", "a/../../outside.proto"])
+def test_no_name_that_a_registry_gives_leads_out_of_the_folder(name: str) -> None:
+    with pytest.raises(ConfigError, match="is no name to import a file by"):
+        compiled_texts({name: 'syntax = "proto3";'}, name, "schema 1")
+
+
+def test_a_renamed_field_is_found_by_the_number_that_the_settings_know(tmp_path: Path) -> None:
+    registry, known = Registry(), tmp_path / "click.proto"
+    head = 'syntax = "proto3"; package s; '
+    known.write_text(head + "message U { int32 age = 2; } message C { int32 price = 1; map<string, U> users = 3; }")
+    registry.schemas[1] = RegisteredSchema(
+        "PROTOBUF", head + "message V { int32 years = 2; } message C { int64 cost = 1; map<string, V> people = 3; }"
+    )
+    registry.schemas[2] = RegisteredSchema("PROTOBUF", head + "message C { int32 cost = 4; int32 price = 5; }")
+    fields = (
+        Field(name="price", source="price", dtype="float32"),
+        Field(name="age", source="users.x.age", dtype="int32", missing=-1),
+    )
+    layout = ProtobufLayout(file=known, message="C", schemas=registry)
+    decoder = ProtobufDecoder(Schema(features=fields), layout)
+    found = decoder.decode(
+        [framed(1, b"\x02\x02", b"\x08\x07\x1a\x07\x0a\x01x\x12\x02\x10\x09"), framed(2, b"\0", b"\x28\x01")]
+    )
+    assert {name: column.tolist() for name, column in found.columns.items()} == {"price": [7.0], "users.x.age": [9]}
+    assert [(one.reason, one.detail) for one in found.refused] == [
+        (Reason.MISSING, "s.C has no 'price', which has the number 1; it has cost, price")
+    ]
+    assert [fit.fields["users.x.age"].place for fit, _ in found.schemas] == ["people.x.years", None]
+    with pytest.raises(ConfigError, match="has no 'hour'"):
+        ProtobufDecoder(Schema(features=(Field(name="hour", source="hour", dtype="int32"),)), layout)

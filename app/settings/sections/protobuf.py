@@ -12,14 +12,14 @@ class ProtobufSettings(Section):
     descriptor: ConfigPath | None = Field(
         None,
         description="The file that describes the message: a .proto file, whose imports are looked for in its folder, "
-        "or a descriptor set, as `protoc --include_imports --descriptor_set_out=FILE` writes it.",
+        "or a descriptor set, as `protoc --include_imports --descriptor_set_out=FILE` writes it. With a registry: the "
+        "reader's, by whose numbers fields are found in versions that call them otherwise; null finds them by name.",
         examples=["./click.proto"],
     )
     message: str | None = Field(
         None,
         min_length=1,
-        description="The name of the message, whole or its end. Null: the only one that the file has. With a "
-        "registry neither is given, for it says both.",
+        description="The name of the message, whole or its end. Null: the only one that the file has.",
         examples=["shop.Click"],
     )
 

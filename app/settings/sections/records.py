@@ -196,9 +196,9 @@ class RecordsSettings(Section):
                 "Protobuf records are read by a descriptor; name its file, protobuf: {descriptor: ...}, or the "
                 "registry, registry: {url: ...}",
             )
-        if self.registry is not None and self.protobuf != ProtobufSettings():
+        if self.registry is not None and self.protobuf.descriptor is None and self.protobuf.message is not None:
             raise SettingError(
-                "protobuf", "the registry says which message a record is; leave this or the registry out"
+                "protobuf", "the registry says which message a record is; write descriptor too, or leave message out"
             )
         if self.format != "protobuf" and self.protobuf != ProtobufSettings():
             raise SettingError(

@@ -238,7 +238,7 @@ def test_a_variable_with_one_underscore_is_refused_without_a_config_too(tmp_path
         ("features: {a: float32}, format: csv, csv: {lists: ','}", "records.csv: delimiter, quote and lists must be different characters"),
         ("features: {a: {dtype: int8, shape: [2, 2]}}, format: csv, csv: {lists: ;}", "records.csv: 'a' has 2 dimensions, and a list in a CSV column has one; leave records.csv.lists out, and give each element a column"),
         ("features: {a: float32}, format: protobuf", "records.protobuf: Protobuf records are read by a descriptor; name its file, protobuf: {descriptor: ...}, or the registry, registry: {url: ...}"),
-        ("features: {a: float32}, format: protobuf, protobuf: {message: A}, registry: {url: 'http://r'}", "records.protobuf: the registry says which message a record is; leave this or the registry out"),
+        ("features: {a: float32}, format: protobuf, protobuf: {message: A}, registry: {url: 'http://r'}", "records.protobuf: the registry says which message a record is; write descriptor too, or leave message out"),
         ("features: {a: float32}, protobuf: {message: A}", "records.protobuf: this is about format: protobuf, and the format is json; leave it out"),
         ("features: {a: string}, format: text", "records: 'a' is read from a field of the value, and a text record has none; write field: $value, or $key, $header.NAME and the like"),
         ("features: {a: {dtype: string, field: $value}}", "records: 'a' is the whole value, and format: json reads fields of it; name one, or write format: text"),
