@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
 from pipelines.decoders.example import ExampleDecoder
+from pipelines.decoders.example_framing import FLOATS, INTS, TEXTS, JoinedExamples, Kinds, far_lists
 from pipelines.decoders.paths import parse
 from pipelines.schema import Field, Schema
 from tests.pipelines.decoder_conformance import Outcome, outcomes, same
@@ -78,6 +79,55 @@ def test_a_bad_example_is_refused_by_name_whatever_its_neighbours_are(integers: 
         assert (alone.reason, alone.field) == verdict
 
 
+def number(value: int, width: int = 1) -> bytes:
+    """Return a varint of at least so many bytes."""
+    found = bytearray()
+    while value > 0x7F or len(found) + 1 < width:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*found, value))
+
+
+def inside(tag: int, content: bytes) -> bytes:
+    return bytes([tag]) + number(len(content)) + content
+
+
+@pytest.mark.parametrize("size", [2**28, 2**31 - 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("width", [1, 3, 10])
+@pytest.mark.parametrize(("name", "tag"), [(b"x", 0x12), (b"word", 0x0A)])
+def test_a_list_that_states_an_enormous_length_is_refused(name: bytes, tag: int, width: int, size: int) -> None:
+    """TensorFlow reserves memory for all of it, and ends the process where the length is 2^31 or more."""
+    good = example(GOOD)
+    for more in (b"", b"a" * 4, bytes(range(128, 256))):
+        stated = b"\n" + number(size, width) + more
+        lists = number(len(stated), width) + stated
+        entry = inside(0x0A, inside(0x0A, name) + inside(0x12, bytes([tag]) + lists))
+        bad = inside(0x0A, entry + inside(0x0A, inside(0x0A, b"other") + inside(0x12, inside(0x1A, b"\n\x01\x01"))))
+        assert far_lists(JoinedExamples.of([good, bad, good])).tolist() == [1]
+        found = ExampleDecoder(SCHEMA).decode([good, bad, good])
+        assert found.kept.tolist() == [0, 2]
+        assert [(one.index, one.reason) for one in found.refused] == [(1, Reason.MALFORMED)]
+
+
+def test_a_chance_likeness_of_a_long_list_keeps_no_example_from_being_learnt() -> None:
+    word = b"\x12\x05\n" + bytes([0xFF] * 4) + b"\x0f"
+    text = example({**GOOD, "other": word})
+    assert far_lists(JoinedExamples.of([text])).tolist() == [0]
+    assert ExampleDecoder(SCHEMA).decode([text]).kept.tolist() == [0]
+
+
+def test_lists_of_another_kind_are_seen_before_tensorflow_refuses_the_chunk() -> None:
+    kinds = Kinds({"x": FLOATS, "word": TEXTS, "a longer name": INTS})
+    records: list[dict[str, object]] = [
+        {**GOOD},
+        {**GOOD, "x": 1},
+        {**GOOD, "word": 1.0},
+        {**GOOD, "a longer name": b"1"},
+        {"x": [1.0] * 99},
+    ]
+    assert kinds.unlike(JoinedExamples.of([example(one) for one in records])).tolist() == [1, 2, 3]
+
+
 def plainly(record: bytes) -> Outcome:
     """Return what becomes of an Example, by protobuf's reading of it and one element at a time."""
     features = tf.train.Example.FromString(record).features.feature
@@ -133,7 +183,7 @@ def judged(value: float | bytes, field: Field) -> Reason | None:
 
 NUMBERS = st.sampled_from([0.0, -0.0, 1.5, 9.0, 60.0, 65520.0, 3e38, float("nan"), float("inf")])
 INTEGERS = st.sampled_from([0, 1, 2, -1, 127, 128, 300, 2**15, 2**24 + 1, 2**53 + 1, -(2**63), 2**63 - 1])
-TEXTS = st.sampled_from([b"", b"DE", b"NO", b"no", b"\xff"])
+WORDS = st.sampled_from([b"", b"DE", b"NO", b"no", b"\xff"])
 
 
 @settings(max_examples=300)
@@ -141,14 +191,14 @@ TEXTS = st.sampled_from([b"", b"DE", b"NO", b"no", b"\xff"])
 def test_examples_of_any_features_are_decoded_as_element_by_element(data: st.DataObject) -> None:
     def usual(field: Field) -> st.SearchStrategy[list[Any]]:
         element: st.SearchStrategy[Any] = (
-            TEXTS if field.dtype == "string" else NUMBERS if "float" in field.dtype else INTEGERS
+            WORDS if field.dtype == "string" else NUMBERS if "float" in field.dtype else INTEGERS
         )
         return st.lists(element, min_size=1, max_size=5)
 
     def one() -> bytes:
         drawn: dict[str, object] = {"y": [1.0]}
         for field in data.draw(st.lists(st.sampled_from(VERDICTS.fields), max_size=4)):
-            element: st.SearchStrategy[Any] | None = data.draw(st.sampled_from([None, None, TEXTS, NUMBERS, INTEGERS]))
+            element: st.SearchStrategy[Any] | None = data.draw(st.sampled_from([None, None, WORDS, NUMBERS, INTEGERS]))
             lists = usual(field) if element is None else st.lists(element, max_size=4)
             drawn[parse(field.source).text] = data.draw(lists)
         return example(drawn)
