@@ -28,6 +28,8 @@ class Reason(StrEnum):
     """A field holds a value that is not in its `one_of`."""
     NOT_FINITE = "not_finite"
     """A field holds NaN or an infinity."""
+    BAD_IMAGE = "bad_image"
+    """A field holds no JPEG or PNG that is whole and can be decoded."""
     UPDATE_NOT_FINITE = "update_not_finite"
     """The record decodes, yet a training step with it gives a loss, gradient or weight that is not finite."""
     STEP_RAISED = "step_raised"

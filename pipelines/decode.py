@@ -105,6 +105,9 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
     if (time := schema.event_time) is not None:
         rows.times, verdicts = _times(rows.columns[time.source], time)
         refused += rows.without(time.source, verdicts)
+    for image in [feature for feature in schema.features if feature.image is not None]:
+        bad = rows.show(image)
+        refused += rows.without(image.source, [(Reason.BAD_IMAGE, bad)])
     columns, lengths, offsets = rows.columns, rows.lengths, chunk.offsets[rows.kept]
     return Decoded(
         partition=chunk.partition,
@@ -115,14 +118,14 @@ def decode_chunk(chunk: Chunk, decoder: Decoder) -> Decoded:
         lost=chunk.lost,
         offsets=offsets,
         event_times=chunk.timestamps[rows.kept] if rows.times is None else rows.times,
-        features={**_named(schema.features, columns), **_lengths(schema, lengths)},
+        features={**_named(schema.features, columns), **_lengths(schema, lengths), **rows.pixels},
         labels=_named(schema.labels, columns),
         weights=rows.weights,
         refused=tuple(
             Refused(int(chunk.offsets[one.index]), one.reason, one.field, one.schema, one.detail)
             for one in sorted(refused, key=lambda refusal: refusal.index)
         ),
-        nbytes=sum(map(_nbytes, columns.values())) + 2 * offsets.nbytes,
+        nbytes=sum(map(_nbytes, [*columns.values(), *rows.pixels.values()])) + 2 * offsets.nbytes,
         fingerprint=chunk.fingerprint,
         truncated=_truncated(schema, lengths),
         schemas=tuple((fit, int(chunk.offsets[index])) for fit, index in decoded.schemas),
@@ -138,6 +141,15 @@ class _GoodRows:
     lengths: Mapping[str, Int64s]
     weights: npt.NDArray[np.float32] | None = None
     times: Int64s | None = None
+    pixels: dict[str, Column] = field(default_factory=dict)
+    """Of the images, by feature."""
+
+    def show(self, image: Field) -> _Mask:
+        """Keep the pixels of a feature that is an image; return which rows have none."""
+        from pipelines.decoders.image_pixels import pixels_of  # noqa: PLC0415 - loads TensorFlow
+
+        self.pixels[image.name], bad = pixels_of(self.columns[image.source], image)
+        return bad
 
     def without(self, source: str, verdicts: Iterable[tuple[Reason, _Mask]]) -> list[Refusal]:
         """Leave rows out, and return the verdicts on them. A row is in one of the masks at most."""
@@ -150,6 +162,7 @@ class _GoodRows:
             self.kept = self.kept[good]
             self.columns = {name: column[good] for name, column in self.columns.items()}
             self.lengths = {name: column[good] for name, column in self.lengths.items()}
+            self.pixels = {name: column[good] for name, column in self.pixels.items()}
             self.weights = None if self.weights is None else self.weights[good]
             self.times = None if self.times is None else self.times[good]
         return found

@@ -68,6 +68,12 @@ class Field:
     time: TimeFormat | None = None
     """Of an event time: how the record has it; None where that is the int64 of milliseconds itself."""
 
+    image: Literal["bytes", "base64"] | None = None
+    """How a record has a JPEG or a PNG, whose pixels, 0 to 255, the model gets by this shape: height, width, channels.
+
+    None where the field is no image.
+    """
+
     ahead: int = 0
     """Of a label, with windows: how many records of the same key after the newest of a window it comes."""
 
@@ -93,6 +99,8 @@ class Field:
             missing, pad = self._text_of(self.missing), self._text_of(self.pad)
             listed = self.classes
             return replace(self, dtype="string", classes=None, one_of=listed, example=None, missing=missing, pad=pad)
+        if self.image is not None:
+            return replace(self, dtype="string", shape=(), image=None)
         if self.time is not None:
             return replace(self, dtype=_READ_AS.get(self.time.unit, "int64"), time=None, min=None, max=None)
         return self

@@ -6,7 +6,7 @@ Pure; `app.settings.sections.records` puts fields together.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -23,6 +23,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from app.settings.image_fields import image_fault
+from app.settings.nesting import depth
 from app.settings.section import Count, Section, SettingError, no_truth_value
 from consumers.errors import ConfigError
 from pipelines import schema
@@ -69,7 +71,7 @@ OneValue = Annotated[Scalar, PlainValidator(_scalar), WithJsonSchema({"type": ["
 
 _NOTHING: Mapping[str, bool | str] = {"string": "", "bool": False}
 """What a ragged row is filled up with on its way, of dtypes that are no numbers."""
-_UNLESS_NULL = frozenset({"min", "max", "one_of", "example", "ahead"})
+_UNLESS_NULL = frozenset({"min", "max", "one_of", "example", "ahead", "image"})
 MISSING = "The value to use where the record lacks {}or holds null. Null: such a record is set aside."
 MIN = "The least value that is learnt from; a record with a smaller one is set aside."
 MAX = "The greatest value that is learnt from; a record with a greater one is set aside."
@@ -83,6 +85,15 @@ class Ruled(Section):
         """The dtype of what a record holds."""
         return "float64"
 
+    @property
+    def dimensions(self) -> int:
+        """How many dimensions what a record holds has."""
+        return len(getattr(self, "shape", ()))
+
+    def fault(self) -> tuple[str, str] | None:
+        """Return a setting that is nothing for such a field, and why; None where none is. It is asked first."""
+        return None
+
     @model_serializer(mode="wrap")
     def _rules_that_are_set(self, handler: SerializerFunctionWrapHandler) -> Any:
         values = handler(self)
@@ -90,8 +101,10 @@ class Ruled(Section):
 
     @model_validator(mode="after")
     def _source_fits(self) -> Self:
-        source, shape = getattr(self, "field", None), getattr(self, "shape", ())
-        complaint = None if source is None else complaint_about(source, self.written, len(shape))
+        if (fault := self.fault()) is not None:
+            raise SettingError(*fault)
+        source = getattr(self, "field", None)
+        complaint = None if source is None else complaint_about(source, self.written, self.dimensions)
         if complaint is not None:
             raise SettingError("field", complaint)
         return self
@@ -140,7 +153,7 @@ class _Values(Ruled):
         """The examples, each of the field's shape, or shorter where the field varies; None where there are none."""
         if self.example is None:
             return None
-        nested = _depth(self.example) > len(self.shape)
+        nested = depth(self.example) > len(self.shape)
         return tuple(self.example) if nested else (self.example,)
 
     @model_validator(mode="after")
@@ -231,6 +244,27 @@ class FeatureSettings(_Named):
         description="With a shape: the model gets a RaggedTensor, whose lists are cut at the first dimension of the "
         "shape.",
     )
+    image: Literal["bytes", "base64"] | None = Field(
+        None,
+        description="The record holds an image, JPEG or PNG, as its bytes or as text in base64, and the model gets its "
+        "pixels from 0 to 255: with shape: [height, width, channels], to which it is resized, and dtype: uint8 or "
+        "float32. One that cannot be decoded is set aside. Null: it is none.",
+        examples=["base64"],
+    )
+
+    @property
+    def written(self) -> DType:
+        """The dtype of what a record holds."""
+        return super().written if self.image is None else "string"
+
+    @property
+    def dimensions(self) -> int:
+        """How many dimensions what a record holds has."""
+        return super().dimensions if self.image is None else 0
+
+    def fault(self) -> tuple[str, str] | None:
+        """Return what no image can have."""
+        return None if self.image is None else image_fault(self)
 
     @property
     def varies(self) -> bool:
@@ -246,7 +280,7 @@ class FeatureSettings(_Named):
         if self.varies and examples is not None:
             filling = np.full(self.shape[1:], pad, object).tolist()
             examples = tuple([*example, *[filling] * (self.shape[0] - len(example))] for example in examples)
-        return replace(whole, pad=pad, length=self.length, ragged=self.ragged, example=examples)
+        return replace(whole, pad=pad, length=self.length, ragged=self.ragged, example=examples, image=self.image)
 
     @model_validator(mode="after")
     def _length_varies_within_a_bound(self) -> Self:
@@ -339,11 +373,6 @@ def check_order(low: float | None, high: float | None) -> None:
     """Raise SettingError where nothing lies between two bounds."""
     if low is not None and high is not None and low > high:
         raise SettingError("min", f"{low!r} is above max, which is {high!r}; nothing would be learnt")
-
-
-def _depth(value: Any) -> int:
-    """Return how many lists lie in each other, by the first element of each."""
-    return 1 + (_depth(value[0]) if value else 0) if isinstance(value, list) else 0
 
 
 def _unlike(example: Any, shape: Sequence[int], dtype: DType, *, varies: bool) -> str | None:

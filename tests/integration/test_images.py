@@ -45,7 +45,7 @@ name: images
 kafka: {{bootstrap_servers: ['{broker}'], topics: [{topic}]}}
 records:
   format: bytes
-  features: {{image: {{dtype: string, field: $value}}}}
+  features: {{image: {feature}}}
   label: {{bright: {{dtype: float32, field: $header.bright}}}}
 model: {{build: ./model.py:build_model}}
 training: {{batch_size: 16}}
@@ -72,17 +72,29 @@ async def send(broker: str, topic: str, records: list[tuple[bytes, bytes]]) -> N
             await producer.send_and_wait(topic, value, headers=[("bright", bright)])
 
 
-def test_images_are_learnt_and_each_bad_one_is_set_aside_alone(tmp_path: Path, broker: str, topic: MakeTopic) -> None:
+PIXELS = MODEL.partition("def decoded")[0].replace("import tensorflow as tf\n", "")
+"""A model that gets pixels."""
+AS_PIXELS = "{dtype: uint8, shape: [8, 8, 3], image: bytes, field: $value}"
+
+
+@pytest.mark.parametrize(
+    ("model", "feature", "reason"),
+    [(MODEL, "{dtype: string, field: $value}", "step_raised"), (PIXELS, AS_PIXELS, "bad_image")],
+    ids=["preprocess", "setting"],
+)
+def test_images_are_learnt_and_each_bad_one_is_set_aside_alone(
+    model: str, feature: str, reason: str, tmp_path: Path, broker: str, topic: MakeTopic
+) -> None:
     name, good = topic(), images(150)
     bad = [(good[1][0][:-40], b"1"), (b"no image at all", b"0"), (good[0][0][:30], b"1"), (good[0][0], b"bright")]
     records = [*good[:70], *bad, *good[70:]]
     asyncio.run(send(broker, name, records))
-    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "model.py").write_text(model)
     config = tmp_path / "images.yaml"
-    config.write_text(CONFIG.format(broker=broker, topic=name))
+    config.write_text(CONFIG.format(broker=broker, topic=name, feature=feature))
     done = run_forked(["run", "-c", str(config), "--until", "now"], cwd=ROOT, env=os.environ)
     assert done.returncode == 0, done.stderr
     newest = max(tmp_path.glob("checkpoints/images/checkpoints/*/ledger.json"))
     (partition,) = json.loads(newest.read_text())["partitions"].values()
     assert partition["learnt"] == len(good)
-    assert partition["set_aside"] == {"step_raised": 3, "wrong_type": 1}
+    assert partition["set_aside"] == {reason: 3, "wrong_type": 1}

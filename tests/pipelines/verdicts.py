@@ -10,6 +10,7 @@ from tests.pipelines.avro_verdicts import AVRO, AVRO_REGISTRY
 from tests.pipelines.decoder_conformance import Case, Conformance, Outcome
 from tests.pipelines.example_verdicts import EXAMPLE
 from tests.pipelines.framed_json_verdicts import FRAMED_JSON
+from tests.pipelines.image_verdicts import IMAGES
 from tests.pipelines.nested_verdicts import NESTED
 from tests.pipelines.protobuf_verdicts import PROTOBUF, PROTOBUF_REGISTRY
 from tests.pipelines.whole_verdicts import BYTES, TEXT
@@ -372,4 +373,5 @@ SUBJECTS = (
     PROTOBUF_REGISTRY,
     TEXT,
     BYTES,
+    IMAGES,
 )

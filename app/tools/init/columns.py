@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.tools.init.record_look import Row
+from pipelines.decoders.images import looks_like_an_image
 from pipelines.decoders.paths import VALUE, parse
 
 _FEW = 64
@@ -32,6 +33,8 @@ _FINE_ENOUGH = 0.01
 _WORDS_OF_A_TEXT = 3
 """Texts of so many words, on average, are free text if hardly any comes twice."""
 _SHOWN_KEYS = 4
+_IMAGE_AS_TEXT = re.compile(r"(data:image/[\w.+-]+;base64,)?(/9j/|_9j_|iVBORw0KGgo)")
+"""How base64 of a JPEG or a PNG begins."""
 _IDENTITY = re.compile(r"(.*[a-z0-9])?(_id|Id|ID|_uuid|_guid)|id|uuid|guid|ID|UUID")
 _HARDLY_TWICE = 0.9
 """The share of distinct values from which on a field that is named as identities are is one."""
@@ -66,6 +69,7 @@ class ColumnKind(StrEnum):
     """Learnt from by its words, where it is named."""
     TEXTS = "a list of texts"
     """However many."""
+    IMAGE = "an image"
     TIME = "a time"
     UNFIT = "not to be learnt from"
 
@@ -94,7 +98,7 @@ class ColumnLook:
     lengths: tuple[int, int] = (0, 0)
     """Of lists: the least and the greatest."""
     form: str = ""
-    """Of a time: how it is written, as `records.event_time.format` names it."""
+    """Of a time: how it is written, as `records.event_time.format` names it; of an image as `image` does."""
     naive: bool = False
     """Of a time: whether some of its texts have no zone."""
     distinct: tuple[Any, ...] = ()
@@ -148,12 +152,19 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
         return replace(look, kind=ColumnKind.FLAG, distinct=(False, True))
     if types <= _NUMERIC:
         return _numbers(look, here)
-    if types == {str}:
-        return _texts(look, here)
-    if types == {list}:
-        return _lists(look, here)
+    if form := _image_form(types, here):
+        return replace(look, kind=ColumnKind.IMAGE, form=form)
+    if types in ({str}, {list}):
+        return _texts(look, here) if types == {str} else _lists(look, here)
     mixed = "bytes that are no text" if bytes in types else "of several types"
     return ColumnLook(source=source, why=_nested("an object", here) if dict in types else mixed)
+
+
+def _image_form(types: Collection[type], here: Sequence[Any]) -> str:
+    """Return how images are held, as `image` names it; nothing where the values are none."""
+    if types == {bytes}:
+        return "bytes" if all(map(looks_like_an_image, here)) else ""
+    return "base64" if types == {str} and all(map(_IMAGE_AS_TEXT.match, here)) else ""
 
 
 _NESTED = "name those to learn from by their paths, as in field: name.key"

@@ -23,7 +23,10 @@ DTYPES = {
     ColumnKind.FLAG: "bool",
     ColumnKind.TEXT: "string",
     ColumnKind.FREE_TEXT: "string",
+    ColumnKind.IMAGE: "uint8",
 }
+IMAGE_SHAPE = [64, 64, 3]
+"""The height, width and channels of images in a draft."""
 
 
 _RARE, _MOST_CLASSES = 1 / 20, 20
@@ -213,6 +216,8 @@ def _line(name: str, value: Any, comment: str) -> str:
 
 
 def _said(column: ColumnLook) -> str:
+    if column.kind is ColumnKind.IMAGE:
+        return "an image, resized to this height and width; bad ones are set aside"
     if not column.kind.varies:
         return column.kind
     return f"{column.kind}, up to {column.lengths[1]} seen; elements beyond {column.bound} are cut, and counted"
@@ -222,10 +227,14 @@ def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> A
     settings: dict[str, Any] = {"dtype": dtype_of(column)}
     if column.kind is ColumnKind.NUMBERS:
         settings["shape"] = [column.lengths[0]]
+    if column.kind is ColumnKind.IMAGE:
+        settings |= {"shape": IMAGE_SHAPE, "image": column.form}
     if column.kind.varies:
         pad = "" if column.kind is ColumnKind.TEXTS else 0.0
         settings |= {"shape": [column.bound], "pad": pad, "length": length}
-    if column.absent or (look.format == "csv" and column.kind in {ColumnKind.TEXT, ColumnKind.FREE_TEXT}):
+    if (column.absent and column.kind is not ColumnKind.IMAGE) or (
+        look.format == "csv" and column.kind in {ColumnKind.TEXT, ColumnKind.FREE_TEXT}
+    ):
         settings["missing"] = _missing(column)
     if name != column.source:
         settings["field"] = column.source

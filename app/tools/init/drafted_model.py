@@ -3,8 +3,8 @@
 Numbers are scaled by median and spread of the first records, and bent by arcsinh, so that neither outliers nor drift
 leave the range of what the model can tell apart. Texts and categories are hashed and embedded, so that no record can
 name a row that an embedding lacks; of a free text its words are. Of a list that varies the elements are averaged,
-without what fills it up. The label decides loss and metrics: a number has Huber's loss, as outliers in the target
-would outweigh all other records in a squared one.
+without what fills it up; an image goes through small convolutions. The label decides loss and metrics: a number has
+Huber's loss, as outliers in the target would outweigh all other records in a squared one.
 """
 
 import json
@@ -12,7 +12,15 @@ from collections.abc import Sequence
 
 from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
-from app.tools.init.drafted_config import DTYPES, dtype_of, input_names, length_names, rounded, rounded_centre
+from app.tools.init.drafted_config import (
+    DTYPES,
+    IMAGE_SHAPE,
+    dtype_of,
+    input_names,
+    length_names,
+    rounded,
+    rounded_centre,
+)
 
 _TABLES = {
     ColumnKind.NUMBER: "NUMBERS",
@@ -23,6 +31,7 @@ _TABLES = {
     ColumnKind.VARYING_NUMBERS: "NUMBER_LISTS",
     ColumnKind.TEXTS: "TEXT_LISTS",
     ColumnKind.FREE_TEXT: "FREE_TEXTS",
+    ColumnKind.IMAGE: "IMAGES",
 }
 """The table of the drafted file that lists the fields of a kind."""
 _HEADINGS = {
@@ -32,8 +41,17 @@ _HEADINGS = {
     "NUMBER_LISTS": "Of varying length: median and spread, then the bound, and the input that has the length.",
     "TEXT_LISTS": "Of varying length: the bound, and the input that has the length.",
     "FREE_TEXTS": "Texts whose words are learnt from: how many words at most, and the input that has their number.",
+    "IMAGES": "Height, width and channels of each image, as the config has them.",
 }
 _INPUTS = {
+    "IMAGES": """\
+    for name, shape in IMAGES.items():
+        inputs[name] = keras.Input(shape, name=name, dtype="uint8")
+        pixels = keras.ops.cast(inputs[name], "float32") / 255
+        for filters in (16, 32, 64):
+            pixels = keras.layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(pixels)
+        parts.append(keras.layers.Flatten()(keras.layers.AveragePooling2D(2)(pixels)))
+""",
     "NUMBERS": """\
     for name, (median, spread, shape, dtype) in NUMBERS.items():
         inputs[name] = keras.Input(shape, name=name, dtype=dtype)
@@ -174,6 +192,7 @@ def _tables(features: Sequence[ColumnLook]) -> dict[str, str]:
             ColumnKind.VARYING_NUMBERS: f"({scale}, {length})",
             ColumnKind.TEXTS: f"({length})",
             ColumnKind.FREE_TEXT: f"({words})",
+            ColumnKind.IMAGE: f"{tuple(IMAGE_SHAPE)}",
         }.get(column.kind, f'"{DTYPES[column.kind]}"')
         table = _TABLES[column.kind]
         tables[table] = tables.get(table, "") + f'    "{names[column.source]}": {row},\n'

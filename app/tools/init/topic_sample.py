@@ -23,6 +23,7 @@ from consumers.errors import ConfigError
 from consumers.kafka.positions import Earliest, Latest
 from consumers.kafka.source import KafkaSource
 from consumers.records import Chunk, Headers
+from pipelines.decoders.images import looks_like_an_image
 from pipelines.decoders.paths import VALUE, Envelope, Path, PathStep, escaped
 from pipelines.decoders.text import is_utf8
 
@@ -102,6 +103,7 @@ def look_at(
     return (
         fitting("json", values, beside, _json)
         or look_at_examples(values, beside)
+        or _as_images(values, beside)
         or _as_csv(values, tuple(columns), beside)
         or _as_text(values, beside)
         or _unknown(values)
@@ -169,6 +171,12 @@ def _csv_value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _as_images(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:
+    rows = [{VALUE: value, **more} for value, more in zip(values, beside, strict=True) if looks_like_an_image(value)]
+    enough = len(rows) >= ENOUGH * len(values)
+    return Look(format="bytes", rows=rows, looked_at=len(values)) if enough else None
 
 
 def _as_text(values: Sequence[bytes], beside: Sequence[Row]) -> Look | None:

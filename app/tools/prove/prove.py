@@ -93,7 +93,8 @@ def _streams(
     With `paced_by` no more are written while its newest checkpoint is far behind.
     """
     records, training = settings.records, settings.training
-    draws = Generated(records.format, to_schema(records), seed, to_layout(records))
+    framed = records.registry is not None
+    draws = Generated(records.format, to_schema(records), seed, to_layout(records), framed=framed)
     block = training.batch_size * training.batches_per_call
     most_ahead = max(_MOST_AHEAD, _BLOCKS_AHEAD * block)
     waits_for_whole_blocks = training.max_wait is None

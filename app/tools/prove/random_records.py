@@ -37,13 +37,28 @@ _NEVER_ADMITTED = b"\0\n\xff"
 class Generated:
     """A stream of a schema's records."""
 
-    def __init__(self, form: str, schema: Schema, seed: int, layout: CsvLayout = PLAIN_CSV) -> None:
-        """Draw the pool. ConfigError where records of this format cannot be generated."""
+    def __init__(
+        self, form: str, schema: Schema, seed: int, layout: CsvLayout = PLAIN_CSV, *, framed: bool = False
+    ) -> None:
+        """Draw the pool. ConfigError where records of this format cannot be generated.
+
+        `framed`: whether a record begins with the number of a schema in a registry.
+        """
         if form not in {*_RENDERED, "csv"}:
             raise ConfigError(
                 f"records.format: {form!r} is one that no records can be made up for; prove json, csv or raw"
             )
+        if framed:
+            raise ConfigError(
+                "records.registry: no records can be made up that begin with the number of a schema there; for a proof "
+                "copy the config, and leave the registry out of the copy"
+            )
         _require_no_envelope(schema)
+        if (image := next((field for field in schema.features if field.image is not None), None)) is not None:
+            raise ConfigError(
+                f"records.features: {image.name!r} is an image, and none can be made up; for a proof copy the config, "
+                "and leave `image` out of the copy"
+            )
         render = partial(_csv, layout) if form == "csv" else _RENDERED[form]
         numbers, fields = np.random.default_rng(seed), distinct_fields(schema)
         labels = {field.source for field in schema.labels}

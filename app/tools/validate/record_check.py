@@ -33,6 +33,7 @@ _WAY_OUT: Mapping[Reason, str] = {
     Reason.WRONG_SHAPE: "give the field the shape that is produced",
     Reason.OUT_OF_RANGE: "give the field a wider dtype, or wider `min` and `max`",
     Reason.NOT_ALLOWED: "list the value in the field's `one_of`, if it is to be learnt from",
+    Reason.BAD_IMAGE: "compare `image`, bytes or base64, with what is produced; JPEG and PNG are read",
     Reason.NOT_FINITE: "have the producer leave the field out, and give it a `missing` value",
 }
 

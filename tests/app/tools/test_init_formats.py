@@ -3,7 +3,9 @@
 import io
 import json
 import struct
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ from app.tools.init.topic_sample import look_at
 from consumers.errors import ConfigError, MillraceError
 from pipelines.decode import decode_chunk
 from pipelines.decoders.protobuf_files import compiled_texts, message_of
-from tests.app.tools.test_init import chunk_of
+from tests.app.tools.test_init import assert_the_model_starts, chunk_of
+from tests.pipelines.image_verdicts import png
 from tests.pipelines.test_registry import Server, serving, wait_until
 
 COUNT = 120
@@ -281,3 +284,49 @@ def test_json_behind_a_schemas_number_is_drafted_with_the_registry(server: Serve
     settings, roles = drafted(look, values, ChosenRoles(label="returned", event_time="at"), tmp_path)
     assert (settings.records.format, settings.records.registry is not None) == ("json", True)
     assert {column.source for column in roles.features} == {"buyer.age", "buyer.land", "items[].price", "cost"}
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("held", ["whole", "field"])
+def test_images_are_drafted_with_a_model_of_convolutions_that_starts(held: str, tmp_path: Path) -> None:
+    images = [png([bytes([number, 9])] * 2, 2) for number in range(COUNT)]
+    texts = [b64encode(image).decode() for image in images]
+    values = images if held == "whole" else [json.dumps({"post": {"photo": text}}).encode() for text in texts]
+    headers = [[("kind", [b"cat", b"dog"][number % 2])] for number in range(COUNT)]
+    look = look_at(values, beside=[topic_sample.beside_of(None, each) for each in headers])
+    roles = cast(columns_of(look.rows), ChosenRoles(label="$header.kind"))
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    settings = load(tmp_path / "millrace.yaml", {}).settings
+    (photo,) = settings.records.features.values()
+    assert (photo.image, photo.shape) == ("bytes" if held == "whole" else "base64", (64, 64, 3))
+    chunk = replace(chunk_of([*values, values[0][:-9]]), headers=[*headers, headers[0]])
+    decoded = decode_chunk(chunk, to_decoder(settings.records))
+    assert (len(decoded), [one.offset for one in decoded.refused]) == (COUNT, [COUNT])
+    if held == "field":
+        assert_the_model_starts(settings)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"shape": [64, 64]}, "shape: an image has .height, width, channels."),
+        ({"shape": [64, 64, 4]}, "with 1 channel or 3"),
+        ({"dtype": "int64"}, "write uint8, or float32"),
+        ({"max": 3}, "max: this is nothing for an image"),
+        ({"field": "photos[]"}, "is in a list"),
+        ({"image": "hex"}, "hex is not one of bytes, base64"),
+    ],
+)
+def test_a_setting_that_fits_no_image_is_one_line(more: dict[str, Any], says: str, tmp_path: Path) -> None:
+    feature = {"dtype": "uint8", "shape": [64, 64, 3], "image": "base64", **more}
+    config = {
+        "name": "a",
+        "kafka": {"bootstrap_servers": ["a:1"], "topics": ["a"]},
+        "records": {"features": {"photo": feature}},
+        "model": {"build": "./model.py:build_model"},
+        "checkpoints": {"path": "./checkpoints"},
+    }
+    (tmp_path / "a.yaml").write_text(json.dumps(config))
+    (tmp_path / "model.py").write_text("")
+    with pytest.raises(ConfigError, match=says):
+        load(tmp_path / "a.yaml", {})

@@ -96,6 +96,11 @@ def test_records_with_a_key_are_generated_only_where_it_may_be_missing() -> None
 def test_a_format_that_cannot_be_generated_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"records.format: 'avro' .* prove json, csv or raw"):
         Generated("avro", Schema(features=FIELDS[:1]), seed=1)
+    with pytest.raises(ConfigError, match=r"records.registry: .* leave the registry out of the copy"):
+        Generated("json", Schema(features=FIELDS[:1]), seed=1, framed=True)
+    image = Field(name="photo", source="photo", dtype="uint8", shape=(2, 2, 1), image="base64")
+    with pytest.raises(ConfigError, match="'photo' is an image, and none can be made up"):
+        Generated("json", Schema(features=(image,)), seed=1)
 
 
 def test_the_killed_trainer_leaves_the_users_kafka_and_checkpoints_alone(load_text: LoadText, tmp_path: Path) -> None:

@@ -24,12 +24,15 @@ from consumers.dead_letters.reader import newest_letters
 from consumers.kafka.options import KafkaOptions
 from tests.faults.campaigns.kills import broker
 from tests.faults.harness.forms import FORMS, Form, PoisonedStream
+from tests.faults.harness.image_form import IMAGES
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
 from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
 
 PARTITIONS = 4
+LEARNT = {**FORMS, IMAGES.name: IMAGES}
+"""The forms of the campaign, by name."""
 _SHARE = 0.01
 _AT_MOST = 20
 
@@ -60,7 +63,7 @@ class FormatFigures:
 
 
 def account_for(
-    bootstrap: str, folder: Path, *, records: int, seed: int, forms: Iterable[Form] = tuple(FORMS.values())
+    bootstrap: str, folder: Path, *, records: int, seed: int, forms: Iterable[Form] = tuple(LEARNT.values())
 ) -> FormatFigures:
     """Learn so many records of each format, and compare what became of them."""
     began, figures = time.monotonic(), FormatFigures(seed=seed)
@@ -80,7 +83,8 @@ def _account_for_one(bootstrap: str, folder: Path, form: Form, records: int, fig
         folder.mkdir(parents=True)
         for file, text in form.files.items():
             (folder / file).write_text(text)
-        project = Project(folder, topic, records={**form.records, "dead_letters": {"topic": letters}})
+        section = {**form.records, "dead_letters": {"topic": letters}}
+        project = Project(folder, topic, records=section, model={"build": form.build})
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         with Run(project, "--until", end) as run:
             run.finish()
@@ -130,7 +134,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the records")
     parser.add_argument("--bootstrap", help="a broker, host:port; without it one is started")
     options = parser.parse_args()
-    forms = [FORMS[name] for name in options.forms.split(",")] if options.forms else FORMS.values()
+    forms = [LEARNT[name] for name in options.forms.split(",")] if options.forms else LEARNT.values()
     with (
         tempfile.TemporaryDirectory(prefix="millrace-formats-") as folder,
         broker(options.bootstrap, Path(folder)) as bootstrap,

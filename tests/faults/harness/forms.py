@@ -47,6 +47,8 @@ class Form:
     poison: Sequence[Poison]
     files: Mapping[str, str] = field(default_factory=dict)
     """What lies beside the config, by name."""
+    build: str = "./model.py:build_model"
+    """Which model learns them."""
 
 
 @dataclass(slots=True)
