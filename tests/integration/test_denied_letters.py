@@ -1,0 +1,65 @@
+"""Dead letters to a topic that Kafka's access control lists do not let us write to, on a real broker that has them."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+
+from app.tools.local_broker import LocalBroker
+from app.tools.local_broker.topics import create_topic
+from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.reader import newest_letters
+from consumers.kafka.options import KafkaOptions
+from tests.conftest import WaitFor
+from tests.integration.test_dead_letters import letter
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(120)]
+
+WITH_ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+_TOPIC, _LITERAL, _DENY = 2, 3, 2
+OPERATIONS = {"write": 4, "describe": 8}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the address of a broker that refuses what a list denies."""
+    with LocalBroker(tmp_path_factory.mktemp("acls"), settings=WITH_ACLS) as broker:
+        yield broker.bootstrap_servers
+
+
+async def _change(servers: str, request: type[CreateAclsRequest | DeleteAclsRequest], topic: str, what: int) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    await admin.start()
+    try:
+        denied = request(_TOPIC, topic, _LITERAL, "User:ANONYMOUS", "*", what, _DENY)
+        await admin._client.send(admin._client.get_random_node(), denied)
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_letters_that_may_not_be_written_wait_and_are_sent_once_they_may(
+    servers: str, operation: str, wait_for: WaitFor
+) -> None:
+    topic, code = f"denied-{operation}", OPERATIONS[operation]
+    create_topic(servers, topic)
+    asyncio.run(_change(servers, CreateAclsRequest, topic, code))
+    kafka = KafkaOptions(bootstrap_servers=(servers,), topics=(topic,), group_id="g", request_timeout_ms=2000)
+    sink = KafkaDeadLetters(kafka, DeadLetterOptions(topic=topic))
+    sink.start(30)
+    try:
+        sink.put(letter(7))
+        wait_for(lambda: "TopicAuthorizationFailedError" in (sink.statistics().last_error or ""), 30)
+        wait_for(lambda: sink.stalled_s > 2, 30)
+        assert (sink.statistics().waiting, sink.statistics().acknowledged) == (1, 0)
+        asyncio.run(_change(servers, DeleteAclsRequest, topic, code))
+        assert sink.wait_acknowledged(1, 30)
+    finally:
+        assert sink.stop(10) == 0
+    (found,) = newest_letters(kafka, 10).newest
+    assert found.ours["offset"] == "7"
