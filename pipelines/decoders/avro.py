@@ -57,9 +57,10 @@ class AvroDecoder:
         self._writers: dict[int | None, _Writer | str] = {}
         """By the schema's number; a text says why its records cannot be read."""
         if layout.schema is not None:
-            read, named = parsed(layout.schema, f"records.avro.schema_file: {layout.path}")
+            what = f"records.avro.schema_file: {layout.path}"
+            read, named = parsed(layout.schema, what)
             if layout.schemas is None:
-                self._writers[None] = self._only_writer(node_of(read, named))
+                self._writers[None] = self._only_writer(node_of(read, named, what))
             else:
                 self._known = known_of(read, named)
         elif layout.schemas is None:
@@ -159,11 +160,12 @@ class AvroDecoder:
         if registered.kind != "AVRO":
             return f"schema {number} is of {registered.kind}, not of AVRO"
         try:
-            read, named = parsed(registered.text, f"schema {number}", [text for _, text in registered.references])
+            what = f"schema {number}"
+            read, named = parsed(registered.text, what, [text for _, text in registered.references])
+            node, planner = node_of(read, named, what), Planner(self._known)
+            plan = planner.plan(node, self._wants)
         except ConfigError as error:
             return str(error).removesuffix("; mend it")[:LONGEST_DETAIL]
-        node, planner = node_of(read, named), Planner(self._known)
-        plan = planner.plan(node, self._wants)
         name = str(read.get("name", "")) if isinstance(read, dict) else ""
         fields = {source: planner.fit(source, field.missing) for source, field in self._reader.fields.items()}
         return _Writer(node, plan, SchemaFit(number=number, name=name or "a value", fields=fields))

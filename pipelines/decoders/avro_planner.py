@@ -61,6 +61,7 @@ class Known:
 
     aliases: tuple[str, ...] = ()
     default: Any = None
+    """As JSON has it, but for bytes, which JSON has as a text of their codes."""
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class Planner:
     """Makes the plan of one writer's schema."""
 
     known: Mapping[tuple[str, ...], Known]
-    """What the reader's schema says, by the names from the outermost on."""
+    """What the reader's schema says, by the names from the outermost on, without the keys of maps."""
     absent: set[str] = field(default_factory=set)
     """The sources that are null in a branch of unions, or in all records."""
     unlike: dict[str, str] = field(default_factory=dict)
@@ -138,7 +139,9 @@ class Planner:
     def _keys(self, node: AvroMap, wants: Sequence[Want]) -> ColumnPlan:
         plans = []
         for name in dict.fromkeys(want.steps[0].name for want in wants):
-            plan = self._plan(node.values, [_below(want, name) for want in wants if want.steps[0].name == name])
+            # The reader's schema says the same of all values of a map, so a key is no part of the trail.
+            below = [replace(_below(want, name), trail=want.trail) for want in wants if want.steps[0].name == name]
+            plan = self._plan(node.values, below)
             if plan is not None:
                 plans.append((name.encode(), plan))
         return KeysPlan(node, tuple(plans), {want.source: want.type for want in wants})

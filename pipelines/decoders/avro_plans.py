@@ -183,6 +183,8 @@ class KeysPlan:
         lengths = entries.number()
         begins = entries.pos.copy()
         entries.move(lengths)
+        # Where that broke a record, its key may end behind all bytes.
+        lengths = np.where(entries.pos == begins + lengths, lengths, -1)
         arrays: Arrays = {}
         for key, plan in self.plans:
             matching = _equal(lanes.buffer.data, begins, lengths, key)

@@ -36,10 +36,14 @@ def parsed(text: str | bytes, what: str, references: Sequence[str] = ()) -> tupl
             fastavro.parse_schema(json.loads(reference), named_schemas=named)
         schema = fastavro.parse_schema(json.loads(text), named_schemas=named)
     except RecursionError:
-        raise ConfigError(f"{what} is no Avro schema: it is nested too deeply; mend it") from None
+        raise _too_deep(what) from None
     except Exception as error:  # noqa: BLE001 - fastavro raises of many types, of KeyError and TypeError too
         raise ConfigError(f"{what} is no Avro schema: {_why(error)}; mend it") from None
     return schema, named
+
+
+def _too_deep(what: str) -> ConfigError:
+    return ConfigError(f"{what} is no Avro schema that can be read: it is nested too deeply; mend it")
 
 
 def _why(error: Exception) -> str:
@@ -47,9 +51,12 @@ def _why(error: Exception) -> str:
     return f"it names the type {said}, which it does not define" if isinstance(error, UnknownType) else said
 
 
-def node_of(schema: Any, named: Mapping[str, Any]) -> AvroNode:
-    """Return the node of a parsed schema."""
-    return _Compiler(named).node(schema)
+def node_of(schema: Any, named: Mapping[str, Any], what: str) -> AvroNode:
+    """Return the node of a parsed schema. Raise ConfigError, which names `what`, where it is nested too deeply."""
+    try:
+        return _Compiler(named).node(schema)
+    except RecursionError:
+        raise _too_deep(what) from None
 
 
 class _Compiler:
@@ -111,6 +118,15 @@ def known_of(schema: Any, named: Mapping[str, Any]) -> dict[tuple[str, ...], Kno
     return known
 
 
+def _default(field: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    """Return the default of a field; that of a union is of its first branch."""
+    default, kind = field.get("default"), field["type"]
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    kind = named.get(kind, kind) if isinstance(kind, str) else kind
+    kind = kind["type"] if isinstance(kind, Mapping) else kind
+    return default.encode("latin-1") if isinstance(default, str) and kind in {"bytes", "fixed"} else default
+
+
 def _learn(schema: Any, named: Mapping[str, Any], trail: tuple[str, ...], known: dict[tuple[str, ...], Known]) -> None:
     if isinstance(schema, list):
         for branch in schema:
@@ -123,5 +139,5 @@ def _learn(schema: Any, named: Mapping[str, Any], trail: tuple[str, ...], known:
     elif schema["type"] in {"record", "error"} and len(trail) < _DEEPEST:
         for field in schema["fields"]:
             names = (*trail, field["name"])
-            known.setdefault(names, Known(tuple(field.get("aliases", ())), field.get("default")))
+            known.setdefault(names, Known(tuple(field.get("aliases", ())), _default(field, named)))
             _learn(field["type"], named, names, known)

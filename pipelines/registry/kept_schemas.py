@@ -33,8 +33,11 @@ class KeptSchemas:
         kept = self._read(_schema_file(number))
         if kept is None:
             return None
-        references = tuple((str(name), str(text)) for name, text in kept["references"])
-        return RegisteredSchema(str(kept["kind"]), str(kept["text"]), references)
+        try:
+            references = tuple((str(name), str(text)) for name, text in kept["references"])
+            return RegisteredSchema(str(kept["kind"]), str(kept["text"]), references)
+        except (LookupError, TypeError, ValueError):  # of a later version
+            return None
 
     def keep_schema(self, number: int, schema: RegisteredSchema) -> None:
         """Keep a schema."""
@@ -46,7 +49,7 @@ class KeptSchemas:
         kept = self._read(_REPORTED)
         try:
             return [] if kept is None else [_fit(each) for each in kept["schemas"]]
-        except (LookupError, TypeError):  # of a later version
+        except (LookupError, TypeError, ValueError, AttributeError):  # of a later version
             return []
 
     def keep_reported(self, fits: Sequence[SchemaFit]) -> None:

@@ -58,7 +58,7 @@ class RegistryClient:
         """Return a schema; None where the registry says that there is none. Raise RegistryAwayError."""
         try:
             answer = self._get(f"/schemas/ids/{number}")
-            references: dict[tuple[str, int], tuple[str, str]] = {}
+            references: dict[tuple[str, int, str], tuple[str, str]] = {}
             self._resolve(answer.get("references") or (), references)
             return RegisteredSchema(
                 kind=str(answer.get("schemaType") or "AVRO"),
@@ -71,11 +71,12 @@ class RegistryClient:
             raise RegistryAwayError("it answers what no schema registry answers") from None
 
     def _resolve(
-        self, wanted: Sequence[Mapping[str, Any]], found: dict[tuple[str, int], tuple[str, str]], depth: int = 0
+        self, wanted: Sequence[Mapping[str, Any]], found: dict[tuple[str, int, str], tuple[str, str]], depth: int = 0
     ) -> None:
         """Get what a schema refers to, what that refers to first."""
         for reference in wanted:
-            place = (str(reference["subject"]), int(reference["version"]))
+            # With its name: the same schema may be known by several.
+            place = (str(reference["subject"]), int(reference["version"]), str(reference["name"]))
             if place in found:
                 continue
             if len(found) >= _MOST_REFERENCES or depth >= _MOST_REFERENCES // 10:
@@ -87,7 +88,7 @@ class RegistryClient:
                     f"it has no version {place[1]} of {place[0]}, to which a schema refers"
                 ) from None
             self._resolve(answer.get("references") or (), found, depth + 1)
-            found[place] = (str(reference["name"]), _text_of(answer))
+            found[place] = (place[2], _text_of(answer))
 
     def _get(self, path: str) -> dict[str, Any]:
         urls = self._options.urls

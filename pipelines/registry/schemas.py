@@ -1,10 +1,10 @@
 """The schemas of a registry by their numbers, each asked for once: a number never means another schema.
 
 Owns the thread `registry`, which asks, and the schemas in memory and in a folder. `get` never asks by itself: what is
-not known is noted for the thread, and NotYetError says so. While the registry is away the thread tries again, with
-longer and longer pauses of at most `_LONGEST_S`. A number that the registry does not have is asked for twice before
-that is believed, since a registry of several nodes may lag, and again after `_FORGET_S`, since it may be registered
-later. Any thread may call `get`.
+neither in memory nor in the folder is noted for the thread, and NotYetError says so. While the registry is away the
+thread tries again, with longer and longer pauses of at most `_LONGEST_S`. A number that the registry does not have is
+asked for twice before that is believed, since a registry of several nodes may lag, and again after `_FORGET_S`, since
+it may be registered later. Any thread may call `get`.
 """
 
 import logging
@@ -55,6 +55,10 @@ class RegistrySchemas:
                 since = self._missing.get(number)
                 if since is not None and self._clock() - since < _FORGET_S:
                     return None
+                if number not in self._wanted and (kept := self._kept.schema(number)) is not None:
+                    # Read here, so that a registry that is away keeps nobody from what the folder has.
+                    self._known[number] = kept
+                    return kept
                 self._want(number)
                 if (left := gives_up_at - self._clock()) <= 0:
                     raise NotYetError(self._complaint(number))
@@ -79,15 +83,14 @@ class RegistrySchemas:
         while True:
             number = self._next()
             try:
-                kept = self._kept.schema(number)
-                found = kept or self._client.schema(number)
-            except RegistryAwayError as error:
-                self._note_away(number, str(error))
+                found = self._client.schema(number)
+            except Exception as error:  # noqa: BLE001 - nothing may end the thread: all records would wait for ever
+                self._note_away(number, str(error) if isinstance(error, RegistryAwayError) else type(error).__name__)
                 time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads what many clients ask
                 pause = min(2 * pause, _LONGEST_S)
                 continue
             pause = _SHORTEST_S
-            if kept is None and found is not None:
+            if found is not None:
                 self._kept.keep_schema(number, found)
             self._settle(number, found)
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decode import decode_chunk
 from pipelines.decoders import make_decoder
@@ -21,7 +22,7 @@ from pipelines.decoders.avro_blocks import BrokenError
 from pipelines.decoders.avro_lanes import Buffer, lanes_of
 from pipelines.decoders.avro_nodes import AvroNode
 from pipelines.decoders.avro_planner import Planner, Want
-from pipelines.decoders.avro_schema import node_of, parsed
+from pipelines.decoders.avro_schema import known_of, node_of, parsed
 from pipelines.decoders.paths import PathStep
 from pipelines.schema import AvroLayout, Field, Schema, TimeFormat
 from tests.pipelines.avro_values import Made, found, prefixes, records, wanted, written
@@ -33,7 +34,7 @@ def buffer_of(values: Sequence[bytes]) -> Buffer:
 
 
 def compiled(schema: Any) -> AvroNode:
-    return node_of(*parsed(json.dumps(schema), "it"))
+    return node_of(*parsed(json.dumps(schema), "it"), "it")
 
 
 def read(node: AvroNode, wants: Sequence[Want], values: Sequence[bytes]) -> tuple[dict[str, pa.Array], Buffer]:
@@ -290,3 +291,40 @@ def test_arrays_of_items_without_bytes_are_refused_whichever_way_they_are_passed
     node = compiled(schema)
     assert skipped(node, [empty, filled]) == [True, False]
     assert [walked(node, value) for value in (empty, filled)] == [True, False]
+
+
+def test_a_record_cut_off_in_a_long_key_that_is_asked_for_is_broken_alone() -> None:
+    key = "k" * 40
+    node = compiled({"type": "map", "values": "int"})
+    whole = written({"type": "map", "values": "int"}, {key: 5})
+    want = Want("x", pa.int64(), (PathStep(key),))
+    for cut in range(len(whole)):
+        arrays, buffer = read(node, [want], [whole, whole[:cut]])
+        assert buffer.broken.tolist() == [False, True]
+        assert arrays["x"].to_pylist()[0] == 5
+
+
+def test_aliases_and_defaults_hold_for_the_values_of_maps_and_defaults_of_bytes_are_their_codes() -> None:
+    renamed = {"name": "new", "type": "int", "aliases": ["old"]}
+    value = {"type": "record", "name": "V", "fields": [renamed, {"name": "added", "type": "int", "default": 7}]}
+    raw = {"name": "raw", "type": "bytes", "default": "\u00ff"}
+    values = {"name": "m", "type": {"type": "map", "values": value}}
+    known, named = parsed(json.dumps({"type": "record", "name": "R", "fields": [values, raw]}), "it")
+    old = {"type": "record", "name": "V", "fields": [{"name": "old", "type": "int"}]}
+    writer = {"type": "record", "name": "R", "fields": [{"name": "m", "type": {"type": "map", "values": old}}]}
+    wants = [
+        Want("new", pa.int64(), (PathStep("m"), PathStep("a"), PathStep("new"))),
+        Want("added", pa.int64(), (PathStep("m"), PathStep("a"), PathStep("added"))),
+        Want("raw", pa.binary(), (PathStep("raw"),)),
+    ]
+    buffer = buffer_of([written(writer, {"m": {"a": {"old": 3}}})])
+    arrays = Planner(known_of(known, named)).plan(compiled(writer), wants).read(lanes_of(buffer, np.arange(1), 0, None))
+    assert {name: array.to_pylist() for name, array in arrays.items()} == {"new": [3], "added": [7], "raw": [b"\xff"]}
+
+
+def test_a_schema_nested_too_deeply_is_refused_by_name() -> None:
+    schema: Any = "int"
+    for level in range(300):
+        schema = {"type": "record", "name": f"R{level}", "fields": [{"name": "a", "type": schema}]}
+    with pytest.raises(ConfigError, match="schema 9 is no Avro schema that can be read: it is nested too deeply"):
+        node_of(*parsed(json.dumps(schema), "schema 9"), "schema 9")

@@ -109,6 +109,26 @@ def test_what_a_schema_refers_to_comes_before_it_and_once(server: Server) -> Non
     assert len(server.asked) == 3
 
 
+def test_a_schema_that_is_known_by_two_names_comes_by_both(server: Server) -> None:
+    names = [{"name": name, "subject": "place", "version": 1} for name in ("place.proto", "common/place.proto")]
+    server.answers |= {
+        "/schemas/ids/1": (200, {"schema": "outer", "schemaType": "PROTOBUF", "references": names}),
+        "/subjects/place/versions/1": (200, {"schema": "the place"}),
+    }
+    found = client(server.url).schema(1)
+    assert found is not None
+    assert found.references == (("place.proto", "the place"), ("common/place.proto", "the place"))
+
+
+def test_what_the_folder_has_waits_for_no_registry_that_is_away(tmp_path: Path, server: Server) -> None:
+    cached = RegistryOptions(urls=(server.url,), cache=tmp_path)
+    RegistrySchemas(cached, wait_s=10.0).get(1)
+    wait_until((tmp_path / "schema-1.json").exists)
+    schemas = RegistrySchemas(RegistryOptions(urls=("http://127.0.0.1:1",), cache=tmp_path))
+    wait_until(lambda: "refused" in complaint(schemas, 7))
+    assert schemas.get(1) == RegisteredSchema("AVRO", SCHEMA)
+
+
 def test_references_in_a_circle_end(server: Server) -> None:
     me = {"name": "A", "subject": "a", "version": 1}
     server.answers |= {
@@ -323,9 +343,9 @@ def known(schemas: RegistrySchemas, number: int, *, missing: bool = False) -> An
     return missing and found is None if missing else found
 
 
-def complaint(schemas: RegistrySchemas) -> str:
+def complaint(schemas: RegistrySchemas, number: int = 1) -> str:
     try:
-        schemas.get(1)
+        schemas.get(number)
     except NotYetError as error:
         return str(error)
     return ""
