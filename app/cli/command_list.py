@@ -58,6 +58,11 @@ VERBS: Mapping[str, Verb] = {
     "rewind": Verb(
         "app.cli.rewind:rewind", "Go back to a checkpoint and resume from there; the records after it are read again."
     ),
+    "fork": Verb(
+        "app.cli.fork:fork",
+        "Begin a changed model with what another has learnt, as checkpoint 0 of a new name; the old one goes on "
+        "untouched.",
+    ),
     "rebuild": Verb(
         "app.cli.rebuild:rebuild",
         "Learn a checkpoint again, from number 0, archive and topic, and compare it bit for bit.",

@@ -24,4 +24,5 @@ def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
         "model_sha256": hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest(),
         "cluster_id": cluster_id,
         "topics": list(settings.kafka.topics),
+        "group": settings.kafka.group,
     }

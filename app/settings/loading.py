@@ -34,13 +34,16 @@ class Loaded:
     """What is probably a mistake, and prevents nothing."""
 
 
-def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Loaded:
+def load(path: Path | str, environ: Mapping[str, str] | None = None, *, name: str | None = None) -> Loaded:
     """Load a config file with the environment (the process's, unless one is handed in) over it.
 
-    Raises one SettingsError, a ConfigError with a line for every problem.
+    `name` is a name for the model that `--as` puts over both. Raises one SettingsError, a ConfigError with a line for
+    every problem.
     """
     document = read_yaml(Path(path))
     overrides = read_environment(Settings, environ)
+    if name is not None:
+        overrides = overrides.under("--as", ("name",), name)
     places = Places(document, overrides)
     values = _overlaid(document.values, overrides.values)
     for section, info in Settings.model_fields.items():

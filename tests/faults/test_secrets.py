@@ -53,6 +53,7 @@ UNASKED = {
     "run": "all that it says is in its log, which is read",
     "init": "it writes a config by what it saw in records, for whoever asked for that",
     "pretrain": "it says numbers and names of files, and needs a name that has no checkpoint",
+    "fork": "it says names and numbers of variables, and needs a name that has no checkpoint",
     "rebuild": "it says numbers and names of arrays and settings, and writes weights for whoever asked for that",
     "archive": "it writes records to shards, for whoever asked for that, and says numbers and names of files",
     "archive list": "it says numbers and names of files, and asks neither Kafka nor a service",

@@ -49,9 +49,7 @@ def as_row(found: Inspection, watched: str | None, *, best: int | None, now_s: f
         rounded_size(manifest.size),
         *metric,
         manifest.reason,
-        "; ".join(
-            filter(None, ["the best" if manifest.number == best else "", _pinned(found), manifest.note or _why(found)])
-        ),
+        "; ".join(filter(None, _remarks(found, manifest, best))),
     ]
 
 
@@ -85,6 +83,7 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
         yield from _metrics(found.manifest)
         yield from _made_with(found.manifest.provenance)
         yield from _pretrained(found.manifest.provenance)
+        yield from _forked(found.manifest.provenance)
         yield from _chain(lineage.chain)
     if found.condition is not Condition.GOOD:
         return
@@ -178,6 +177,28 @@ def _offsets(facts: PartitionAccount) -> str:
     if facts.position == facts.start:
         return f"begins at {facts.start}, nothing is settled yet"
     return f"offsets {facts.start}..{facts.position - 1}: " + ", ".join(parts)
+
+
+def _forked(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """Give where the model was forked from, where it was, in a line each."""
+    if (fork := provenance.get("forked_from")) is None:
+        return
+    counts = ", ".join(f"{len(fork[word])} {word}" for word in ("grown", "new", "dropped") if fork[word])
+    optimizer = f"optimizer {fork['optimizer']['kept']} kept, {fork['optimizer']['new']} new"
+    yield _fact("forked from", f"{fork['name']}@{fork['number']} (sha256 {fork['sha256'][:_SHORT]}), {fork['reads']}")
+    yield _fact("", f"weights {fork['kept']} kept{', ' if counts else ''}{counts}; {optimizer}")
+
+
+def _remarks(found: Inspection, manifest: Manifest, best: int | None) -> Iterator[str]:
+    yield "the best" if manifest.number == best else ""
+    yield _origin_note(manifest)
+    yield _pinned(found)
+    yield manifest.note or _why(found)
+
+
+def _origin_note(manifest: Manifest) -> str:
+    fork = manifest.provenance.get("forked_from")
+    return "" if fork is None else f"a fork of {fork['name']}@{fork['number']}"
 
 
 def _pinned(found: Inspection) -> str:

@@ -43,6 +43,7 @@ _FLOOD = "tests/faults/test_flood.py"
 _CRASHES = "tests/training/checkpoints/test_crashes.py"
 _FULL_VOLUME = "tests/training/checkpoints/test_full_volume.py"
 _STORE = "tests/training/checkpoints/test_store.py"
+_FORK = "tests/app/tools/test_fork.py"
 _PINS = "tests/training/checkpoints/test_pins.py"
 _DAMAGE = "tests/training/checkpoints/test_mutations.py"
 _TOPICS = "tests/faults/test_topics.py"
@@ -832,5 +833,20 @@ TEETH = (
         file="training/checkpoints/pruning.py",
         text="        left = [path for path in left if not self._bring_back(path)]\n",
         test=f"{_PINS}::test_a_pruner_killed_after_a_pin_leaves_what_the_next_start_brings_back",
+    ),
+    Tooth(
+        row=41,
+        missing="A fork begins a history where there is one.",
+        file="app/tools/fork/fork.py",
+        text="        require_unused(store)\n",
+        test=f"{_FORK}::test_a_name_that_has_checkpoints_is_not_forked_onto",
+    ),
+    Tooth(
+        row=41,
+        missing="A replay leaves out what lies between the old model's position and the offset that Kafka gives.",
+        file="app/tools/fork/fork.py",
+        text="min(offset, learnt.get(partition, offset))",
+        instead="offset",
+        test=f"{_FORK}::test_a_replay_begins_where_kafka_says_and_never_after_the_position",
     ),
 )

@@ -1,0 +1,73 @@
+"""`millrace fork`: a changed model goes on with what another has learnt, under a name of its own."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.config_file import ConfigFile, config_file
+from app.cli.notes import note
+from app.cli.options import Json
+from app.service.logs import configure
+from app.service.native_log import load_tensorflow
+from app.settings import load
+from app.settings.environment import require_tensorflow_backend
+from app.tools.fork.origin import find_origin, loaded_as, parsed
+from consumers.kafka.positions import parse_start
+
+if TYPE_CHECKING:
+    from app.tools.fork.fork import Forked
+
+
+def fork(
+    origin: Annotated[
+        str, typer.Argument(metavar="NAME@N", help="The model and its checkpoint, as in clicks@37 or clicks@latest.")
+    ],
+    name: Annotated[str, typer.Option("--as", metavar="NEW", help="The name of the new model.")],
+    file: ConfigFile = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Replay the topics from here: earliest, an age as in -7d, a time; default: its position."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Begin a changed model with what another has learnt, as checkpoint 0 of a new name; the old one goes on untouched.
+
+    The config is that of the new model, or the old one's, read under the new name. Weights are matched by layer; what
+    the optimizer knows is kept where it fits. Example: millrace fork clicks@37 --as clicks-wide -c wide.yaml
+    """
+    require_tensorflow_backend()
+    old, number = parsed(origin)
+    at = None if start is None else parse_start(start)
+    config = config_file(file)
+    found = loaded_as(config, old, name)
+    for warning in found.warnings:
+        note(f"warning: {warning}")
+    comes_from = find_origin(found.settings, old, number)
+    configure(name=found.settings.name, form=found.settings.logs.format, level="warning")
+    load_tensorflow()
+    from app.tools.fork.fork import fork as begin  # noqa: PLC0415 - loads TensorFlow
+
+    forked = begin(found, comes_from, at)
+    if as_json:
+        facts = forked.manifest.provenance["forked_from"]
+        typer.echo(json.dumps({"name": name, "forked_from": facts, "positions": forked.manifest.positions}, indent=2))
+    else:
+        typer.echo("\n".join(_told(forked, name, config)))
+
+
+def _told(forked: "Forked", name: str, config: Path) -> list[str]:
+    facts = forked.manifest.provenance["forked_from"]
+    positions = ", ".join(f"{partition}={offset}" for partition, offset in forked.manifest.positions.items())
+    given = "" if load(config).settings.name == name else f"MILLRACE_NAME={name} "
+    return [
+        f"{name}@0 is a fork of {forked.table.summary()}",
+        *forked.table.lines(),
+        f"of the optimizer's variables {forked.slots.kept} go on and {forked.slots.new} begin anew",
+        f"it reads {facts['reads']}: {positions}",
+        f"start it: {given}millrace run -c {shlex.quote(str(config))}",
+    ]

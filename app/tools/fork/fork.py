@@ -1,0 +1,205 @@
+"""Forking: a changed model begins with what another has learnt, and goes on from its position, or replays.
+
+Holds the folder of the new name while it works; only reads the old one, whose trainer may run. Runs on the calling
+thread. Imports TensorFlow.
+
+1. The checkpoint of the old model is read and verified; the new name has none. 2. The new model is built and proven as
+a start does. 3. Weights are matched by their place, and what the optimizers know is kept where it fits. 4. Positions:
+those of the checkpoint, with its whole ledger; for a replay, an empty ledger at the offsets that Kafka gives. 5. All
+of it is published as checkpoint 0. Until then there is nothing: a fork that was killed is given again.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from app.service.checkpoint_policies import remove_some, save_policy, store_options
+from app.service.kept_sample import RecordSamples
+from app.service.model_setup import build_learner, live_metrics_of, prove
+from app.service.provenance import provenance_of
+from app.service.recorded_settings import hyperparameter_options
+from app.service.row_shaping import row_states
+from app.settings import Loaded, Settings
+from app.settings.connection import kafka_history, kafka_options
+from app.tools.fork.origin import ForkOrigin, inherited_ledger, require_unused, standing_skips
+from consumers.errors import ConfigError
+from consumers.kafka.positions import Start
+from consumers.kafka.source import KafkaSource
+from consumers.records import Partition
+from training.checkpoints.folder import Folder
+from training.checkpoints.lease import FolderLease
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.store import CheckpointStore
+from training.checkpoints.writer import CheckpointWriter
+from training.errors import CorruptError
+from training.ledger.ledger import NAME as LEDGER
+from training.ledger.ledger import Ledger, positions_of
+from training.model.hyperparameters import NAME as HYPERPARAMETERS
+from training.model.initial_weights import WeightTable, match, take_over
+from training.model.kept_slots import KeptSlots, keep_slots
+from training.model.learner import Learner
+from training.model.weight_files import FoundWeights
+from training.model.weights import PART
+from training.trainer.saving import Saving, SavingOptions
+
+_CONNECT_S = 15.0
+_PROGRESS = "progress"
+_CLASS = ".class"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forked:
+    """A fork that is durable."""
+
+    manifest: Manifest
+    table: WeightTable
+    slots: KeptSlots
+
+
+def fork(loaded: Loaded, origin: ForkOrigin, start: Start | None) -> Forked:
+    """Publish checkpoint 0 of the new model; raise MillraceError where that cannot be done.
+
+    `start` is where a replay begins; None goes on from the checkpoint's position.
+    """
+    settings = loaded.settings
+    with _taken(settings) as (lease, store):  # (1)
+        offsets = None if start is None else _offsets(settings, origin, start)
+        learner = _learner(settings, origin, lease.folder)  # (2)
+        store.require_room(learner.state_bytes)
+        what = f"{origin.name}@{origin.number}"
+        found = FoundWeights(what=what, sha256=origin.sha256, arrays=origin.part(PART).arrays)
+        table = match(learner.model, found)
+        take_over(learner.model, table)  # (3)
+        slots = keep_slots(learner.model, origin.part("optimizer").arrays, _classes(origin))
+        told = _provenance(origin, table, slots, start)
+        manifest = _publish(loaded, store, origin, learner, offsets, told)
+    return Forked(manifest=manifest, table=table, slots=slots)
+
+
+@contextmanager
+def _taken(settings: Settings) -> Iterator[tuple[FolderLease, CheckpointStore]]:
+    """Hold the folder of the new name, in which there must be no checkpoint."""
+    lease = FolderLease.acquire(
+        Folder(settings.checkpoints.path / settings.name),
+        f"millrace fork --as {settings.name}",
+        make_room=partial(remove_some, settings),
+    )
+    try:
+        store = CheckpointStore(lease.folder, lease, store_options(settings, lease.folder))
+        require_unused(store)
+        yield lease, store
+    finally:
+        lease.release()
+
+
+def _offsets(settings: Settings, origin: ForkOrigin, start: Start) -> Mapping[Partition, int]:
+    """Return where a replay begins: never after the checkpoint's position, so that no record is left out."""
+    source = KafkaSource(kafka_options(settings.kafka), kafka_history(settings))
+    source.start(_CONNECT_S)
+    try:
+        found, cluster = source.resolve_start(start), source.cluster_id()
+    finally:
+        source.stop(_CONNECT_S)
+    then = origin.checkpoint.manifest.provenance.get("cluster_id")
+    if None not in (then, cluster) and then != cluster:
+        raise ConfigError(
+            f"kafka.bootstrap_servers: {origin.name}@{origin.number} has learnt from the cluster {then}, and this is "
+            f"{cluster}: its records are others"
+        )
+    learnt = positions_of(origin.part(LEDGER))
+    return {partition: min(offset, learnt.get(partition, offset)) for partition, offset in found.items()}
+
+
+def _learner(settings: Settings, origin: ForkOrigin, folder: Folder) -> Learner:
+    """Build and prove the new model, on the records that the old one has kept where they fit the schema."""
+    sample = RecordSamples(settings, origin.folder).kept()
+    samples = RecordSamples(settings, folder)
+    learner = build_learner(settings, (lambda: samples.keep(sample),))
+    prove(learner, settings)
+    return learner
+
+
+def _classes(origin: ForkOrigin) -> dict[str, str]:
+    facts = origin.part(HYPERPARAMETERS).facts
+    return {name.removesuffix(_CLASS): value for name, value in facts.items() if name.endswith(_CLASS)}
+
+
+def _publish(
+    loaded: Loaded,
+    store: CheckpointStore,
+    origin: ForkOrigin,
+    learner: Learner,
+    offsets: Mapping[Partition, int] | None,
+    told: Mapping[str, Any],
+) -> Manifest:
+    settings, ledger, live = loaded.settings, Ledger(), live_metrics_of(learner, loaded.settings)
+    states = row_states(settings)
+    cluster = origin.checkpoint.manifest.provenance.get("cluster_id")
+    saving = Saving(
+        store,
+        CheckpointWriter(store),
+        learner,
+        ledger,
+        live,
+        SavingOptions(
+            policy=save_policy(settings),
+            provenance={**provenance_of(loaded, cluster), **told},
+            hyperparameters=hyperparameter_options(settings),
+            clock=time.monotonic,
+            row_states=states,
+            prepare=partial(_go_on, origin, learner, ledger, offsets),
+        ),
+    )
+    saving.progress.step = origin.checkpoint.manifest.step
+    if offsets is None:
+        saving.progress.restore(origin.part(_PROGRESS))
+        _keep_rows(settings, origin, states)
+    manifest = saving.begin_or_restore(lambda: offsets or {}, start_over=False)  # (5)
+    saving.finish()
+    return manifest
+
+
+def _go_on(
+    origin: ForkOrigin, learner: Learner, ledger: Ledger, offsets: Mapping[Partition, int] | None
+) -> Mapping[str, Any]:
+    """Set the positions (4)."""
+    old = origin.part(LEDGER)
+    if offsets is not None:
+        ledger.follow(standing_skips(origin, old))
+        return {}
+    ledger.restore(inherited_ledger(origin, old))
+    learner.witness.restore(origin.part(learner.witness.name))
+    return {}
+
+
+def _keep_rows(settings: Settings, origin: ForkOrigin, states: Any) -> None:
+    """Take over what is remembered of the records before the position, where rows are made as they were."""
+    then, now = origin.part(HYPERPARAMETERS).facts, hyperparameter_options(settings).settings
+    made = ("windows.", "balance.", "records.")
+    if {key: value for key, value in then.items() if key.startswith(made)} != {
+        key: value for key, value in now.items() if key.startswith(made)
+    }:
+        return
+    for one in states:
+        part = origin.part(one.name)
+        try:
+            one.load(part.arrays, part.facts)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CorruptError(f"{origin.name}@{origin.number}: its {one.name} cannot be read; fork another") from error
+
+
+def _provenance(origin: ForkOrigin, table: WeightTable, slots: KeptSlots, start: Start | None) -> dict[str, Any]:
+    facts = {key: value for key, value in table.facts().items() if key != "source"}
+    return {
+        "forked_from": {
+            "name": origin.name,
+            "number": origin.number,
+            **facts,
+            "step": origin.checkpoint.manifest.step,
+            "reads": "on from its position" if start is None else f"from {start}",
+            "optimizer": {"kept": slots.kept, "new": slots.new},
+        }
+    }

@@ -1,0 +1,241 @@
+"""`millrace fork`: a changed model goes on with the weights, the optimizer's state and the positions of another."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from app.cli.command_list import application
+from app.service.checkpoint_policies import save_policy
+from app.service.model_setup import build_learner, live_metrics_of
+from app.service.provenance import provenance_of
+from app.service.recorded_settings import hyperparameter_options
+from app.settings import load
+from app.tools.fork import fork as fork_module
+from consumers.errors import MillraceError
+from consumers.failpoints import NAMES
+from consumers.records import Partition
+from pipelines.blocks import BlockFacts, Span
+from tests.faults.harness.fork_server import run_forked
+from training.checkpoints import CheckpointStore, CheckpointWriter, Folder, FolderLease, SaveReason
+from training.ledger.interventions import Interventions
+from training.ledger.ledger import Ledger
+from training.ledger.skips import Skip
+from training.trainer.saving import Saving, SavingOptions
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.row(41),
+]
+P0 = Partition("clicks", 0)
+BATCH, CALLS = 16, 3
+END = BATCH * CALLS
+MODEL = """\
+import keras
+
+
+def build_model(extra=False, optimizer="adam", units=4, name="hidden"):
+    price = keras.Input((2,), name="price")
+    hidden = keras.layers.Dense(units, activation="relu", name=name)(price)
+    if extra:
+        hidden = keras.layers.Dense(units, activation="relu", name="extra")(hidden)
+    model = keras.Model({"price": price}, keras.layers.Dense(1, name="score")(hidden))
+    model.compile(optimizer=optimizer, loss="mse")
+    return model
+"""
+CONFIG = """\
+name: {name}
+kafka: {{bootstrap_servers: ["127.0.0.1:1"], topics: [{topic}]{kafka}}}
+records: {{features: {{price: {{dtype: float32, shape: [2]}}}}, label: {{y: float32}}}}
+model: {{build: "./model.py:build_model", args: {args}}}
+training: {{batch_size: 16, threads: 1}}
+checkpoints: {{path: ./checkpoints}}
+"""
+
+
+def config(folder: Path, *, name: str = "clicks", topic: str = "clicks", kafka: str = "", **args: Any) -> Path:
+    (folder / "model.py").write_text(MODEL)
+    path = folder / f"{name}.yaml"
+    path.write_text(CONFIG.format(name=name, topic=topic, kafka=kafka, args=json.dumps(args)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model that has learnt three blocks, and has a range to skip ahead of it."""
+    folder = tmp_path_factory.mktemp("learnt")
+    loaded = load(config(folder))
+    settings = loaded.settings
+    learner, ledger = build_learner(settings), Ledger()
+    lease = FolderLease.acquire(Folder(settings.checkpoints.path / "clicks"), "a test")
+    store = CheckpointStore(lease.folder, lease)
+    options = SavingOptions(
+        policy=save_policy(settings),
+        provenance=provenance_of(loaded, "a-cluster"),
+        hyperparameters=hyperparameter_options(settings),
+        clock=time.monotonic,
+    )
+    saving = Saving(store, CheckpointWriter(store), learner, ledger, live_metrics_of(learner, settings), options)
+    saving.begin_or_restore(lambda: {P0: 0}, start_over=False)
+    ledger.begin_incarnation()
+    learner.witness.lay([P0])
+    for call in range(CALLS):
+        learner.learn(learner.rows_of(learner.probe(call)))
+        span = Span(partition=P0, index=0, start=call * BATCH, end=(call + 1) * BATCH, learnt=BATCH)
+        facts = BlockFacts(
+            number=call, incarnation=1, spans=(span,), batches=1, rows=BATCH, seed=0, fetched_at=0.0, oldest_ms=0,
+            newest_ms=1,
+        )  # fmt: skip
+        ledger.settle(facts)
+        saving.note_settled(facts)
+    ledger.follow(Interventions(skips=(Skip(order="rewind-9", partition=P0, start=60, end=70, reason="bad"),)))
+    saving.begin(SaveReason.INTERVAL)
+    saving.finish()
+    lease.release()
+    return folder
+
+
+def fork(folder: Path, origin: str, name: str, *more: str) -> str:
+    os.chdir(folder)
+    result = CliRunner().invoke(application, ["fork", origin, "--as", name, *more], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def store_of(folder: Path, name: str) -> CheckpointStore:
+    return CheckpointStore(Folder(folder / "checkpoints" / name))
+
+
+def test_a_changed_model_begins_with_what_fits_and_goes_on_at_the_position(learnt: Path) -> None:
+    said = fork(learnt, "clicks@1", "deeper", "-c", str(config(learnt, name="deeper", extra=True)))
+    assert "deeper@0 is a fork of clicks@1: 4 kept, 2 new\n" in said
+    assert "new: extra/kernel, extra/bias" in said
+    assert said.splitlines()[-1] == f"start it: millrace run -c {learnt / 'deeper.yaml'}"
+    listed = CliRunner().invoke(application, ["checkpoints", "list", "-c", str(learnt / "deeper.yaml")]).stdout
+    assert listed.splitlines()[1].endswith("a fork of clicks@1")
+    shown = CliRunner().invoke(application, ["checkpoints", "show", "0", "-c", str(learnt / "deeper.yaml")]).stdout
+    assert "forked from   clicks@1 (sha256 " in shown
+    old, new = store_of(learnt, "clicks").load(1), store_of(learnt, "deeper").load(0)
+    for part in ("model", "optimizer"):
+        common = [key for key in old[part].arrays if "learning_rate" not in key]
+        assert [key for key in common if not np.array_equal(old[part].arrays[key], new[part].arrays[key])] == []
+    assert any(np.any(array) for key, array in new["optimizer"].arrays.items() if "momentum" in key and "score" in key)
+    assert new["optimizer"].arrays["optimizer/iteration"] == CALLS
+    assert (new["progress"].facts["step"], new["witness"]) == (CALLS, old["witness"])
+    manifest = store_of(learnt, "deeper").manifest(0)
+    assert manifest.positions == {"clicks:0": END}
+    origin = manifest.provenance["forked_from"]
+    assert (origin["name"], origin["number"], origin["kept"]) == ("clicks", 1, 4)
+    ledger = Ledger()
+    ledger.restore(new["ledger"])
+    assert ledger.learnt() == {P0: END}
+    assert [(skip.order, skip.start) for skip in ledger.skips] == [("clicks-rewind-9", 60)]
+    assert learnt.joinpath("checkpoints", "clicks", "checkpoints", "0000000001").is_dir()
+
+
+def test_another_optimizer_begins_anew_under_the_old_config_by_name(learnt: Path) -> None:
+    path = config(learnt, optimizer="sgd")
+    try:
+        facts = json.loads(fork(learnt, "clicks@latest", "plain", "-c", str(path), "--json"))
+    finally:
+        config(learnt)
+    assert (facts["forked_from"]["number"], facts["forked_from"]["optimizer"]["kept"]) == (1, 0)
+    assert facts["positions"] == {"clicks:0": END}
+
+
+def test_a_replay_begins_where_kafka_says_and_never_after_the_position(
+    learnt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {P0: END + 100, Partition("clicks", 1): 7}
+    monkeypatch.setattr(fork_module, "KafkaSource", lambda *_: Kafka(found))
+    fork(learnt, "clicks@1", "late", "-c", str(config(learnt, name="late")), "--from", "-7d")
+    found[P0] = 5
+    fork(learnt, "clicks@1", "again", "-c", str(config(learnt, name="again")), "--from", "earliest")
+    assert store_of(learnt, "late").manifest(0).positions == {"clicks:0": END, "clicks:1": 7}
+    zero = store_of(learnt, "again").load(0)
+    ledger = Ledger()
+    ledger.restore(zero["ledger"])
+    assert (ledger.positions()[P0], ledger.learnt()[P0]) == (5, 0)
+    assert [(skip.order, skip.start, skip.end) for skip in ledger.skips] == [("clicks-rewind-9", 60, 70)]
+    assert np.array_equal(
+        zero["model"].arrays["score/kernel"], store_of(learnt, "clicks").load(1)["model"].arrays["score/kernel"]
+    )
+
+
+class Kafka:
+    """A source that is asked for offsets only."""
+
+    def __init__(self, found: dict[Partition, int]) -> None:
+        self._found = found
+
+    def start(self, _within_s: float) -> None: ...
+
+    def stop(self, _within_s: float) -> None: ...
+
+    def resolve_start(self, _start: object) -> dict[Partition, int]:
+        return self._found
+
+    def cluster_id(self) -> str:
+        return "a-cluster"
+
+
+REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
+    ("clicks@9", "new", {}, "no checkpoint has the number 9"),
+    ("gone@latest", "new", {}, "holds no checkpoint of gone"),
+    ("clicks", "new", {}, "write NAME@NUMBER"),
+    ("new@1", "new", {}, "the name of the model that is forked"),
+    ("clicks@1", "new", {"topic": "orders"}, "has learnt from clicks, and this config names orders"),
+    ("clicks@1", "new", {"kafka": ", group: millrace-clicks"}, "kafka.group: millrace-clicks is the group of clicks"),
+    ("clicks@1", "new", {"name": "hidden_2"}, "describes the model hidden_2"),
+    ("clicks@1", "new", {"units": 8}, r"hidden/kernel is \[2, 8\] here and \[2, 4\] there"),
+    ("clicks@1", "clicks", {}, "the name of the model that is forked"),
+]
+
+
+@pytest.mark.parametrize(("origin", "name", "changes", "complaint"), REFUSED)
+def test_what_cannot_be_forked_is_refused_in_a_line_and_leaves_nothing(
+    learnt: Path, origin: str, name: str, changes: dict[str, Any], complaint: str
+) -> None:
+    path = config(learnt, **{"name": name, **changes})
+    result = CliRunner().invoke(application, ["fork", origin, "--as", name, "-c", str(path)])
+    config(learnt)
+    assert isinstance(result.exception, MillraceError), result.output
+    with pytest.raises(MillraceError, match=complaint):
+        raise result.exception
+    assert "\n" not in str(result.exception)
+    assert store_of(learnt, "new").newest() is None
+
+
+def test_a_name_that_has_checkpoints_is_not_forked_onto(learnt: Path) -> None:
+    path = config(learnt, name="taken")
+    fork(learnt, "clicks@1", "taken", "-c", str(path))
+    before = store_of(learnt, "taken").manifest(0)
+    result = CliRunner().invoke(application, ["fork", "clicks@0", "--as", "taken", "-c", str(path)])
+    assert getattr(result.exception, "exit_code", None) == 4
+    assert store_of(learnt, "taken").manifest(0) == before
+
+
+POINTS = [name for name in NAMES if name.startswith(("term.", "start.", "save.")) and not name.endswith("_prune")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_fork_that_is_killed_leaves_nothing_or_a_whole_one(learnt: Path, point: str) -> None:
+    name = point.replace(".", "-").replace("_", "-")
+    command = ["fork", "clicks@1", "--as", name, "-c", str(config(learnt, name=name))]
+    killed = run_forked(command, cwd=learnt, env={**os.environ, "MILLRACE_FAILPOINTS": f"{point}=kill"}, timeout=120)
+    assert f"failpoint {point}: kill" in killed.stderr
+    whole = point in {"save.after_rename", "start.after_zero"}
+    newest = store_of(learnt, name).newest()
+    assert (newest is not None) == whole
+    again = run_forked(command, cwd=learnt, env=os.environ, timeout=120)
+    assert again.returncode == (4 if whole else 0), again.stderr
+    zero = store_of(learnt, name).newest()
+    assert zero is not None
+    assert (zero.number, zero.positions) == (0, {"clicks:0": END})
+    assert store_of(learnt, "clicks").verify(1).verified
