@@ -81,8 +81,8 @@ def test_beginnings_and_ends_are_sampled_and_nothing_twice(config: Config, topic
     assert named(checks, "topics").detail == f"{name}: 2 partitions, 506 offsets"
     records = named(checks, "records")
     assert records.outcome is CheckOutcome.WARN
-    assert "201 of 204 sampled records decode" in records.detail
-    assert "2 missing (field 'price'), 1 malformed" in records.detail
+    assert "201 of 204 sampled records decode (98.5 %)" in records.detail
+    assert "2 missing (0.98 %, field 'price'), 1 malformed (0.49 %)" in records.detail
     assert bounds is not None
     assert sum(bounds.end.values()) == 506
 

@@ -63,18 +63,25 @@ def judged(looked_at: int, verdicts: Counter[Verdict], flood: FloodOptions | Non
         return warn(_NAME, "the topic holds no record yet, so the schema was not tried; validate again when it does")
     if not refused:
         return ok(_NAME, f"all of {looked_at} sampled records decode")
-    why = f"{_listed(verdicts)}; {_WAY_OUT[verdicts.most_common(1)[0][0][0]]}"
+    why = f"{_listed(verdicts, looked_at)}; {_WAY_OUT[verdicts.most_common(1)[0][0][0]]}"
     if refused == looked_at:
         return fail(_NAME, ConfigError(f"records: none of {looked_at} sampled records decodes: {why}"))
+    good = _share(looked_at - refused, looked_at)
     if flood is not None and refused > flood.share * looked_at:
         bound = f"records.dead_letters.pause_above.share is {flood.share * 100:g} %, so the learning would pause"
-        return warn(_NAME, f"{looked_at - refused} of {looked_at} sampled records decode, and {bound}: {why}")
-    return warn(_NAME, f"{looked_at - refused} of {looked_at} sampled records decode, the others are set aside: {why}")
+        return warn(_NAME, f"{looked_at - refused} of {looked_at} sampled records decode ({good}), and {bound}: {why}")
+    return warn(
+        _NAME, f"{looked_at - refused} of {looked_at} sampled records decode ({good}), the others are set aside: {why}"
+    )
 
 
-def _listed(verdicts: Counter[Verdict]) -> str:
+def _share(count: int, looked_at: int) -> str:
+    return f"{100 * count / looked_at:.3g} %"
+
+
+def _listed(verdicts: Counter[Verdict], looked_at: int) -> str:
     shown = [
-        f"{count} {reason.value}" + ("" if field is None else f" (field {field!r})")
+        f"{count} {reason.value} ({_share(count, looked_at)}{'' if field is None else f', field {field!r}'})"
         for (reason, field), count in verdicts.most_common(_SHOWN)
     ]
     return ", ".join(shown) + (f" and {len(verdicts) - _SHOWN} more kinds" if len(verdicts) > _SHOWN else "")

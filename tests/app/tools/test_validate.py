@@ -43,13 +43,16 @@ def test_a_sample_is_reported_by_reason_and_field() -> None:
     check = judged(400, Counter({(Reason.MISSING, "price"): 3, (Reason.MALFORMED, None): 1}))
     assert check.outcome is CheckOutcome.WARN
     assert "396 of 400" in check.detail
-    assert "3 missing (field 'price'), 1 malformed; give the field a `missing` value" in check.detail
+    assert "3 missing (0.75 %, field 'price'), 1 malformed (0.25 %); give the field a `missing` value" in check.detail
 
 
 def test_a_sample_for_which_the_learning_would_pause_says_so() -> None:
     flood = FloodOptions(share=0.05, over_s=60.0)
     some = Counter[Verdict]({(Reason.MALFORMED, None): 21})
-    assert "pause_above.share is 5 %, so the learning would pause: 21 malformed" in judged(400, some, flood).detail
+    assert (
+        "pause_above.share is 5 %, so the learning would pause: 21 malformed (5.25 %)"
+        in judged(400, some, flood).detail
+    )
     assert "pause_above" not in judged(420, some, flood).detail
 
 
