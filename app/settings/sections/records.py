@@ -108,7 +108,7 @@ class RecordsSettings(Section):
     features: dict[str, FeatureSettings] = Field(
         min_length=1,
         description="The names of the model's inputs, each with its dtype or a mapping: dtype, shape, missing, min, "
-        "max, one_of, example, pad, length, ragged, field.",
+        "max, one_of, example, pad, length, ragged, image, field.",
         examples=[{"price": "float32"}],
     )
     label: Labels | None = Field(
