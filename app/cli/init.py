@@ -76,7 +76,7 @@ def init(
     hints = schema_hints(load_registry(out, registry), schema, message, out)
     found = first_records(kafka)
     look = look_at(found.values, _split(columns) or (), found.beside, hints)
-    seen = columns_of(look.rows)
+    seen = columns_of(look.rows, look.nullable)
     wanted = ChosenRoles(label=label, weight=weight, event_time=event_time, features=_split(features))
     roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
     place = DraftTarget(

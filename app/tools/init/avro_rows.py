@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +10,8 @@ import fastavro
 
 from app.tools.init.record_look import ReadRow, Row
 from pipelines.decoders.avro_schema import parsed
+
+_DEEPEST = 8
 
 
 def avro_reader(text: str, what: str, references: Sequence[str] = ()) -> ReadRow:
@@ -30,6 +32,27 @@ def avro_reader(text: str, what: str, references: Sequence[str] = ()) -> ReadRow
         return {name: _plain(inside) for name, inside in row.items()} if whole and isinstance(row, dict) else None
 
     return read
+
+
+def nullable_in_avro(text: str, references: Sequence[str] = ()) -> frozenset[tuple[str, ...]]:
+    """Return where a schema allows a null, or a key of a map to be absent, by names from the outermost on."""
+    schema, named = parsed(text, "it", references)
+    return frozenset(_nullable(schema, named, ()))
+
+
+def _nullable(schema: Any, named: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if isinstance(schema, str):
+        schema = named.get(schema, schema)
+    if isinstance(schema, list):
+        if "null" in schema and names:
+            yield names
+        for branch in schema:
+            yield from _nullable(branch, named, names)
+    elif isinstance(schema, dict) and schema["type"] == "map":
+        yield names
+    elif isinstance(schema, dict) and schema["type"] == "record" and len(names) < _DEEPEST:
+        for field in schema["fields"]:
+            yield from _nullable(field["type"], named, (*names, field["name"]))
 
 
 def _stored(schema: Any) -> Any:

@@ -136,10 +136,16 @@ class ColumnLook:
         return 1 << self.lengths[1].bit_length()
 
 
-def columns_of(rows: Sequence[Row]) -> list[ColumnLook]:
-    """Return every column, in the order in which the records show them."""
+def columns_of(rows: Sequence[Row], nullable: Collection[tuple[str, ...]] = ()) -> list[ColumnLook]:
+    """Return every column, in the order in which the records show them. `nullable`: what may be absent at any time."""
     sources = dict.fromkeys(source for row in rows for source in row)
-    return [_column(source, [row.get(source) for row in rows]) for source in sources]
+    columns = (_column(source, [row.get(source) for row in rows]) for source in sources)
+    return [replace(one, absent=True) if _within(one.source, nullable) else one for one in columns]
+
+
+def _within(source: str, nullable: Collection[tuple[str, ...]]) -> bool:
+    names = parse(source).names
+    return any(names[:depth] in nullable for depth in range(1, len(names) + 1))
 
 
 def _column(source: str, values: Sequence[Any]) -> ColumnLook:

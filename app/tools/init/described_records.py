@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from app.tools.init.avro_rows import avro_reader
-from app.tools.init.protobuf_rows import message_reader
+from app.tools.init.avro_rows import avro_reader, nullable_in_avro
+from app.tools.init.protobuf_rows import message_reader, nullable_in_message
 from app.tools.init.record_look import ENOUGH, Look, ReadRow, Row, SchemaHints, fitting
 from consumers.errors import ConfigError, NotYetError
 from pipelines.decoders.protobuf_files import descriptor_set, message_at, message_of
@@ -52,14 +53,15 @@ def look_by_registry(
         raise ConfigError(
             f"the registry's schema {shown} is of {kind}, which is not read; docs/formats.md lists what is"
         )
-    read = _READERS[kind]({number: one for number, one in known.items() if one.kind == kind})
+    known = {number: one for number, one in known.items() if one.kind == kind}
+    read = _READERS[kind](known)
     section: dict[str, Any] = {"registry": {"url": list(hints.registry)}}
     if kind == "AVRO" and hints.file is not None:
         section["avro"] = {"schema_file": hints.written}
     look = fitting(_FORMATS[kind], values, beside, read, section)
     if look is None:
         raise ConfigError(f"most records are no {kind.title()} values of the schemas that they begin with ({shown})")
-    return look
+    return replace(look, nullable=frozenset(_nullable(kind, known, values)))
 
 
 def look_by_file(values: Sequence[bytes], beside: Sequence[Row], hints: SchemaHints) -> Look:
@@ -74,7 +76,9 @@ def look_by_file(values: Sequence[bytes], beside: Sequence[Row], hints: SchemaHi
     section: dict[str, Any]
     if hints.file.suffix == ".avsc" or text.lstrip()[:1] in {b"{", b"["}:
         form, section = "avro", {"avro": {"schema_file": hints.written}}
-        read = avro_reader(text.decode("utf-8", "replace"), f"{_FILE}: {hints.file}")
+        written = text.decode("utf-8", "replace")
+        read = avro_reader(written, f"{_FILE}: {hints.file}")
+        nullable = nullable_in_avro(written)
     else:
         form = "protobuf"
         try:
@@ -86,13 +90,25 @@ def look_by_file(values: Sequence[bytes], beside: Sequence[Row], hints: SchemaHi
             {"protobuf": {"descriptor": hints.written, "message": descriptor.full_name}},
             message_reader(descriptor),
         )
+        nullable = frozenset(nullable_in_message(descriptor))
     look = fitting(form, values, beside, read, section)
     if look is None:
         framed = schema_numbers(values) and "; they begin with a schema's number, so name the registry with --registry"
         raise ConfigError(
             f"{_FILE}: most of the records are no values of {hints.file}{framed or '; name the schema that wrote them'}"
         )
-    return look
+    return replace(look, nullable=nullable)
+
+
+def _nullable(kind: str, schemas: dict[int, RegisteredSchema], values: Sequence[bytes]) -> Iterator[tuple[str, ...]]:
+    if kind == "AVRO":
+        for one in schemas.values():
+            yield from nullable_in_avro(one.text, [text for _, text in one.references])
+    elif kind == "PROTOBUF":
+        message_by = _messages(schemas)
+        for header in {header_of(value) for value in values}:
+            if (message := message_by(header)) is not None:
+                yield from nullable_in_message(message)
 
 
 def _registered(hints: SchemaHints, number: int) -> RegisteredSchema | None:
@@ -117,22 +133,28 @@ def _avro(schemas: dict[int, RegisteredSchema]) -> ReadRow:
 
 
 def _protobuf(schemas: dict[int, RegisteredSchema]) -> ReadRow:
-    compiled = {number: described(one, number) for number, one in schemas.items()}
-    readers: dict[bytes, ReadRow | None] = {}
-
-    def reader_of(header: bytes) -> ReadRow | None:
-        descriptors = compiled.get(number_of(header)) if header else None
-        message = message_at(descriptors, indexes_of(header)) if isinstance(descriptors, bytes) else None
-        return None if message is None else message_reader(message)
+    message_by, readers = _messages(schemas), dict[bytes, ReadRow | None]()
 
     def read(value: bytes) -> Row | None:
         header = header_of(value)
         if header not in readers:
-            readers[header] = reader_of(header)
+            message = message_by(header)
+            readers[header] = None if message is None else message_reader(message)
         reader = readers[header]
         return None if reader is None else reader(value[len(header) :])
 
     return read
+
+
+def _messages(schemas: dict[int, RegisteredSchema]) -> Callable[[bytes], Any]:
+    """Return what finds the message of a header; it gives None where there is none."""
+    compiled = {number: described(one, number) for number, one in schemas.items()}
+
+    def message_by(header: bytes) -> Any:
+        descriptors = compiled.get(number_of(header)) if header else None
+        return message_at(descriptors, indexes_of(header)) if isinstance(descriptors, bytes) else None
+
+    return message_by
 
 
 def _json(_schemas: dict[int, RegisteredSchema]) -> ReadRow:

@@ -1,5 +1,6 @@
 """Protobuf messages as Python objects, as the decoder reads them, for a look at a few. Pure."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -28,6 +29,16 @@ def message_reader(descriptor: Any) -> ReadRow:
             return None
 
     return read
+
+
+def nullable_in_message(descriptor: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield where a message tells absent from zero, and where its maps are, by names from the outermost on."""
+    for field in descriptor.fields:
+        inside, kind = (*names, field.name), field.message_type
+        if field.has_presence or (kind is not None and kind.GetOptions().map_entry):
+            yield inside
+        elif kind is not None and not field.is_repeated and len(names) < _DEEPEST:
+            yield from nullable_in_message(kind, inside)
 
 
 def _fields(message: Any, depth: int) -> dict[str, Any]:

@@ -26,6 +26,8 @@ class Look:
     looked_at: int
     section: Mapping[str, Any] = field(default_factory=dict)
     """What else the records' section says of the format."""
+    nullable: frozenset[tuple[str, ...]] = frozenset()
+    """What its schema lets be absent, with all within: names from the outermost on. Yet every record may have it."""
     columns: tuple[str, ...] = ()
     """Of CSV."""
     delimiter: str = ","

@@ -119,7 +119,7 @@ def registry(server: Server, kind: str, text: str) -> str:
 
 def drafted(look: Look, values: list[bytes], wanted: ChosenRoles, folder: Path) -> tuple[Settings, Roles]:
     """Write a draft; return its settings and roles after a check that it decodes every record."""
-    roles = cast(columns_of(look.rows), wanted)
+    roles = cast(columns_of(look.rows, look.nullable), wanted)
     write(folder, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
     settings = load(folder / "millrace.yaml", {}).settings
     decoded = decode_chunk(chunk_of(values), to_decoder(settings.records, 10.0))
@@ -152,6 +152,18 @@ def test_records_of_a_schema_file_are_drafted_by_their_paths(form: str, tmp_path
     }
     assert f"../{name}" in (tmp_path / "out" / "millrace.yaml").read_text()
     assert settings.records.features["buyer_age"].missing is not None
+
+
+@pytest.mark.parametrize("form", ORDERS)
+def test_what_its_schema_lets_be_absent_has_a_missing_value_though_no_record_lacks_it(
+    form: str, tmp_path: Path
+) -> None:
+    values, name, text = ORDERS[form]()
+    (tmp_path / name).write_text(text)
+    whole = values[1:5]  # the first lacks an age, and the sixth
+    look = look_at(whole, hints=schema_hints(None, tmp_path / name, "Order" * (form == "protobuf") or None, tmp_path))
+    columns = {column.source: column.absent for column in columns_of(look.rows, look.nullable)}
+    assert (columns["buyer.age"], columns["cost"]) == (True, False)
 
 
 @pytest.fixture
