@@ -92,9 +92,9 @@ def _tensor(array: pa.Array, field: Field, shape: tuple[int, ...]) -> tuple[Colu
     column = empty_column(field.dtype, (len(array), *shape))
     faults = np.full(len(array), Show.WRONG_SHAPE, np.uint8)
     faults[nulls(array)] = Show.MISSING
-    taken = np.repeat(good, lengths)
-    column[good] = inner[taken].reshape(-1, *shape)
-    worst = _worst(None if inner_faults is None else inner_faults[taken], int(good.sum()))
+    taken = (np.cumsum(lengths) - lengths)[good][:, None] + np.arange(shape[0])
+    column[good] = inner[taken]
+    worst = _worst(None if inner_faults is None else inner_faults[taken], len(taken))
     faults[good] = Show.GOOD if worst is None else worst
     return column, faults
 
@@ -142,7 +142,9 @@ def _worst(faults: Faults | None, rows: int) -> Faults | None:
     """Return the greatest fault of the elements of each row; None if there is none."""
     if faults is None or not faults.any():
         return None
-    worst: Faults = faults.reshape(rows, -1).max(axis=1)
+    bad = np.flatnonzero(faults)
+    worst = np.zeros(rows, np.uint8)
+    np.maximum.at(worst, bad // (faults.size // rows), faults.ravel()[bad])
     return worst
 
 
@@ -189,8 +191,10 @@ def _floats(read: Column, dtype: DType) -> tuple[Column, Faults]:
     finite = np.isfinite(column)
     if finite.all():
         return column, _NO_FAULTS
-    shows = [np.isnan(read), np.isinf(read), ~finite]
-    return column, np.select(shows, [Show.NOT_FINITE, Show.INFINITE, Show.OUT_OF_RANGE]).astype(np.uint8)
+    shown = np.zeros(len(read), np.uint8)
+    found = read[~finite]
+    shown[~finite] = np.select([np.isnan(found), np.isinf(found)], [Show.NOT_FINITE, Show.INFINITE], Show.OUT_OF_RANGE)
+    return column, shown
 
 
 def _integers(read: Column, dtype: DType) -> tuple[Column, Faults]:

@@ -30,15 +30,17 @@ A number beyond float64 in a field that nobody reads is the one thing that the p
 Such a record is parsed again with 0 in its place: a field that nobody reads keeps no record from being learnt, whether
 it holds that or NaN.
 
-Refused records are found without halving where that is cheaper: the parser names the row at which it stops,
-`json_suspects` finds what it does not name, or, where they are many, `json_faults` diagnoses each. All are only hints.
-A record is refused on the word of the parser about its bytes alone, or where the parser is certain to say the same:
-text that is not JSON, or a value of another type than the parser was given. `Refusal`s come from `diagnose` in any
-case, so the verdict is the same too.
+Refused records are found without halving where that is cheaper. `json_look` finds most of them in the bytes of the
+chunk, before it is parsed if the frame has refused some, otherwise after the parser has stopped. Of those that are
+left the parser names the row at which it stops, `json_suspects` finds what it does not name, or, where they are many,
+`json_faults` diagnoses each. All are only hints. A record is refused on the word of the parser about its bytes alone,
+or where the parser is certain to say the same: text that is not JSON, or a value of another type than the parser was
+given. `Refusal`s come from `diagnose` in any case, so the verdict is the same too.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +52,7 @@ from pipelines.decoders.arrow_paths import ArrowPaths
 from pipelines.decoders.column_reader import ColumnReader
 from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from pipelines.decoders.json_framing import framed
+from pipelines.decoders.json_look import JsonLook, suspects_of
 from pipelines.decoders.json_suspects import WholeNames, not_utf8, with_number, with_several_values
 from pipelines.decoders.paths import is_envelope, parse
 from pipelines.decoders.pieces import together
@@ -113,13 +116,17 @@ class _Sifted:
             self.passed = found[0] + 1
         return found
 
+    def few(self, suspects: list[int]) -> list[int]:
+        """Return these suspects, or none of them where they are too many to be looked at one by one."""
+        return suspects if len(suspects) <= self._most else []
+
     def everyone(self) -> list[int]:
         """Return all records that are left."""
         return [int(at) for at in np.flatnonzero(self.rest)]
 
     def left(self) -> _JsonGroup:
         """Return the records that are left."""
-        return self._group(np.flatnonzero(self.rest))
+        return _JsonGroup(list(compress(self.records, self.rest.tolist())), self.indices[self.rest])
 
     def not_passed(self) -> _JsonGroup:
         """Return those of them that the parser has not passed."""
@@ -141,6 +148,7 @@ class JsonDecoder:
         self._paths = ArrowPaths(self._reader.fields.values())
         self._asked = JsonAsked(self._reader.fields.values())
         whole = [field for field in self._reader.fields.values() if field.dtype in _WHOLE]
+        self._look = JsonLook(self._asked.names)
         self._whole = WholeNames({parse(field.source).names[-1] for field in whole if not is_envelope(field.source)})
         self._parsed = pj.ParseOptions(explicit_schema=self._paths.schema, unexpected_field_behavior="ignore")
 
@@ -153,7 +161,7 @@ class JsonDecoder:
         """Decode any number of values, also none."""
         records, indices, text, refused = framed(values)
         pieces: list[DecodedValues] = []
-        for outcome in self._read_or_split(_JsonGroup(records, indices), text):
+        for outcome in self._read_or_split(_JsonGroup(records, indices), text, doubted=bool(refused)):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
                 continue
@@ -163,9 +171,12 @@ class JsonDecoder:
         refused.sort(key=lambda refusal: refusal.index)
         return together([self._reader.no_rows(), *pieces], tuple(refused))
 
-    def _read_or_split(self, group: _JsonGroup, text: bytes, *, looked: bool = False) -> Iterator[_JsonRows | Refusal]:
+    def _read_or_split(
+        self, group: _JsonGroup, text: bytes, *, looked: bool = False, doubted: bool = False
+    ) -> Iterator[_JsonRows | Refusal]:
         """Yield the records that parse as rows, in order, and verdicts on the others.
 
+        `doubted`: others of their chunk are refused already, so those of these that are at fault are looked for first.
         `looked`: these records were diagnosed before, and it did not help, so only halving is left.
         """
         if not group.records:
@@ -173,7 +184,7 @@ class JsonDecoder:
         if len(group.records) > 1 and (len(group.records) > _MOST_ROWS or len(text) > LARGEST):
             yield from self._halves(group, looked=looked)
             return
-        parsed = self._parse(group.records, text)
+        parsed = _ParserStop() if doubted and len(group.records) > 1 else self._parse(group.records, text)
         if isinstance(parsed, pa.Table):
             yield _JsonRows(group.indices, group.records, parsed)
         elif len(group.records) == 1:
@@ -181,7 +192,7 @@ class JsonDecoder:
         elif looked:
             yield from self._halves(group, looked=True)
         else:
-            yield from self._sift(group, parsed)
+            yield from self._sift(group, text)
 
     def _read_or_refuse(self, group: _JsonGroup) -> Iterator[_JsonRows | Refusal]:
         """Yield the verdict on one record that the parser refuses, or its row without the numbers that nobody reads."""
@@ -200,9 +211,21 @@ class JsonDecoder:
             part = _JsonGroup(group.records[half], group.indices[half])
             yield from self._read_or_split(part, joined(part.records), looked=looked)
 
-    def _sift(self, group: _JsonGroup, stop: _ParserStop) -> Iterator[_JsonRows | Refusal]:
+    def _sift(self, group: _JsonGroup, text: bytes) -> Iterator[_JsonRows | Refusal]:
         """Refuse the suspects that the parser refuses, and settle the rest."""
         sifted = _Sifted(group)
+        for at in sifted.few(suspects_of(text, begins_of(group.records), self._look)):
+            if isinstance(verdict := self._suspected(sifted, at, looked=False), Refusal):
+                yield verdict
+        left = sifted.left()
+        parsed = self._parse(left.records, joined(left.records))
+        if isinstance(parsed, pa.Table):
+            yield _JsonRows(left.indices, left.records, parsed)
+            return
+        yield from self._sift_on(sifted, parsed)
+
+    def _sift_on(self, sifted: _Sifted, stop: _ParserStop) -> Iterator[_JsonRows | Refusal]:
+        """Refuse the records that make the parser stop, one after the other, and settle the rest."""
         looked = False
         while True:
             suspects = sifted.suspects(stop)

@@ -7,6 +7,7 @@ begins with `{`, ends with `}`, and has no NUL byte and no `null` beside the obj
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import compress
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from pipelines.decoders.protocol import Refusal
 from pipelines.decoders.text import LARGEST, begins_of, joined
 
 _PIECE = 1 << 16
+_SPARSE = 24
 _WHITESPACE = b" \t\r\n"
 _NULL_AFTER_OBJECT = re.compile(rb"\}[ \t\r\n]*null")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
@@ -44,13 +46,17 @@ def framed(values: Sequence[bytes | None]) -> FramedJson:
         text = joined(records)
         if all_framed(records, text):
             return FramedJson(records, np.arange(len(records)), text, [])
-    looks: list[bytes | Reason] = [value or b"" for value in values]
-    for index in not_framed(cast("Sequence[bytes]", looks)):
-        looks[index] = frame(values[index])
-    records = [look for look in looks if isinstance(look, bytes)]
-    indices = [index for index, look in enumerate(looks) if isinstance(look, bytes)]
-    refused = [Refusal(index, look) for index, look in enumerate(looks) if isinstance(look, Reason)]
-    return FramedJson(records, np.array(indices, dtype=np.int64), joined(records), refused)
+    looks, refused = [value or b"" for value in values], list[Refusal]()
+    good = np.ones(len(looks), np.bool_)
+    for index in not_framed(looks):
+        look = frame(values[index])
+        if isinstance(look, Reason):
+            refused.append(Refusal(index, look))
+            good[index] = False
+        else:
+            looks[index] = look
+    records = list(compress(looks, good.tolist()))
+    return FramedJson(records, np.flatnonzero(good), joined(records), refused)
 
 
 def not_framed(values: Sequence[bytes]) -> list[int]:
@@ -62,10 +68,22 @@ def not_framed(values: Sequence[bytes]) -> list[int]:
     wrong |= np.diff(begins) == 1
     places = np.flatnonzero(codes == 0) if b"\0" in text else np.empty(0, np.int64)
     if b"null" in text:
-        nulls = [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(text)]
-        places = np.concatenate([places, np.array(nulls, np.int64)])
+        places = np.concatenate([places, _nulls_after_objects(text, begins)])
     wrong[begins.searchsorted(places, "right") - 1] = True
     return [int(index) for index in np.flatnonzero(wrong)]
+
+
+def _nulls_after_objects(text: bytes, begins: Int64s) -> Int64s:
+    """Return where `null` may follow an object: behind a brace that it or whitespace follows, if few do."""
+    codes = np.frombuffer(text, np.uint8)
+    after = codes[1:]
+    near = (after == ord("n")) | (after <= ord(" "))
+    near &= codes[:-1] == ord("}")
+    near[begins[1:] - 2] = False
+    found = np.flatnonzero(near)
+    if len(found) > len(begins) // _SPARSE:  # braces with whitespace behind them
+        found = np.array([match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(text)], np.int64)
+    return found
 
 
 def all_framed(records: Sequence[bytes], text: bytes) -> bool:

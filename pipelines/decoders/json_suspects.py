@@ -11,9 +11,7 @@ import numpy as np
 
 from consumers.records import Int64s
 
-_OPENS, _CLOSES = ord("{"), ord("}")
-_SPACES = np.zeros(256, np.bool_)
-_SPACES[list(b" \t\r\n")] = True
+_OPENS, _CLOSES, _SPACE = ord("{"), ord("}"), ord(" ")
 
 
 def not_utf8(text: bytes, begins: Int64s) -> list[int]:
@@ -34,12 +32,11 @@ def not_utf8(text: bytes, begins: Int64s) -> list[int]:
 def with_several_values(text: bytes, begins: Int64s) -> list[int]:
     """Return the records in which a value may follow another one: where `{` follows `}`, or space does."""
     codes = np.frombuffer(text, np.uint8)
-    closes = np.flatnonzero(codes[:-1] == _CLOSES)
-    after = codes[closes + 1]
-    seams = begins[1:] - 1
-    inside = seams[np.minimum(seams.searchsorted(closes), len(seams) - 1)] != closes + 1
-    suspect = closes[inside & ((after == _OPENS) | _SPACES[after])]
-    return [int(row) for row in np.unique(begins.searchsorted(suspect, "right") - 1)]
+    after = codes[1:]
+    suspect = (after == _OPENS) | (after <= _SPACE)
+    suspect &= codes[:-1] == _CLOSES
+    suspect[begins[1:] - 2] = False
+    return [int(row) for row in np.unique(begins.searchsorted(np.flatnonzero(suspect), "right") - 1)]
 
 
 def with_number(records: Sequence[bytes], text: bytes, begins: Int64s, number: bytes, names: "WholeNames") -> list[int]:

@@ -5,8 +5,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.json
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -55,6 +58,39 @@ def test_records_that_only_together_make_as_many_objects_are_each_refused(values
     *broken, last = ids(values)
     assert last == 3
     assert broken == [MALFORMED] * len(broken)
+
+
+FEW = [
+    b"{}",
+    b'{"id":"1"}',
+    b'{"id": "1"}',
+    b'{"id":1.5}',
+    b'{"id":-1e3}',
+    b'{"id":123456789012345678901}',
+    b'{"id":[1]}',
+    b'{"id":1}{"id":2}',
+    b'{"id":1,"a":"b\xff"}',
+    b'{"id":1,"a":"\t"}',
+]
+
+
+@pytest.mark.parametrize("frame_refuses", [True, False])
+def test_a_few_bad_records_are_left_out_before_the_chunk_is_parsed(
+    frame_refuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = [b'{"id":%d,"a":"b"}' % (number**7) for number in range(50 * len(FEW))]
+    values = [*good, *FEW, *([b"[]"] if frame_refuses else [])]
+    sizes, read = list[int](), pyarrow.json.read_json
+
+    def counted(source: pyarrow.BufferReader, **options: Any) -> pyarrow.Table:
+        sizes.append(source.size())
+        return read(source, **options)
+
+    monkeypatch.setattr(pyarrow.json, "read_json", counted)
+    found = ids(values)
+    assert found[: len(good)] == [number**7 for number in range(len(good))]
+    assert all(isinstance(verdict, tuple) for verdict in found[len(good) :])
+    assert len([size for size in sizes if size > max(map(len, FEW)) + 1]) == 1
 
 
 @settings(max_examples=300)
