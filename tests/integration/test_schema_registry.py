@@ -25,7 +25,7 @@ from pipelines.registry.registry_client import RegistryClient, RegistryOptions
 from tests.conftest import MakeTopic, Produce, WaitFor
 from tests.schema_registry import SchemaRegistry
 
-pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(600), pytest.mark.row(39)]
 
 MODEL = """\
 import keras

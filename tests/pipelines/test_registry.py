@@ -21,6 +21,8 @@ from pipelines.schema import RegisteredSchema
 from tests.app.certificates import Authority
 from tests.training.checkpoints.small_volume import small_volume
 
+pytestmark = pytest.mark.row(39)
+
 SCHEMA = '{"type": "record", "name": "C", "fields": [{"name": "a", "type": "int"}]}'
 _NONE = {"error_code": 40403, "message": "Schema not found"}
 

@@ -21,6 +21,8 @@ from tests.pipelines.protobuf_verdicts import framed as framed_message
 from tests.pipelines.test_decode import chunk_of
 from training.ledger.ledger import Skip
 
+pytestmark = pytest.mark.row(39)
+
 FIELDS = (
     Field(name="price", source="price", dtype="float32"),
     Field(name="hour", source="hour", dtype="float32", missing=-1),

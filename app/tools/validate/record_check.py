@@ -5,7 +5,7 @@ Counts and names fields; never shows a value.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from app.service.kept_sample import rows_of
 from app.service.sampling import Positions, read_between
@@ -15,7 +15,7 @@ from consumers.errors import ConfigError, MillraceError
 from consumers.kafka.source import KafkaSource
 from consumers.reasons import Reason
 from consumers.records import Chunk
-from pipelines.decode import decode_chunk
+from pipelines.decode import Refused, decode_chunk
 from pipelines.flood_options import FloodOptions
 from pipelines.record_sample import RecordSample, sample_of
 
@@ -50,14 +50,19 @@ def sample_check(
         decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     except MillraceError as error:
         return fail(_NAME, error), None
-    verdicts = Counter((refused.reason, refused.field) for one in decoded for refused in one.refused)
-    return judged(sum(map(len, chunks)), verdicts, to_flood(settings.records)), sample_of(
-        rows_of(decoded, settings), _SAMPLE
-    )
+    refused = [each for one in decoded for each in one.refused]
+    verdicts = Counter((each.reason, each.field) for each in refused)
+    result = judged(sum(map(len, chunks)), verdicts, to_flood(settings.records), _pausing(settings, refused))
+    return result, sample_of(rows_of(decoded, settings), _SAMPLE)
 
 
-def judged(looked_at: int, verdicts: Counter[Verdict], flood: FloodOptions | None = None) -> CheckResult:
-    """Return the result of the verdicts on a sample; so many bad ones may be a `flood`, for which learning pauses."""
+def judged(
+    looked_at: int, verdicts: Counter[Verdict], flood: FloodOptions | None = None, schema: str | None = None
+) -> CheckResult:
+    """Return the result of the verdicts on a sample.
+
+    So many bad ones may be a `flood`, for which learning pauses, as it does for a `schema` that cannot be read.
+    """
     refused = verdicts.total()
     if not looked_at:
         return warn(_NAME, "the topic holds no record yet, so the schema was not tried; validate again when it does")
@@ -67,6 +72,10 @@ def judged(looked_at: int, verdicts: Counter[Verdict], flood: FloodOptions | Non
     if refused == looked_at:
         return fail(_NAME, ConfigError(f"records: none of {looked_at} sampled records decodes: {why}"))
     good = _share(looked_at - refused, looked_at)
+    if schema is not None:
+        return warn(
+            _NAME, f"{looked_at - refused} of {looked_at} sampled records decode ({good}), and learning would {schema}"
+        )
     if flood is not None and refused > flood.share * looked_at:
         bound = f"records.dead_letters.pause_above.share is {flood.share * 100:g} %, so the learning would pause"
         return warn(_NAME, f"{looked_at - refused} of {looked_at} sampled records decode ({good}), and {bound}: {why}")
@@ -77,6 +86,18 @@ def judged(looked_at: int, verdicts: Counter[Verdict], flood: FloodOptions | Non
 
 def _share(count: int, looked_at: int) -> str:
     return f"{100 * count / looked_at:.3g} %"
+
+
+def _pausing(settings: Settings, refused: Sequence[Refused]) -> str | None:
+    """Return what the learning would pause at; None where it would not."""
+    registry = settings.records.registry
+    if registry is None or registry.on_incompatible != "pause":
+        return None
+    found = [one for one in refused if one.detail is not None and one.field is not None]
+    if not found:
+        return None
+    one = found[0]
+    return f"pause at schema {one.schema}, which does not give {one.field!r}: {one.detail}; give it a `missing` value"
 
 
 def _listed(verdicts: Counter[Verdict], looked_at: int) -> str:

@@ -74,6 +74,15 @@ def examined(settings: Settings, seen: Bounds | None = None) -> dict[str, CheckR
     return {check.name: check for check in folder_checks(settings, None, seen)}
 
 
+def test_a_schema_that_the_learning_would_pause_at_is_named() -> None:
+    verdicts = Counter[Verdict]({(Reason.MISSING, "price"): 3})
+    check = judged(
+        400, verdicts, schema="pause at schema 6, which does not give 'price': the schema has no field 'price'"
+    )
+    assert check.outcome is CheckOutcome.WARN
+    assert "397 of 400 sampled records decode (99.2 %), and learning would pause at schema 6" in check.detail
+
+
 def test_a_folder_that_is_not_there_can_be_made_and_is_not(settings: Settings, tmp_path: Path) -> None:
     checks = examined(settings, bounds())
     assert checks["folder"].outcome is CheckOutcome.OK

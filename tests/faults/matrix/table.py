@@ -38,5 +38,6 @@ ROWS: Mapping[int, str] = {
     36: "killed where rows depend on the records before them",
     37: "a flood of bad records; the topic of dead letters gone",
     38: "every format, with records that are bad in some twenty ways",
+    39: "schemas that change on the topic, the registry killed, its files damaged",
     41: "a checkpoint pinned while it is pruned, its pruner killed; a fork killed",
 }

@@ -44,6 +44,7 @@ _CRASHES = "tests/training/checkpoints/test_crashes.py"
 _FULL_VOLUME = "tests/training/checkpoints/test_full_volume.py"
 _STORE = "tests/training/checkpoints/test_store.py"
 _FORK = "tests/app/tools/test_fork.py"
+_SCHEMAS, _REGISTRY = "tests/pipelines/test_schema_gate.py", "tests/pipelines/test_registry.py"
 _PINS = "tests/training/checkpoints/test_pins.py"
 _DAMAGE = "tests/training/checkpoints/test_mutations.py"
 _TOPICS = "tests/faults/test_topics.py"
@@ -818,6 +819,30 @@ TEETH = (
         text="        if (stalled_s := self._letters.stalled_s) > STALLED_S:",
         instead="        if (stalled_s := 0.0) > STALLED_S:",
         test=f"{_FLOOD}::test_learning_pauses_while_the_topic_of_dead_letters_is_gone_and_skips_nothing",
+    ),
+    Tooth(
+        row=39,
+        missing="Every record of a schema that lacks a field is set aside, and nothing stops.",
+        file="pipelines/schema_gate.py",
+        text="            if self._holds and (found := self._incompatible(decoded, skips)) is not None:",
+        instead="            if False and (found := self._incompatible(decoded, skips)) is not None:",
+        test=f"{_SCHEMAS}::test_a_schema_that_cannot_be_read_is_held_until_somebody_lets_it_pass",
+    ),
+    Tooth(
+        row=39,
+        missing="While the registry is away, a schema counts as one that it does not have.",
+        file="pipelines/registry/schemas.py",
+        text="                    raise NotYetError(self._complaint(number))",
+        instead="                    return None",
+        test=f"{_REGISTRY}::test_while_it_is_away_nothing_is_decided_and_it_goes_on_when_it_is_back",
+    ),
+    Tooth(
+        row=39,
+        missing="A schema is read from a file of the cache that was damaged.",
+        file="pipelines/registry/kept_schemas.py",
+        text="        if not whole:\n",
+        instead="        if False:\n",
+        test=f"{_REGISTRY}::test_a_damaged_file_of_the_cache_is_asked_for_and_written_again",
     ),
     Tooth(
         row=41,
