@@ -14,12 +14,14 @@ from app.api.audit import Audit
 from app.api.authorization import Authorizer, ReadAuthorizer
 from app.api.checkpoint_reads import CheckpointReader
 from app.api.cpu_budget import CpuBudget
+from app.api.export_reads import ExportReader
 from app.api.middleware import ApiMiddleware
 from app.api.openapi import TAGS, Application, operation_id
 from app.api.operations import Operations
 from app.api.routes.commands import CommandRoutes
 from app.api.routes.docs import DocsRoutes
 from app.api.routes.events import EventRoutes
+from app.api.routes.exports import ExportRoutes
 from app.api.routes.metrics import metrics_router
 from app.api.routes.page import PageRoutes
 from app.api.routes.probes import ProbeRoutes
@@ -32,6 +34,7 @@ from app.monitoring.rewind_view import beginnings_of
 from app.monitoring.snapshot import take
 from app.monitoring.status_log import StatusLog
 from app.version import version
+from training.checkpoints.exports.version_folder import VersionFolder
 from training.checkpoints.folder import Folder
 
 if TYPE_CHECKING:
@@ -72,6 +75,9 @@ def make_application(
     problem_documents.install(app, stamp)
     app.include_router(ProbeRoutes(lambda: observer.look().snapshot).router())
     app.include_router(ReadRoutes(observer, reader, operations).router())
+    exports = service.settings.export.path
+    versions = None if exports is None else VersionFolder(exports / service.settings.name)
+    app.include_router(ExportRoutes(observer, ExportReader(versions, budget.charge)).router())
     app.include_router(metrics_router(observer, audit, certificate))
     commands = CommandRoutes(observer, reader, operations, lambda: beginnings_of(service.source))
     app.include_router(commands.router())

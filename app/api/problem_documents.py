@@ -24,6 +24,7 @@ from training.errors import (
     CorruptError,
     LossyRewindError,
     MissingCheckpointError,
+    MissingExportError,
     NewerFormatError,
     ProfileBusyError,
     ProfileError,
@@ -44,6 +45,7 @@ _FIXES: Mapping[int, str] = {
 }
 _MILLRACE: tuple[tuple[type[MillraceError], int, str], ...] = (
     (MissingCheckpointError, 404, "GET /checkpoints lists those that there are."),
+    (MissingExportError, 404, "GET /exports lists those that there are."),
     (NewerFormatError, 409, "Choose another checkpoint, or run the version that wrote it."),
     (CorruptError, 409, "Choose another checkpoint: GET /checkpoints says which are good."),
     (LossyRewindError, 409, "Ask with dry_run what a newer checkpoint comes to."),

@@ -43,7 +43,7 @@ def export(
 
     lower_priority()
     made = export_checkpoint(found, number, folder)
-    answer = {**made.manifest.body(), "folder": str(made.folder)}
+    answer = {**made.manifest.body(), "folder": str(made.folder), "already": made.already}
     typer.echo(json.dumps(answer, indent=2) if as_json else in_words(made))
 
 

@@ -45,7 +45,8 @@ def run(
 
         require_tensorflow_backend()
         notes: list[str] = []
-        loaded = load(config_file(file, notes.append))
+        config = config_file(file, notes.append)
+        loaded = load(config)
         require_file(loaded.settings.model.build.file)
         end = None if until is None else parse_until(until)
         from app.service.logs import configure
@@ -58,10 +59,13 @@ def run(
         load_tensorflow()
         from app.run import run_service
         from app.service.service import RunOptions
+        from app.tools.export.child_process import ExportProcess
 
     for text in notes:
         log.info("%s", text)
     for warning in loaded.warnings:
         log.warning("%s", warning)
-    options = RunOptions(until=end, max_records=max_records, paused=paused, start_over=start_over)
+    options = RunOptions(
+        until=end, max_records=max_records, paused=paused, start_over=start_over, run_export=ExportProcess(config)
+    )
     raise typer.Exit(run_service(loaded, options, signals))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from app.monitoring.export_models import ExportsView
 from app.monitoring.group_models import GroupView
 from app.monitoring.shapes import Answer, Moment, Shape, Tenths, Thousandths
 
@@ -290,6 +291,7 @@ class Status(Answer):
     """All commands to skip, the earliest first."""
     rewound: RewoundView | None = None
     model: ModelView
+    exports: ExportsView | None = None
     kafka: KafkaView
     group: GroupView | None = None
     """The workers that learn this model together; left out where there is one."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from app.service.exporting import ExportFigures
 from app.service.holding import LearningHold
 from app.service.lost_history import LostHistory
 from app.settings import Settings
@@ -64,6 +65,8 @@ class Snapshot:
     """What shows that this name has learnt before, where this start has found no checkpoint."""
     provenance: Mapping[str, Any]
     """What this process writes down with its checkpoints; empty before the first."""
+    exports: ExportFigures | None
+    """How the exports beside the training stand; None where none are made."""
     group: GroupReport | None
     """The group of which this process is a worker; None where it learns alone."""
 
@@ -110,5 +113,6 @@ def take(service: "Service") -> Snapshot:
         held=service.holding.now(),
         lost_history=service.lost_history,
         provenance=running.provenance,
+        exports=service.exporting.now(),
         group=service.board.group,
     )

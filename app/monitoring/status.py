@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from app.monitoring.envelope import stamp
+from app.monitoring.export_models import ExportsView
 from app.monitoring.group_view import group_of
 from app.monitoring.lag import partition_lags, retention_s_left
 from app.monitoring.lineage_view import rewound_of, skips_of
@@ -31,6 +32,7 @@ from app.monitoring.record_flow import balanced, flow_of
 from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import catch_up_s, loop_lag_of, queue_of, throughput_of
 from app.monitoring.verdict import ahead_of_guessing, headline, mood_of, verdict_of
+from app.service.exporting import ExportFigures
 from app.settings.units import format_duration
 from pipelines.offset_counts import OffsetCounts
 from pipelines.shaping.class_shares import ClassShares
@@ -59,6 +61,7 @@ def status_of(observation: Observation) -> Status:
         skips=skips_of(snapshot.ledger.orders, snapshot.ledger.partitions),
         rewound=rewound_of(snapshot.ledger.orders),
         model=_model(snapshot),
+        exports=None if snapshot.exports is None else _exports(snapshot.exports),
         kafka=_kafka(snapshot),
         group=group_of(observation),
     )
@@ -213,6 +216,11 @@ def _model(snapshot: Snapshot) -> ModelView:
         sha256=snapshot.provenance.get("model_sha256"),
         parameters=None if posting is None else posting.model.parameters,
     )
+
+
+def _exports(figures: ExportFigures) -> ExportsView:
+    missing = list(figures.missing) or None
+    return ExportsView(**{**asdict(figures), "missing": missing})
 
 
 def _kafka(snapshot: Snapshot) -> KafkaView:

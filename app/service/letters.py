@@ -1,13 +1,16 @@
-"""Posting what the trainer refuses to the dead letters, and stopping them. Runs on the trainer's thread."""
+"""Posting what the trainer refuses to the dead letters, awaiting and stopping them. On trainer and save threads."""
 
 import logging
 
 from consumers.dead_letters.letter import Absence, DeadLetter, DeadLetters
 from consumers.reasons import Reason
 from consumers.records import Partition
+from training.checkpoints.manifest import SaveRequest
+from training.errors import CheckpointError
 
 log = logging.getLogger(__name__)
 _STOP_S = 5.0
+_ACKNOWLEDGE_S = 30.0
 
 
 def post_refused(
@@ -32,6 +35,15 @@ def post_refused(
     )
     # It never waits: while too many letters wait for room, `blocked` keeps the trainer from the next block instead.
     dead_letters.put_at_once(letter)
+
+
+def await_letters(dead_letters: DeadLetters, topic: str | None, _request: SaveRequest) -> None:
+    """Wait until the dead letters so far are acknowledged, so that no manifest is ahead of them."""
+    if not dead_letters.wait_acknowledged(dead_letters.sequence(), _ACKNOWLEDGE_S):
+        raise CheckpointError(
+            f"records.dead_letters.topic: {topic} has not acknowledged its letters within {_ACKNOWLEDGE_S:g} s, so the "
+            "checkpoint waits for the next save; is the topic there?"
+        )
 
 
 def stop_dead_letters(dead_letters: DeadLetters) -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from app.settings import Settings, to_balance, to_reservoir, to_row_schema
-from consumers.errors import MillraceError
+from consumers.errors import ConfigError, MillraceError
+from training.checkpoints.exports.export_gate import RECORDS, STALENESS, unknown_names
 from training.errors import ModelError, gist
 from training.model.augment_proof import draws_by_seed
 from training.model.keras_options import without_effect
@@ -101,6 +102,16 @@ def watched_of(learner: Learner, settings: Settings) -> Watched:
     """Return the metric by which the model is judged; raise ConfigError where the settings do not name one of it."""
     metrics, live = learner.call.metrics, settings.training.live_metrics
     return choose_watched(metrics.directions, live.watch, live.better, first=preferred(metrics.metrics))
+
+
+def require_known_conditions(learner: Learner, settings: Settings) -> None:
+    """Raise ConfigError where `export.only_if` names what is no metric of this model."""
+    metrics = ("loss", *learner.call.metrics.metrics)
+    if unknown := unknown_names(settings.export.only_if, metrics):
+        raise ConfigError(
+            f"export.only_if: {unknown[0]!r} is no metric of this model; there are {', '.join(metrics)}, {RECORDS} and "
+            f"{STALENESS}"
+        )
 
 
 def live_metrics_of(learner: Learner, settings: Settings) -> LiveMetrics:

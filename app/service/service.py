@@ -20,14 +20,15 @@ from functools import partial
 
 from app.service.beginning_again import Again
 from app.service.checkpoint_policies import remove_some, save_policy, store_options, warn_of_shortage
+from app.service.exporting import Exporting, RunExport
 from app.service.first_weights import log_ignored, take_initial_weights
 from app.service.holding import Holding
 from app.service.kafka_stream import StreamFactory, StreamOptions
 from app.service.kept_sample import RecordSamples
-from app.service.letters import post_refused, stop_dead_letters
+from app.service.letters import await_letters, post_refused, stop_dead_letters
 from app.service.lifecycle_events import tell_ended, tell_started
 from app.service.lost_history import LostHistory, lost_history
-from app.service.model_setup import build_learner, live_metrics_of, prove
+from app.service.model_setup import build_learner, live_metrics_of, prove, require_known_conditions
 from app.service.phase_limits import phase_limits
 from app.service.process_tuning import tune
 from app.service.provenance import provenance_of
@@ -46,11 +47,11 @@ from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
 from training.checkpoints.folder import Folder
 from training.checkpoints.lease import FolderLease
-from training.checkpoints.manifest import Manifest, SaveRequest
+from training.checkpoints.manifest import Manifest
 from training.checkpoints.store import CheckpointStore
 from training.checkpoints.writer import CheckpointWriter
 from training.commands import Commands, Stop
-from training.errors import CheckpointError, PassedError
+from training.errors import PassedError
 from training.history.journal_blocks import recorder_of
 from training.ledger.ledger import Ledger
 from training.model.cores import usable_cores
@@ -68,7 +69,6 @@ from training.trainer.trainer import Trainer
 
 log = logging.getLogger(__name__)
 _CONNECT_S = 15.0
-_ACKNOWLEDGE_S = 30.0
 _COMMIT_S = 5.0
 
 
@@ -83,6 +83,8 @@ class RunOptions:
     """Start over though there are checkpoints: they stay, and the training does not resume from them."""
     commits: bool = True
     """Whether what is durable is committed to Kafka; a trial leaves the group's offsets alone."""
+    run_export: RunExport | None = None
+    """Exports a checkpoint in a process of its own; without it none are exported."""
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error: a stop was asked for while starting
@@ -103,6 +105,7 @@ class Service:
         self.events = Events()
         self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
+        self.exporting = Exporting(self.settings, self.events.report, options.run_export)
         self.source: SourceView = NotConnected()
         """The way to Kafka; replaced once, when it is connected."""
         self.running: Running | NotRunning = NotRunning()
@@ -209,6 +212,8 @@ class Service:
         )
         # The first on the stack is the last to run: the folder is free only when everything else is closed.
         opened.callback(lease.release)
+        self.exporting.start()
+        opened.callback(self.exporting.stop)
         return lease
 
     def _passed(self, error: PassedError) -> None:
@@ -251,10 +256,11 @@ class Service:
         self, lease: FolderLease, source: KafkaSource, dead_letters: DeadLetters, learner: Learner, live: LiveMetrics
     ) -> tuple[Saving, CrashGuard]:
         """Open the store, restore its newest checkpoint or publish a new number 0, and look for a crash loop there."""
+        require_known_conditions(learner, self.settings)
         self.phases.enter(Phase.RESTORING)
         options = replace(
             store_options(self.settings, lease.folder),
-            before_manifest=partial(self._await_dead_letters, dead_letters),
+            before_manifest=partial(await_letters, dead_letters, self.settings.records.dead_letters.topic),
             on_durable=partial(self._commit_durable, source),
         )
         store = CheckpointStore(lease.folder, lease, options)
@@ -372,18 +378,11 @@ class Service:
             return str(loop)
         return "started with --paused" if self.options.paused else None
 
-    # The checkpoint writer's thread calls these two.
-
-    def _await_dead_letters(self, dead_letters: DeadLetters, _request: SaveRequest) -> None:
-        """Wait until the dead letters so far are acknowledged, so that no manifest is ahead of them."""
-        if not dead_letters.wait_acknowledged(dead_letters.sequence(), _ACKNOWLEDGE_S):
-            raise CheckpointError(
-                f"records.dead_letters.topic: {self.settings.records.dead_letters.topic} has not acknowledged its "
-                f"letters within {_ACKNOWLEDGE_S:g} s, so the checkpoint waits for the next save; is the topic there?"
-            )
+    # The checkpoint writer's thread calls this one.
 
     def _commit_durable(self, source: KafkaSource, manifest: Manifest) -> None:
-        """Begin to commit the positions of a checkpoint that is durable."""
+        """Begin to commit the positions of a checkpoint that is durable, which may be exported."""
+        self.exporting.durable(manifest, self.ledger, self.meter)
         if self.options.commits:
             positions = {Partition.parse(name): offset for name, offset in manifest.positions.items()}
             failpoint("commit.before")

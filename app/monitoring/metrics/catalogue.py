@@ -7,6 +7,7 @@ from it, alerts and boards may use nothing else.
 
 from collections.abc import Mapping
 
+from app.monitoring.metrics.export_catalogue import EXPORTS
 from app.monitoring.metrics.metric import Metric, counter, gauge, histogram
 from app.monitoring.metrics.shaping_catalogue import SHAPING
 
@@ -47,6 +48,7 @@ _TRAINER = (
     gauge("step", "Batches since checkpoint number 0; a rewind goes back. Bad: it stands still while there is lag."),
     gauge("learning_rate", "The learning rate of the next update. Bad: it is not the one that was deployed."),
     *SHAPING,
+    *EXPORTS,
     gauge("model_parameters", "The number of trainable parameters of the model."),
     gauge("replicas", "How many devices share a batch. Bad: fewer than the pod has GPUs."),
     gauge(

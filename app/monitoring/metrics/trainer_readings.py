@@ -9,6 +9,7 @@ from app.monitoring.problems import KINDS
 from app.monitoring.snapshot import Snapshot
 from app.monitoring.throughput import throughput_of
 from app.monitoring.verdict import ahead_of_guessing
+from app.service.exporting import ExportFigures
 from training.telemetry.group_report import GroupReport
 from training.telemetry.live_metrics import LiveSnapshot
 from training.telemetry.phases import Phase
@@ -27,9 +28,22 @@ def of_the_trainer(observation: Observation) -> Iterator[Reading]:
     yield Reading("incarnation", snapshot.ledger.incarnation)
     yield Reading("brake_starts", 0 if snapshot.crash_loop is None else snapshot.crash_loop.starts)
     yield from _group(snapshot.group)
+    yield from _exports(snapshot.exports, snapshot.at)
     if snapshot.posting is not None:
         yield from _posted(snapshot.posting)
         yield from _saves(snapshot.posting, snapshot.at)
+
+
+def _exports(figures: ExportFigures | None, now: float) -> Iterator[Reading]:
+    if figures is None:
+        return
+    yield Reading("exports_total", figures.made)
+    yield Reading("exports_refused_total", figures.refused)
+    yield from known("export_number", figures.newest)
+    yield from known("export_age_seconds", None if figures.newest_at is None else max(0.0, now - figures.newest_at))
+    yield Reading(
+        "export_held_back_seconds", 0.0 if figures.missing_since is None else max(0.0, now - figures.missing_since)
+    )
 
 
 def _group(group: GroupReport | None) -> Iterator[Reading]:

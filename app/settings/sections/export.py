@@ -1,10 +1,19 @@
 """`export`: versions of the model for others to serve."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from app.settings.section import ConfigPath, Count, Section
+from app.settings.section import ConfigPath, Count, Section, SettingError
+from app.settings.units import Duration
+from training.checkpoints.exports.export_gate import ExportCondition, parse_condition
+
+OnlyIf = Annotated[
+    ExportCondition,
+    BeforeValidator(parse_condition),
+    PlainSerializer(str, return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["auc >= 0.30", "staleness < 5m", "records > 100_000"]}),
+]
 
 
 class ExportSettings(Section):
@@ -16,7 +25,32 @@ class ExportSettings(Section):
         "what TF Serving's model_base_path names. Null: `millrace export` needs --to.",
         examples=["./exports"],
     )
-    keep: Count = Field(5, ge=1, description="How many of the newest versions stay.")
+    every: Duration | None = Field(
+        None,
+        ge=1,
+        description="How often the trainer has a durable checkpoint exported, in a process of its own. Null: only "
+        "`millrace export` does.",
+        examples=["5m"],
+    )
+    only_if: tuple[OnlyIf, ...] = Field(
+        (),
+        description="What has to hold for that, all of it: a live metric of the model, the records that it has learnt "
+        "(records), or how old records are when they are learnt (staleness, p99 of the last minute). `millrace export` "
+        "does not ask.",
+        examples=[["auc >= 0.30", "staleness < 5m", "records > 100_000"]],
+    )
+    timeout: Duration = Field(
+        600.0, ge=1, description="How long the process of an export may take before the trainer ends it."
+    )
+    keep: Count = Field(5, ge=1, description="How many of the newest versions stay, beside those that are served.")
     formats: tuple[Literal["saved_model"], ...] = Field(
         ("saved_model",), min_length=1, max_length=1, description="What a version holds: a TensorFlow SavedModel."
     )
+
+    @model_validator(mode="after")
+    def _somewhere_to_export_to(self) -> Self:
+        if self.every is not None and self.path is None:
+            raise SettingError("every", "there is no folder for exports; write export.path, or leave every out")
+        if self.only_if and self.every is None:
+            raise SettingError("only_if", "this is about what the trainer exports; write every, or leave it out")
+        return self

@@ -14,7 +14,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from app.service.model_setup import examine, make_learner, model_file, trace, watched_of
+from app.service.model_setup import (
+    examine,
+    make_learner,
+    model_file,
+    require_known_conditions,
+    trace,
+    watched_of,
+)
 from app.settings import Settings
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from consumers.errors import ConfigError, MillraceError
@@ -126,6 +133,7 @@ def _state_and_proof(learner: Learner, settings: Settings) -> Iterator[CheckResu
 def _watched(learner: Learner, settings: Settings) -> CheckResult:
     try:
         watched = watched_of(learner, settings)
+        require_known_conditions(learner, settings)
     except MillraceError as error:
         return fail("metrics", error)
     return ok("metrics", f"judged by {watched.name}: {'higher' if watched.higher_is_better else 'lower'} is better")

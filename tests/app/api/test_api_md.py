@@ -11,13 +11,13 @@ from pydantic import BaseModel, TypeAdapter
 
 from app.api.operations import CHECK_TIMEOUT_S
 from app.api.rewind_planner import KAFKA_TIMEOUT_S
-from app.monitoring import checkpoint_models, command_models, event_models, lineage_models, models
+from app.monitoring import checkpoint_models, command_models, event_models, export_models, lineage_models, models
 from tests.app.api_rig import Client
 from training.telemetry.events import EventKind
 
 _DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text("utf-8")
 _HEADING = re.compile(r"^### `(GET|POST) (\S+)`$", re.MULTILINE)
-_TEXTS = {"GET /metrics", "GET /checkpoints/latest", "GET /checkpoints/best"}
+_TEXTS = {"GET /metrics", "GET /checkpoints/latest", "GET /checkpoints/best", "GET /exports/{number}"}
 """The routes without a sample: their answer is not JSON, or that of the route that the text names."""
 _LONG = 30
 """The characters of a description above which a match is no accident."""
@@ -32,6 +32,7 @@ _SAMPLES: Mapping[str, Any] = {
     "GET /history": event_models.HistoryAnswer,
     "GET /checkpoints": checkpoint_models.CheckpointList,
     "GET /checkpoints/{number}": lineage_models.LineageAnswer,
+    "GET /exports": export_models.ExportList,
     "GET /operations/{operation_id}": models.OperationAnswer,
     "POST /checkpoints": models.OperationAnswer,
     "POST /checkpoints/{number}/restore": models.OperationAnswer,

@@ -13,6 +13,7 @@ from app.monitoring.models import LagAnswer, Status, ThroughputAnswer
 from app.monitoring.observer import Observation, Observer
 from app.monitoring.snapshot import take
 from app.monitoring.status import lag_answer, status_of, throughput_answer
+from app.service.exporting import ExportFigures
 from tests.app.api_rig import P0, P1, Rig
 from tests.app.groups import group, member
 from tests.app.metrics_text import Scrape
@@ -68,6 +69,9 @@ SERIES: Mapping[str, str] = {
     "status.checkpoint.took_s": "checkpoint_took_seconds",
     "status.checkpoint.stall_ms": "checkpoint_stall_seconds",
     "status.model.parameters": "model_parameters",
+    "status.exports.made": "exports_total",
+    "status.exports.refused": "exports_refused_total",
+    "status.exports.newest": "export_number",
     "status.kafka.connected": "kafka_connected",
     "status.group.workers": "group_workers",
     "status.group.lag_records": "group_worker_lag_records",
@@ -106,6 +110,7 @@ WITHOUT: Mapping[str, str] = {
     "status.records.handed": "what the trainer was given is settled, or held by it",
     "status.training.reservoir.size": "is in the settings",
     "status.checkpoint.parent": "names a checkpoint",
+    "status.exports.running": "names a checkpoint",
     "status.checkpoint.step": "is millrace_step without millrace_checkpoint_unsaved_steps",
     "status.skips.number": "names a checkpoint",
     "status.skips.offsets": "of a single order",
@@ -143,7 +148,7 @@ def numbers(shape: Any, path: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def observation(rig: Rig) -> Observation:
+def observation(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Observation:
     """Observe a service to which everything has happened that has a number."""
     rig.source.meter.retention({"clicks": 3_600_000})
     rig.produce(P0, 8, bad=1)
@@ -163,6 +168,8 @@ def observation(rig: Rig) -> Observation:
         spend(0.05)
     rig.service.meter.waited_for_workers(0.05)
     rig.service.board.group = group(0, member(learnt=8, lag_records=7), member(learnt=3, lag_records=2, waited_s=1.5))
+    figures = ExportFigures(made=2, refused=1, newest=1, running=2)
+    monkeypatch.setattr(rig.service.exporting, "now", lambda: figures)
     rig.publish(SaveReason.DEMAND, 0)
     rig.post()
     seen = Observer(lambda: take(rig.service)).look()

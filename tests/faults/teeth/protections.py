@@ -183,9 +183,8 @@ TEETH = (
         row=2,
         missing="Positions are committed before their checkpoint is durable.",
         file="app/service/service.py",
-        text="        if not dead_letters.wait_acknowledged(",
-        instead="        self.source.commit(_request.positions).result(_COMMIT_S)\n"
-        "        if not dead_letters.wait_acknowledged(",
+        text="before_manifest=partial(await_letters, dead_letters, self.settings.records.dead_letters.topic)",
+        instead="before_manifest=lambda request: source.commit(request.positions).result(_COMMIT_S)",
         test=f"{_COMMIT}::test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint",
     ),
     Tooth(

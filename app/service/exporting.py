@@ -1,0 +1,198 @@
+"""Exports beside the training: which durable checkpoint is exported when, and what became of it.
+
+Owns the thread `exporter`, which starts a process for each export and waits for it, for `export.timeout` at most. The
+checkpoint writer's thread only leaves the newest checkpoint here; nothing of the training waits, and whatever the
+process does, hanging included, is counted and reported and changes nothing else. At a stop the process is ended; what
+it has half written is removed by the next export.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from app.settings import Settings
+from app.settings.units import format_duration
+from training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
+from training.checkpoints.manifest import Manifest
+from training.ledger.ledger import Ledger
+from training.telemetry.events import EventKind, ReportEvent, Severity
+from training.telemetry.meter import Meter
+
+log = logging.getLogger(__name__)
+_STOP_S = 5.0
+_SHORTEST_S = 0.05
+_STALEST = "p99"
+"""The part of the last minute's calls that staleness is taken of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportVerdict:
+    """What a process of an export has reported."""
+
+    manifest: Mapping[str, Any] | None
+    """Of the version that is published; None where none is."""
+    already: bool = False
+    """Whether the version was there before."""
+    error: str = ""
+    """Why none is, in a line."""
+
+
+class RunExport(Protocol):
+    """Exports a checkpoint in a process of its own, and waits for it."""
+
+    def __call__(self, number: int, within_s: float, stopped: threading.Event) -> ExportVerdict:
+        """Return what it reports; where it takes too long, or a stop is asked for, it is ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFigures:
+    """How the exports of this process stand."""
+
+    made: int = 0
+    refused: int = 0
+    """Exports of which nothing was published."""
+    newest: int | None = None
+    """The number of the newest version that this process has had published."""
+    newest_at: float | None = None
+    """Seconds since 1970."""
+    running: int | None = None
+    """The checkpoint that is being exported."""
+    missing: tuple[str, ...] = ()
+    """What the gate holds exports back for; empty where it does not."""
+    missing_since: float | None = None
+    """Seconds since 1970."""
+    error: str | None = None
+    """Why the last export was refused; None where it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    number: int
+    values: Mapping[str, float]
+
+
+class Exporting:
+    """Exports the newest durable checkpoint, as often as the settings say."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        report_event: ReportEvent,
+        run: RunExport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without `run`, or without `export.every`, it does nothing."""
+        self._export, self._report, self._run, self._clock = settings.export, report_event, run, clock
+        self._changed, self._stopped = threading.Condition(), threading.Event()
+        self._newest: _Candidate | None = None
+        self._due = clock()
+        self._figures = ExportFigures()
+        self._thread = threading.Thread(target=self._work, name="exporter", daemon=True)
+
+    @property
+    def works(self) -> bool:
+        """Whether exports are made beside the training."""
+        return self._run is not None and self._export.every is not None
+
+    def now(self) -> ExportFigures | None:
+        """Return how the exports stand; None where none are made."""
+        return self._figures if self.works else None
+
+    def start(self) -> None:
+        """Start the thread, if exports are to be made."""
+        if self.works:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and the process of an export, and wait for them for some seconds."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_S)
+
+    def durable(self, manifest: Manifest, ledger: Ledger, meter: Meter) -> None:
+        """Take the newest durable checkpoint, and what is known now; never waits."""
+        if not self.works:
+            return
+        histories = (one for each in ledger.statistics().partitions.values() for one in each.histories)
+        values = {**manifest.metrics, RECORDS: float(sum(one.learnt for one in histories))}
+        if (staleness := meter.snapshot().freshness_s.get(_STALEST)) is not None:
+            values[STALENESS] = staleness
+        with self._changed:
+            self._newest = _Candidate(manifest.number, values)
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (candidate := self._next()) is not None:
+            try:
+                self._judge(candidate)
+            except Exception:  # nothing that goes wrong here may end the thread
+                log.exception("checkpoint %d was not exported", candidate.number)
+                self._refused(candidate.number, "an unforeseen error, which the log has")
+
+    def _next(self) -> _Candidate | None:
+        """Wait for a checkpoint, and until an export is due; None at a stop."""
+        with self._changed:
+            while not self._stopped.is_set():
+                left = self._due - self._clock()
+                if self._newest is not None and left <= 0:
+                    candidate, self._newest = self._newest, None
+                    return candidate
+                self._changed.wait(None if self._newest is None else max(left, _SHORTEST_S))
+        return None
+
+    def _judge(self, candidate: _Candidate) -> None:
+        lacking = missing(self._export.only_if, candidate.values)
+        if lacking:
+            self._hold_back(candidate.number, lacking)
+            return
+        self._figures = replace(self._figures, missing=(), missing_since=None, running=candidate.number)
+        self._due = self._clock() + (self._export.every or 0.0)
+        assert self._run is not None, "a thread runs only where there is something to run"
+        verdict = self._run(candidate.number, self._export.timeout, self._stopped)
+        self._figures = replace(self._figures, running=None)
+        if verdict.manifest is None:
+            if not self._stopped.is_set():
+                self._refused(candidate.number, verdict.error)
+        elif not verdict.already:
+            self._exported(verdict.manifest)
+
+    def _hold_back(self, number: int, lacking: tuple[str, ...]) -> None:
+        """Remember what is missing and since when; report it once, and again when it is something else."""
+        before, since = self._figures.missing, self._figures.missing_since or time.time()
+        self._figures = replace(self._figures, missing=lacking, missing_since=since)
+        if {text.partition(" ")[0] for text in lacking} == {text.partition(" ")[0] for text in before}:
+            return
+        self._report(
+            EventKind.EXPORT_HELD_BACK,
+            f"Checkpoint {number} is not exported, nor are later ones before it holds: {'; '.join(lacking)}.",
+            Severity.WARNING,
+            checkpoint=number,
+            missing=list(lacking),
+        )
+
+    def _exported(self, manifest: Mapping[str, Any]) -> None:
+        number, figures = int(manifest["number"]), self._figures
+        self._figures = replace(figures, made=figures.made + 1, newest=number, newest_at=time.time(), error=None)
+        self._report(
+            EventKind.EXPORTED,
+            f"Version {number} is published, proven on {manifest['proof']['rows']} records.",
+            version=number,
+            records=manifest["records"],
+            metrics=manifest["metrics"],
+        )
+
+    def _refused(self, number: int, why: str) -> None:
+        self._figures = replace(self._figures, refused=self._figures.refused + 1, running=None, error=why)
+        again = format_duration(self._export.every or 0.0)
+        self._report(
+            EventKind.EXPORT_REFUSED,
+            f"Checkpoint {number} is not exported: {why}. It is tried again with a later one, in {again}.",
+            Severity.ERROR,
+            checkpoint=number,
+        )

@@ -1,0 +1,123 @@
+"""The thread that starts exports: what it holds back and since when, and what it makes of a failing child."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.service.exporting import Exporting, ExportVerdict, RunExport
+from app.settings import Settings
+from tests.app.checkpoint_history import folder_in, publish_history
+from tests.app.conftest import FIVE_LINES, LoadText
+from tests.conftest import WaitFor
+from training.checkpoints.exports.version_folder import VersionFolder
+from training.checkpoints.manifest import Manifest
+from training.checkpoints.store import CheckpointStore
+from training.ledger.ledger import Ledger
+from training.telemetry.events import Events
+from training.telemetry.meter import Meter
+
+EXPORT = '\nexport: {path: ./exports, every: 1s, only_if: ["accuracy >= 0.5", "records >= 0"]}\n'
+
+
+class Exports:
+    """What is run in place of a child, on the real thread."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answer = ExportVerdict(manifest={"number": 0, "proof": {"rows": 256}, "records": 7, "metrics": {}})
+
+    def __call__(self, number: int, within_s: float, stopped: threading.Event) -> ExportVerdict:
+        self.asked.append(number)
+        found = self.answer.manifest
+        return self.answer if found is None else replace(self.answer, manifest={**found, "number": number})
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    publish_history(folder_in(tmp_path), 0)
+    return CheckpointStore(folder_in(tmp_path)).manifest(0)
+
+
+@contextmanager
+def exporting(settings: Settings, run: RunExport, events: Events) -> Iterator[Exporting]:
+    thread = Exporting(settings, events.report, run, clock=iter(range(10**6)).__next__)  # a second a look
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.stop()
+
+
+def made_at(manifest: Manifest, number: int, accuracy: float) -> Manifest:
+    return replace(manifest, number=number, metrics={"accuracy": accuracy})
+
+
+def kinds(events: Events) -> list[str]:
+    return [event.kind.value for event in events.since()]
+
+
+def test_a_gate_says_once_what_is_missing_and_since_when(
+    load_text: LoadText, manifest: Manifest, wait_for: WaitFor
+) -> None:
+    runs, events, settings = Exports(), Events(), load_text(FIVE_LINES + EXPORT).settings
+    with exporting(settings, runs, events) as thread:
+        for number in (1, 2):
+            thread.durable(made_at(manifest, number, 0.25), Ledger(), Meter(time.monotonic))
+            wait_for(lambda: (found := thread.now()) is not None and found.missing != (), timeout=10)
+        held = thread.now()
+        assert held is not None
+        assert held.missing == ("accuracy is 0.25, and accuracy >= 0.5 is asked",)
+        assert held.missing_since is not None
+        assert time.time() - held.missing_since < 60
+        thread.durable(made_at(manifest, 3, 0.75), Ledger(), Meter(time.monotonic))
+        wait_for(lambda: (found := thread.now()) is not None and found.made == 1, timeout=10)
+        passed = thread.now()
+    assert passed is not None
+    assert (passed.newest, passed.missing, passed.missing_since) == (3, (), None)
+    assert runs.asked == [3]
+    assert kinds(events) == ["export_held_back", "exported"]
+
+
+def test_an_export_that_fails_is_an_event_and_the_next_is_made(
+    load_text: LoadText, manifest: Manifest, wait_for: WaitFor
+) -> None:
+    runs, events, settings = Exports(), Events(), load_text(FIVE_LINES + EXPORT).settings
+    works, runs.answer = runs.answer, ExportVerdict(manifest=None, error="the volume is full")
+    with exporting(settings, runs, events) as thread:
+        thread.durable(made_at(manifest, 1, 0.75), Ledger(), Meter(time.monotonic))
+        wait_for(lambda: (found := thread.now()) is not None and found.refused == 1, timeout=10)
+        runs.answer = works
+        thread.durable(made_at(manifest, 2, 0.75), Ledger(), Meter(time.monotonic))
+        wait_for(lambda: (found := thread.now()) is not None and found.made == 1, timeout=10)
+    texts = [event.text for event in events.since()]
+    assert texts[0] == "Checkpoint 1 is not exported: the volume is full. It is tried again with a later one, in 1s."
+    assert texts[1] == "Version 2 is published, proven on 256 records."
+
+
+def test_without_an_interval_nothing_is_started(load_text: LoadText, manifest: Manifest) -> None:
+    thread = Exporting(load_text(FIVE_LINES + "\nexport: {path: ./exports}\n").settings, Events().report, Exports())
+    thread.start()
+    thread.durable(manifest, Ledger(), Meter(time.monotonic))
+    assert thread.now() is None
+    thread.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(("armed", "why"), [("sleep:600", "it took longer than 20 s"), ("kill", "killed by signal 9")])
+def test_a_child_that_hangs_or_dies_is_ended_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, armed: str, why: str
+) -> None:
+    from app.tools.export.child_process import ExportProcess
+    from tests.app.tools.export.exported_model import project
+
+    folder = VersionFolder(project(tmp_path, saves=0).settings.export.path or tmp_path)
+    monkeypatch.setenv("MILLRACE_FAILPOINTS", f"export.before_save={armed}")
+    verdict = ExportProcess(tmp_path / "clicks.yaml")(0, 20.0 if "sleep" in armed else 100.0, threading.Event())
+    assert (verdict.manifest, why in verdict.error) == (None, True), verdict.error
+    assert folder.numbers() == []
