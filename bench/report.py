@@ -100,6 +100,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "data_service_2_over_1": Meaning(
         "pretraining by a tf.data service with an expensive `preprocess`: two workers over one, each on a core", "≥ 1.7"
     ),
+    "serve_failed": Meaning("`millrace serve`, 100 new versions under load: requests that failed", "0"),
+    "serve_swap_p99_ratio": Meaning(
+        "the same, a new version every second: p99 of a request, over p99 without new versions", "≤ 2"
+    ),
     "group_decode_2_over_1": Meaning("JSON, two workers over one, each on a core, 4,096 rows a worker", "≥ 1.6"),
     "group_decode_cpu_kept": Meaning("the same: records a CPU second, two over one", "≥ 0.9"),
     "group_mlp_cpu_kept": Meaning("MLP 1024-1024, 4,096 rows a worker: records a CPU second, two over one", "≥ 0.9"),

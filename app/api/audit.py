@@ -6,7 +6,7 @@ a query or a body. Lines are written whatever `logs.level` is: who sent a comman
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -42,8 +42,9 @@ class _PendingCommand:
 class Audit:
     """The audit log of one application."""
 
-    def __init__(self) -> None:
-        self._counts = {(command, outcome): 0 for command in COMMANDS for outcome in OUTCOMES}
+    def __init__(self, commands: Collection[str] = COMMANDS) -> None:
+        self._commands = commands
+        self._counts = {(command, outcome): 0 for command in commands for outcome in OUTCOMES}
 
     def counts(self) -> Mapping[tuple[str, str], int]:
         """Return the number of commands by name and outcome."""
@@ -55,7 +56,7 @@ class Audit:
 
         The context is the `send` to pass on.
         """
-        command, answered = _command(scope, by), False
+        command, answered = _command(scope, by, self._commands), False
 
         async def recorded(message: Message) -> None:
             nonlocal answered
@@ -74,7 +75,7 @@ class Audit:
     def refused(self, scope: Scope, problem: ProblemError) -> None:
         """Log that a command was not authorized."""
         client = client_of(scope)
-        self._count(_command(scope, client), problem.status)
+        self._count(_command(scope, client, self._commands), problem.status)
         _refusals.warning(
             "a command from %s was refused: %d %s",
             client,
@@ -109,9 +110,9 @@ def client_of(scope: Scope) -> str:
     return str(client[0]) if client else "somebody"
 
 
-def _command(scope: Scope, by: str) -> _PendingCommand:
+def _command(scope: Scope, by: str, commands: Collection[str] = COMMANDS) -> _PendingCommand:
     route = route_of(scope)
-    if route is None or route.name not in COMMANDS:
+    if route is None or route.name not in commands:
         return _PendingCommand(scope, _OTHER, "of no route", by)
     return _PendingCommand(scope, route.name, route.path, by)
 

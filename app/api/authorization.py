@@ -45,11 +45,13 @@ class Authorizer(Protocol):
         ...
 
 
-def authorizer_for(tokens: Tokens | None, host: str, scheme: str, read_tokens: Tokens | None = None) -> Authorizer:
-    """Return the authorizer of commands for a listener on this address, with this scheme."""
+def authorizer_for(
+    tokens: Tokens | None, host: str, scheme: str, read_tokens: Tokens | None = None, listen: str = "api.listen"
+) -> Authorizer:
+    """Return the authorizer of commands for a listener on this address, with this scheme; `listen` is its setting."""
     if tokens is not None:
         return TokenAuthorizer(tokens, read_tokens)
-    return LoopbackAuthorizer(scheme) if is_loopback(host) else ReadOnlyAuthorizer()
+    return LoopbackAuthorizer(scheme, listen) if is_loopback(host) else ReadOnlyAuthorizer(listen)
 
 
 class TokenAuthorizer:
@@ -122,8 +124,8 @@ class LoopbackAuthorizer:
 
     asks_for_token = False
 
-    def __init__(self, scheme: str = "http") -> None:
-        self._scheme = scheme
+    def __init__(self, scheme: str = "http", listen: str = "api.listen") -> None:
+        self._scheme, self._listen = scheme, listen
 
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """Return the client's address, since there is no name."""
@@ -134,7 +136,8 @@ class LoopbackAuthorizer:
                 403,
                 "Foreign Host",
                 "The Host header does not name a loopback address, so the request may come from elsewhere.",
-                fix=f"Ask for {self._scheme}://127.0.0.1 or {self._scheme}://localhost with the port of api.listen.",
+                fix=f"Ask for {self._scheme}://127.0.0.1 or {self._scheme}://localhost with the port of "
+                f"{self._listen}.",
             )
         origins = headers.getlist("origin")
         if any(origin.lower() != f"{self._scheme}://{hosts[0].lower()}" for origin in origins):
@@ -152,6 +155,9 @@ class ReadOnlyAuthorizer:
 
     asks_for_token = False
 
+    def __init__(self, listen: str = "api.listen") -> None:
+        self._listen = listen
+
     async def authorize(self, headers: Headers, client: str, charge: Charge) -> str:
         """Raise ProblemError (403)."""
         del headers, client, charge
@@ -159,8 +165,8 @@ class ReadOnlyAuthorizer:
             403,
             "Read Only",
             "This listener can be reached from other machines, and there are no tokens, so it changes nothing.",
-            fix="Set api.tokens_dir to a folder with one file per token; or set api.listen to 127.0.0.1:8080, and send "
-            "commands from the same machine.",
+            fix="Set api.tokens_dir to a folder with one file per token; or set "
+            f"{self._listen} to a loopback address such as 127.0.0.1:8080, and send commands from the same machine.",
         )
 
 

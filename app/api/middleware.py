@@ -7,9 +7,11 @@ Because it stands around all routes, a new route cannot forget any of this.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.audit import Audit, client_of
@@ -17,6 +19,7 @@ from app.api.authorization import Authorizer, ReadAuthorizer, is_open
 from app.api.cpu_budget import CpuBudget
 from app.api.offload import ignore_charge
 from app.api.problem_documents import ProblemError, StampNow, document
+from app.monitoring.envelope import Stamp
 
 MAX_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 10.0
@@ -25,6 +28,23 @@ RECHECK_S = 60.0
 ORDERED_BY = "ordered_by"
 """The key in a request's state under which a route finds who sent the command."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def changes_something(scope: Scope) -> bool:
+    """Return whether a request is a command, by its method."""
+    return scope["method"] not in _READS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """What differs between the applications that this stands around."""
+
+    max_body_bytes: int = MAX_BODY_BYTES
+    instead: str = "No request needs that much: send what docs/api.md describes."
+    """What to do where a body is larger."""
+    is_command: Callable[[Scope], bool] = changes_something
+    answer: Callable[[ProblemError, Stamp], Response] = document
+    """Makes the answer to a request that is refused."""
 
 
 class ApiMiddleware:
@@ -38,9 +58,10 @@ class ApiMiddleware:
         audit: Audit,
         budget: CpuBudget | None = None,
         readers: ReadAuthorizer | None = None,
+        manner: Manner = Manner(),
     ) -> None:
         self._app, self._stamp, self._authorizer, self._audit, self._budget = app, stamp, authorizer, audit, budget
-        self._readers = readers
+        self._readers, self._manner = readers, manner
         self._charge = ignore_charge if budget is None else budget.charge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,9 +76,9 @@ class ApiMiddleware:
             if self._budget is not None:
                 await self._budget.wait_turn(scope["path"])
             send = await self._authorize_read(scope, send)
-            by = None if scope["method"] in _READS else await self._authorize(scope)
+            by = await self._authorize(scope) if self._manner.is_command(scope) else None
         except ProblemError as problem:
-            await document(problem, self._stamp())(scope, receive, send)
+            await self._manner.answer(problem, self._stamp())(scope, receive, send)
             return
         if by is None:
             await self._pass_on(scope, receive, send)
@@ -71,7 +92,7 @@ class ApiMiddleware:
 
         What a command answers is read too. An answer that goes on is ended when its token has been taken away.
         """
-        is_read = scope["method"] in _READS
+        is_read = not self._manner.is_command(scope)
         if self._readers is None or (is_read and is_open(scope["path"])):
             return send
         if not is_read and self._authorizer.asks_for_token:
@@ -91,9 +112,9 @@ class ApiMiddleware:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the whole body, then call the application with it."""
         try:
-            body = await _body(Headers(scope=scope), receive)
+            body = await _body(Headers(scope=scope), receive, self._manner)
         except ProblemError as problem:
-            await document(problem, self._stamp())(scope, receive, send)
+            await self._manner.answer(problem, self._stamp())(scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _replayed(body, receive), send)
@@ -141,14 +162,14 @@ def _without_body(send: Send) -> Send:
     return sending
 
 
-async def _body(headers: Headers, receive: Receive) -> bytes | None:
+async def _body(headers: Headers, receive: Receive, manner: Manner) -> bytes | None:
     """Return the whole body, or None if the client has left. Raises ProblemError if it is too large or too slow."""
     announced = headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:20]) > MAX_BODY_BYTES:
-        raise _too_large()
+    if announced.isdecimal() and int(announced[:20]) > manner.max_body_bytes:
+        raise _too_large(manner)
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _read(receive)
+            return await _read(receive, manner)
     except TimeoutError:
         raise ProblemError(
             408,
@@ -159,25 +180,25 @@ async def _body(headers: Headers, receive: Receive) -> bytes | None:
         ) from None
 
 
-async def _read(receive: Receive) -> bytes | None:
+async def _read(receive: Receive, manner: Manner) -> bytes | None:
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            raise _too_large()
+        if len(body) > manner.max_body_bytes:
+            raise _too_large(manner)
         if not message.get("more_body", False):
             return bytes(body)
 
 
-def _too_large() -> ProblemError:
+def _too_large(manner: Manner) -> ProblemError:
     return ProblemError(
         413,
         "Content Too Large",
-        f"The body is larger than {MAX_BODY_BYTES // 1024} KiB.",
-        fix="No request needs that much: send what docs/api.md describes.",
+        f"The body is larger than {manner.max_body_bytes // 1024} KiB.",
+        fix=manner.instead,
         headers={"connection": "close"},
     )
 

@@ -67,6 +67,11 @@ VERBS: Mapping[str, Verb] = {
         "app.cli.rebuild:rebuild",
         "Learn a checkpoint again, from number 0, archive and topic, and compare it bit for bit.",
     ),
+    "serve": Verb(
+        "app.cli.serve:serve",
+        "Answer TF Serving's REST requests with the newest export of the model, and swap to each newer one, until "
+        "stopped.",
+    ),
     "archive": Verb(
         "app.cli.archive:archive",
         "Write what the topics hold to files that outlive Kafka's retention; list, verify and prune them.",

@@ -20,6 +20,7 @@ from app.settings.sections.records import RecordsSettings, to_schema
 from app.settings.sections.registry import derived_cache
 from app.settings.sections.reservoir import ReservoirSettings
 from app.settings.sections.scale import ScaleSettings
+from app.settings.sections.serve import ServeSettings
 from app.settings.sections.stop import StopSettings
 from app.settings.sections.training import TrainingSettings
 from app.settings.sections.windows import WindowSettings, to_row_schema, to_windows
@@ -63,6 +64,9 @@ class Settings(Section):
         ArchiveSettings(), description="Where the topics' records are kept beyond Kafka's retention."
     )
     api: ApiSettings = Field(ApiSettings(), description="The HTTP side of the service.")
+    serve: ServeSettings = Field(
+        ServeSettings(), description="Answering requests with exports of the model: `millrace serve`."
+    )
     stop: StopSettings = Field(StopSettings(), description="How the service ends.")
     limits: LimitSettings = Field(
         LimitSettings(),

@@ -48,6 +48,7 @@ class Lengths:
     pretrain_rounds: int = 2
     data_service_rows: int = 65_536
     data_service_rounds: int = 3
+    serve_swaps: int = 100
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
@@ -86,6 +87,7 @@ QUICK = Lengths(
     pretrain_rounds=1,
     data_service_rows=8_192,
     data_service_rounds=1,
+    serve_swaps=12,
     at_once=4,
     left_out=("freshness-slow", "full-speed-json"),
 )
@@ -311,6 +313,20 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "data_service_cpu_kept": "cpu_kept",
                 "data_service_consumer_cores": "consumer_cores",
                 "data_service_others_cores": "others_cores",
+            },
+        ),
+        ServiceCase(
+            "serve-swaps",
+            "serve_swaps.py",
+            {"swaps": lengths.serve_swaps},
+            {"serve_failed": "failed", "serve_swap_p99_ratio": "swap_p99_ratio"},
+            {
+                "serve_p99_ms": "p99_ms",
+                "serve_swap_p99_ms": "swap_p99_ms",
+                "serve_p50_ms": "p50_ms",
+                "serve_swap_p50_ms": "swap_p50_ms",
+                "serve_requests": "requests",
+                "serve_others_cores": "others_cores",
             },
         ),
         ServiceCase(

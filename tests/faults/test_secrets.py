@@ -59,6 +59,7 @@ UNASKED = {
     "archive list": "it says numbers and names of files, and asks neither Kafka nor a service",
     "archive verify": "it says numbers and names of files, and asks neither Kafka nor a service",
     "archive prune": "it says numbers and names of files, and asks neither Kafka nor a service",
+    "serve": "it says numbers and names of files, answers with what a model says, and has tests of its own",
     "data-service dispatcher": "it reads no config",
     "data-service worker": "it reads no config, and says numbers and names of files",
     "bench": "it says numbers and nothing else, and asks no service",

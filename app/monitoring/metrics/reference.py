@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from app.monitoring.metrics.catalogue import SECTIONS
 from app.monitoring.metrics.metric import Metric
+from app.monitoring.metrics.serving_catalogue import SERVING
 
 _INTRODUCTION = """\
 # Metrics
@@ -24,6 +25,8 @@ answer is read from one frozen snapshot, so its numbers belong together, and agr
 - **The law**: `millrace_records_fetched_total` = `millrace_records_learnt_total` + `millrace_records_set_aside_total` +
   `millrace_records_skipped_total` + `millrace_records_held` + `millrace_records_discarded_total`, in every answer; and
   over the whole history `millrace_history_settled_offsets` = the sum of `millrace_history_offsets`.
+- **`millrace serve`** is a process of its own, whose `/metrics` has those of
+  [the last section](#the-server-of-predictions) and no others.
 """
 
 
@@ -32,8 +35,12 @@ def reference() -> str:
     return "\n".join((_INTRODUCTION, *_sections()))
 
 
+_OF_THE_SERVER = "The server of predictions"
+"""A process of its own, `millrace serve`, whose `/metrics` has these and no others."""
+
+
 def _sections() -> Iterator[str]:
-    for title, metrics in SECTIONS.items():
+    for title, metrics in {**SECTIONS, _OF_THE_SERVER: SERVING}.items():
         yield f"## {title}\n"
         yield "| metric | type | labels besides `model` | meaning, and which value is bad |"
         yield "|---|---|---|---|"

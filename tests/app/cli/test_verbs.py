@@ -31,6 +31,7 @@ from training.telemetry.phases import Phase
 
 NO_JSON = {
     "run": "it is the service: logs.format says how it speaks",
+    "serve": "it is a process that runs: logs.format says how it speaks",
     "data-service dispatcher": "it is a process that runs, and logs",
     "data-service worker": "it is a process that runs, and logs",
     "archive": "it is a process that runs: logs.format says how it speaks",

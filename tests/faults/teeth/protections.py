@@ -539,15 +539,15 @@ TEETH = (
         row=27,
         missing="What changes something passes no door.",
         file="app/api/middleware.py",
-        text='by = None if scope["method"] in _READS else',
-        instead='by = None if scope["method"] != "BREW" else',
+        text="by = await self._authorize(scope) if self._manner.is_command(scope) else None",
+        instead='by = await self._authorize(scope) if scope["method"] == "BREW" else None',
         test="tests/app/api/test_tokens.py::test_every_route_that_changes_something_needs_a_token",
     ),
     Tooth(
         row=27,
         missing="A body that announces no length may be of any.",
         file="app/api/middleware.py",
-        text="        if len(body) > MAX_BODY_BYTES:\n            raise _too_large()\n",
+        text="        if len(body) > manner.max_body_bytes:\n            raise _too_large(manner)\n",
         test=f"{_SERVER}::test_a_body_in_chunks_that_is_too_large_is_answered_by_413",
     ),
     Tooth(

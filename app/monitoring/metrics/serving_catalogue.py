@@ -1,0 +1,47 @@
+"""The metrics of `millrace serve`, a process of its own: names and words, as those of the trainer have. Pure."""
+
+from app.monitoring.metrics.metric import counter, gauge, histogram
+
+SERVING = (
+    gauge("serve_ready", "1 where /readyz answers 200. 0 is bad: no version is loaded, or the server is ending."),
+    gauge("serve_version", "The version that answers requests which name none. Bad: it falls without an order."),
+    gauge(
+        "serve_newest_version", "The newest version that there is. Bad: above serve_version for long, without a pin."
+    ),
+    gauge("serve_pinned", "1 where an order or serve.version holds one version. Bad: it was forgotten."),
+    gauge(
+        "serve_export_age_seconds",
+        "Since the export that answers was made. Bad: far above the time between exports.",
+    ),
+    gauge("serve_versions_loaded", "How many versions are in memory. Bad: above serve.loaded for minutes."),
+    gauge(
+        "serve_following",
+        "1 where the wanted version answers and versions can be looked for. 0 is bad: GET /v1/models/NAME/served says "
+        "why.",
+    ),
+    counter(
+        "serve_requests",
+        "Predict requests by outcome: answered; refused (4xx); busy (503: the queue was full, or nothing was loaded "
+        "yet); failed (other 5xx). Bad: failed grows, or busy does.",
+        "outcome",
+    ),
+    gauge("serve_requests_in_progress", "Predict requests in progress. Bad: at serve.batch.queue."),
+    histogram(
+        "serve_request_seconds", "How long predict requests took, from their head to their answer. Bad: it rises."
+    ),
+    counter("serve_rows", "Rows that the model was asked, those of refused calls included. Bad: nothing of its own."),
+    histogram("serve_batch_rows", "Rows in a call of the model. Bad: near serve.batch.rows while requests wait long."),
+    counter("serve_swaps", "How often another version took over. Bad: it grows faster than versions are exported."),
+    counter(
+        "serve_load_failures",
+        "Versions that could not be fetched, verified or loaded, each try. Bad: it grows; the log says why.",
+    ),
+    counter(
+        "serve_orders",
+        "Orders to pin or follow, by outcome, as millrace_orders_total. Bad: unauthorized grows.",
+        "order",
+        "outcome",
+    ),
+    gauge("serve_process_resident_memory_bytes", "Memory of the process. Bad: it grows from swap to swap."),
+    gauge("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: nothing of its own."),
+)

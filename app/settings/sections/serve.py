@@ -1,0 +1,139 @@
+"""`serve`: which exports `millrace serve` answers from, where it listens, and how much it takes on."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+
+from app.settings.section import ConfigPath, Count, Section, SettingError, from_folder, not_empty
+from app.settings.sections.api import Listen, host_and_port
+from app.settings.units import Duration, Size
+
+_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?", re.ASCII)
+LATEST = "latest"
+
+
+def _exports(text: str, info: ValidationInfo) -> str:
+    """Keep a URL, and resolve a path against the config file's folder."""
+    if "://" not in text:
+        return str(from_folder(Path(text), info))
+    if not _URL.fullmatch(text):
+        raise ValueError(f"{text!r} is no address of a trainer; write http://host:8080, or the path of a folder")
+    return text.rstrip("/")
+
+
+def _version(value: object) -> object:
+    if value == LATEST or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
+        return int(value)
+    raise ValueError(f"{value!r} is no version; write {LATEST}, or the number of an export")
+
+
+Exports = Annotated[str, BeforeValidator(not_empty), AfterValidator(_exports)]
+Version = Annotated[
+    int | Literal["latest"],
+    BeforeValidator(_version),
+    WithJsonSchema({"anyOf": [{"const": LATEST}, {"type": "integer", "minimum": 0}]}),
+]
+
+
+class BatchSettings(Section):
+    """How requests that come at the same time are answered together."""
+
+    rows: Count = Field(
+        256,
+        ge=1,
+        le=65536,
+        description="The most rows of a call of the model. A larger request is a call of its own.",
+    )
+    wait: Duration = Field(
+        0.002,
+        ge=0,
+        le=1,
+        description="How long the first request of a batch waits for others to join it. 0ms: not at all; those that "
+        "come while a call runs are still answered together.",
+    )
+    queue: Count = Field(
+        256,
+        ge=1,
+        le=65536,
+        description="How many requests may be in progress at once; a further one gets 503 with Retry-After.",
+    )
+
+
+class ServeSettings(Section):
+    """Answering requests with exports of the model: `millrace serve`."""
+
+    exports: Exports | None = Field(
+        None,
+        description="Where the exports are: the folder that holds the numbered versions, or the address of the "
+        "trainer's HTTP side (http://trainer:8080), from which they are fetched. Null: export.path and the name.",
+        examples=["/mnt/exports/clicks", "http://trainer:8080"],
+    )
+    version: Version = Field(
+        "latest",
+        description="Which version answers: the newest that there is, or one by its number. A pin that was ordered "
+        "over HTTP goes before it, until this setting changes.",
+    )
+    loaded: Count = Field(
+        1,
+        ge=1,
+        le=10,
+        description="How many versions are loaded at once: the one that answers, and the newest of the others, which "
+        "can be asked by number.",
+    )
+    poll: Duration = Field(5.0, ge=0.1, description="How often to look for a new version.")
+    path: ConfigPath | None = Field(
+        None,
+        description="Folder of the server's own, a folder per name below it: the pin, and versions that were fetched "
+        "over HTTP. Servers that share it follow the same pin. Null: `serve` in the config file's folder.",
+        examples=["/var/lib/millrace/serve"],
+    )
+    token_file: ConfigPath | None = Field(
+        None,
+        description="With an address as `exports`: file that holds the token to read them with, where the trainer "
+        "asks for one.",
+        examples=["/run/secrets/millrace-readers/serve"],
+    )
+    ca_file: ConfigPath | None = Field(
+        None,
+        description="With an https address as `exports`: certificates (PEM) of the authorities to trust, instead of "
+        "the system's.",
+    )
+    listen: Listen = Field(
+        "127.0.0.1:8501",
+        description="Address and port that answer. Port 0 takes any that is free. Tokens and TLS are those of `api`.",
+    )
+    probes: Listen | None = Field(
+        None,
+        description="Address and port of a separate listener for /livez and /readyz, in plain HTTP. The main one "
+        "answers both too.",
+        examples=["0.0.0.0:8502"],
+    )
+    batch: BatchSettings = Field(BatchSettings(), description="How requests are answered together.")
+    max_body: Size = Field(4 << 20, ge=1024, le=1 << 30, description="The largest body of a request.")
+    timeout: Duration = Field(
+        30.0, ge=0.1, description="How long a request may wait for the model; then it gets 504, as in TF Serving."
+    )
+    drain: Duration = Field(
+        3.0,
+        ge=0,
+        description="How long it goes on answering after SIGTERM, while /readyz fails and every answer closes its "
+        "connection, so that clients go elsewhere.",
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.probes == self.listen and host_and_port(self.listen)[1] != 0:
+            raise SettingError("probes", f"{self.probes} is serve.listen too; write another port, or leave it out")
+        for name in ("token_file", "ca_file"):
+            if getattr(self, name) is not None and not self.over_http:
+                raise SettingError(name, "this has no effect unless serve.exports is the address of a trainer")
+        return self
+
+    @property
+    def over_http(self) -> bool:
+        """Whether the exports are fetched from a trainer."""
+        return self.exports is not None and "://" in self.exports

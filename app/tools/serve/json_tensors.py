@@ -1,0 +1,152 @@
+"""JSON values as tensors and back, by the rules of TF Serving's REST API. Pure; NumPy alone.
+
+A tensor is nested lists; bytes are `{"b64": "…"}`; NaN, Infinity and -Infinity are numbers. What is refused names the
+place, what stands there, and what the model takes.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from app.tools.serve.serving_errors import bad_request
+from app.tools.serve.signatures import TensorFacts
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Where = Callable[[Sequence[int]], str]
+"""Names the place of a value by its indices."""
+BASE64 = "b64"
+_BYTES = "_bytes"
+_QUOTED = 60
+_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+_NUMBERS = {int: "a whole number", float: "a number"}
+
+
+def read_tensor(value: Any, facts: TensorFacts, where: Where) -> Array:
+    """Return a JSON value as the tensor that the facts describe. Raises ServingError (400) with the place at fault."""
+    shape, leaves = _flattened(value, where)
+    if shape and 0 in shape and facts.shape is not None and len(shape) < len(facts.shape):
+        shape = (*shape, *(size or 0 for size in facts.shape[len(shape) :]))  # an empty list does not tell its rank
+
+    def place(index: int) -> str:
+        return where([int(each) for each in np.unravel_index(index, shape)]) if shape else where(())
+
+    _require_shape(shape, facts, where)
+    return _typed(leaves, facts.dtype, place).reshape(shape)
+
+
+def written(array: Array, name: str) -> Any:
+    """Return a tensor as JSON writes it: nested lists of plain values, floats in their shortest exact form."""
+    if array.dtype.kind in "OSU":
+        return _texts(array.tolist(), as_bytes=name.endswith(_BYTES))
+    if array.dtype.kind == "f" and array.dtype.itemsize < 8:
+        # Through text: a float32 of 0.2 is 0.2 for whoever reads it, and not 0.20000000298023224.
+        return array.astype(np.float32).astype(str).astype(np.float64).tolist()
+    return array.tolist()
+
+
+def _flattened(value: Any, where: Where) -> tuple[tuple[int, ...], list[Any]]:
+    """Return the shape by the first value on each level, and all leaves in order."""
+    shape: list[int] = []
+    level = [value]
+    while level and type(level[0]) is list:
+        size = len(level[0])
+        for index, each in enumerate(level):
+            if type(each) is not list or len(each) != size:
+                place = where([int(at) for at in np.unravel_index(index, shape)] if shape else ())
+                found = f"a list of {len(each)}" if type(each) is list else _kind_of(each)
+                raise bad_request(f"{place} is {found}, and its neighbours are lists of {size}")
+        shape.append(size)
+        level = list(chain.from_iterable(level))
+    return tuple(shape), level
+
+
+def _require_shape(shape: tuple[int, ...], facts: TensorFacts, where: Where) -> None:
+    if facts.shape is None:
+        return
+    fits = len(shape) == len(facts.shape) and all(
+        takes in {None, has} for takes, has in zip(facts.shape, shape, strict=True)
+    )
+    if not fits:
+        takes = ", ".join("?" if size is None else str(size) for size in facts.shape)
+        has = ", ".join(map(str, shape))
+        raise bad_request(f"{where(())} has the shape [{has}], and the model takes {facts.dtype} of shape [{takes}]")
+
+
+def _typed(leaves: list[Any], dtype: str, place: Callable[[int], str]) -> Array:
+    if dtype == "string":
+        return _string_array(leaves, place)
+    takes: tuple[type, ...] = {"b": (bool,), "i": (int,), "u": (int,), "f": (int, float)}.get(np.dtype(dtype).kind, ())
+    wrong = next((index for index, leaf in enumerate(leaves) if type(leaf) not in takes), None)
+    if wrong is not None:
+        raise bad_request(f"{place(wrong)} is {_kind_of(leaves[wrong])}, and the model takes {dtype}")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(leaves, np.dtype(dtype))
+    except OverflowError:
+        array = None
+    if array is None or (array.dtype.kind == "f" and _too_large(array, leaves)):
+        raise bad_request(f"{place(_beyond(leaves, dtype))} is too large or too small for {dtype}")
+    return array
+
+
+def _too_large(array: Array, leaves: list[Any]) -> bool:
+    return bool(np.isinf(array).any()) and any(
+        np.isinf(has) and not np.isinf(float(leaf)) for has, leaf in zip(array, leaves, strict=True)
+    )
+
+
+def _beyond(leaves: list[Any], dtype: str) -> int:
+    """Return the index of the first number that the type cannot hold."""
+    if np.dtype(dtype).kind == "f":
+        low, high = float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    else:
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    infinite = {float("inf"), float("-inf")}
+    return next((at for at, leaf in enumerate(leaves) if leaf not in infinite and not low <= leaf <= high), 0)
+
+
+def _string_array(leaves: list[Any], place: Callable[[int], str]) -> Array:
+    array = np.empty(len(leaves), object)
+    for index, leaf in enumerate(leaves):
+        array[index] = _bytes_of(leaf, index, place)
+    return array
+
+
+def _bytes_of(leaf: Any, index: int, place: Callable[[int], str]) -> bytes:
+    if isinstance(leaf, str):
+        try:
+            return leaf.encode()
+        except UnicodeEncodeError:
+            raise bad_request(f'{place(index)} is no UTF-8; send bytes as {{"{BASE64}": "…"}}') from None
+    if isinstance(leaf, dict) and leaf.keys() == {BASE64} and isinstance(leaf[BASE64], str):
+        try:
+            return base64.b64decode(leaf[BASE64], validate=True)
+        except (binascii.Error, ValueError):
+            raise bad_request(f"{place(index)} holds no Base64 under {BASE64}") from None
+    raise bad_request(
+        f'{place(index)} is {_kind_of(leaf)}, and the model takes a text, or bytes as {{"{BASE64}": "…"}}'
+    )
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if type(value) in _NUMBERS:
+        return f"{_NUMBERS[type(value)]}, {value!r}"[:_QUOTED]
+    return _KINDS.get(type(value), "something else")
+
+
+def _texts(value: Any, *, as_bytes: bool) -> Any:
+    if isinstance(value, list):
+        return [_texts(each, as_bytes=as_bytes) for each in value]
+    raw = value if isinstance(value, bytes) else str(value).encode()
+    if not as_bytes:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            pass
+    return {BASE64: base64.b64encode(raw).decode()}

@@ -1,0 +1,240 @@
+"""The routes of TF Serving's REST API, and those of our own beside them. All on the HTTP side's loop.
+
+`DOCUMENTED` lists them; docs/serving.md has the same table, and a test compares. Errors are `{"error": "…"}`.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import Full
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.api.middleware import ORDERED_BY
+from app.tools.serve.batcher import Batcher
+from app.tools.serve.follower import ExportFollower, ServingBoard, VersionState
+from app.tools.serve.loaded_version import LoadedVersion
+from app.tools.serve.predict_requests import read_request, write_answer
+from app.tools.serve.serving_errors import ServingError, bad_request, unknown_servable
+from app.tools.serve.version_order import Wanted
+from consumers.errors import ConfigError, MillraceError
+from training.errors import CorruptError, MissingExportError
+
+MODEL = "/v1/models/{name}"
+WHICH = ("", "/versions/{version}", "/labels/{label}")
+DOCUMENTED: Mapping[str, str] = {
+    f"GET {MODEL}": "TF Serving's",
+    f"GET {MODEL}/metadata": "TF Serving's",
+    f"POST {MODEL}:predict": "TF Serving's",
+    f"GET {MODEL}/served": "ours",
+    f"POST {MODEL}:pin": "ours",
+    f"POST {MODEL}:follow": "ours",
+    "GET /metrics": "ours",
+    "GET /livez": "ours",
+    "GET /readyz": "ours",
+}
+COMMANDS = ("pin", "follow", "other")
+"""The names of the routes that change something; the last stands for any other."""
+VERSION_HEADER = "millrace-version"
+STABLE, CANARY = "stable", "canary"
+_SMALL_BYTES = 16 * 1024
+"""Of a body that is read on the loop: reading it takes less than a millisecond, and a thread costs as much."""
+_READERS = 2
+_ORDER_S = 60.0
+T = TypeVar("T")
+
+
+class PredictionRoutes:
+    """The routes of one model."""
+
+    def __init__(self, name: str, follower: ExportFollower, batcher: Batcher, timeout_s: float) -> None:
+        self._name, self._follower, self._batcher, self._timeout_s = name, follower, batcher, timeout_s
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="json")
+
+    def routes(self) -> list[Route]:
+        """Return the routes, in the order in which they are tried."""
+        found = []
+        for which in WHICH:
+            found += [
+                Route(f"{MODEL}{which}/metadata", self.metadata, methods=["GET"]),
+                Route(f"{MODEL}{which}:predict", self.predict, methods=["POST"], name="predict"),
+                Route(f"{MODEL}{which}:classify", self.examples, methods=["POST"], name="predict"),
+                Route(f"{MODEL}{which}:regress", self.examples, methods=["POST"], name="predict"),
+            ]
+        found += [
+            Route(f"{MODEL}:pin", self.pin, methods=["POST"], name="pin"),
+            Route(f"{MODEL}:follow", self.follow, methods=["POST"], name="follow"),
+            Route(f"{MODEL}/served", self.served, methods=["GET"]),
+        ]
+        return found + [Route(f"{MODEL}{which}", self.status, methods=["GET"]) for which in WHICH]
+
+    async def predict(self, request: Request) -> Response:
+        """Answer with what the model says of the rows."""
+        version = self._asked_for(request)
+        while not version.enter():  # it was replaced and closed between these two lines
+            version = self._asked_for(request)
+        headers = {VERSION_HEADER: str(version.number)}
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return Response(await self._answer(request, version), 200, headers, "application/json")
+        except TimeoutError:
+            text = f"the model did not answer within {self._timeout_s:g} s (serve.timeout)"
+            raise ServingError(504, text, headers) from None
+        except ServingError as error:
+            error.headers.update(headers)
+            raise
+        finally:
+            version.leave()
+
+    async def _answer(self, request: Request, version: LoadedVersion) -> bytes:
+        body = await request.body()
+        large = len(body) > _SMALL_BYTES
+        asked = await self._run(partial(read_request, body, version.signatures), large=large)
+        answers = await self._batcher.ask(version, asked)
+        large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES
+        return await self._run(partial(write_answer, asked, answers), large=large)
+
+    async def examples(self, request: Request) -> Response:
+        """Refuse what takes tf.train.Example, for which an export has no signature."""
+        self._asked_for(request)
+        raise bad_request("the export has no signature that takes Examples; send the features to :predict")
+
+    async def status(self, request: Request) -> Response:
+        """Show the state of the versions, or of one."""
+        self._require_name(request)
+        board = self._follower.board
+        if "version" in request.path_params:
+            number = self._number(request)
+            if number not in board.states:
+                raise ServingError(404, f"Could not find version {number} of model {self._name}")
+            return _indented({"model_version_status": [_state(number, board.states[number])]})
+        if "label" in request.path_params:
+            number = self._asked_for(request).number
+            return _indented({"model_version_status": [_state(number, board.states[number])]})
+        if not board.states:
+            raise ServingError(404, f"Could not find any versions of model {self._name}")
+        every = sorted(board.states.items(), reverse=True)
+        return _indented({"model_version_status": [_state(number, state) for number, state in every]})
+
+    async def metadata(self, request: Request) -> Response:
+        """Show what the model takes and gives."""
+        version = self._asked_for(request)
+        spec = {"name": self._name, "signature_name": "", "version": str(version.number)}
+        return _indented(
+            {"model_spec": spec, "metadata": {"signature_def": {"signature_def": dict(version.definitions)}}}
+        )
+
+    async def served(self, request: Request) -> Response:
+        """Show which version answers and why, and what is known of it."""
+        self._require_name(request)
+        return _indented(_served(self._follower.board))
+
+    async def pin(self, request: Request) -> Response:
+        """Have one version answer until another order, also after a restart."""
+        self._require_name(request)
+        try:
+            version = json.loads(await request.body())["version"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            version = None
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise bad_request('name the version to pin, as in {"version": 42}')
+        return await self._ordered(request, version)
+
+    async def follow(self, request: Request) -> Response:
+        """Have the newest version answer from now on, also after a restart."""
+        self._require_name(request)
+        return await self._ordered(request, "latest")
+
+    def close(self) -> None:
+        """End the threads that read large bodies; returns at once."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    async def _ordered(self, request: Request, version: Wanted) -> Response:
+        try:
+            given = self._follower.order(version, getattr(request.state, ORDERED_BY))
+            async with asyncio.timeout(_ORDER_S):
+                board = await asyncio.shield(asyncio.wrap_future(given))
+        except Full:
+            raise ServingError(503, "other orders wait already; ask again later", {"retry-after": "5"}) from None
+        except TimeoutError:
+            return _indented({**_served(self._follower.board), "ordered": version}, 202)
+        except MillraceError as error:
+            raise _order_refused(error) from None
+        return _indented(_served(board))
+
+    async def _run(self, work: Callable[[], T], *, large: bool) -> T:
+        """Do what costs CPU: on the loop if it is little, else on a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work) if large else work()
+
+    def _asked_for(self, request: Request) -> LoadedVersion:
+        """Return the loaded version that the path names."""
+        self._require_name(request)
+        board, given = self._follower.board, request.path_params
+        if "version" in given:
+            number = self._number(request)
+            if number not in board.loaded:
+                raise unknown_servable("Specific", self._name, f", {number}")
+            return board.loaded[number]
+        if "label" in given and given["label"] not in {STABLE, CANARY}:
+            raise bad_request(
+                f"Unrecognized servable version label: {given['label'][:100]}; there are {STABLE}, {CANARY}"
+            )
+        if board.served is None:
+            raise ServingError(503, f"no version of {self._name} is loaded: {board.problem or 'it is starting'}")
+        return board.loaded[max(board.loaded)] if given.get("label") == CANARY else board.served
+
+    def _require_name(self, request: Request) -> None:
+        name = request.path_params["name"]
+        if name != self._name:
+            raise unknown_servable("Latest", name[:100], "")
+
+    @staticmethod
+    def _number(request: Request) -> int:
+        text = request.path_params["version"]
+        if not text.isdecimal() or len(text) > 18:
+            raise malformed(request)
+        return int(text)
+
+
+def malformed(request: Request) -> ServingError:
+    """Return TF Serving's error for a path or method that it does not know."""
+    return bad_request(f"Malformed request: {request.method} {request.url.path[:200]}")
+
+
+def error_response(error: ServingError) -> Response:
+    """Return an error as TF Serving has it."""
+    return JSONResponse({"error": error.text}, error.status, error.headers)
+
+
+def _order_refused(error: MillraceError) -> ServingError:
+    if isinstance(error, MissingExportError):
+        return ServingError(404, str(error))
+    return ServingError(
+        409 if isinstance(error, CorruptError) else 503 if not isinstance(error, ConfigError) else 500, str(error)
+    )
+
+
+def _indented(body: Mapping[str, Any], status: int = 200) -> Response:
+    return Response(json.dumps(body, indent=1) + "\n", status, media_type="application/json")
+
+
+def _state(number: int, state: VersionState) -> dict[str, Any]:
+    status = {"error_code": state.error_code, "error_message": state.error_message}
+    return {"version": str(number), "state": state.state, "status": status}
+
+
+def _served(board: ServingBoard) -> dict[str, Any]:
+    order, version = board.order, board.served
+    body: dict[str, Any] = {"served": None if version is None else version.number, "wanted": board.wanted}
+    if order is not None:
+        body["order"] = {"version": order.version, "by": order.by, "at": order.at}
+    body |= {"newest": board.newest, "loaded": sorted(board.loaded), "problem": board.problem}
+    if version is not None and version.about:
+        known = ("number", "made_at", "records", "metrics", "positions", "inputs", "outputs", "classes", "checkpoint")
+        body["export"] = {name: version.about[name] for name in known if name in version.about}
+    return body

@@ -1,0 +1,103 @@
+"""`GET /metrics` of the server of predictions, by its catalogue. On the HTTP side's loop; nothing is kept."""
+
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.monitoring.metrics.metric import MODEL
+from app.monitoring.metrics.reading import Distribution, Reading
+from app.monitoring.metrics.serving_catalogue import SERVING
+from app.tools.serve.follower import ServingBoard
+from app.tools.serve.serving_meter import Distributed, ServingMeter
+
+Orders = Callable[[], Mapping[tuple[str, str], int]]
+
+
+class ServingCollector(Collector):
+    """Collects from one server."""
+
+    def __init__(
+        self,
+        name: str,
+        board: Callable[[], ServingBoard],
+        meter: ServingMeter,
+        ready: Callable[[], bool],
+        orders: Orders,
+    ) -> None:
+        self._name, self._board, self._meter, self._ready, self._orders = name, board, meter, ready, orders
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    async def answer(self, request: Request) -> Response:
+        """Return all metrics as text."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._registry), headers={"content-type": content_type, "vary": "accept"})
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families, in the catalogue's order; those without a reading are left out."""
+        readings: dict[str, list[Reading]] = {metric.short: [] for metric in SERVING}
+        for reading in self._readings():
+            readings[reading.short].append(reading)
+        return [self._family(short, found) for short, found in readings.items() if found]
+
+    def _readings(self) -> Iterator[Reading]:
+        board, meter = self._board(), self._meter
+        yield Reading("serve_ready", float(self._ready()))
+        yield Reading("serve_pinned", float(board.wanted != "latest"))
+        yield Reading("serve_following", float(board.served is not None and board.problem is None))
+        yield Reading("serve_versions_loaded", len(board.loaded))
+        if board.newest is not None:
+            yield Reading("serve_newest_version", board.newest)
+        if board.served is not None:
+            yield Reading("serve_version", board.served.number)
+            if (made_at := board.served.about.get("made_at")) is not None:
+                yield Reading("serve_export_age_seconds", time.time() - datetime.fromisoformat(made_at).timestamp())
+        yield from (Reading("serve_requests_total", count, (one,)) for one, count in meter.requests.items())
+        yield Reading("serve_requests_in_progress", meter.in_progress)
+        yield Reading("serve_request_seconds", _seen(meter.seconds))
+        yield Reading("serve_rows_total", meter.rows)
+        yield Reading("serve_batch_rows", _seen(meter.batch_rows))
+        yield Reading("serve_swaps_total", meter.swaps)
+        yield Reading("serve_load_failures_total", meter.load_failures)
+        yield from (Reading("serve_orders_total", count, labels) for labels, count in self._orders().items())
+        yield from _of_the_process()
+
+    def _family(self, short: str, readings: Iterable[Reading]) -> Metric:
+        metric = next(each for each in SERVING if each.short == short)
+        names = (MODEL, *metric.labels)
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
+        number = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        plain = number(metric.name, metric.help, labels=names)
+        for reading in readings:
+            labels = (self._name, *reading.labels)
+            if isinstance(reading.value, Distribution):
+                bounds = [*map(str, reading.value.bounds), "+Inf"]
+                below = zip(bounds, map(float, accumulate(reading.value.counts)), strict=True)
+                histogram.add_metric(labels, list(below), reading.value.total)
+            else:
+                plain.add_metric(labels, reading.value)
+        return histogram if metric.kind == "histogram" else plain
+
+
+def _seen(values: Distributed) -> Distribution:
+    return Distribution(values.bounds, tuple(values.counts), values.total)
+
+
+def _of_the_process() -> Iterator[Reading]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    yield Reading("serve_process_cpu_seconds", used.ru_utime + used.ru_stime)
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - memory, not a disk
+            pages = int(file.read().split()[1])
+    except OSError:
+        return
+    yield Reading("serve_process_resident_memory_bytes", pages * resource.getpagesize())

@@ -1,0 +1,106 @@
+"""Versions that are served in tests: real SavedModels, published as exports are, or laid down as TF Serving's are."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
+from training.checkpoints.exports.version_folder import VersionFolder
+
+CONFIG = """\
+name: {name}
+kafka:   {{bootstrap_servers: [localhost:9092], topics: [clicks]}}
+records: {{features: {{x: float32}}, label: {{clicked: float32}}}}
+model:   {{build: ./model.py:build_model}}
+checkpoints: {{path: ./checkpoints}}
+serve: {{exports: ./exports/{name}, listen: "127.0.0.1:0", poll: 100ms, drain: 0s}}
+"""
+CLICKS: Mapping[str, Mapping[str, Any]] = {
+    "price": {"dtype": "float32", "shape": [2]},
+    "ad": {"dtype": "string", "shape": []},
+    "hour": {"dtype": "int32", "shape": []},
+    "tags": {"dtype": "string", "shape": [8], "ragged": True},
+    "place": {"dtype": "string", "shape": [], "classes": ["top", "side"]},
+}
+
+
+class HalfPlus(tf.Module):  # type: ignore[misc] # to mypy TensorFlow's classes are Any
+    """TF Serving's example: half of x, plus a number."""
+
+    def __init__(self, added: float) -> None:
+        super().__init__()
+        self.added = tf.Variable(added)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])  # type: ignore[untyped-decorator]
+    def answer(self, x: Any) -> Any:
+        return {"y": x / 2.0 + self.added}
+
+
+class Clicks(tf.Module):  # type: ignore[misc] # as above
+    """All kinds of features in, several outputs out, each a plain function of its row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pairs = tf.lookup.KeyValueTensorInitializer(["top", "side"], tf.constant([0, 1], tf.int64))
+        self.table = tf.lookup.StaticHashTable(pairs, -1)
+
+    @tf.function(  # type: ignore[untyped-decorator] # as above
+        input_signature=[
+            {
+                "price": tf.TensorSpec([None, 2], tf.float32, "price"),
+                "ad": tf.TensorSpec([None], tf.string, "ad"),
+                "hour": tf.TensorSpec([None], tf.int32, "hour"),
+                "tags_values": tf.TensorSpec([None], tf.string, "tags_values"),
+                "tags_row_splits": tf.TensorSpec([None], tf.int64, "tags_row_splits"),
+                "place": tf.TensorSpec([None], tf.string, "place"),
+            }
+        ]
+    )
+    def answer(self, raw: Any) -> Any:
+        tags = tf.RaggedTensor.from_row_splits(raw["tags_values"], raw["tags_row_splits"])
+        place = self.table.lookup(raw["place"])
+        with tf.control_dependencies([tf.debugging.assert_non_negative(place)]):
+            return {
+                "sum": tf.reduce_sum(raw["price"], 1) + tf.cast(raw["hour"], tf.float32),
+                "ad_upper": tf.strings.upper(raw["ad"]),
+                "tags": tf.cast(tags.row_lengths(), tf.int32),
+                "first_bytes": tf.strings.reduce_join(tags, axis=1, separator="+"),
+                "place": place,
+            }
+
+
+def publish(root: Path, number: int, model: tf.Module, inputs: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Publish a version as the exporter does: with its manifest, in one rename."""
+    folder = VersionFolder(root)
+    source = ExportSource(number=number, incarnation=1, parent=None, sha256="0" * 64)
+    draft = ExportDraft(
+        name=root.name,
+        number=number,
+        made_at="2026-11-23T12:00:00Z",
+        checkpoint=source,
+        positions={"clicks": {"0": 10 * number}},
+        records=10 * number,
+        metrics={"loss": 0.5},
+        inputs=inputs or {"x": {"dtype": "float32", "shape": []}},
+        outputs={},
+        classes={},
+        config_sha256="",
+        model_sha256="",
+        schema_sha256="",
+        millrace="0",
+        tensorflow=tf.__version__,
+        keras="0",
+        proof=ExportProof(rows=256, records="kept", max_difference=0.0, tolerance=0.0),
+    )
+    with folder.writing(5.0):
+        written = folder.draft_folder(number)
+        lay_down(written, model)
+        folder.publish(written, draft)
+
+
+def lay_down(folder: Path, model: tf.Module) -> None:
+    """Write a SavedModel alone, as those are that TF Serving comes with."""
+    function = model.answer.get_concrete_function()
+    tf.saved_model.save(model, str(folder), signatures={"serving_default": function})

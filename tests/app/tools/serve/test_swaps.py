@@ -1,0 +1,287 @@
+"""Which version answers: the newest that is whole, or the one that was ordered; and no request notices a swap."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.app.tools.serve.exports_rig import CLICKS, CONFIG, Clicks, HalfPlus, publish
+from tests.app.tools.serve.server_rig import Server, serving
+from tests.faults.harness.process import ROOT
+from training.checkpoints.exports.served_markers import served_versions
+from training.checkpoints.exports.version_folder import VersionFolder
+
+pytestmark = pytest.mark.tensorflow
+NAME = "half"
+START_S = 120.0
+
+
+def exported(root: Path, *numbers: int) -> Path:
+    """Publish versions that add their number to half of x."""
+    for number in numbers:
+        publish(root, number, HalfPlus(float(number)))
+    return root
+
+
+def answer(server: Server) -> tuple[float, int]:
+    """Ask for half of 0 plus the version's number; return what it says and which version says it."""
+    found = server.predict({"instances": [0.0]})
+    assert found.status_code == 200, found.text
+    return found.json()["predictions"][0], int(found.headers["millrace-version"])
+
+
+def test_requests_under_load_are_all_answered_by_the_version_that_they_name(tmp_path: Path) -> None:
+    root, ended = exported(tmp_path / "exports" / NAME, 1), threading.Event()
+    with serving(tmp_path, NAME) as server:
+        server.answers_with(1)
+
+        def ask() -> set[int]:
+            versions = set()
+            while not ended.is_set():
+                said, version = answer(server)
+                assert said == version
+                versions.add(version)
+            return versions
+
+        with ThreadPoolExecutor(4) as pool:
+            asking = [pool.submit(ask) for _ in range(4)]
+            try:
+                for number in range(2, 7):
+                    exported(root, number)
+                    server.answers_with(number)
+            finally:
+                ended.set()
+            versions = set().union(*(each.result() for each in asking))
+        assert versions >= {1, 6}
+        server.wait_for(lambda: server.get("/versions/5")["model_version_status"][0]["state"] == "END")
+
+
+def test_a_damaged_version_never_answers_and_the_one_before_goes_on(tmp_path: Path) -> None:
+    root = exported(tmp_path / "exports" / NAME, 1, 2)
+    variables = root / "2" / "variables" / "variables.data-00000-of-00001"
+    variables.write_bytes(bytes(len(variables.read_bytes())))
+    with serving(tmp_path, NAME) as server:
+        server.answers_with(1)
+        (state,) = server.get("/versions/2")["model_version_status"]
+        assert (state["state"], state["status"]["error_code"]) == ("END", "DATA_LOSS")
+        assert "its SHA-256 differs" in state["status"]["error_message"]
+        assert "export 2 is damaged" in server.get("/served")["problem"]
+        refused = server.order("pin", {"version": 2})
+        assert (refused.status_code, server.get("/served")["wanted"]) == (409, "latest")
+        exported(root, 3)
+        server.answers_with(3)
+        assert server.get("/served")["problem"] is None
+
+
+def test_a_pin_is_kept_by_a_restart_until_an_order_or_the_setting_ends_it(tmp_path: Path) -> None:
+    root = exported(tmp_path / "exports" / NAME, 1, 2)
+    with serving(tmp_path, NAME) as server:
+        server.answers_with(2)
+        assert server.order("pin", {"version": 1}).json()["served"] == 1
+        assert server.order("pin", {"version": 9}).status_code == 404
+        assert server.order("pin", {"version": "1"}).status_code == 400
+    exported(root, 3)
+    with serving(tmp_path, NAME) as server:
+        server.answers_with(1)
+        served = server.get("/served")
+        assert (served["newest"], served["order"]["by"]) == (3, "127.0.0.1 over HTTP")
+        assert server.order("follow").json()["served"] == 3
+        server.order("pin", {"version": 1})
+    with serving(tmp_path, NAME, serve__version="2") as server:
+        server.answers_with(2)
+
+
+def test_a_version_beside_the_one_that_answers_can_be_asked_by_number(tmp_path: Path) -> None:
+    exported(tmp_path / "exports" / NAME, 1, 2, 3)
+    with serving(tmp_path, NAME, serve__loaded="2", serve__version="1") as server:
+        server.answers_with(1)
+        server.wait_for(lambda: server.get("/served")["loaded"] == [1, 3])
+        asked = {at: server.predict({"instances": [0.0]}, at) for at in ("", "/labels/canary", "/versions/3")}
+        assert [one.json()["predictions"] for one in asked.values()] == [[1.0], [3.0], [3.0]]
+        assert server.predict({"instances": [0.0]}, "/versions/2").status_code == 404
+
+
+def test_what_is_served_is_marked_so_that_it_is_not_pruned(tmp_path: Path) -> None:
+    root = exported(tmp_path / "exports" / NAME, 1, 2)
+    with serving(tmp_path, NAME) as server:
+        server.answers_with(2)
+        server.order("pin", {"version": 1})
+        server.wait_for(lambda: served_versions(root) == {1})
+    assert served_versions(root) == {1}
+
+
+def test_without_a_version_it_is_alive_and_not_ready_and_says_why(tmp_path: Path) -> None:
+    with serving(tmp_path, NAME) as server:
+        server.wait_for(lambda: "no export yet" in server.http.get("/readyz").text)
+        assert (server.http.get("/readyz").status_code, server.http.get("/livez").status_code) == (503, 200)
+        assert "there is no export yet" in server.refused({"instances": [0.0]}, status=503)
+        exported(tmp_path / "exports" / NAME, 4)
+        server.answers_with(4)
+        assert server.http.get("/readyz").status_code == 200
+
+
+def test_requests_beyond_the_queue_are_told_to_come_again(tmp_path: Path) -> None:
+    exported(tmp_path / "exports" / NAME, 1)
+    with serving(tmp_path, NAME, serve__batch__queue="2", serve__batch__wait="500ms") as server:
+        server.answers_with(1)
+        with ThreadPoolExecutor(4) as pool:
+            found = [*pool.map(lambda _: server.predict({"instances": [0.0]}), range(4))]
+        busy = [one for one in found if one.status_code == 503]
+        assert [one.status_code for one in found].count(200) == 2
+        assert {one.headers["retry-after"] for one in busy} == {"1"}
+
+
+def test_requests_that_come_together_are_one_call_and_keep_their_rows(tmp_path: Path) -> None:
+    publish(tmp_path / "exports" / "clicks", 1, Clicks(), CLICKS)
+    with serving(tmp_path, "clicks", serve__batch__wait="300ms") as server:
+        server.answers_with(1)
+        before = sum(server.server.meter.batch_rows.counts)
+
+        def ask(number: int) -> list[tuple[float, int]]:
+            row = {"price": [number, 0], "ad": "a", "hour": 0, "tags": ["t"] * number, "place": "top"}
+            found = server.predict({"instances": [row] * (number + 1)}).json()["predictions"]
+            return [(one["sum"], one["tags"]) for one in found]
+
+        with ThreadPoolExecutor(6) as pool:
+            assert [*pool.map(ask, range(6))] == [[(float(n), n)] * (n + 1) for n in range(6)]
+        assert sum(server.server.meter.batch_rows.counts) - before < 6
+
+
+def test_orders_need_a_token_where_the_trainers_do_and_predictions_do_not(tmp_path: Path) -> None:
+    exported(tmp_path / "exports" / NAME, 1)
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    (tokens / "ops").write_text("canary-4711-canary-4711")
+    with serving(tmp_path, NAME, api__tokens_dir=str(tokens)) as server:
+        server.answers_with(1)
+        assert answer(server) == (1.0, 1)
+        assert server.order("pin", {"version": 1}).status_code == 401
+        server.http.headers["authorization"] = "Bearer canary-4711-canary-4711"
+        assert server.order("pin", {"version": 1}).json()["order"]["by"] == "ops over HTTP"
+        assert (
+            'serve_orders_total{model="half",order="pin",outcome="unauthorized"} 1.0'
+            in server.http.get("/metrics").text
+        )
+
+
+def test_reading_tokens_hold_for_predictions_too(tmp_path: Path) -> None:
+    exported(tmp_path / "exports" / NAME, 1)
+    (tmp_path / "readers").mkdir()
+    (tmp_path / "readers" / "web").write_text("canary-0815-canary-0815")
+    with serving(tmp_path, NAME, api__read_tokens_dir=str(tmp_path / "readers")) as server:
+        assert "Send the header Authorization" in server.refused({"instances": [0.0]}, status=401)
+        server.http.headers["authorization"] = "Bearer canary-0815-canary-0815"
+        server.answers_with(1)
+        assert answer(server) == (1.0, 1)
+
+
+@contextmanager
+def trainer(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Answer `/exports` and `/exports/{N}` as a trainer does; what was asked for is listed."""
+    asked: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            folder, stream = VersionFolder(root), io.BytesIO()
+            if self.path == "/exports":
+                stream.write(json.dumps({"exports": [{"number": number} for number in folder.numbers()]}).encode())
+            else:
+                with tarfile.open(fileobj=stream, mode="w|") as archive:
+                    archive.add(folder.version(int(self.path.rpartition("/")[2])), arcname=".")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(stream.getvalue())
+
+        def log_message(self, *_given: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+
+
+def test_versions_are_fetched_over_http_and_answer_while_the_trainer_is_away(tmp_path: Path) -> None:
+    root = exported(tmp_path / "trainers", 1)
+    with trainer(root) as (url, asked):
+        with serving(tmp_path, NAME, serve__exports=url) as server:
+            server.answers_with(1)
+            exported(root, 2)
+            server.answers_with(2)
+        assert asked.count("/exports/1") == asked.count("/exports/2") == 1
+    with serving(tmp_path, NAME, serve__exports=url) as server:
+        server.answers_with(2)
+        assert "nothing answers at" in server.get("/served")["problem"]
+
+
+def test_what_came_damaged_over_http_is_not_kept(tmp_path: Path) -> None:
+    root = exported(tmp_path / "trainers", 1, 2)
+    (root / "2" / "saved_model.pb").write_bytes(b"other")
+    with trainer(root) as (url, _), serving(tmp_path, NAME, serve__exports=url) as server:
+        server.answers_with(1)
+        server.wait_for(lambda: "is not what the trainer wrote" in str(server.get("/served")["problem"]))
+        assert [path.name for path in (tmp_path / "serve" / NAME / "versions").iterdir()] == ["1"]
+
+
+@pytest.mark.slow
+def test_a_process_ends_on_sigterm_after_it_has_answered_every_request(tmp_path: Path) -> None:
+    exported(tmp_path / "exports" / NAME, 1)
+    config, log = tmp_path / "millrace.yaml", tmp_path / "log"
+    config.write_text(CONFIG.format(name=NAME).replace("drain: 0s", "drain: 3s"))
+    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "-c", str(config)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MILLRACE_LOGS__FORMAT": "text"}
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stderr=file, env=environ)
+    try:
+        ends_at = time.monotonic() + START_S
+        while "answers now" not in log.read_text():
+            assert time.monotonic() < ends_at, log.read_text()
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        url = next(word for word in log.read_text().split() if word.startswith("http://"))
+        failed: list[str] = []
+
+        def ask() -> int:
+            """Ask until an answer ends the connection, and once more; then go to another server, as there is none."""
+            told = 0
+            with httpx.Client(timeout=30) as http:
+                while told < 2:
+                    try:
+                        found = http.post(f"{url}:predict", content='{"instances": [2.0]}')
+                    except httpx.HTTPError as error:
+                        failed.append(repr(error))
+                        break
+                    if found.json() != {"predictions": [2.0]}:
+                        failed.append(found.text)
+                    told += found.headers.get("connection") == "close"
+            return told
+
+        with ThreadPoolExecutor(3) as pool:
+            asking = [pool.submit(ask) for _ in range(3)]
+            time.sleep(0.5)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, log.read_text()
+            assert [each.result() for each in asking] == [2, 2, 2]
+        assert failed == []
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,84 @@
+"""The component that adds servers of predictions: confined as the trainer is, and reached by who says so alone."""
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from app.settings import load
+from tests.deploy.manifests import K8S, Object, config, containers, of_kind, only, pod_of, rendered, selects
+
+SERVING = "millrace-serving"
+
+
+@pytest.fixture(scope="module")
+def objects() -> tuple[Object, ...]:
+    return rendered(K8S / "overlays" / "serving")
+
+
+def pod(objects: tuple[Object, ...]) -> Any:
+    return only(objects, "Deployment", SERVING)["spec"]["template"]
+
+
+def server(objects: tuple[Object, ...]) -> Any:
+    (found,) = pod(objects)["spec"]["containers"]
+    return found
+
+
+def test_every_object_is_valid_and_the_trainer_only_learns_where_to_export(objects: tuple[Object, ...]) -> None:
+    before = {(one["kind"], one["metadata"]["name"]): one for one in rendered(K8S / "base")}
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    added = {(kind, SERVING) for kind in ("Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget")}
+    assert found.keys() - before.keys() == added
+    assert {key for key, one in before.items() if found[key] != one} == {("StatefulSet", "millrace")}
+    for one in containers(objects, "millrace"):
+        assert one["env"] == [{"name": "MILLRACE_EXPORT__PATH", "value": "/var/lib/millrace/exports"}]
+    for one in objects:
+        kubernetes_validate.validate(dict(one), kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_servers_are_as_confined_as_the_trainer_and_have_no_secret_of_kafkas(objects: tuple[Object, ...]) -> None:
+    trainer, template = pod_of(objects, "millrace")["spec"], pod(objects)["spec"]
+    for name in ("securityContext", "serviceAccountName", "automountServiceAccountToken", "enableServiceLinks"):
+        assert template[name] == trainer[name]
+    assert server(objects)["securityContext"] == trainer["containers"][0]["securityContext"]
+    assert server(objects)["image"] == trainer["containers"][0]["image"]
+    assert [volume["secret"]["secretName"] for volume in template["volumes"] if "secret" in volume] == [
+        "millrace-tokens"
+    ]
+
+
+def test_its_settings_load_and_agree_with_ports_places_and_the_time_to_end(
+    objects: tuple[Object, ...], tmp_path: Any
+) -> None:
+    for name, text in config(objects).items():
+        (tmp_path / name).write_text(text)
+    environ = {one["name"]: one["value"] for one in server(objects)["env"]}
+    serve = load(tmp_path / "millrace.yaml", environ).settings.serve
+    ports = {one["name"]: one["containerPort"] for one in server(objects)["ports"]}
+    assert ports == {"predict": int(serve.listen.split(":")[1]), "probes": int(str(serve.probes).split(":")[1])}
+    written = [mount["mountPath"] for mount in server(objects)["volumeMounts"] if not mount.get("readOnly")]
+    assert any(str(serve.path).startswith(place) for place in written)
+    assert pod(objects)["spec"]["terminationGracePeriodSeconds"] > serve.drain + 10
+    trainer = only(objects, "Service", "millrace")
+    assert serve.exports == f"http://{trainer['metadata']['name']}"
+    assert trainer["spec"]["ports"][0]["port"] == 80
+
+
+def test_clients_reach_the_servers_and_the_servers_the_trainer_and_nobody_else(objects: tuple[Object, ...]) -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "NetworkPolicy")}
+    labels, trainer = pod(objects)["metadata"]["labels"], pod_of(objects, "millrace")["metadata"]["labels"]
+    assert [name for name, one in policies.items() if selects(one["podSelector"], labels)] == [SERVING]
+    (way_in,) = policies[SERVING]["ingress"]
+    (client,) = way_in["from"]
+    assert client["podSelector"] == {"matchExpressions": [{"key": "millrace-serving-client", "operator": "Exists"}]}
+    (to,) = policies[SERVING]["egress"][1]["to"]
+    assert selects(to["podSelector"], trainer)
+    (in_front,) = policies["millrace"]["ingress"][0]["from"]
+    assert in_front["podSelector"]["matchExpressions"] == [{"key": "millrace-client", "operator": "Exists"}]
+    assert "millrace-client" in labels, "the trainer lets them in"
+    service = only(objects, "Service", SERVING)["spec"]
+    assert selects({"matchLabels": service["selector"]}, labels)
+    assert not selects({"matchLabels": service["selector"]}, trainer)
+    (budget,) = [one for one in of_kind(objects, "PodDisruptionBudget") if selects(one["spec"]["selector"], labels)]
+    assert budget["metadata"]["name"] == SERVING
