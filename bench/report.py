@@ -78,6 +78,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "reservoir_first_class_kept": Meaning(
         "five classes one after another, with it: lowest accuracy on the first over its peak", "≥ 0.9"
     ),
+    "fork_loss_of_old": Meaning(
+        "a model that is forked with a layer more, after 50,000 records: its loss over that of the old one", "≤ 1"
+    ),
+    "anew_loss_of_old": Meaning("the same model begun with new weights, after as many: over the old one's loss", "> 1"),
     "avro_over_fastavro": Meaning(
         "Avro of ten fields: records decoded into columns, over fastavro's reader, which makes rows, by CPU", "≥ 10"
     ),

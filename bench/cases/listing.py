@@ -36,6 +36,7 @@ class Lengths:
     poisoned_records: int = 65_536
     poisoned_rounds: int = 5
     reservoir_rows: int = 131_072
+    forked_records: int = 1_000_000
     decode_records: int = 131_072
     decode_rounds: int = 7
     memory_s: int = 90
@@ -75,6 +76,7 @@ QUICK = Lengths(
     poisoned_records=8_192,
     poisoned_rounds=1,
     reservoir_rows=16_384,
+    forked_records=65_536,
     decode_records=16_384,
     decode_rounds=1,
     memory_s=6,
@@ -213,6 +215,12 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "reservoir.py",
             {"rounds": lengths.windows_rounds, "rows": lengths.reservoir_rows},
             {name: name for name in ("reservoir_of_plain", "reservoir_first_class_kept")},
+        ),
+        ServiceCase(
+            "forked",
+            "forked.py",
+            {"records": lengths.forked_records},
+            {name: name for name in ("fork_loss_of_old", "anew_loss_of_old")},
         ),
         ServiceCase(
             "decode-example",
