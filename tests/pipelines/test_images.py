@@ -9,7 +9,7 @@ import pytest
 from consumers.reasons import Reason
 from pipelines.decode import decode_chunk
 from pipelines.decoders import make_decoder
-from pipelines.decoders.images import image_in
+from pipelines.decoders.images import MOST_PIXELS, image_in
 from pipelines.schema import Field, Schema
 from tests.pipelines.image_verdicts import JPEG, PNG, png
 from tests.pipelines.test_decode import chunk_of
@@ -45,6 +45,15 @@ def test_a_thumbnail_inside_of_a_jpeg_that_was_cut_short_is_not_its_end() -> Non
     thumbnail = b"\xff\xe1" + (len(JPEG) + 2).to_bytes(2) + JPEG
     assert image_in(JPEG[:2] + thumbnail + JPEG[2:], "bytes") is not None
     assert image_in(JPEG[:2] + thumbnail + JPEG[2:-2], "bytes") is None
+
+
+def test_what_is_not_whole_or_would_unfold_to_too_much_never_reaches_the_library() -> None:
+    turned = PNG[:-20] + bytes([PNG[-20] ^ 1]) + PNG[-19:]
+    assert [image_in(image, "bytes") for image in (turned, PNG[:-1], JPEG[:-2])] == [None] * 3
+    side = 5792  # the greatest square within the bound
+    assert side**2 <= MOST_PIXELS < (side + 1) ** 2
+    assert image_in(png([b"\0"], side, height=side), "bytes") is not None
+    assert image_in(png([b"\0"], side + 1, height=side + 1), "bytes") is None
 
 
 def test_one_field_gives_two_sizes_and_a_bad_one_is_named_behind_other_faults() -> None:
