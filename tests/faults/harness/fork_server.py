@@ -4,19 +4,22 @@ A forked command is a process of its own, with its own id, environment, folder, 
 for real. The server has imported TensorFlow and has run no operation: TensorFlow starts its threads with the first one,
 and a fork keeps only the thread that calls it. Whatever a module reads from the environment at its import is read again
 after the fork. `multiprocessing` owns the server, one for each process of pytest: it starts with the first command and
-ends with pytest. Tests of starts and stops start Python instead, as users do.
+ends with pytest. Tests of starts and stops start Python instead, as users do. What one forked start has proven of a
+model, the next one does not prove again (`tests/faults/harness/proven.py`).
 """
 
 import atexit
 import gc
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from multiprocessing import connection, forkserver, get_context
 from pathlib import Path
 from unittest import mock
@@ -43,7 +46,7 @@ class ForkedProcess:
         with _lock:
             _ensure_server()
             self._process = _context.Process(
-                target=_run_command, args=(list(arguments), cwd, dict(env), outputs), daemon=True
+                target=_run_command, args=(list(arguments), cwd, dict(env), outputs, _notes()), daemon=True
             )
             self._process.start()
 
@@ -112,7 +115,15 @@ def _ensure_server() -> None:
         forkserver.ensure_running()
 
 
-def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: tuple[Path, Path]) -> None:
+@cache
+def _notes() -> Path:
+    """Return the folder in which forked starts note what they have proven; it ends with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="millrace-proven-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: tuple[Path, Path], notes: Path) -> None:
     """Become the command, in the forked process; it ends with the server, which ends with pytest."""
     die_with_parent()
     for number, path in enumerate(outputs, start=1):
@@ -135,7 +146,9 @@ def _run_command(arguments: list[str], cwd: Path, env: dict[str, str], outputs: 
     gc.unfreeze()
 
     from app.cli import main
+    from tests.faults.harness.proven import prove_once
 
+    prove_once(notes)
     try:
         main()
     finally:
