@@ -25,6 +25,12 @@ Arrow = tuple[str, str]
 
 
 @cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Return a module, and all that stands in it."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
 def _imports() -> tuple[Arrow, ...]:
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     return tuple(
@@ -60,7 +66,7 @@ def class_names_twice() -> Mapping[str, list[str]]:
     """Return the names of classes that are defined in more than one module; leading underscores do not count."""
     where: defaultdict[str, list[str]] = defaultdict(list)
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 where[node.name.lstrip("_")].append(path.relative_to(ROOT).as_posix())
     return _several(where)

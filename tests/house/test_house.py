@@ -9,13 +9,15 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import grimp
 import pytest
 
+from tests.house.structure import MODULES, nodes_of
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("consumers", "pipelines", "training", "app")
-MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 COMMANDS = (ROOT / "app" / "cli" / "command_list.py").read_text()
 MOST_LINES = 400
 MOST_LINES_IN_A_FUNCTION = 60
@@ -39,7 +41,7 @@ def _name(path: Path) -> str:
 
 def _functions() -> Iterator[Found]:
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, Function):
                 yield Found(f"{_name(path)}:{node.lineno} {node.name}", node)
 
@@ -91,7 +93,8 @@ def test_no_function_takes_many_parameters() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert [_name(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))] == []
+    modules = ((path, nodes_of(path)[0]) for path in MODULES)
+    assert [_name(path) for path, module in modules if not ast.get_docstring(cast("ast.Module", module))] == []
 
 
 def test_no_import_goes_round_in_a_circle() -> None:
@@ -110,7 +113,7 @@ def test_the_environment_is_read_behind_its_doors_alone() -> None:
         f"{_name(path)}: {ast.unparse(node)}"
         for path in MODULES
         if not READS_THE_ENVIRONMENT.search(_name(path))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if _reads_the_environment(node)
     ]
     assert readers == []

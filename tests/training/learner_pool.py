@@ -10,7 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any
 
@@ -20,7 +20,8 @@ import numpy as np
 from training.model.learner import Learner, LearnerOptions
 from training.model.variables import copies, optimizers_of
 
-Recipe = tuple[Callable[[], Any], LearnerOptions]
+Recipe = tuple[tuple[Any, ...], LearnerOptions]
+"""A function of a module with its arguments, and the options."""
 Place = tuple[int, str]
 _TRACED = frozenset({"of_batches", "_computing", "_stated_texts"})
 """Attributes that tracing sets, once; they stay right as long as what was traced is kept."""
@@ -78,9 +79,10 @@ class LearnerPool:
 
     def lend(self, build: Callable[[], Any], options: LearnerOptions) -> Learner:
         """Return a learner as it is when it has just been built."""
-        if not _is_a_modules(build):  # made within a test, so nobody can ask for it again
+        function, *arguments = _call_of(build)
+        if not _is_a_modules(function):  # made within a test, so nobody can ask for it again
             return Learner(build, None, options)
-        recipe = (build, options)
+        recipe = ((function, *arguments), options)
         kept = next((one for one in self._idle if one.recipe == recipe), None)
         if kept is None:
             kept = _Kept.of(Learner(build, None, options), recipe)
@@ -101,7 +103,14 @@ POOL = LearnerPool()
 """The pool of this process."""
 
 
-def _is_a_modules(build: Callable[[], Any]) -> bool:
+def _call_of(build: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return the function and, where it is given some, its arguments."""
+    if isinstance(build, partial):
+        return build.func, *build.args, *sorted(build.keywords.items())
+    return (build,)
+
+
+def _is_a_modules(build: Callable[..., Any]) -> bool:
     return isinstance(build, FunctionType) and build.__qualname__ == build.__name__ and build.__name__ != "<lambda>"
 
 

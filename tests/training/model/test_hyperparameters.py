@@ -1,6 +1,7 @@
 """Changed hyperparameters: said, decided by policy, and never in force without anybody knowing."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,13 @@ def compiled(optimizer: Optimizer) -> Callable[[], Any]:
     return build
 
 
+def with_adam(**options: Any) -> Any:
+    return compiled(lambda: keras.optimizers.Adam(**options))()
+
+
 def adam(**options: Any) -> Callable[[], Any]:
-    return compiled(lambda: keras.optimizers.Adam(**options))
+    """Return how the small classifier is built with Adam; the same options make the same recipe of the pool."""
+    return partial(with_adam, **options)
 
 
 def decaying(steps: int, rate: float = 0.5) -> keras.optimizers.schedules.LearningRateSchedule:
