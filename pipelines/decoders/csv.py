@@ -9,13 +9,15 @@ it ends a row, and n records make n rows. Where Arrow finds another number of ro
 records, and a record that makes no row by itself is refused.
 
 Arrow reads the columns by their types. If a single text is not a value of its type, Arrow refuses the whole chunk. The
-chunk is then read as texts, and `csv_text` converts each column and finds the elements that do not convert. A text that
+chunk is then read as texts, and `csv_text` converts each column and finds the elements that do not convert; or only the
+records are in which a text is where a number should be, if `csv_look` finds all that are at fault. A text that
 Arrow's reader takes converts to the same value there, so the fault of a neighbour changes nothing.
 
 An empty column means that the field is missing. An empty text in quotes is an empty text, and a missing number.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -38,12 +40,16 @@ from pipelines.decoders.arrow_columns import (
 )
 from pipelines.decoders.csv_columns import CsvField, places_of
 from pipelines.decoders.csv_framing import Dialect
+from pipelines.decoders.csv_look import CsvLook
 from pipelines.decoders.csv_text import FALSE, TRUE, converted
-from pipelines.decoders.pieces import only_good, together
+from pipelines.decoders.pieces import in_order, only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import empty_column
 from pipelines.decoders.text import LARGEST, joined
 from pipelines.schema import Column, CsvLayout, Schema
+
+_SPARSE = 24
+"""If more than one record in this many is read as texts, all are."""
 
 
 class _CsvGroup(NamedTuple):
@@ -72,6 +78,7 @@ class CsvDecoder:
         self._dialect = Dialect(
             columns=count, delimiter=ord(layout.delimiter), quote=None if layout.quote is None else ord(layout.quote)
         )
+        self._look = CsvLook(self._places, count, layout.delimiter, layout.lists)
         self._names = [str(column) for column in range(count)]
         self._read = [column for place in self._places for column in place.columns]
         texts = dict.fromkeys(self._read, pa.binary())
@@ -92,13 +99,33 @@ class CsvDecoder:
         none = {field.source: empty_column(field.dtype, (0, *field.shape)) for field in fields}
         varying = {field.source: np.empty(0, np.int64) for field in fields if field.pad is not None}
         pieces = [DecodedValues(np.empty(0, np.int64), none, (), varying)]
-        for outcome in self._read_or_split(_CsvGroup(records, indices), text):
+        for outcome in self._outcomes(_CsvGroup(records, indices), text, doubted=bool(refused)):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
                 continue
             pieces.append(self._columns(outcome))
             refused += pieces[-1].refused
-        return together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
+        return in_order(together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index))))
+
+    def _outcomes(self, group: _CsvGroup, text: bytes, *, doubted: bool) -> Iterator[_CsvRows | Refusal]:
+        """Yield the records as rows, and verdicts on the others: those that are read as texts only are read apart.
+
+        `doubted`: others of their chunk are refused already, so those of these are looked for before anything is read.
+        """
+        small = 0 < len(text) <= LARGEST
+        if small and not doubted and (rows := self._rows_as(group, text, typed=True)) is not None:
+            yield rows
+            return
+        suspects = self._look.suspects(group.records, text) if small else ()
+        if not 0 < len(suspects) <= len(group.records) // _SPARSE:
+            yield from self._read_or_split(group, text)
+            return
+        rest = np.ones(len(group.records), np.bool_)
+        rest[suspects] = False
+        for mask in (rest, ~rest):
+            part = _CsvGroup(list(compress(group.records, mask.tolist())), group.indices[mask])
+            as_texts = None if mask is rest else self._rows_as(part, joined(part.records), typed=False)
+            yield from self._read_or_split(part, joined(part.records)) if as_texts is None else (as_texts,)
 
     def _read_or_split(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
         """Yield the records as rows, in order, and a verdict on each record that Arrow does not read as one row."""
@@ -117,11 +144,12 @@ class CsvDecoder:
 
     def _parse(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
         """Return a table with one row for each record, or None. `text` is the records, joined."""
-        for typed in (True, False):
-            table = self._table(text, typed=typed)
-            if table is not None and table.num_rows == len(group.records):
-                return _CsvRows(group, table, typed)
-        return None
+        typed = self._rows_as(group, text, typed=True)
+        return self._rows_as(group, text, typed=False) if typed is None else typed
+
+    def _rows_as(self, group: _CsvGroup, text: bytes, *, typed: bool) -> _CsvRows | None:
+        table = self._table(text, typed=typed)
+        return _CsvRows(group, table, typed) if table is not None and table.num_rows == len(group.records) else None
 
     def _table(self, text: bytes, *, typed: bool) -> pa.Table | None:
         quote = self._layout.quote
@@ -192,6 +220,11 @@ class CsvDecoder:
 
     def _infinity(self, record: bytes, place: CsvField) -> Reason:
         """Return the reason for an infinity: written as such, or a finite number too large for the dtype."""
+        quote = self._layout.quote
+        if quote is None or quote.encode() not in record:
+            texts = record.split(self._layout.delimiter.encode())
+            named = any(b"n" in texts[int(column)].lower() for column in place.columns)
+            return Reason.NOT_FINITE if named else Reason.OUT_OF_RANGE
         table = self._table(joined([record]), typed=False)
         texts = [table.column(column)[0].as_py() or b"" for column in place.columns] if table is not None else []
         return Reason.NOT_FINITE if any(b"n" in text.lower() for text in texts) else Reason.OUT_OF_RANGE

@@ -10,6 +10,7 @@ one record cannot reach the next.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -18,10 +19,12 @@ import numpy.typing as npt
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.protocol import Refusal
-from pipelines.decoders.text import LARGEST, is_utf8, joined
+from pipelines.decoders.text import LARGEST, is_utf8, joined, not_utf8
 
 # Arrow drops one at the start of its text and nowhere else, so what a record means would depend on its place.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SPARSE = 24
+"""If more than one record in this many holds quotes, all are looked at by all rules."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -89,21 +92,39 @@ class Dialect:
 
     def _sorted_out(self, values: Sequence[bytes | None]) -> FramedCsv:
         """Check the records with all rules: the slow way, for a chunk that the quick check does not settle."""
-        records = [without_line_end(value or b"") for value in values]
-        text = joined(records)
-        good = self._rows(records, text)
+        records, text, at = _without_line_ends([value or b"" for value in values])
+        good = self._rows_of(records, text, at)
         if not is_utf8(text):
-            good &= np.fromiter(map(is_utf8, records), np.bool_, len(records))
+            good[not_utf8(text, np.append(at.starts, len(text)))] = False
         refused = [
             Refusal(index, Reason.MALFORMED if records[index] else Reason.EMPTY)
             for index in np.flatnonzero(~good).tolist()
         ]
         indices = np.flatnonzero(good)
-        kept = [records[index] for index in indices.tolist()]
+        kept = list(compress(records, good.tolist()))
         return FramedCsv(kept, indices, text if len(kept) == len(records) else joined(kept), refused)
 
+    def _rows_of(self, records: Sequence[bytes], text: bytes, at: _Text) -> Mask:
+        """Return a mask of the records that are rows: the few with quotes are looked at by themselves."""
+        quotes = np.empty(0, np.int64) if self.quote is None else np.flatnonzero(at.codes == self.quote)
+        quoted = np.unique(np.searchsorted(at.ends, quotes))
+        if len(quoted) > len(records) // _SPARSE:
+            return self._rows(records, text)
+        lengths = at.ends - at.starts
+        good: Mask = (lengths > 0) & (lengths <= LARGEST)
+        good &= np.add.reduceat(at.codes == self.delimiter, at.starts, dtype=np.int64) == self.columns - 1
+        breaks = (at.codes == ord("\n")) | (at.codes == ord("\r"))
+        breaks[at.ends] = False
+        good[np.searchsorted(at.ends, np.flatnonzero(breaks))] = False
+        if _BYTE_ORDER_MARK in text:
+            good &= ~_marked(records)
+        if len(quoted):
+            few = [records[index] for index in quoted.tolist()]
+            good[quoted] = self._rows(few, joined(few))
+        return good
+
     def _rows(self, records: Sequence[bytes], text: bytes) -> Mask:
-        """Return a mask of the records that are rows."""
+        """Return a mask of the records that are rows, by all rules."""
         at = _Text.of(records, text)
         quotes = np.empty(0, np.int64) if self.quote is None else np.flatnonzero(at.codes == self.quote)
         first = np.searchsorted(quotes, at.starts)
@@ -113,8 +134,7 @@ class Dialect:
         breaks = np.flatnonzero((at.codes == ord("\n")) | (at.codes == ord("\r")))
         good[_outside(at, quotes, first, np.setdiff1d(breaks, at.ends, assume_unique=True))] = False
         lengths = at.ends - at.starts
-        marked = np.fromiter((record.startswith(_BYTE_ORDER_MARK) for record in records), np.bool_, len(records))
-        result: Mask = good & (lengths > 0) & (lengths <= LARGEST) & ~marked
+        result: Mask = good & (lengths > 0) & (lengths <= LARGEST) & ~_marked(records)
         return result
 
     def _quoted_well(self, at: _Text, quotes: Int64s, first: Int64s) -> Mask:
@@ -130,6 +150,26 @@ class Dialect:
         ends = (quotes + 1 == at.ends[owner]) | (after == self.delimiter) | (after == self.quote)
         good[owner[~np.where(opens, begins, ends)]] = False
         return good
+
+
+def _marked(records: Sequence[bytes]) -> Mask:
+    """Return a mask of the records that begin with a byte order mark."""
+    return np.fromiter((record.startswith(_BYTE_ORDER_MARK) for record in records), np.bool_, len(records))
+
+
+def _without_line_ends(records: list[bytes]) -> tuple[list[bytes], bytes, _Text]:
+    """Return the records without one line break at the end of each, and joined, and where each is."""
+    text = joined(records)
+    at = _Text.of(records, text)
+    # Before an empty record is the newline of the one before, or the last byte of all, which is a newline too.
+    last = at.codes[at.ends - 1]
+    ended = np.flatnonzero((at.ends > at.starts) & ((last == ord("\n")) | (last == ord("\r"))))
+    if not len(ended):
+        return records, text, at
+    for index in ended.tolist():
+        records[index] = without_line_end(records[index])
+    text = joined(records)
+    return records, text, _Text.of(records, text)
 
 
 def without_line_end(record: bytes) -> bytes:

@@ -13,7 +13,6 @@ tf.data, and holds no state.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple, TypeAlias
@@ -27,7 +26,7 @@ from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.example_framing import FLOATS, INTS, TEXTS, JoinedExamples, Kinds, Mask, far_lists, framed
 from pipelines.decoders.example_parser import NO_FEATURES, ExampleParser, FeatureLists, ParseStop
-from pipelines.decoders.pieces import together
+from pipelines.decoders.pieces import in_order, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.rules import broken_by_numbers, words_not_allowed
 from pipelines.decoders.sources import default_of, distinct_fields, empty_column, flat_names, pad_of
@@ -253,15 +252,7 @@ def _in_order(pieces: Sequence[DecodedValues]) -> DecodedValues:
     """Join the pieces of a chunk, and sort their rows and refusals. The last piece has no rows."""
     filled = [piece for piece in pieces if len(piece.kept)]
     joined = together([pieces[-1], *filled], _by_index(each for piece in pieces for each in piece.refused))
-    if len(filled) < 2:
-        return joined
-    order = np.argsort(joined.kept)
-    return replace(
-        joined,
-        kept=joined.kept[order],
-        columns={source: column[order] for source, column in joined.columns.items()},
-        lengths={source: lengths[order] for source, lengths in joined.lengths.items()},
-    )
+    return in_order(joined)
 
 
 def _by_index(refused: Iterable[Refusal]) -> tuple[Refusal, ...]:

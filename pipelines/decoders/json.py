@@ -53,12 +53,12 @@ from pipelines.decoders.column_reader import ColumnReader
 from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
 from pipelines.decoders.json_framing import framed
 from pipelines.decoders.json_look import JsonLook, suspects_of
-from pipelines.decoders.json_suspects import WholeNames, not_utf8, with_number, with_several_values
+from pipelines.decoders.json_suspects import WholeNames, with_number, with_several_values
 from pipelines.decoders.paths import is_envelope, parse
 from pipelines.decoders.pieces import together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import distinct_fields
-from pipelines.decoders.text import LARGEST, begins_of, is_utf8, joined
+from pipelines.decoders.text import LARGEST, begins_of, is_utf8, joined, not_utf8
 from pipelines.schema import Schema
 
 _WHOLE = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from consumers.records import Int64s
 from pipelines.decoders.asked_fields import AskedField
-from pipelines.decoders.json_suspects import not_utf8, with_several_values
-from pipelines.decoders.text import is_utf8
+from pipelines.decoders.json_suspects import with_several_values
+from pipelines.decoders.text import is_utf8, not_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

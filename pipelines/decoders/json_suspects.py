@@ -14,21 +14,6 @@ from consumers.records import Int64s
 _OPENS, _CLOSES, _SPACE = ord("{"), ord("}"), ord(" ")
 
 
-def not_utf8(text: bytes, begins: Int64s) -> list[int]:
-    """Return the records that are not UTF-8."""
-    found, at, view = list[int](), 0, memoryview(text)
-    while at < len(text):
-        try:
-            str(view[at:], "utf-8")
-        except UnicodeDecodeError as error:
-            row = int(begins.searchsorted(at + error.start, "right")) - 1
-            found.append(row)
-            at = int(begins[row + 1])
-        else:
-            break
-    return found
-
-
 def with_several_values(text: bytes, begins: Int64s) -> list[int]:
     """Return the records in which a value may follow another one: where `{` follows `}`, or space does."""
     codes = np.frombuffer(text, np.uint8)

@@ -1,6 +1,7 @@
 """Pieces of a decoded chunk: they are cut down to the good rows, and joined. Pure functions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,4 +31,17 @@ def together(pieces: Sequence[DecodedValues], refused: tuple[Refusal, ...]) -> D
         {source: np.concatenate([piece.columns[source] for piece in pieces]) for source in first.columns},
         refused,
         {source: np.concatenate([piece.lengths[source] for piece in pieces]) for source in first.lengths},
+    )
+
+
+def in_order(joined: DecodedValues) -> DecodedValues:
+    """Return the same rows in the order of their values."""
+    if (np.diff(joined.kept) > 0).all():
+        return joined
+    order = np.argsort(joined.kept)
+    return replace(
+        joined,
+        kept=joined.kept[order],
+        columns={source: column[order] for source, column in joined.columns.items()},
+        lengths={source: lengths[order] for source, lengths in joined.lengths.items()},
     )

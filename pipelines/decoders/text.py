@@ -33,3 +33,18 @@ def is_utf8(text: bytes) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def not_utf8(text: bytes, begins: Int64s) -> list[int]:
+    """Return the records that are not UTF-8."""
+    found, at, view = list[int](), 0, memoryview(text)
+    while at < len(text):
+        try:
+            str(view[at:], "utf-8")
+        except UnicodeDecodeError as error:
+            row = int(begins.searchsorted(at + error.start, "right")) - 1
+            found.append(row)
+            at = int(begins[row + 1])
+        else:
+            break
+    return found

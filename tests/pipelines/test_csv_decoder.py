@@ -2,8 +2,11 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.csv
 import pytest
 
 from consumers.errors import ConfigError
@@ -22,6 +25,26 @@ def ids(values: Sequence[bytes | None]) -> list[object]:
     """Return the id of each record, or its verdict."""
     found = outcomes(make_decoder("csv", PAIRS), values)
     return [outcome["id"] if isinstance(outcome, dict) else outcome for outcome in found]
+
+
+@pytest.mark.parametrize("frame_refuses", [True, False])
+def test_a_few_texts_for_numbers_do_not_have_the_chunk_read_as_texts(
+    frame_refuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [b"seven,a", b"1.5,a", b"1e3,a", b"nan,a", b"\xc3\xa4,a", *([b"1,2,3"] if frame_refuses else [])]
+    good = [b"%d,nan.e" % number for number in range(50 * len(bad))]
+    wide, read = list[bool](), pyarrow.csv.read_csv
+
+    def counted(source: pyarrow.BufferReader, **options: Any) -> pyarrow.Table:
+        if source.size() > sum(map(len, good)):
+            wide.append(options["convert_options"].column_types["0"] == pyarrow.int64())
+        return read(source, **options)
+
+    monkeypatch.setattr(pyarrow.csv, "read_csv", counted)
+    found = ids([*good, *bad])
+    assert found[: len(good)] == list(range(len(good)))
+    assert all(isinstance(verdict, tuple) for verdict in found[len(good) :])
+    assert wide == [True] * (1 if frame_refuses else 2)
 
 
 @pytest.mark.parametrize(
