@@ -1,5 +1,6 @@
 """The component that adds servers of predictions: confined as the trainer is, and reached by who says so alone."""
 
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -25,14 +26,19 @@ def server(objects: tuple[Object, ...]) -> Any:
     return found
 
 
-def test_every_object_is_valid_and_the_trainer_only_learns_where_to_export(objects: tuple[Object, ...]) -> None:
+def test_every_object_is_valid_and_the_trainer_only_learns_where_to_export(
+    objects: tuple[Object, ...], tmp_path: Path
+) -> None:
     before = {(one["kind"], one["metadata"]["name"]): one for one in rendered(K8S / "base")}
     found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
     added = {(kind, SERVING) for kind in ("Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget")}
     assert found.keys() - before.keys() == added
     assert {key for key, one in before.items() if found[key] != one} == {("StatefulSet", "millrace")}
     for one in containers(objects, "millrace"):
-        assert one["env"] == [{"name": "MILLRACE_EXPORT__PATH", "value": "/var/lib/millrace/exports"}]
+        assert {"name": "MILLRACE_EXPORT__PATH", "value": "/var/lib/millrace/exports"} in one["env"]
+        environ = {each["name"]: each["value"] for each in one["env"]}
+        (tmp_path / "millrace.yaml").write_text(config(objects)["millrace.yaml"])
+        assert str(load(tmp_path / "millrace.yaml", environ).settings.export.path) == "/var/lib/millrace/exports"
     for one in objects:
         kubernetes_validate.validate(dict(one), kubernetes_validate.latest_version(), strict=True)
 
@@ -49,7 +55,7 @@ def test_the_servers_are_as_confined_as_the_trainer_and_have_no_secret_of_kafkas
 
 
 def test_its_settings_load_and_agree_with_ports_places_and_the_time_to_end(
-    objects: tuple[Object, ...], tmp_path: Any
+    objects: tuple[Object, ...], tmp_path: Path
 ) -> None:
     for name, text in config(objects).items():
         (tmp_path / name).write_text(text)

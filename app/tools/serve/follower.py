@@ -152,7 +152,7 @@ class ExportFollower:
         order, wanted = self._orders.read(), self._orders.wanted()
         self._failed = {each: known for each, known in self._failed.items() if each in {*numbers, wanted}}
         served, complaint = self._chosen(numbers, wanted)
-        problem = complaint or problem
+        problem = problem or complaint  # where the source is away, nothing else is the cause
         if problem is not None and problem != self.board.problem:
             log.warning("%s", problem)
         self._swap(served, numbers)

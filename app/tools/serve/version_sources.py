@@ -227,7 +227,7 @@ def _unpack(stream: Any, into: Path) -> None:
                 continue
             if not member.isreg() or Path(member.name).is_absolute() or ".." in parts:
                 raise tarfile.TarError(f"{member.name!r} is no plain file below the version")
-            path = into / Path(*(parts[1:] if parts[0].isdecimal() else parts))
+            path = into / Path(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
                 shutil.copyfileobj(archive.extractfile(member), file, _PIECE)  # type: ignore[arg-type] # a regular file

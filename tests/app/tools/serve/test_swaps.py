@@ -1,28 +1,28 @@
 """Which version answers: the newest that is whole, or the one that was ordered; and no request notices a swap."""
 
-import io
-import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app.settings import load
+from app.settings.sections.api import ApiSettings
+from tests.app.api_rig import CONFIG as TRAINERS
+from tests.app.api_rig import Rig, running
+from tests.app.api_rig import serving as answering
 from tests.app.tools.serve.exports_rig import CLICKS, CONFIG, Clicks, HalfPlus, publish
 from tests.app.tools.serve.server_rig import Server, serving
 from tests.faults.harness.process import ROOT
 from training.checkpoints.exports.served_markers import served_versions
-from training.checkpoints.exports.version_folder import VersionFolder
 
 pytestmark = pytest.mark.tensorflow
 NAME = "half"
@@ -189,57 +189,54 @@ def test_reading_tokens_hold_for_predictions_too(tmp_path: Path) -> None:
 
 
 @contextmanager
-def trainer(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """Answer `/exports` and `/exports/{N}` as a trainer does; what was asked for is listed."""
-    asked: list[str] = []
+def trainer(folder: Path, root: Path) -> Iterator[tuple[str, Rig]]:
+    """Give the address of a trainer's HTTP side, whose exports are in this folder."""
+    folder.mkdir()
+    config = folder / "exporting.yaml"
+    config.write_text(TRAINERS.replace("name: clicks", f"name: {NAME}") + f"export: {{path: {root.parent}}}\n")
+    with running(folder) as rig:
+        rig.service.settings = load(config, {}).settings
+        with answering(rig, ApiSettings(listen="127.0.0.1:0", read_tokens_dir=_readers(folder))) as api:
+            yield f"http://127.0.0.1:{api.port}", rig
 
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            folder, stream = VersionFolder(root), io.BytesIO()
-            if self.path == "/exports":
-                stream.write(json.dumps({"exports": [{"number": number} for number in folder.numbers()]}).encode())
-            else:
-                with tarfile.open(fileobj=stream, mode="w|") as archive:
-                    archive.add(folder.version(int(self.path.rpartition("/")[2])), arcname=".")
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(stream.getvalue())
 
-        def log_message(self, *_given: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join(10)
-        server.server_close()
+def _readers(folder: Path) -> Path:
+    (folder / "readers").mkdir()
+    (folder / "readers" / "serve").write_text("canary-0815-canary-0815")
+    return folder / "readers"
 
 
 def test_versions_are_fetched_over_http_and_answer_while_the_trainer_is_away(tmp_path: Path) -> None:
-    root = exported(tmp_path / "trainers", 1)
-    with trainer(root) as (url, asked):
-        with serving(tmp_path, NAME, serve__exports=url) as server:
-            server.answers_with(1)
-            exported(root, 2)
-            server.answers_with(2)
-        assert asked.count("/exports/1") == asked.count("/exports/2") == 1
-    with serving(tmp_path, NAME, serve__exports=url) as server:
+    root, token = exported(tmp_path / "trainers" / NAME, 1), str(tmp_path / "trainer" / "readers" / "serve")
+    with (
+        trainer(tmp_path / "trainer", root) as (url, _),
+        serving(tmp_path, NAME, serve__exports=url, serve__token_file=token) as server,
+    ):
+        server.answers_with(1)
+        exported(root, 2)
         server.answers_with(2)
+        assert server.order("pin", {"version": 1}).json()["served"] == 1
+    with serving(tmp_path, NAME, serve__exports=url, serve__token_file=token) as server:
+        server.answers_with(1)
         assert "nothing answers at" in server.get("/served")["problem"]
 
 
 def test_what_came_damaged_over_http_is_not_kept(tmp_path: Path) -> None:
-    root = exported(tmp_path / "trainers", 1, 2)
+    root, token = exported(tmp_path / "trainers" / NAME, 1, 2), str(tmp_path / "trainer" / "readers" / "serve")
     (root / "2" / "saved_model.pb").write_bytes(b"other")
-    with trainer(root) as (url, _), serving(tmp_path, NAME, serve__exports=url) as server:
+    with (
+        trainer(tmp_path / "trainer", root) as (url, _),
+        serving(tmp_path, NAME, serve__exports=url, serve__token_file=token) as server,
+    ):
         server.answers_with(1)
         server.wait_for(lambda: "is not what the trainer wrote" in str(server.get("/served")["problem"]))
         assert [path.name for path in (tmp_path / "serve" / NAME / "versions").iterdir()] == ["1"]
+
+
+def test_a_trainer_that_asks_for_a_token_is_told_of_with_the_setting(tmp_path: Path) -> None:
+    root = exported(tmp_path / "trainers" / NAME, 1)
+    with trainer(tmp_path / "trainer", root) as (url, _), serving(tmp_path, NAME, serve__exports=url) as server:
+        server.wait_for(lambda: "name a file with a token by serve.token_file" in server.http.get("/readyz").text)
 
 
 @pytest.mark.slow
