@@ -84,6 +84,7 @@ def in_words(lineage: CheckpointLineage) -> Iterator[str]:
         yield from _made_with(found.manifest.provenance)
         yield from _pretrained(found.manifest.provenance)
         yield from _forked(found.manifest.provenance)
+        yield from _weights(found.manifest.provenance)
         yield from _chain(lineage.chain)
     if found.condition is not Condition.GOOD:
         return
@@ -177,6 +178,14 @@ def _offsets(facts: PartitionAccount) -> str:
     if facts.position == facts.start:
         return f"begins at {facts.start}, nothing is settled yet"
     return f"offsets {facts.start}..{facts.position - 1}: " + ", ".join(parts)
+
+
+def _weights(provenance: Mapping[str, Any]) -> Iterator[str]:
+    """Give which weights the model began with, where it took some over."""
+    if (taken := provenance.get("initial_weights")) is not None:
+        counts = [f"{len(taken[word])} {word}" for word in ("grown", "new", "dropped") if taken[word]]
+        table = ", ".join([f"{taken['kept']} kept", *counts])
+        yield _fact("weights of", f"{taken['source']} (sha256 {taken['sha256'][:_SHORT]}): {table}")
 
 
 def _forked(provenance: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,8 @@ from app.tools import rewind
 from consumers.errors import ConfigError, MillraceError
 from tests.app.checkpoint_history import config_in, folder_in, publish_history
 from training.checkpoints import Folder, FolderLease
+from training.checkpoints.manifest import FILE_NAME
+from training.checkpoints.sealed_json import seal, unseal
 from training.errors import MissingCheckpointError
 
 ROOT = Path(__file__).parents[3]
@@ -106,6 +108,14 @@ def test_list_shows_the_watched_metric_and_which_is_the_best(scored: str) -> Non
         "window_s": 300.0,
         "baseline": {"accuracy": 0.5, "loss": 0.69},
     }
+
+
+def test_show_names_the_weights_that_a_model_began_with(config: str, folder: Folder) -> None:
+    path = folder.checkpoint(0) / FILE_NAME
+    body = unseal(path.read_bytes())
+    facts = {"source": "clicks@37", "sha256": "ab" * 32, "kept": 4, "grown": [], "new": ["extra/kernel"], "dropped": []}
+    path.write_bytes(seal({**body, "provenance": {**body["provenance"], "initial_weights": facts}}))
+    assert "weights of    clicks@37 (sha256 abababababab): 4 kept, 1 new\n" in run("show", "0", "-c", config)
 
 
 def test_pins_are_listed_by_holder_and_lifted_one_by_one(config: str) -> None:
