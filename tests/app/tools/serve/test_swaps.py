@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from app.settings import load
@@ -67,6 +68,20 @@ def test_requests_under_load_are_all_answered_by_the_version_that_they_name(tmp_
             versions = set().union(*(each.result() for each in asking))
         assert versions >= {1, 6}
         server.wait_for(lambda: server.get("/versions/5")["model_version_status"][0]["state"] == "END")
+
+
+def test_a_version_is_closed_after_its_last_request_and_not_before(tmp_path: Path) -> None:
+    from app.tools.serve.loaded_version import load_version
+
+    root = exported(tmp_path / NAME, 1)
+    version = load_version(1, root / "1", {})
+    assert version.enter()
+    assert not version.close()
+    found = version.call(version.signatures["serving_default"], {"x": np.zeros(1, np.float32)})
+    assert found["y"].tolist() == [1.0]
+    version.leave()
+    assert version.close()
+    assert not version.enter()
 
 
 def test_a_damaged_version_never_answers_and_the_one_before_goes_on(tmp_path: Path) -> None:
