@@ -15,8 +15,12 @@ from typing import Any, Protocol
 
 from app.settings import Settings
 from app.settings.units import format_duration
+from consumers.errors import MillraceError
 from training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
+from training.checkpoints.exports.version_folder import VersionFolder
+from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import Manifest
+from training.checkpoints.pins import Pins
 from training.ledger.ledger import Ledger
 from training.telemetry.events import EventKind, ReportEvent, Severity
 from training.telemetry.meter import Meter
@@ -86,6 +90,7 @@ class Exporting:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without `run`, or without `export.every`, it does nothing."""
+        self._settings = settings
         self._export, self._report, self._run, self._clock = settings.export, report_event, run, clock
         self._changed, self._stopped = threading.Condition(), threading.Event()
         self._newest: _Candidate | None = None
@@ -131,6 +136,8 @@ class Exporting:
         while (candidate := self._next()) is not None:
             try:
                 self._judge(candidate)
+            except MillraceError as error:
+                self._refused(candidate.number, str(error))
             except Exception:  # nothing that goes wrong here may end the thread
                 log.exception("checkpoint %d was not exported", candidate.number)
                 self._refused(candidate.number, "an unforeseen error, which the log has")
@@ -154,6 +161,7 @@ class Exporting:
         self._figures = replace(self._figures, missing=(), missing_since=None, running=candidate.number)
         self._due = self._clock() + (self._export.every or 0.0)
         assert self._run is not None, "a thread runs only where there is something to run"
+        self._pin(candidate.number)
         verdict = self._run(candidate.number, self._export.timeout, self._stopped)
         self._figures = replace(self._figures, running=None)
         if verdict.manifest is None:
@@ -161,6 +169,12 @@ class Exporting:
                 self._refused(candidate.number, verdict.error)
         elif not verdict.already:
             self._exported(verdict.manifest)
+
+    def _pin(self, number: int) -> None:
+        """Keep the checkpoint, which may be pruned sooner than a process starts; the export lifts the pin."""
+        if self._export.path is not None:
+            name, checkpoints = self._settings.name, self._settings.checkpoints.path
+            Pins(Folder(checkpoints / name)).pin(number, VersionFolder(self._export.path / name).holder)
 
     def _hold_back(self, number: int, lacking: tuple[str, ...]) -> None:
         """Remember what is missing and since when; report it once, and again when it is something else."""

@@ -46,7 +46,6 @@ from training.model.model_file import user_module
 from training.model.saved_model import ServedModel, ServedModule, raw_columns
 
 log = logging.getLogger(__name__)
-_LONGEST_HOLDER = 200
 _NICE = 10
 """About a tenth of a core where the trainer takes all of them, and all that is idle otherwise."""
 _WAIT_S = 30.0
@@ -92,7 +91,7 @@ def export_checkpoint(
         if number in folder.numbers():
             return Exported(manifest=folder.manifest(number), folder=folder.version(number), seconds=0.0, already=True)
         pins = Pins(Folder(settings.checkpoints.path / settings.name))
-        pins.pin(number, holder_of(folder))
+        pins.pin(number, folder.holder)
         written = folder.draft_folder(number)
         try:
             served = served_model(settings, checkpoint)  # (2)
@@ -107,16 +106,11 @@ def export_checkpoint(
     return Exported(manifest=manifest, folder=folder.version(number), seconds=time.monotonic() - began)
 
 
-def holder_of(folder: VersionFolder) -> str:
-    """Return who holds the pins of the checkpoints that are exported to this folder."""
-    return f"export to {folder.root}"[-_LONGEST_HOLDER:]
-
-
 def _lift_pins(pins: Pins, folder: VersionFolder) -> None:
     """Let the checkpoints go whose versions are gone."""
     there = {*folder.numbers()}
     for pin in pins.all():
-        if pin.by == holder_of(folder) and pin.number not in there:
+        if pin.by == folder.holder and pin.number not in there:
             pins.unpin(pin.number, pin.by)
 
 

@@ -16,6 +16,7 @@ from tests.app.conftest import FIVE_LINES, LoadText
 from tests.conftest import WaitFor
 from training.checkpoints.exports.version_folder import VersionFolder
 from training.checkpoints.manifest import Manifest
+from training.checkpoints.pins import Pins
 from training.checkpoints.store import CheckpointStore
 from training.ledger.ledger import Ledger
 from training.telemetry.events import Events
@@ -39,7 +40,7 @@ class Exports:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
-    publish_history(folder_in(tmp_path), 0)
+    publish_history(folder_in(tmp_path), 3)
     return CheckpointStore(folder_in(tmp_path)).manifest(0)
 
 
@@ -62,7 +63,7 @@ def kinds(events: Events) -> list[str]:
 
 
 def test_a_gate_says_once_what_is_missing_and_since_when(
-    load_text: LoadText, manifest: Manifest, wait_for: WaitFor
+    load_text: LoadText, manifest: Manifest, wait_for: WaitFor, tmp_path: Path
 ) -> None:
     runs, events, settings = Exports(), Events(), load_text(FIVE_LINES + EXPORT).settings
     with exporting(settings, runs, events) as thread:
@@ -80,6 +81,7 @@ def test_a_gate_says_once_what_is_missing_and_since_when(
     assert passed is not None
     assert (passed.newest, passed.missing, passed.missing_since) == (3, (), None)
     assert runs.asked == [3]
+    assert [pin.number for pin in Pins(folder_in(tmp_path)).all()] == [3], "it may be pruned before a process starts"
     assert kinds(events) == ["export_held_back", "exported"]
 
 

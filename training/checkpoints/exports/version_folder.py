@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _VERSION = re.compile(r"0|[1-9]\d{0,17}")
 _TEMPORARY = re.compile(r"\.(?:tmp|gone)-\d+-[0-9a-f]{8}")
 _POLL_S = 0.05
+_LONGEST_HOLDER = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,11 @@ class VersionFolder:
     """The versions of one model."""
 
     root: Path
+
+    @property
+    def holder(self) -> str:
+        """Who holds the pins of the checkpoints that are exported to this folder."""
+        return f"export to {self.root}"[-_LONGEST_HOLDER:]
 
     def version(self, number: int) -> Path:
         """Return the folder of a published version."""
