@@ -22,11 +22,12 @@ def objects() -> tuple[Object, ...]:
     return rendered(TWO)
 
 
-@pytest.fixture
-def with_all(tmp_path: Path) -> tuple[Object, ...]:
+@pytest.fixture(scope="module")
+def with_all(tmp_path_factory: pytest.TempPathFactory) -> tuple[Object, ...]:
     """Return the two models with the components that serve both, and with those that each of them has."""
-    shutil.copytree(K8S, tmp_path / "k8s")
-    both = tmp_path / "k8s" / "overlays" / "two-models"
+    folder = tmp_path_factory.mktemp("with-all")
+    shutil.copytree(K8S, folder / "k8s")
+    both = folder / "k8s" / "overlays" / "two-models"
     shared = both / "kustomization.yaml"
     shared.write_text(f"{shared.read_text()}components: [../../components/monitoring]\n")
     for model in MODELS:
