@@ -121,7 +121,7 @@ def test_the_sender_is_named_in_the_checkpoint_and_in_the_log(
 
 @pytest.mark.parametrize(
     "path",
-    ["/checkpoints", "/rewind", "/checkpoints/0/restore", "/checkpoints/0/pin", "/pause", "/resume", "/profile"],
+    ["/checkpoints", "/rewind", "/checkpoints/0/restore", "/pause", "/resume", "/profile"],
 )
 def test_a_command_is_logged_before_the_trainer_carries_it_out(
     guarded: Client, rig: Rig, caplog: pytest.LogCaptureFixture, path: str
