@@ -46,7 +46,7 @@ class ExportProcess:
                 if stopped.is_set() or time.monotonic() >= ends_at:
                     _kill(child)
         if child.returncode == 0:
-            return _published(output)
+            return published(output)
         late = time.monotonic() >= ends_at
         return ExportVerdict(
             manifest=None, error=f"it took longer than {within_s:g} s" if late else _reason(errors, child.returncode)
@@ -61,9 +61,11 @@ def _kill(child: "subprocess.Popen[str]") -> None:
         child.kill()
 
 
-def _published(output: str) -> ExportVerdict:
+def published(output: str) -> ExportVerdict:
+    """Return what a child that has ended well has reported."""
     try:
-        manifest = json.loads(output)
+        # The user's model may print lines of its own before.
+        manifest = json.loads(output[output.rindex("\n{\n") :] if "\n{\n" in output else output)
         return ExportVerdict(manifest=manifest, already=bool(manifest["already"]))
     except (ValueError, KeyError, TypeError):
         return ExportVerdict(manifest=None, error="it has not reported what it published")

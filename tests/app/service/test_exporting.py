@@ -123,3 +123,11 @@ def test_a_child_that_hangs_or_dies_is_ended_and_leaves_nothing(
     verdict = ExportProcess(tmp_path / "clicks.yaml")(0, 20.0 if "sleep" in armed else 100.0, threading.Event())
     assert (verdict.manifest, why in verdict.error) == (None, True), verdict.error
     assert folder.numbers() == []
+
+
+def test_what_a_model_prints_is_not_taken_for_what_was_published() -> None:
+    from app.tools.export.child_process import published
+
+    verdict = published('model: building\n{\n  "number": 3,\n  "already": false\n}\n')
+    assert (verdict.manifest, verdict.already, verdict.error) == ({"number": 3, "already": False}, False, "")
+    assert published("killed\n").error == "it has not reported what it published"
