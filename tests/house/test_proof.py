@@ -40,6 +40,7 @@ KEPT: dict[str, Any] = {
     "rebuild": {"kills": 9, "max_weight_difference": 0.0, "kept": True},
     "shaped": {"kills": 20, "lost": 0, "learnt_twice": 0, "max_weight_difference": 0.0, "wrong": 0, "kept": True},
     "formats": {"records": 5_000_000, "unaccounted": 0, "kept": True},
+    "exports": {"kills": 50, "half_versions": 0, "disagreeing": 0, "left_over": 0, "kept": True},
     "mutations": {"corrupt_accepted": 0, "valid_rejected": 0},
 }
 
@@ -84,6 +85,8 @@ def test_where_everything_held_nothing_is_broken_and_the_figures_are_flat() -> N
         "shaping_max_weight_difference": 0.0,
         "shaping_wrong": 0,
         "formats_unaccounted": 0,
+        "export_kills": 50,
+        "export_half_versions": 0,
         "rows_passed": len(ROWS),
         "rows_skipped": 0,
         "rto_p50_s": 7.5,
@@ -128,6 +131,8 @@ def test_a_row_of_which_nothing_could_be_shown_here_counts_as_skipped() -> None:
         ("shaped", "lost"),
         ("shaped", "max_weight_difference"),
         ("formats", "unaccounted"),
+        ("exports", "half_versions"),
+        ("exports", "disagreeing"),
         ("mutations", "corrupt_accepted"),
         ("mutations", "valid_rejected"),
     ],

@@ -28,6 +28,7 @@ from consumers.errors import MillraceError
 from tests.faults.campaigns import (
     archive_kills,
     exactness,
+    exports,
     formats,
     group_kills,
     group_strikes,
@@ -42,7 +43,18 @@ from tests.faults.matrix.verdict import Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_HANDED_OVER = ("kills", "deterministic", "terms", "group", "archive", "handover", "rebuild", "shaped", "formats")
+_HANDED_OVER = (
+    "kills",
+    "deterministic",
+    "terms",
+    "group",
+    "archive",
+    "handover",
+    "rebuild",
+    "shaped",
+    "formats",
+    "exports",
+)
 """What tests hand over by `record_property`, each under its name."""
 _OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
@@ -68,6 +80,8 @@ class Form:
     """Kills of a run whose rows depend on the records before them."""
     formats: int = 0
     """Records of each format, some of them bad."""
+    exports: int = 0
+    """Kills of an exporter and its trainer."""
     soak_minutes: float = 0.0
 
 
@@ -83,6 +97,7 @@ USUAL = Form(
     rebuild=3,
     shaped=3,
     formats=100_000,
+    exports=10,
 )
 FULL = Form(
     name="full",
@@ -95,6 +110,7 @@ FULL = Form(
     rebuild=9,
     shaped=20,
     formats=1_000_000,
+    exports=50,
     soak_minutes=30,
 )
 _FORMS = {form.name: form for form in (SHORT, USUAL, FULL)}
@@ -175,7 +191,11 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
     def accounted() -> dict[str, Any]:
         return formats.account_for(bootstrap, there / "formats", records=form.formats, seed=seed).summary()
 
-    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt, shaped, accounted)
+    def exported() -> dict[str, Any]:
+        found = exports.wage(bootstrap, there / "exports", kills=form.exports, seed=seed, on_strike=_say)
+        return found.summary()
+
+    campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt, shaped, accounted, exported)
     return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, campaigns, strict=True)}
 
 

@@ -39,6 +39,8 @@ MEANINGS: Mapping[str, str] = {
     "shaping_max_weight_difference": "the same: greatest difference of any weight, or of what is remembered",
     "shaping_wrong": "the same: sequences learnt that are not those of a plain reference over the whole log",
     "formats_unaccounted": "every format with poison: records that met another verdict than theirs",
+    "export_kills": "SIGKILLs of an exporter and its trainer, at every failpoint of an export and at any time",
+    "export_half_versions": "versions in the folder of exports that were not whole when a reader saw them",
     "rows_passed": f"rows of the matrix that passed, of {len(ROWS)}",
     "rows_skipped": "rows that this machine cannot show",
     "rto_p50_s": "restart to the first new call, median, s",

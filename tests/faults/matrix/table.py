@@ -39,5 +39,6 @@ ROWS: Mapping[int, str] = {
     37: "a flood of bad records; the topic of dead letters gone",
     38: "every format, with records that are bad in some twenty ways",
     39: "schemas that change on the topic, the registry killed, its files damaged",
+    40: "an exporter killed, and its trainer; readers of the folder beside them",
     41: "a checkpoint pinned while it is pruned, its pruner killed; a fork killed",
 }

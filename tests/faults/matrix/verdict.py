@@ -47,6 +47,7 @@ class Evidence:
     rebuild: Told = field(default_factory=dict)
     shaped: Told = field(default_factory=dict)
     formats: Told = field(default_factory=dict)
+    exports: Told = field(default_factory=dict)
     missed: Sequence[str] = ()
     """Failpoints at which nobody died, though all were to be hit."""
 
@@ -87,6 +88,8 @@ class Evidence:
             "shaping_max_weight_difference": self.shaped.get("max_weight_difference"),
             "shaping_wrong": self.shaped.get("wrong"),
             "formats_unaccounted": self.formats.get("unaccounted"),
+            "export_kills": self.exports.get("kills"),
+            "export_half_versions": self.exports.get("half_versions"),
             "rows_passed": outcomes.count("passed"),
             "rows_skipped": outcomes.count("skipped"),
             "rto_p50_s": self.kills.get("rto_s", NONE).get("p50"),
@@ -108,6 +111,7 @@ class Evidence:
             "rebuild": (self.rebuild, ("max_weight_difference",)),
             "shaped": (self.shaped, ("lost", "learnt_twice", "max_weight_difference", "wrong")),
             "formats": (self.formats, ("unaccounted",)),
+            "exports": (self.exports, ("half_versions", "disagreeing", "left_over")),
             "mutations": (self.mutations, ("corrupt_accepted", "valid_rejected")),
         }
         for name, (told, keys) in must_be_zero.items():
@@ -122,6 +126,7 @@ class Evidence:
             "rebuild",
             "shaped",
             "formats",
+            "exports",
             "soak",
         )
         for name in told_of:

@@ -42,6 +42,7 @@ _SOURCE = "tests/integration/test_kafka_source.py"
 _FLOOD = "tests/faults/test_flood.py"
 _CRASHES = "tests/training/checkpoints/test_crashes.py"
 _FULL_VOLUME = "tests/training/checkpoints/test_full_volume.py"
+_EXPORTED = "tests/training/checkpoints/exports/test_version_folder.py"
 _STORE = "tests/training/checkpoints/test_store.py"
 _FORK = "tests/app/tools/test_fork.py"
 _SCHEMAS, _REGISTRY = "tests/pipelines/test_schema_gate.py", "tests/pipelines/test_registry.py"
@@ -842,6 +843,14 @@ TEETH = (
         text="        if not whole:\n",
         instead="        if False:\n",
         test=f"{_REGISTRY}::test_a_damaged_file_of_the_cache_is_asked_for_and_written_again",
+    ),
+    Tooth(
+        row=40,
+        missing="An export is written under its number.",
+        file="training/checkpoints/exports/version_folder.py",
+        text='self.root / f".tmp-{number}-{secrets.token_hex(4)}"',
+        instead="self.root / str(number)",
+        test=f"{_EXPORTED}::test_a_kill_while_publishing_leaves_no_half_version[export.after_files]",
     ),
     Tooth(
         row=41,

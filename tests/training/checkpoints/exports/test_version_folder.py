@@ -138,6 +138,7 @@ def test_nothing_is_kept_of_an_export_that_fails(folder: VersionFolder, monkeypa
     assert {path.name for path in synced[:-1]} == {synced[0].name, "variables"}
 
 
+@pytest.mark.row(40)
 @pytest.mark.parametrize("name", PUBLISHING)
 def test_a_kill_while_publishing_leaves_no_half_version(folder: VersionFolder, name: str) -> None:
     published(folder, 1, 2)
