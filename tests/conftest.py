@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from app.tools.local_broker import LocalBroker
 from app.tools.local_broker.broker import free_port
@@ -41,7 +41,7 @@ EAGER = {
 }
 
 
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")  # a busy machine, or a first example that imports, is no fault
 
 _SHARED = pytest.StashKey[SharedBroker]()
