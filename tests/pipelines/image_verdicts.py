@@ -97,4 +97,4 @@ IMAGE_CASES = (
     Case("a GIF", b"GIF89a\1\0\1\0\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\1\0\1\0\0\2\2D\1\0;", _BAD),
     Case("text", b"no image at all", _BAD),
 )
-IMAGES = Conformance(name="images", decoder=PixelDecoder(make_decoder("bytes", SCHEMA)), cases=IMAGE_CASES)
+IMAGES = Conformance(name="bytes with images", decoder=PixelDecoder(make_decoder("bytes", SCHEMA)), cases=IMAGE_CASES)
