@@ -3,7 +3,7 @@
 An export has to answer the same. Runs in the process that exports, on the model that it has built.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def expected_answers(served: ServedModel, probe: Probe) -> dict[str, Column]:
     """Return the model's answers to decoded rows, by the export's names; their bits are those of `predict`."""
     x, _, _ = as_the_model_takes_it(served.model, _seen_in_training(served, probe), NO_LABEL, None)
     # With AutoGraph, as the trainer's call has it; Keras' own `predict` has none, and refuses branches in some layers.
-    predicted = tf.function(lambda rows: served.model(rows, training=False))(x)
+    predicted = _second_time(tf.function(lambda rows: served.model(rows, training=False)), x)
     answers = by_name(served.model, served.schema, predicted)
     if served.corrected is not None:
         answers = {name: served.corrected(answer) for name, answer in answers.items()}
@@ -63,13 +63,24 @@ def features_that_differ(served: ServedModel, module: ServedModule, probe: Probe
 
 
 def _seen_in_training(served: ServedModel, probe: Probe) -> Mapping[str, Any]:
-    features, _, _ = flat_preprocess(
-        None if served.preprocess is None else tf.function(served.preprocess),
+    preprocess = None if served.preprocess is None else tf.function(served.preprocess)
+    features: Mapping[str, Any]
+    features, _, _ = _second_time(
+        lambda *rows: flat_preprocess(preprocess, *rows),
         {name: tf.constant(column) for name, column in probe.features.items()},
         {name: tf.constant(column) for name, column in probe.labels.items()},
         tf.ones([len(next(iter(probe.features.values())))]),
     )
     return features
+
+
+def _second_time(function: Callable[..., Any], *given: Any) -> Any:
+    """Return what a function gives when it is called again.
+
+    What draws random numbers then gives others than a fresh process, also where both draw them from the same seed.
+    """
+    function(*given)
+    return function(*given)
 
 
 def _comparable(tensor: Any) -> Column:

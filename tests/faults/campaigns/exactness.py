@@ -53,7 +53,9 @@ EVERYTHING: Mapping[str, Mapping[str, Any]] = {
 class that is to come less often are left out; rows of the past beside them; and noise."""
 _BEFORE, _A_KILL = 8_000, 1_500
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
-_MOST_CALLS = 9
+_MOST_CALLS, _MOST_SAVES = 9, 3
+"""How often a point of calls, and of saves, is passed before it kills: a save may take as long as many calls, so a run
+holds few of them."""
 _IMPORTS_S = 2.0
 """A forked start is quicker than a cold one by more than this."""
 _REPEATED = tuple(name for name in NAMES if name.startswith(("call.", "save.", "journal.", "commit.")))
@@ -172,7 +174,8 @@ def drawn(random: Random, *, cold: bool) -> KillMethod:
     """Draw a kill: at a failpoint, or now and then at a random time."""
     if random.random() < 0.2:
         return AfterStart(random.uniform(2, 9) - (0 if cold else _IMPORTS_S))
-    return AtPoint(random.choice(_REPEATED), random.randrange(_MOST_CALLS))
+    point = random.choice(_REPEATED)
+    return AtPoint(point, random.randrange(_MOST_CALLS if point.startswith("call.") else _MOST_SAVES))
 
 
 def difference(one: Statement, other: Statement) -> float:
