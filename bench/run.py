@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -99,7 +99,7 @@ class Case:
     name: str
     script: str
     options: Mapping[str, Any]
-    root: Path = ROOT
+    root: Path = field(default=ROOT, kw_only=True)
     """The tree whose code runs."""
 
     def command(self) -> list[str]:
@@ -217,7 +217,7 @@ def fill(plan: Plan, bootstrap: str) -> None:
 
 def run(case: Case) -> Run:
     """Run a case in a process of its own; what it printed last."""
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(case.root)}
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **({} if case.root == ROOT else {"PYTHONPATH": str(case.root)})}
     done = subprocess.run(
         case.command(), capture_output=True, text=True, timeout=CASE_AT_MOST_S, env=quiet, cwd=case.root, check=False
     )
