@@ -51,12 +51,12 @@ EVERYTHING: Mapping[str, Mapping[str, Any]] = {
 }
 """Rows that depend on the records before them: sequences, with room for fewer keys than there are, of which some of the
 class that is to come less often are left out; rows of the past beside them; and noise."""
-_BEFORE, _A_KILL = 8_000, 1_500
+_BEFORE, _A_KILL = 8_000, 3_000
 """Records of each partition: to begin with, and for each kill, so that the last one still finds some to learn."""
-_MOST_CALLS, _MOST_SAVES = 9, 3
+_MOST_CALLS, _MOST_SAVES = 6, 3
 """How often a point of calls, and of saves, is passed before it kills: a save may take as long as many calls, so a run
 holds few of them."""
-_IMPORTS_S = 2.0
+_IMPORTS_S = 3.5
 """A forked start is quicker than a cold one by more than this."""
 _REPEATED = tuple(name for name in NAMES if name.startswith(("call.", "save.", "journal.", "commit.")))
 
@@ -173,7 +173,7 @@ def kill_often(project: Project, end: str, faults: Iterable[KillMethod], figures
 def drawn(random: Random, *, cold: bool) -> KillMethod:
     """Draw a kill: at a failpoint, or now and then at a random time."""
     if random.random() < 0.2:
-        return AfterStart(random.uniform(2, 9) - (0 if cold else _IMPORTS_S))
+        return AfterStart(max(0.3, random.uniform(2, 9) - (0 if cold else _IMPORTS_S)))
     point = random.choice(_REPEATED)
     return AtPoint(point, random.randrange(_MOST_CALLS if point.startswith("call.") else _MOST_SAVES))
 

@@ -32,7 +32,7 @@ _SHARDS = 3
 """Shards of each partition."""
 _A_SHARD = 2_000
 """Records of each; a kill finds about this many of each partition to learn, and half of them come from Kafka."""
-_A_KILL = 1_500
+_A_KILL = 2_500
 
 
 def hand_over(bootstrap: str, folder: Path, *, kills: int, seed: int, cold: bool = True) -> Figures:

@@ -42,7 +42,7 @@ from tests.faults.harness.shelf import Shelf
 from tests.faults.harness.topics import Topic
 from training.checkpoints.tensors import decode
 
-_BEFORE, _A_KILL = 1_500, 1_000
+_BEFORE, _A_KILL = 2_000, 2_500
 """Records of each partition in each of the three parts of the run, and for each kill."""
 _SKIPPED = 300
 _FULL_DISK = "journal.after_segment=full:after=2:once"
