@@ -123,7 +123,7 @@ def cases_of(plan: Plan, bootstrap: str, before: Path | None = None) -> list[Cas
         naive = {"records": plan.naive_records, "warm-up": plan.naive_warm_up, **shape}
         decoded = plan.parts_records if form == "json" else plan.decode_raw_records
         if before is not None:
-            cases.append(Case(f"before-{form}", "product.py", {**place, "format": form, **product}, before))
+            cases.append(Case(f"before-{form}", "product.py", {**place, "format": form, **product}, root=before))
         cases += [
             Case(f"product-{form}", "product.py", {**place, "format": form, **product}),
             Case(f"naive-{form}", "naive.py", {**place, "format": form, **naive}),
