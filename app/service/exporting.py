@@ -89,7 +89,7 @@ class Exporting:
         run: RunExport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without `run`, or without `export.every`, it does nothing."""
+        """Make no exports without `run`, or without `export.every`."""
         self._settings = settings
         self._export, self._report, self._run, self._clock = settings.export, report_event, run, clock
         self._changed, self._stopped = threading.Condition(), threading.Event()

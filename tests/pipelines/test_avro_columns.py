@@ -304,7 +304,7 @@ def test_a_record_cut_off_in_a_long_key_that_is_asked_for_is_broken_alone() -> N
         assert arrays["x"].to_pylist()[0] == 5
 
 
-def test_aliases_and_defaults_hold_for_the_values_of_maps_and_defaults_of_bytes_are_their_codes() -> None:
+def test_aliases_and_defaults_hold_in_maps_and_defaults_of_bytes_are_their_codes() -> None:
     renamed = {"name": "new", "type": "int", "aliases": ["old"]}
     value = {"type": "record", "name": "V", "fields": [renamed, {"name": "added", "type": "int", "default": 7}]}
     raw = {"name": "raw", "type": "bytes", "default": "\u00ff"}

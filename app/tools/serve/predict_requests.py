@@ -215,7 +215,7 @@ def _rows_of(tensors: Mapping[str, Array], signature: Signature) -> int | None:
 
 
 def _is_row(value: Any) -> bool:
-    """Whether it is an object of features, and not bytes."""
+    """Return whether a value is an object of features, and not bytes."""
     return isinstance(value, dict) and value.keys() != {BASE64}
 
 

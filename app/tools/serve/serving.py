@@ -159,7 +159,7 @@ def _tokens(folder: Path | None, setting: str) -> Tokens | None:
 
 
 def _is_command(scope: Scope) -> bool:
-    """Whether a request changes something: to ask a model is to read it."""
+    """Return whether a request changes something: to ask a model is to read it."""
     path = scope["path"]
     return scope["method"] not in _READ_METHODS and not path.endswith((PREDICT, ":classify", ":regress"))
 

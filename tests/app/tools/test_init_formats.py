@@ -155,9 +155,7 @@ def test_records_of_a_schema_file_are_drafted_by_their_paths(form: str, tmp_path
 
 
 @pytest.mark.parametrize("form", ORDERS)
-def test_what_its_schema_lets_be_absent_has_a_missing_value_though_no_record_lacks_it(
-    form: str, tmp_path: Path
-) -> None:
+def test_what_a_schema_lets_be_absent_has_a_missing_value_if_no_record_lacks_it(form: str, tmp_path: Path) -> None:
     values, name, text = ORDERS[form]()
     (tmp_path / name).write_text(text)
     whole = values[1:5]  # the first lacks an age, and the sixth

@@ -39,24 +39,11 @@ from tests.faults.campaigns import (
     terms,
 )
 from tests.faults.campaigns.machine import ROOT, machine
-from tests.faults.matrix.verdict import Evidence
+from tests.faults.matrix.verdict import HANDED_OVER, Evidence
 
 _ROWS = ROOT / "build" / "rows.json"
 _SOAK = ROOT / "build" / "soak.json"
-_HANDED_OVER = (
-    "kills",
-    "deterministic",
-    "terms",
-    "group",
-    "archive",
-    "handover",
-    "rebuild",
-    "shaped",
-    "formats",
-    "exports",
-)
-"""What tests hand over by `record_property`, each under its name."""
-_OF_CAMPAIGNS = (*_HANDED_OVER, "mutations", "soak", "missed")
+_OF_CAMPAIGNS = (*HANDED_OVER, "mutations", "soak", "missed")
 _MUTATIONS = 200
 
 
@@ -141,7 +128,7 @@ def gather(form: Form, tests: Mapping[str, Any], seed: int) -> Evidence:
     """Run the campaigns of this form; what it does not run is taken from the tests."""
     found: dict[str, Any] = {}
     for test in tests.values():
-        found |= {name: test["properties"][name] for name in _HANDED_OVER if name in test["properties"]}
+        found |= {name: test["properties"][name] for name in HANDED_OVER if name in test["properties"]}
     found["mutations"] = _tried(lambda: _damaged(seed))
     with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as folder:
         there = Path(folder)
@@ -196,7 +183,7 @@ def _campaigns(form: Form, bootstrap: str, there: Path, seed: int) -> dict[str, 
         return found.summary()
 
     campaigns = (killed, exact, ended, of_group, of_archiver, handed_over, rebuilt, shaped, accounted, exported)
-    return {name: _tried(campaign) for name, campaign in zip(_HANDED_OVER, campaigns, strict=True)}
+    return {name: _tried(campaign) for name, campaign in zip(HANDED_OVER, campaigns, strict=True)}
 
 
 def _damaged(seed: int) -> dict[str, Any]:

@@ -10,6 +10,21 @@ Told = Mapping[str, Any]
 NONE: Told = {}
 
 
+HANDED_OVER = (
+    "kills",
+    "deterministic",
+    "terms",
+    "group",
+    "archive",
+    "handover",
+    "rebuild",
+    "shaped",
+    "formats",
+    "exports",
+)
+"""What tests hand over by `record_property`, each under its name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One row of the matrix, by the tests that stand for it."""
@@ -116,20 +131,7 @@ class Evidence:
         }
         for name, (told, keys) in must_be_zero.items():
             yield from (f"{name}: {key} is {told[key]}, and must be 0" for key in keys if told.get(key))
-        told_of = (
-            "kills",
-            "deterministic",
-            "terms",
-            "group",
-            "archive",
-            "handover",
-            "rebuild",
-            "shaped",
-            "formats",
-            "exports",
-            "soak",
-        )
-        for name in told_of:
+        for name in (*HANDED_OVER, "soak"):
             told = getattr(self, name)
             if told.get("kept") is False:
                 yield f"{name}: it did not keep what is promised: {told.get('broken', 'see its figures')}"
