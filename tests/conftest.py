@@ -139,12 +139,19 @@ def wait_for() -> WaitFor:
 
 
 @pytest.fixture(autouse=True)
-def levels() -> Iterator[None]:
-    """A command that runs in this process, where it silences aiokafka, silences it for no other test."""
-    aiokafka = logging.getLogger("aiokafka")
-    before = aiokafka.level
+def logs_as_before() -> Iterator[None]:
+    """A command that runs in this process leaves the logs of all other tests as they were.
+
+    The stream that it logs to is closed with it. Whoever logs a line later, and be it a thread between two tests or the
+    garbage collector, would meet that closed stream.
+    """
+    root, aiokafka = logging.getLogger(), logging.getLogger("aiokafka")
+    handlers, levels = list(root.handlers), (root.level, aiokafka.level)
     yield
-    aiokafka.setLevel(before)
+    root.handlers[:] = [handler for handler in root.handlers if handler in handlers]
+    root.setLevel(levels[0])
+    aiokafka.setLevel(levels[1])
+    logging.captureWarnings(capture=False)
 
 
 @pytest.fixture(autouse=True)

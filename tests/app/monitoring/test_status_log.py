@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -99,14 +99,8 @@ def test_the_first_record_of_a_new_reason_does_not_wait_for_the_minute(at: At) -
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    written = io.StringIO()
-    yield written
-    logging.captureWarnings(capture=False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
+def stream() -> io.StringIO:
+    return io.StringIO()
 
 
 def progress(rig: Rig, every_s: float, seconds: range) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,16 +18,6 @@ from starlette.types import Message
 from app.api.audit import Audit
 from app.service import logs
 from consumers.records import Partition
-
-
-@pytest.fixture(autouse=True)
-def _loggers_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    logging.captureWarnings(capture=False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture
