@@ -66,7 +66,7 @@ class Snapshot:
     provenance: Mapping[str, Any]
     """What this process writes down with its checkpoints; empty before the first."""
     exports: ExportFigures | None
-    """How the exports beside the training stand; None where none are made."""
+    """How the exports beside the training stand; None where no setting names a folder for them."""
     group: GroupReport | None
     """The group of which this process is a worker; None where it learns alone."""
 

@@ -104,8 +104,8 @@ class Exporting:
         return self._run is not None and self._export.every is not None
 
     def now(self) -> ExportFigures | None:
-        """Return how the exports stand; None where none are made."""
-        return self._figures if self.works else None
+        """Return how the exports stand; None where no setting names a folder for them."""
+        return self._figures if self._export.path is not None else None
 
     def start(self) -> None:
         """Start the thread, if exports are to be made."""

@@ -4,6 +4,7 @@ import { request } from "./access.js";
 import { balance, shaping } from "./balance.js";
 import { Charts } from "./charts.js";
 import { byId, keyed, say } from "./dom.js";
+import { exports } from "./exports.js";
 import { Feed } from "./feed.js";
 import { follows, group } from "./group.js";
 import { markOf, pausesOf } from "./marks.js";
@@ -34,6 +35,7 @@ let metric = new URLSearchParams(location.search).get("metric"); // the one that
 let events = [];
 let checkpoints = [];
 let best = null; // the number of the best checkpoint by the watched metric
+let versions = null; // the exported ones, the newest first; null where none were fetched
 let rows = MOST_ROWS;
 let fittedTo = null;
 let skew = 0; // seconds that the service's clock is ahead of this machine's
@@ -52,6 +54,7 @@ function onMessage(message) {
     events = [...events, ...message.events].slice(-KEPT_EVENTS);
     if (message.events.some((event) => CHANGES_CHECKPOINTS.has(event.kind))) fetchCheckpoints();
   }
+  if (message.status.exports != null && (versions === null || message.events.some((event) => event.kind === "exported"))) fetchExports();
   if (past?.span === "10m") append(message);
   show();
 }
@@ -129,6 +132,7 @@ function showAges() {
   const newest = latest.status.checkpoint;
   const since = newest ? newest.age_s + Math.max(0, now() - latest.at) : 0;
   say(byId("checkpoint"), newest ? `checkpoint ${newest.number} · ${words.span(since)} ago` : follows(latest.status) ? "the chief has the checkpoints" : "no checkpoint yet");
+  exports(latest.status.exports, versions ?? [], now());
   fitRows();
   if (byId("history-of-events").open) parts.events(byId("every-event"), parts.folded(events).reverse(), now());
 }
@@ -263,6 +267,17 @@ async function fetchCheckpoints() {
   }
 }
 
+async function fetchExports() {
+  if (latest?.status.exports == null) return;
+  versions ??= [];
+  try {
+    versions = (await read("/exports")).exports;
+    showAges();
+  } catch {
+    // As in fetchPast.
+  }
+}
+
 // Of a page in the background only the title is visible.
 async function refreshTitle() {
   try {
@@ -277,6 +292,7 @@ function refresh() {
   if (document.hidden) return refreshTitle();
   fetchPast();
   fetchCheckpoints();
+  fetchExports();
 }
 
 function refreshAfterMs() {

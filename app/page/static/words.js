@@ -32,6 +32,14 @@ export function span(s) {
   return s < 172_800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86_400)} days`;
 }
 
+const UNITS = ["bytes", "KB", "MB", "GB", "TB"];
+
+export function size(bytes) {
+  const power = Math.min(UNITS.length - 1, Math.floor(Math.log10(Math.max(1, bytes)) / 3));
+  const n = bytes / 1000 ** power;
+  return `${n < 10 && power > 0 ? n.toFixed(1) : whole.format(n)} ${UNITS[power]}`;
+}
+
 export const percent = (share) => `${Math.round(share * 100)} %`;
 
 const pad = (n) => String(n).padStart(2, "0");

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from app.service.exporting import ExportFigures
-from app.service.service import RunOptions, Service
 from app.settings import load
 from tests.app.api_rig import CONFIG, Client, Rig, is_problem
 from tests.app.metrics_text import Scrape
@@ -81,7 +80,3 @@ def test_status_and_metrics_say_what_is_missing_and_since_when(serving: Client, 
 def test_a_service_that_exports_nothing_says_nothing_of_it(api: Client) -> None:
     assert "exports" not in api.seen("/status")
     assert "millrace_export" not in api.get("/metrics").text
-
-
-def test_a_service_knows_its_exports_only_with_a_process_to_run(rig: Rig) -> None:
-    assert Service(rig.service._loaded, RunOptions()).exporting.now() is None

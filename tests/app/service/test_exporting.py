@@ -105,8 +105,13 @@ def test_without_an_interval_nothing_is_started(load_text: LoadText, manifest: M
     thread = Exporting(load_text(FIVE_LINES + "\nexport: {path: ./exports}\n").settings, Events().report, Exports())
     thread.start()
     thread.durable(manifest, Ledger(), Meter(time.monotonic))
-    assert thread.now() is None
+    assert (found := thread.now()) is not None
+    assert (found.made, found.running) == (0, None)
     thread.stop()
+
+
+def test_without_a_folder_there_is_nothing_to_report(load_text: LoadText) -> None:
+    assert Exporting(load_text(FIVE_LINES).settings, Events().report, Exports()).now() is None
 
 
 @pytest.mark.slow

@@ -1,0 +1,94 @@
+"""The page's exports in a real browser: the newest version, what holds the next one back, and the last ones."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app.service.exporting import ExportFigures
+from app.settings import load
+from tests.app.api_rig import CONFIG, Rig, serving
+from tests.browsing import SOON_MS, chromium, grave
+from tests.training.checkpoints.exports.test_version_folder import publish
+from training.checkpoints.exports.version_folder import VersionFolder
+from training.telemetry.events import EventKind
+
+HELD_BACK = "accuracy is 0.25, and accuracy >= 0.5 is asked"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def versions(rig: Rig, tmp_path: Path) -> VersionFolder:
+    """Have the service export to a folder that has two versions."""
+    config = tmp_path / "exporting.yaml"
+    config.write_text(CONFIG + "export: {path: ./exports, every: 5m}\n")
+    rig.service.settings = load(config, {}).settings
+    figures(rig, ExportFigures())
+    folder = VersionFolder(tmp_path / "exports" / "clicks")
+    with folder.writing():
+        publish(folder, 3)
+        publish(folder, 7)
+    return folder
+
+
+@pytest.fixture
+def url(rig: Rig) -> Iterator[str]:
+    with serving(rig) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+def figures(rig: Rig, now: ExportFigures) -> None:
+    rig.service.exporting.now = lambda: now  # type: ignore[method-assign]  # none are made beside this trainer
+
+
+def opened(browser: Browser, url: str, width: int = 1440, height: int = 900) -> Page:
+    """Open the page; the browser closes it with its context."""
+    page = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce").new_page()
+    page.set_default_timeout(SOON_MS)
+    page.goto(url)
+    expect(page.locator("#name")).to_have_text("clicks", timeout=SOON_MS)
+    return page
+
+
+def test_a_service_that_exports_nothing_is_not_asked_for_exports(browser: Browser, url: str) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(url)
+    expect(page.locator("#tick")).to_contain_text("it adds up", timeout=SOON_MS)
+    expect(page.locator("#exported")).to_be_hidden()
+    assert any("/checkpoints" in one for one in asked)
+    assert not any("/exports" in one for one in asked if "/page/" not in one)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_newest_version_and_what_is_held_back_are_a_line_each(
+    browser: Browser, versions: VersionFolder, url: str, rig: Rig, width: int, height: int
+) -> None:
+    figures(rig, ExportFigures(missing=(HELD_BACK,), missing_since=time.time() - 600))
+    page = opened(browser, url, width, height)
+    expect(page.locator("#exported-version")).to_contain_text("Version 7 exported")
+    expect(page.locator("#exported-version")).to_contain_text("ago · accuracy 0.500")
+    expect(page.locator("#exporting")).to_contain_text(f"for 10 min: {HELD_BACK}.")
+    with versions.writing():
+        publish(versions, 9)
+    figures(rig, ExportFigures(made=1, newest=9, error="no room is left"))
+    rig.service.events.report(EventKind.EXPORTED, "Version 9 is published.", version=9)
+    expect(page.locator("#exported-version")).to_contain_text("Version 9 exported", timeout=SOON_MS)
+    expect(page.locator("#exporting")).to_have_text("The last export was refused: no room is left.")
+    page.get_by_role("button", name="Versions").press("Enter")
+    rows = page.get_by_role("dialog", name="The exported versions").locator("tbody tr")
+    expect(rows.locator("th")).to_have_text(["9", "7", "3"])
+    expect(rows.nth(1)).to_contain_text("accuracy 0.500")
+    if width > height:
+        expect(rows.nth(1)).to_contain_text("70 learnt")
+        assert page.evaluate("document.scrollingElement.scrollHeight <= innerHeight")
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert grave(page) == {}
