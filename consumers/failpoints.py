@@ -60,6 +60,7 @@ NAMES: Mapping[str, str] = {
     "export.before_rename": "the export's manifest is synced, the export has no number yet",
     "export.after_rename": "the export has its number, which is not synced",
     "export.before_files_go": "an export that may go has lost its number, its files are there",
+    "announce.before_note": "a version's record is acknowledged, which is not written down",
     "archive.after_data": "a shard is written and synced under a temporary name, its description is not",
     "archive.after_facts": "the shard's description is durable, the shard has no name yet",
     "archive.after_rename": "the shard has its name, which is not synced",

@@ -21,6 +21,10 @@ class ExportsView(Shape):
     missing_since: Moment | None = None
     error: str | None = None
     """Why nothing was published the last time; left out where something was."""
+    unannounced: int | None = None
+    """Versions that wait for being announced; left out where `export.announce` is not set."""
+    announce_error: str | None = None
+    """Why they wait; left out where nothing fails."""
 
 
 class ExportView(Shape):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from app.service.announcing import Announcing
 from app.settings import Settings
 from app.settings.units import format_duration
 from consumers.errors import MillraceError
@@ -71,6 +72,10 @@ class ExportFigures:
     """Seconds since 1970."""
     error: str | None = None
     """Why the last export was refused; None where it was not."""
+    unannounced: int | None = None
+    """How many versions wait for being announced; None where `export.announce` is not set."""
+    announce_error: str | None = None
+    """Why they wait; None where nothing fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,7 @@ class Exporting:
         self._newest: _Candidate | None = None
         self._due = clock()
         self._figures = ExportFigures()
+        self._announcing = Announcing(settings)
         self._thread = threading.Thread(target=self._work, name="exporter", daemon=True)
 
     @property
@@ -105,10 +111,15 @@ class Exporting:
 
     def now(self) -> ExportFigures | None:
         """Return how the exports stand; None where no setting names a folder for them."""
-        return self._figures if self._export.path is not None else None
+        if self._export.path is None:
+            return None
+        announcing = self._announcing
+        return replace(self._figures, unannounced=announcing.waiting, announce_error=announcing.failure)
 
     def start(self) -> None:
-        """Start the thread, if exports are to be made."""
+        """Start the thread, if exports are to be made, and the one that announces them."""
+        if self._run is not None:
+            self._announcing.start()
         if self.works:
             self._thread.start()
 
@@ -119,6 +130,7 @@ class Exporting:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
+        self._announcing.stop()
 
     def durable(self, manifest: Manifest, ledger: Ledger, meter: Meter) -> None:
         """Take the newest durable checkpoint, and what is known now; never waits."""
@@ -193,6 +205,7 @@ class Exporting:
     def _exported(self, manifest: Mapping[str, Any]) -> None:
         number, figures = int(manifest["number"]), self._figures
         self._figures = replace(figures, made=figures.made + 1, newest=number, newest_at=time.time(), error=None)
+        self._announcing.look()
         self._report(
             EventKind.EXPORTED,
             f"Version {number} is published, proven on {manifest['proof']['rows']} records.",

@@ -102,6 +102,13 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _announces_elsewhere(self) -> Self:
+        topic = self.export.announce
+        if topic is not None and topic in (*self.kafka.topics, self.records.dead_letters.topic):
+            raise SettingError("export", f"announce is {topic}, which holds other records; name a topic of its own")
+        return self
+
+    @model_validator(mode="after")
     def _fits_a_group(self) -> Self:
         workers, training = self.scale.workers, self.training
         if workers == 1:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
-from aiokafka.protocol.metadata import MetadataRequest
 
 from consumers.dead_letters import origins
 from consumers.dead_letters.backlog import Backlog, BacklogOptions
@@ -33,6 +32,7 @@ from consumers.dead_letters.origins import OriginReader
 from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
 from consumers.kafka.options import KafkaOptions
+from consumers.kafka.producing import close_producer, start_producer, topic_is_missing
 from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
 
@@ -49,8 +49,6 @@ _IDLE_S = 30.0
 _SHORTENED_BYTES = 16 * 1024
 """How much is sent of the value, and of the key, of a letter that is too large."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-_MISSING = 3
-"""Kafka's error code for a topic that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,13 +282,11 @@ class _LetterSender:
     async def _try_connect(self) -> bool:
         try:
             producer = await self._ready_producer()
-            # A plain request for metadata would create the topic on a broker that creates topics by itself.
-            request = MetadataRequest([self._options.topic], allow_auto_topic_creation=False)
-            answer = await producer.client.send(producer.client.get_random_node(), request)
+            missing = await topic_is_missing(producer, self._options.topic)
         except (KafkaError, OSError):
             await self._drop_producer()
             return False
-        if any(code == _MISSING for code, *_ in answer.topics):
+        if missing:
             topic, servers = self._options.topic, self._kafka.servers
             raise TopicMissingError(
                 f"the dead-letter topic {topic} is not at {servers}; create it: "
@@ -307,14 +303,14 @@ class _LetterSender:
                 max_request_size=self._options.max_request_bytes,
                 linger_ms=5,
             )
-            await _start_producer(producer, self._kafka.request_timeout_ms / 1000)
+            await start_producer(producer, self._kafka.request_timeout_ms / 1000)
             self._producer = producer
         return self._producer
 
     async def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await _close_producer(producer)
+            await close_producer(producer)
 
 
 async def _connect(
@@ -323,29 +319,6 @@ async def _connect(
     sender = _LetterSender(kafka, options, backlog)
     await sender.connect(deadline_s)
     return sender
-
-
-async def _start_producer(producer: AIOKafkaProducer, within_s: float) -> None:
-    """Start the producer, or close all of it: a start that is cancelled half-way would leave its connection open."""
-    starting = asyncio.ensure_future(producer.start())
-    try:
-        await asyncio.shield(starting)
-    except BaseException:
-        with contextlib.suppress(KafkaError, OSError, TimeoutError):
-            async with asyncio.timeout(within_s):  # the brokers may take any time to give it its id
-                await starting
-        await _close_producer(producer)
-        raise
-
-
-async def _close_producer(producer: AIOKafkaProducer) -> None:
-    try:
-        async with asyncio.timeout(_SPARE_S):
-            await producer.stop()
-    except (KafkaError, TimeoutError):  # `stop` flushes first, which never ends while the broker is away
-        with contextlib.suppress(KafkaError):
-            await producer._sender.close()  # noqa: SLF001 - no public method ends its task without a flush
-        await producer.client.close()
 
 
 def _retrieve_error(sent: "asyncio.Future[object]") -> None:

@@ -12,4 +12,8 @@ EXPORTS = (
         "How long export.only_if has held exports back; 0 where it does not. Bad: it grows; /status says what is "
         "missing.",
     ),
+    gauge(
+        "exports_unannounced",
+        "Versions that are not on export.announce yet. Bad: above 0 for minutes; /status says why.",
+    ),
 )

@@ -44,6 +44,7 @@ def _exports(figures: ExportFigures | None, now: float) -> Iterator[Reading]:
     yield Reading(
         "export_held_back_seconds", 0.0 if figures.missing_since is None else max(0.0, now - figures.missing_since)
     )
+    yield from known("exports_unannounced", figures.unannounced)
 
 
 def _group(group: GroupReport | None) -> Iterator[Reading]:

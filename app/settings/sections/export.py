@@ -39,6 +39,13 @@ class ExportSettings(Section):
         "does not ask.",
         examples=[["auc >= 0.30", "staleness < 5m", "records > 100_000"]],
     )
+    announce: str | None = Field(
+        None,
+        min_length=1,
+        description="Topic that gets a record of each version in export.path: its number, path, checkpoint, positions "
+        "and metrics as JSON, the key the model's name. At least once; it must exist. Null: none is announced.",
+        examples=["models"],
+    )
     timeout: Duration = Field(
         600.0, ge=1, description="How long the process of an export may take before the trainer ends it."
     )
@@ -51,6 +58,8 @@ class ExportSettings(Section):
     def _somewhere_to_export_to(self) -> Self:
         if self.every is not None and self.path is None:
             raise SettingError("every", "there is no folder for exports; write export.path, or leave every out")
+        if self.announce is not None and self.path is None:
+            raise SettingError("announce", "there is no folder for exports; write export.path, or leave announce out")
         if self.only_if and self.every is None:
             raise SettingError("only_if", "this is about what the trainer exports; write every, or leave it out")
         return self

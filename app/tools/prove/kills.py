@@ -17,10 +17,10 @@ from app.tools.prove.errors import UnprovenError, WaitedError
 from app.tools.prove.trainer_process import Run
 from consumers.failpoints import NAMES
 
-_OF_OTHERS = ("group.", "archive.", "export.", "journal.", "pins.")
+_OF_OTHERS = ("group.", "archive.", "export.", "announce.", "journal.", "pins.")
 TRAINER_POINTS = tuple(name for name in NAMES if not name.startswith(_OF_OTHERS))
 """The failpoints that each trainer passes: not those of a group's worker, of the archiver, of an export's process, of
-the journal, of pins."""
+the announcer, of the journal, of pins."""
 SAVE_POINTS = tuple(name for name in NAMES if name.startswith(("save.", "commit.")))
 """The windows of a save, in their order."""
 START_POINTS = tuple(name for name in NAMES if name.startswith("start."))

@@ -6,6 +6,7 @@ Connects as a start does, commits nothing and writes nothing.
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from app.service.announcing import SETTING
 from app.settings import Settings
 from app.settings.connection import kafka_history, kafka_options
 from app.tools.validate.check import CheckResult, fail, ok, skip
@@ -15,6 +16,7 @@ from consumers.errors import ConfigError, MillraceError, TopicMissingError
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Earliest, Latest, Start
 from consumers.kafka.source import KafkaSource
+from consumers.kafka.topic_writer import TopicWriter
 from consumers.records import Partition
 from pipelines.record_sample import RecordSample
 
@@ -45,6 +47,7 @@ def kafka_checks(settings: Settings) -> Generator[CheckResult, None, Bounds | No
         yield ok("broker", f"{options.servers} answers")
         yield from _each_topic(options, error)
         yield _dead_letters(settings, options)
+        yield from _announcements(settings, options)
         yield skip("records", "not all topics are there")
         return None
     except MillraceError as error:
@@ -72,6 +75,7 @@ def _look(
         held = sum(end[partition] - first[partition] for partition in partitions)
         yield ok("topics", f"{topic}: {len(partitions)} partitions, {held:,} offsets")
     yield _dead_letters(settings, options)
+    yield from _announcements(settings, options)
     check, sample = sample_check(settings, source, first, end)
     yield check
     return replace(bounds, sample=sample)
@@ -114,3 +118,17 @@ def _dead_letters(settings: Settings, options: KafkaOptions) -> CheckResult:
         return fail(name, error)
     letters.stop(_STOP_S)
     return ok(name, f"go to {topic}")
+
+
+def _announcements(settings: Settings, options: KafkaOptions) -> Iterator[CheckResult]:
+    if settings.export.announce is None:
+        return
+    writer = TopicWriter(options, settings.export.announce, setting=SETTING, thread="announcements")
+    writer.start()
+    try:
+        writer.check(_CONNECT_S)
+        yield ok("announcements", f"go to {settings.export.announce}")
+    except MillraceError as error:
+        yield fail("announcements", error)
+    finally:
+        writer.stop(_STOP_S)

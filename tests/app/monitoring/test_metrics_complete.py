@@ -72,6 +72,7 @@ SERIES: Mapping[str, str] = {
     "status.exports.made": "exports_total",
     "status.exports.refused": "exports_refused_total",
     "status.exports.newest": "export_number",
+    "status.exports.unannounced": "exports_unannounced",
     "status.kafka.connected": "kafka_connected",
     "status.group.workers": "group_workers",
     "status.group.lag_records": "group_worker_lag_records",
@@ -168,7 +169,7 @@ def observation(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Observation:
         spend(0.05)
     rig.service.meter.waited_for_workers(0.05)
     rig.service.board.group = group(0, member(learnt=8, lag_records=7), member(learnt=3, lag_records=2, waited_s=1.5))
-    figures = ExportFigures(made=2, refused=1, newest=1, running=2)
+    figures = ExportFigures(made=2, refused=1, newest=1, running=2, unannounced=3)
     monkeypatch.setattr(rig.service.exporting, "now", lambda: figures)
     rig.publish(SaveReason.DEMAND, 0)
     rig.post()

@@ -1,0 +1,92 @@
+"""Writes single records to a topic, each acknowledged by all replicas before the next.
+
+Owns the thread that it is named for, with its event loop and a producer, which is replaced after each failure. It keeps
+nothing: who calls `write` knows what is not written yet, and calls again.
+"""
+
+import asyncio
+import contextlib
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from consumers.error_texts import text_of
+from consumers.errors import TopicMissingError, UnreachableError
+from consumers.kafka.options import KafkaOptions
+from consumers.kafka.producing import close_producer, start_producer, topic_is_missing
+from consumers.log_limit import limit_loggers, limit_repeats
+from consumers.loop_thread import LoopThread
+
+_SPARE_S = 5.0
+
+
+class TopicWriter:
+    """Writes to one topic, which must exist. For one calling thread."""
+
+    def __init__(self, kafka: KafkaOptions, topic: str, *, setting: str, thread: str) -> None:
+        """Connect to nothing yet. `setting` names the topic's setting in errors."""
+        self._kafka, self._topic, self._setting = kafka, topic, setting
+        self._loop = LoopThread(thread)
+        self._producer: AIOKafkaProducer | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        limit_repeats("aiokafka")
+        limit_loggers("aiokafka", self._kafka.log_lines_per_minute)
+        self._loop.start()
+
+    def check(self, within_s: float) -> None:
+        """Connect, write nothing. Raises UnreachableError, or TopicMissingError."""
+        self._bounded(within_s, None)
+
+    def write(self, key: bytes, value: bytes, within_s: float) -> None:
+        """Return when the record is acknowledged. Raises as `check` does; the record may be in the topic even then."""
+        self._bounded(within_s, (key, value))
+
+    def stop(self, deadline_s: float = _SPARE_S) -> None:
+        """Close the producer and end the thread."""
+        with contextlib.suppress(TimeoutError, RuntimeError):
+            self._loop.run(self._drop_producer(), deadline_s / 2)
+        self._loop.stop(deadline_s / 2)
+
+    def _bounded(self, within_s: float, record: tuple[bytes, bytes] | None) -> None:
+        # Beyond the time of the work itself, for closing a producer that failed.
+        self._loop.run(self._work(within_s, record), within_s + 2 * _SPARE_S)
+
+    async def _work(self, within_s: float, record: tuple[bytes, bytes] | None) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                producer = await self._ready_producer(within_s)
+                if record is not None:
+                    await producer.send_and_wait(self._topic, record[1], record[0])
+        except TopicMissingError:
+            raise
+        except TimeoutError:
+            await self._drop_producer()
+            raise UnreachableError(
+                f"{self._setting}: {self._kafka.servers} has acknowledged nothing within {within_s:g} s; is the broker "
+                "up?"
+            ) from None
+        except (KafkaError, OSError) as error:
+            # The next one begins anew: the sequence numbers of a producer that failed may be out of order.
+            await self._drop_producer()
+            raise UnreachableError(f"{self._setting}: {self._topic}: {text_of(error)}") from error
+
+    async def _ready_producer(self, within_s: float) -> AIOKafkaProducer:
+        if self._producer is None:
+            producer = AIOKafkaProducer(**self._kafka.client_settings(), acks="all", enable_idempotence=True)
+            await start_producer(producer, within_s)
+            self._producer = producer
+            if await topic_is_missing(producer, self._topic):
+                await self._drop_producer()
+                raise TopicMissingError(
+                    f"{self._setting}: the topic {self._topic} is not at {self._kafka.servers}; create it: "
+                    f"kafka-topics.sh --bootstrap-server {self._kafka.servers} --create --topic {self._topic} "
+                    "--partitions 1"
+                )
+        return self._producer
+
+    async def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await close_producer(producer)
