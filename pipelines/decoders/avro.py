@@ -24,6 +24,7 @@ from pipelines.decoders.avro_planner import Known, Planner, Want
 from pipelines.decoders.avro_plans import Arrays, ColumnPlan
 from pipelines.decoders.avro_schema import known_of, node_of, parsed
 from pipelines.decoders.column_reader import ColumnReader
+from pipelines.decoders.empty_values import without_empty
 from pipelines.decoders.field_fits import LONGEST_DETAIL, SchemaFit
 from pipelines.decoders.paths import parse
 from pipelines.decoders.pieces import together
@@ -73,12 +74,7 @@ class AvroDecoder:
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none. Raise NotYetError while a schema is not known."""
-        records: Sequence[bytes] = values  # type: ignore[assignment]  # all are filled, or they are replaced below
-        indices, refused = np.arange(len(values)), list[Refusal]()
-        if not all(values):
-            filled = np.fromiter(map(bool, values), bool, len(values))
-            refused += [Refusal(index, Reason.EMPTY) for index in np.flatnonzero(~filled).tolist()]
-            indices, records = np.flatnonzero(filled), [value for value in values if value]
+        records, indices, refused = without_empty(values)
         lengths = np.fromiter(map(len, records), np.int64, len(records))
         # The bytes may be any: a NaN that signals, or a number too large, is found in its column, not by a warning.
         with np.errstate(invalid="ignore", over="ignore"):

@@ -83,9 +83,8 @@ def _greater(one: Faults | None, other: Faults | None) -> Faults | None:
 def _verdicts(
     indices: Int64s, field: Field, faults: Faults, bad: npt.NDArray[np.bool_], infinity: Infinity
 ) -> list[Refusal]:
-    verdicts = []
-    for row in np.flatnonzero(bad).tolist():
-        show = Show(int(faults[row]))
-        reason = infinity(row, field) if show is Show.INFINITE else REASONS[show]
-        verdicts.append(Refusal(int(indices[row]), reason, field.source))
-    return verdicts
+    rows = np.flatnonzero(bad)
+    return [
+        Refusal(index, infinity(row, field) if show == Show.INFINITE else REASONS[show], field.source)
+        for row, index, show in zip(rows.tolist(), indices[rows].tolist(), faults[rows].tolist(), strict=True)
+    ]

@@ -13,18 +13,21 @@ def only_good(piece: DecodedValues, good: npt.NDArray[np.bool_]) -> DecodedValue
     """Return the piece with its good rows only, and the same verdicts."""
     if good.all():
         return piece
+    # By number, not by mask: numpy takes a tenth of the time for rows of several elements.
+    rows = np.flatnonzero(good)
     return DecodedValues(
-        piece.kept[good],
-        {source: column[good] for source, column in piece.columns.items()},
+        piece.kept[rows],
+        {source: column.take(rows, axis=0) for source, column in piece.columns.items()},
         piece.refused,
-        {source: lengths[good] for source, lengths in piece.lengths.items()},
+        {source: lengths[rows] for source, lengths in piece.lengths.items()},
     )
 
 
 def together(pieces: Sequence[DecodedValues], refused: tuple[Refusal, ...]) -> DecodedValues:
-    """Join the pieces under these verdicts. The first has every column and no rows, so that two need no copy."""
-    first = pieces[1] if len(pieces) == 2 else pieces[0]
-    if len(pieces) <= 2:
+    """Join the pieces under these verdicts. The first has every column and no rows, so that one other needs no copy."""
+    pieces = [piece for piece in pieces if len(piece.kept)] or pieces[:1]
+    first = pieces[0]
+    if len(pieces) == 1:
         return DecodedValues(first.kept, first.columns, refused, first.lengths)
     return DecodedValues(
         np.concatenate([piece.kept for piece in pieces]),

@@ -7,7 +7,7 @@ each message type, and each gives the same columns: a field that a version does 
 Runs on the decode pool's threads. What is kept are the readers of message types, which are immutable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from consumers.errors import NotYetError
 from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.column_reader import ColumnReader
+from pipelines.decoders.empty_values import without_empty
 from pipelines.decoders.field_fits import SchemaFit
 from pipelines.decoders.pieces import together
 from pipelines.decoders.protobuf_files import descriptor_set, message_at, message_of
@@ -69,37 +70,38 @@ class ProtobufDecoder:
 
         Raise NotYetError while a schema is not known.
         """
-        refused = [Refusal(index, Reason.EMPTY) for index, value in enumerate(values) if not value]
-        pieces, groups = [self._reader.no_rows()], self._by_header(values)
+        records, indices, refused = without_empty(values)
+        pieces, groups = [self._reader.no_rows()], self._by_header(records)
         schemas = dict[int, tuple[SchemaFit, int]]()
         readers = self._readers_of([*groups])
         for (header, rows), reader in zip(groups.items(), readers, strict=True):
             number = number_of(header) if header else None
             if isinstance(reader, _Unread):
-                refused += [Refusal(index, reader.reason, None, number, reader.detail) for index in rows]
+                refused += [
+                    Refusal(index, reader.reason, None, number, reader.detail) for index in indices[rows].tolist()
+                ]
                 continue
-            records = [value[len(header) :] for index in rows if (value := values[index])]
-            read = [*reader.read(records, np.array(rows, np.int64))]
+            messages = [records[row][len(header) :] for row in rows] if header else records
+            read = [*reader.read(messages, indices[rows] if header else indices)]
             pieces += read
             verdicts = [refusal for piece in read for refusal in piece.refused]
             if number is not None:
                 fit = self._fits[number, indexes_of(header)]
-                schemas[rows[0]] = fit, rows[0]
+                first = int(indices[rows[0]])
+                schemas[first] = fit, first
                 verdicts = [_with_schema(refusal, fit) for refusal in verdicts]
             refused += verdicts
         joined = together(pieces, tuple(sorted(refused, key=lambda refusal: refusal.index)))
         joined = joined if len(groups) < 2 else _in_order(joined)
         return replace(joined, schemas=tuple(schemas[first] for first in sorted(schemas))) if schemas else joined
 
-    def _by_header(self, values: Sequence[bytes | None]) -> dict[Header, list[int]]:
-        """Return the records that are not empty by what they begin with before the message."""
+    def _by_header(self, records: Sequence[bytes]) -> Mapping[Header, Sequence[int]]:
+        """Return the rows of the records by what they begin with before the message."""
         if self._layout.schemas is None:
-            rows = [index for index, value in enumerate(values) if value]
-            return {b"": rows} if rows else {}
+            return {b"": range(len(records))} if records else {}
         groups: dict[Header, list[int]] = {}
-        for index, value in enumerate(values):
-            if value:
-                groups.setdefault(header_of(value), []).append(index)
+        for row, record in enumerate(records):
+            groups.setdefault(header_of(record), []).append(row)
         return groups
 
     def _readers_of(self, headers: Sequence[Header]) -> list[Verdict]:

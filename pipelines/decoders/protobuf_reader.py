@@ -1,24 +1,28 @@
 """Reads the messages of one Protobuf type: ptars turns many into Arrow columns, and protobuf proposes what to look at.
 
 Only what the fields ask for is parsed (`protobuf_message`). ptars refuses a chunk for one bad record, and names none.
-Protobuf's parser is then asked about each record: those that it refuses are parsed by ptars alone, and the rest
-together, in halves where that fails. So a record is refused if and only if ptars refuses its own bytes alone: protobuf
-only proposes. The exception is a record of more than 16 KiB: protobuf decides first, and then ptars. It follows groups
-in groups as deep as they go, which ends the process on a record that is made for that; protobuf stops at a depth.
+Protobuf's parser is then asked about each record: first whether it is a message of any type, which takes half of the
+time and finds records that are cut short, and where that is not enough whether it is one of this type. Those that it
+refuses are parsed by ptars alone, and the rest together, in halves where that fails. So a record is refused if and only
+if ptars refuses its own bytes alone: protobuf only proposes. The exception is a record of more than 16 KiB: protobuf
+decides first, and then ptars. It follows groups in groups as deep as they go, which ends the process on a record that
+is made for that; protobuf stops at a depth.
 
 ptars holds the GIL: a chunk of 4,096 small records takes it for a millisecond. Runs on the decode pool's threads and
 holds no state.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import compress
-from typing import Any
+from operator import length_hint
+from typing import Any, TypeAlias
 
 import numpy as np
 import ptars
 import pyarrow as pa
 from google.protobuf import message_factory
-from google.protobuf.message import DecodeError
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError, Message
 
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
@@ -32,6 +36,10 @@ from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.text import LARGEST
 from pipelines.schema import Field
 
+Judges: TypeAlias = Sequence[type[Message]]
+"""Types as which protobuf is asked about records, one after the other."""
+_AT_ONCE = 256
+"""Records that protobuf is asked about together: their bytes stay in memory until it has answered."""
 _LONG = 16 << 10
 """Bytes of a record of which protobuf is asked first. A group in a group takes a byte, and its depth ends the stack."""
 
@@ -56,13 +64,17 @@ class MessageReader:
         )
         self._handler = ptars.HandlerPool([asked.descriptor.file], config=options).get_for_message(asked.descriptor)
 
-    def read(self, records: list[bytes], indices: Int64s) -> Iterator[DecodedValues]:
+    def read(self, records: Sequence[bytes], indices: Int64s) -> Iterator[DecodedValues]:
         """Yield what records hold, and why not, in order."""
-        if max(map(len, records), default=0) > _LONG:
-            sound = np.array([len(record) <= _LONG or self._parses(record) for record in records], np.bool_)
-            yield self._malformed(indices[~sound])
-            records, indices = list(compress(records, sound)), indices[sound]
-        yield from self._read_or_split(records, indices, looked=False)
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        if len(records) > 1 and lengths.sum() > LARGEST:
+            for half in _halves(records):
+                yield from self.read(records[half], indices[half])
+            return
+        bad = [row for row in np.flatnonzero(lengths > _LONG).tolist() if not _takes(self._message, records[row])]
+        # One is certainly bad, so ptars need not be asked about all.
+        read = self._sift if bad else self._read_or_split
+        yield from read(records, indices, (Empty, self._message), bad)
 
     def fits(self) -> dict[str, FieldFit]:
         """Return how the fields are read, by source."""
@@ -89,46 +101,50 @@ class MessageReader:
                 readable.append(field)
         return AskedMessage(descriptor, readable, known)
 
-    def _read_or_split(self, records: list[bytes], indices: Int64s, *, looked: bool) -> Iterator[DecodedValues]:
-        """Yield what the records hold, in order. `looked`: protobuf was asked about them, so only halving is left."""
+    def _read_or_split(
+        self, records: Sequence[bytes], indices: Int64s, judges: Judges, _bad: Sequence[int] = ()
+    ) -> Iterator[DecodedValues]:
+        """Yield what the records hold. `judges`: the types that are not yet tried; without any only halving is left."""
         batch = self._batch(records)
         if batch is not None:
             yield self._columns(self._as_it_ends(batch, records), indices)
         elif len(records) == 1:
             yield self._malformed(indices)
-        elif looked:
-            for half in (slice(len(records) // 2), slice(len(records) // 2, None)):
-                yield from self._read_or_split(records[half], indices[half], looked=True)
         else:
-            sound = np.array([self._parses(record) or self._batch([record]) is not None for record in records])
-            yield self._malformed(indices[~sound])
-            yield from self._read_or_split(list(compress(records, sound)), indices[sound], looked=True)
+            yield from self._sift(records, indices, judges)
+
+    def _sift(
+        self, records: Sequence[bytes], indices: Int64s, judges: Judges, bad: Sequence[int] = ()
+    ) -> Iterator[DecodedValues]:
+        """Yield what records hold that ptars refuses together; those that are known to be bad it never gets."""
+        if not judges:
+            for half in _halves(records):
+                yield from self._read_or_split(records[half], indices[half], ())
+            return
+        doubted = [row for row in _doubted(records, judges[0]) if row not in bad]
+        bad = sorted([*bad, *(row for row in doubted if self._batch([records[row]]) is None)])
+        if not bad:
+            yield from self._sift(records, indices, judges[1:])
+            return
+        yield self._malformed(indices[bad])
+        yield from self._read_or_split(_without(records, bad), np.delete(indices, bad), judges[1:])
 
     def _malformed(self, indices: Int64s) -> DecodedValues:
         none = self._reader.no_rows()
         refused = tuple(Refusal(index, Reason.MALFORMED) for index in indices.tolist())
         return DecodedValues(none.kept, none.columns, refused, none.lengths)
 
-    def _batch(self, records: list[bytes]) -> pa.RecordBatch | None:
-        """Return a row for each record, or None where ptars refuses one, or where they are too long for one batch."""
-        if len(records) > 1 and sum(map(len, records)) > LARGEST:
-            return None
+    def _batch(self, records: Sequence[bytes]) -> pa.RecordBatch | None:
+        """Return a row for each record, or None where ptars refuses one."""
         try:
-            return self._handler.list_to_record_batch(records)
+            return self._handler.list_to_record_batch([*records])
         except BaseException as error:
             # A panic of ptars is no Exception, and of the records alone: it must not end the process.
             if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
                 return None
             raise
 
-    def _parses(self, record: bytes) -> bool:
-        try:
-            self._message.FromString(record)
-        except DecodeError:
-            return False
-        return True
-
-    def _as_it_ends(self, batch: pa.RecordBatch, records: list[bytes]) -> pa.RecordBatch:
+    def _as_it_ends(self, batch: pa.RecordBatch, records: Sequence[bytes]) -> pa.RecordBatch:
         """Return the batch as the messages are when all is read: protobuf writes those again of which ptars has more.
 
         That is, of a oneof the last member alone, and of a map an empty message where it was left out.
@@ -139,7 +155,7 @@ class MessageReader:
             return batch
         again = [*records]
         for row in rows:
-            if self._parses(records[row]):
+            if _takes(self._message, records[row]):
                 again[row] = self._message.FromString(records[row]).SerializeToString()
         ended = self._batch(again)
         return batch if ended is None else ended
@@ -153,3 +169,39 @@ class MessageReader:
             if show is not Show.GOOD:
                 found[source] = np.full(len(indices), show, np.uint8)
         return self._reader.read(arrays, indices, infinity_of(read), found)
+
+
+def _doubted(records: Sequence[bytes], judge: type[Message]) -> list[int]:
+    """Return the rows that protobuf refuses as messages of a type."""
+    found = list[int]()
+    for first in range(0, len(records), _AT_ONCE):
+        several = records[first : first + _AT_ONCE]
+        left = iter(several)
+        while length_hint(left):
+            try:
+                # All into one message: to make one for each takes twice as long.
+                deque(map(judge().MergeFromString, left), maxlen=0)
+            except DecodeError:
+                found.append(first + len(several) - length_hint(left) - 1)
+    return found
+
+
+def _takes(judge: type[Message], record: bytes) -> bool:
+    try:
+        judge.FromString(record)
+    except DecodeError:
+        return False
+    return True
+
+
+def _without(records: Sequence[bytes], bad: Sequence[int]) -> list[bytes]:
+    """Return all records but those of these rows, which ascend."""
+    rest, first = list[bytes](), 0
+    for row in bad:
+        rest += records[first:row]
+        first = row + 1
+    return [*rest, *records[first:]]
+
+
+def _halves(records: Sequence[bytes]) -> tuple[slice, slice]:
+    return slice(len(records) // 2), slice(len(records) // 2, None)
