@@ -118,7 +118,7 @@ proof-report: $(READY) ## Write the tables of docs/guarantees.md from build/chao
 fuzz-api: $(READY) ## Fuzz the HTTP side of a running trainer by its description, 5,000 cases or more (about 6 minutes)
 	$(BIN)/python -m tests.faults.campaigns.fuzz --cases 5000
 
-fuzz-formats: $(READY) ## Fuzz the decoders of all formats with a million changed records, among neighbours and alone (about an hour)
+fuzz-formats: $(READY) ## Fuzz the decoders of all formats with a million changed records, among neighbours and alone (15 minutes of one core, split over all)
 	$(BIN)/python -m tests.faults.campaigns.decoders --cases 1000000
 
 teeth: $(READY) ## Take each row's protections out of a copy, one by one, and see its test fail; ROWS=4,9 for some

@@ -57,7 +57,8 @@ class PixelDecoder:
             fetched_at=0.0,
         )
         decoded = decode_chunk(chunk, self._inner)
-        columns = {field.source: decoded.features[field.name] for field in self.schema.features}
+        named = {**decoded.features, **decoded.labels}
+        columns = {field.source: named[field.name] for field in self.schema.fields}
         refused = tuple(Refusal(one.offset, one.reason, one.field) for one in decoded.refused)
         return DecodedValues(decoded.offsets, columns, refused)
 

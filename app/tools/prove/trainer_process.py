@@ -165,9 +165,9 @@ class Run:
         self.has_called()
         return not self.alive
 
-    def finish(self) -> None:
-        """Wait for the end, which must be a good one."""
-        code = self.exit_code()
+    def finish(self, within_s: float = PATIENCE_S) -> None:
+        """Wait for the end, which must be a good one. WaitedError where it takes longer."""
+        code = self.exit_code(within_s)
         if code != 0:
             raise UnprovenError(f"a trainer that was to end well ended with {code}:\n{self.tail()}")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from app.tools.local_broker.topics import create_topic
+from app.tools.prove.waiting import PATIENCE_S
 from consumers.dead_letters.reader import newest_letters
 from consumers.kafka.options import KafkaOptions
 from tests.faults.campaigns.kills import broker
@@ -27,7 +28,7 @@ from tests.faults.harness.forms import FORMS, Form, PoisonedStream
 from tests.faults.harness.image_form import IMAGES
 from tests.faults.harness.process import Run
 from tests.faults.harness.project import Project
-from tests.faults.harness.shelf import Shelf
+from tests.faults.harness.shelf import Shelf, Statement
 from tests.faults.harness.topics import Topic
 
 PARTITIONS = 4
@@ -35,6 +36,10 @@ LEARNT = {**FORMS, IMAGES.name: IMAGES}
 """The forms of the campaign, by name."""
 _SHARE = 0.01
 _AT_MOST = 20
+_AT_ONCE = 20_000
+"""Records of a partition that are written in one go: each go has a time limit."""
+_RECORDS_PER_S = 1000
+"""What a trainer learns at the very least, also on a busy machine."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +48,12 @@ class FormatFigures:
 
     seed: int
     records: int = 0
+    learnt: int = 0
+    """Records that the model has added up, by its own sums."""
     set_aside: int = 0
+    skipped: int = 0
+    by_reason: dict[str, int] = field(default_factory=dict)
+    """Records that the trainer has set aside, by reason."""
     kinds: int = 0
     """Kinds of poison, over all formats."""
     unaccounted: int = 0
@@ -79,7 +89,9 @@ def _account_for_one(bootstrap: str, folder: Path, form: Form, records: int, fig
     letters = f"{name}-letters"
     create_topic(bootstrap, letters, 1)
     with Topic(bootstrap, name, PARTITIONS, stream, figures.seed) as topic:
-        topic.write(records // PARTITIONS)
+        each = records // PARTITIONS
+        for start in range(0, each, _AT_ONCE):
+            topic.write(min(_AT_ONCE, each - start))
         folder.mkdir(parents=True)
         for file, text in form.files.items():
             (folder / file).write_text(text)
@@ -87,23 +99,35 @@ def _account_for_one(bootstrap: str, folder: Path, form: Form, records: int, fig
         project = Project(folder, topic, records=section, model={"build": form.build})
         end = ",".join(f"{topic.name}:{number}={len(one)}" for number, one in enumerate(topic.verdicts))
         with Run(project, "--until", end) as run:
-            run.finish()
+            run.finish(PATIENCE_S + records / _RECORDS_PER_S)
         newest = Shelf(project.folder).newest()
         assert newest is not None
         figures.records += topic.records
         figures.kinds += len(set(stream.kinds.values()))
         for number in range(PARTITIONS):
-            ids, account = list(topic.learnable(number)), newest.ledger[number]
-            learnt = (len(ids), sum(ids), sum(i * i for i in ids))
-            if newest.ids[number] != learnt or newest.seen[number] != topic.evidence(number):
-                figures.unaccounted += max(1, abs(newest.ids[number][0] - len(ids)))
-                figures.told.append(f"{form.name}: partition {number}: learnt {newest.ids[number]} instead of {learnt}")
-            if Counter(account.set_aside) != topic.set_aside(number) or not account.balanced:
-                figures.unaccounted += 1
-                figures.told.append(f"{form.name}: partition {number}: {account.set_aside}, {topic.set_aside(number)}")
+            _compare_account(form.name, number, topic, newest, figures)
         _compare_letters(
             KafkaOptions(bootstrap_servers=(bootstrap,), topics=(letters,), group_id=name), topic, stream, figures
         )
+
+
+def _compare_account(name: str, number: int, topic: Topic, newest: Statement, figures: FormatFigures) -> None:
+    """Compare what the model and the ledger hold of a partition with what was written to it."""
+    ids, account = list(topic.learnable(number)), newest.ledger[number]
+    learnt = (len(ids), sum(ids), sum(i * i for i in ids))
+    figures.learnt += newest.ids[number][0]
+    figures.skipped += sum(account.skipped.values())
+    figures.by_reason = dict(Counter(figures.by_reason) + Counter(map(str, Counter(account.set_aside).elements())))
+    if newest.ids[number] != learnt or newest.seen[number] != topic.evidence(number):
+        figures.unaccounted += max(1, abs(newest.ids[number][0] - len(ids)))
+        figures.told.append(f"{name}: partition {number}: learnt {newest.ids[number]} instead of {learnt}")
+    if Counter(account.set_aside) != topic.set_aside(number):
+        figures.unaccounted += 1
+        figures.told.append(f"{name}: partition {number}: {account.set_aside}, {topic.set_aside(number)}")
+    produced = len(topic.verdicts[number])
+    if not account.balanced or not account.settled == account.records == produced:
+        figures.unaccounted += 1
+        figures.told.append(f"{name}: partition {number}: {account} does not add up to {produced} records")
 
 
 def _compare_letters(options: KafkaOptions, topic: Topic, stream: PoisonedStream, figures: FormatFigures) -> None:
