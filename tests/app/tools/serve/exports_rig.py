@@ -71,6 +71,42 @@ class Clicks(tf.Module):  # type: ignore[misc] # as above
             }
 
 
+class Documented(tf.Module):  # type: ignore[misc] # as above
+    """A model for each request that TF Serving's page has, which answers with what it was sent."""
+
+    @tf.function(  # type: ignore[untyped-decorator] # as above
+        input_signature=[
+            tf.TensorSpec([None], tf.string, "tag"),
+            tf.TensorSpec([None, 5], tf.int64, "signal"),
+            tf.TensorSpec([None, 2, 2], tf.float32, "sensor"),
+        ]
+    )
+    def answer(self, tag: Any, signal: Any, sensor: Any) -> Any:
+        return {"tag": tf.identity(tag), "signal": tf.identity(signal), "sensor": tf.identity(sensor)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "word")])  # type: ignore[untyped-decorator]
+    def words(self, word: Any) -> Any:
+        return {"said": tf.identity(word)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 1, 2], tf.int32, "pair")])  # type: ignore[untyped-decorator]
+    def pairs(self, pair: Any) -> Any:
+        return {"pair": tf.identity(pair)}
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "image")])  # type: ignore[untyped-decorator]
+    def images(self, image: Any) -> Any:
+        return {"image_bytes": tf.identity(image), "caption": tf.strings.upper(image)}
+
+    @tf.function(  # type: ignore[untyped-decorator] # as above
+        input_signature=[
+            tf.TensorSpec([None], tf.float32, "values"),
+            tf.TensorSpec([], tf.float64, "scale"),
+            tf.TensorSpec([None], tf.bool, "wanted"),
+        ]
+    )
+    def mixed(self, values: Any, scale: Any, wanted: Any) -> Any:
+        return {"scaled": values * tf.cast(scale, tf.float32), "unwanted": tf.logical_not(wanted)}
+
+
 def publish(root: Path, number: int, model: tf.Module, inputs: Mapping[str, Mapping[str, Any]] | None = None) -> None:
     """Publish a version as the exporter does: with its manifest, in one rename."""
     folder = VersionFolder(root)
@@ -102,5 +138,8 @@ def publish(root: Path, number: int, model: tf.Module, inputs: Mapping[str, Mapp
 
 def lay_down(folder: Path, model: tf.Module) -> None:
     """Write a SavedModel alone, as those are that TF Serving comes with."""
-    function = model.answer.get_concrete_function()
-    tf.saved_model.save(model, str(folder), signatures={"serving_default": function})
+    functions = {"serving_default": model.answer.get_concrete_function()}
+    if isinstance(model, Documented):
+        others = {one: getattr(model, one) for one in ("words", "pairs", "images", "mixed")}
+        functions |= {name: function.get_concrete_function() for name, function in others.items()}
+    tf.saved_model.save(model, str(folder), signatures=functions)
