@@ -17,7 +17,6 @@ An empty column means that the field is missing. An empty text in quotes is an e
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +44,7 @@ from pipelines.decoders.csv_text import FALSE, TRUE, converted
 from pipelines.decoders.pieces import in_order, only_good, together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import empty_column
-from pipelines.decoders.text import LARGEST, joined
+from pipelines.decoders.text import LARGEST, begins_of, joined, text_without, without
 from pipelines.schema import Column, CsvLayout, Schema
 
 _SPARSE = 24
@@ -116,16 +115,26 @@ class CsvDecoder:
         if small and not doubted and (rows := self._rows_as(group, text, typed=True)) is not None:
             yield rows
             return
-        suspects = self._look.suspects(group.records, text) if small else ()
+        suspects = self._look.suspects(group.records, text) if small else np.empty(0, np.int64)
         if not 0 < len(suspects) <= len(group.records) // _SPARSE:
             yield from self._read_or_split(group, text)
             return
-        rest = np.ones(len(group.records), np.bool_)
-        rest[suspects] = False
-        for mask in (rest, ~rest):
-            part = _CsvGroup(list(compress(group.records, mask.tolist())), group.indices[mask])
-            as_texts = None if mask is rest else self._rows_as(part, joined(part.records), typed=False)
-            yield from self._read_or_split(part, joined(part.records)) if as_texts is None else (as_texts,)
+        rows = suspects.tolist()
+        rest = _CsvGroup(without(group.records, rows), np.delete(group.indices, suspects))
+        yield from self._read_or_split(rest, text_without(text, begins_of(group.records), rows))
+        part = _CsvGroup([group.records[row] for row in rows], group.indices[suspects])
+        as_texts = self._texts_of(part, joined(part.records))
+        yield from self._read_or_split(part, joined(part.records)) if as_texts is None else (as_texts,)
+
+    def _texts_of(self, group: _CsvGroup, text: bytes) -> _CsvRows | None:
+        """Return a few framed records as texts, as Arrow reads them."""
+        if self._layout.quote is not None and self._layout.quote.encode() in text:
+            return self._rows_as(group, text, typed=False)
+        # Without quotes a row is what is between its delimiters, and Arrow takes long to begin.
+        delimiter = self._layout.delimiter.encode()
+        columns = [*zip(*(record.split(delimiter) for record in group.records), strict=True)]
+        read = {name: pa.array([text or None for text in columns[int(name)]], pa.binary()) for name in self._read}
+        return _CsvRows(group, pa.table(read), typed=False)
 
     def _read_or_split(self, group: _CsvGroup, text: bytes) -> Iterator[_CsvRows | Refusal]:
         """Yield the records as rows, in order, and a verdict on each record that Arrow does not read as one row."""

@@ -10,7 +10,6 @@ one record cannot reach the next.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import compress
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -18,8 +17,9 @@ import numpy.typing as npt
 
 from consumers.reasons import Reason
 from consumers.records import Int64s
+from pipelines.decoders.empty_values import without_empty
 from pipelines.decoders.protocol import Refusal
-from pipelines.decoders.text import LARGEST, is_utf8, joined, not_utf8
+from pipelines.decoders.text import LARGEST, is_utf8, joined, not_utf8, text_without, without
 
 # Arrow drops one at the start of its text and nowhere else, so what a record means would depend on its place.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -92,17 +92,20 @@ class Dialect:
 
     def _sorted_out(self, values: Sequence[bytes | None]) -> FramedCsv:
         """Check the records with all rules: the slow way, for a chunk that the quick check does not settle."""
-        records, text, at = _without_line_ends([value or b"" for value in values])
+        given, indices, refused = without_empty(values)
+        if not given:
+            return FramedCsv([], indices, b"", refused)
+        records, text, at = _without_line_ends([*given])
         good = self._rows_of(records, text, at)
         if not is_utf8(text):
             good[not_utf8(text, np.append(at.starts, len(text)))] = False
-        refused = [
-            Refusal(index, Reason.MALFORMED if records[index] else Reason.EMPTY)
-            for index in np.flatnonzero(~good).tolist()
+        bad = np.flatnonzero(~good).tolist()
+        refused += [
+            Refusal(index, Reason.MALFORMED if records[row] else Reason.EMPTY)
+            for row, index in zip(bad, indices[bad].tolist(), strict=True)
         ]
-        indices = np.flatnonzero(good)
-        kept = list(compress(records, good.tolist()))
-        return FramedCsv(kept, indices, text if len(kept) == len(records) else joined(kept), refused)
+        kept = text_without(text, np.append(at.starts, len(text)), bad)
+        return FramedCsv(without(records, bad), indices[good], kept, refused)
 
     def _rows_of(self, records: Sequence[bytes], text: bytes, at: _Text) -> Mask:
         """Return a mask of the records that are rows: the few with quotes are looked at by themselves."""

@@ -12,8 +12,10 @@ from consumers.records import Int64s
 from pipelines.decoders.csv_columns import CsvField
 from pipelines.decoders.text import begins_of
 
-Bytes = npt.NDArray[np.uint8]
 _DIGITS, _FRACTION = b"0123456789+- \t", b".eE"
+_OF_A_FRACTION, _OTHER, _WORD = 1, 2, 8
+_WITHIN = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
+"""By a number of bytes: a word of eight bytes that has all bits of as many."""
 
 
 class CsvLook:
@@ -23,9 +25,7 @@ class CsvLook:
         self._columns, self._delimiter = columns, ord(delimiter)
         numbers = [place for place in places if place.field.dtype not in {"string", "bool"}]
         whole = [place for place in numbers if not place.field.dtype.startswith("float")]
-        between = b"" if lists is None else lists.encode()
-        self._other = _no_bytes_of(_DIGITS + _FRACTION + between + delimiter.encode() + b"\n")
-        self._fraction = _no_bytes_of(_DIGITS + between)
+        self._marks = _marks_of((lists or "").encode(), delimiter.encode())
         self._numbers = np.zeros(columns, np.bool_)
         self._numbers[_columns_of(numbers)] = True
         self._whole = _columns_of(whole)
@@ -37,25 +37,39 @@ class CsvLook:
         if len(delimiters) != len(records) * (self._columns - 1):
             return np.empty(0, np.int64)
         inner = delimiters.reshape(len(records), self._columns - 1)
-        bounds = np.column_stack([begins[:-1] - 1, inner, begins[1:] - 1])
+        marks = np.frombuffer(text.translate(self._marks) + bytes(_WORD), np.uint8)
         found = np.zeros(len(records), np.bool_)
-        others = np.flatnonzero(self._other[codes])
-        rows, columns = np.divmod(bounds[:, 1:].ravel().searchsorted(others), self._columns)
+        others = np.flatnonzero(marks == _OTHER)
+        rows = begins.searchsorted(others, "right") - 1
+        columns = (inner[rows] < others[:, None]).sum(axis=1)
         found[rows[self._numbers[columns]]] = True
-        if self._whole:
-            before = np.cumsum(self._fraction[codes], dtype=np.int32)
+        words = np.ndarray((len(text) + 1,), "<u8", marks, strides=(1,))
         for column in self._whole:
-            starts, ends = bounds[:, column], bounds[:, column + 1]
-            # The byte before the column counts at both ends: a delimiter, or the newline of another record.
-            found |= before[ends - 1] != np.where(starts < 0, 0, before[starts])
+            starts = inner[:, column - 1] + 1 if column else begins[:-1]
+            ends = inner[:, column] if column < self._columns - 1 else begins[1:] - 1
+            found[_marked(words, starts, ends)] = True
         return np.flatnonzero(found)
+
+
+def _marked(words: npt.NDArray[np.uint64], starts: Int64s, ends: Int64s) -> Int64s:
+    """Return which of these places hold a mark, eight bytes of each at a time."""
+    lengths = ends - starts
+    found = np.flatnonzero(words[starts] & _WITHIN[np.minimum(lengths, _WORD)])
+    longer = np.flatnonzero(lengths > _WORD)
+    if not len(longer):
+        return found
+    return np.concatenate([found, longer[_marked(words, starts[longer] + _WORD, ends[longer])]])
 
 
 def _columns_of(places: Collection[CsvField]) -> list[int]:
     return [int(column) for place in places for column in place.columns]
 
 
-def _no_bytes_of(known: bytes) -> npt.NDArray[np.bool_]:
-    others = np.ones(256, np.bool_)
-    others[list(known)] = False
-    return others
+def _marks_of(between: bytes, delimiter: bytes) -> bytes:
+    """Return what each byte is: part of a whole number, of a fraction, or of neither."""
+    marks = bytearray([_OTHER]) * 256
+    for code in _FRACTION + delimiter + b"\n":
+        marks[code] = _OF_A_FRACTION
+    for code in _DIGITS + between:
+        marks[code] = 0
+    return bytes(marks)

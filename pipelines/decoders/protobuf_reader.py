@@ -33,7 +33,7 @@ from pipelines.decoders.field_fits import LONGEST_DETAIL, FieldFit
 from pipelines.decoders.protobuf_arrays import ReadField, infinity_of, rows_of_two_members, rows_without_a_value
 from pipelines.decoders.protobuf_message import AskedMessage, NoSuchFieldError
 from pipelines.decoders.protocol import DecodedValues, Refusal
-from pipelines.decoders.text import LARGEST
+from pipelines.decoders.text import LARGEST, without
 from pipelines.schema import Field
 
 Judges: TypeAlias = Sequence[type[Message]]
@@ -127,7 +127,7 @@ class MessageReader:
             yield from self._sift(records, indices, judges[1:])
             return
         yield self._malformed(indices[bad])
-        yield from self._read_or_split(_without(records, bad), np.delete(indices, bad), judges[1:])
+        yield from self._read_or_split(without(records, bad), np.delete(indices, bad), judges[1:])
 
     def _malformed(self, indices: Int64s) -> DecodedValues:
         none = self._reader.no_rows()
@@ -192,15 +192,6 @@ def _takes(judge: type[Message], record: bytes) -> bool:
     except DecodeError:
         return False
     return True
-
-
-def _without(records: Sequence[bytes], bad: Sequence[int]) -> list[bytes]:
-    """Return all records but those of these rows, which ascend."""
-    rest, first = list[bytes](), 0
-    for row in bad:
-        rest += records[first:row]
-        first = row + 1
-    return [*rest, *records[first:]]
 
 
 def _halves(records: Sequence[bytes]) -> tuple[slice, slice]:

@@ -22,6 +22,21 @@ def begins_of(records: Sequence[bytes]) -> Int64s:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths + 1)])
 
 
+def without(records: Sequence[bytes], rows: Sequence[int]) -> list[bytes]:
+    """Return all records but those of these rows, which ascend."""
+    rest, first = list[bytes](), 0
+    for row in rows:
+        rest += records[first:row]
+        first = row + 1
+    return [*rest, *records[first:]]
+
+
+def text_without(text: bytes, begins: Int64s, rows: Sequence[int]) -> bytes:
+    """Return the text of all records but those of these rows, which ascend."""
+    view, at = memoryview(text), [0, *(place for row in rows for place in begins[row : row + 2].tolist()), len(text)]
+    return b"".join(view[start:end] for start, end in zip(at[::2], at[1::2], strict=True))
+
+
 def is_utf8(text: bytes) -> bool:
     """Return whether a text is UTF-8. Beyond ASCII Arrow checks it, without the GIL."""
     if text.isascii():

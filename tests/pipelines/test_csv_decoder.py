@@ -12,6 +12,7 @@ import pytest
 from consumers.errors import ConfigError
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder
+from pipelines.decoders.csv_text import converted
 from pipelines.schema import CsvLayout, Field, Schema
 from tests.pipelines.decoder_conformance import alone, outcomes
 
@@ -99,3 +100,32 @@ def test_a_grid_is_read_row_by_row_from_columns_side_by_side() -> None:
 def test_a_layout_that_cannot_be_read_is_a_setting_error(layout: CsvLayout, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make_decoder("csv", PAIRS, layout)
+
+
+@pytest.mark.parametrize("arrow", [pyarrow.int64(), pyarrow.float32(), pyarrow.float64()], ids=str)
+def test_few_texts_are_converted_as_many_are(arrow: pyarrow.DataType) -> None:
+    words = [
+        "7",
+        "-7",
+        "+7",
+        "++7",
+        " 7\t",
+        "\u00a07",
+        "",
+        " ",
+        "7.5",
+        ".5",
+        "5.",
+        "1e3",
+        "1E400",
+        "-1e-400",
+        "nan",
+        "-Inf",
+    ]
+    words += ["0x10", "1_0", "\u0661", "7\n", "9223372036854775808", "-99999999999999999999", "0.1", "16777217.0000001"]
+    texts = pyarrow.array([*words, None], pyarrow.string())
+    few, many = converted(texts, arrow), converted(pyarrow.concat_arrays([texts] * 40), arrow)
+    assert few.wrong is not None
+    assert many.wrong is not None
+    assert few.wrong.tolist() == many.wrong[: len(texts)].tolist()
+    assert list(map(str, few.values)) == list(map(str, many.values[: len(texts)]))
