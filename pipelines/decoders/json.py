@@ -40,7 +40,6 @@ given. `Refusal`s come from `diagnose` in any case, so the verdict is the same t
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +57,7 @@ from pipelines.decoders.paths import is_envelope, parse
 from pipelines.decoders.pieces import together
 from pipelines.decoders.protocol import DecodedValues, Refusal
 from pipelines.decoders.sources import distinct_fields
-from pipelines.decoders.text import LARGEST, begins_of, is_utf8, joined, not_utf8
+from pipelines.decoders.text import LARGEST, begins_of, is_utf8, joined, not_utf8, text_without, without
 from pipelines.schema import Schema
 
 _WHOLE = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
@@ -124,9 +123,14 @@ class _Sifted:
         """Return all records that are left."""
         return [int(at) for at in np.flatnonzero(self.rest)]
 
-    def left(self) -> _JsonGroup:
-        """Return the records that are left."""
-        return _JsonGroup(list(compress(self.records, self.rest.tolist())), self.indices[self.rest])
+    def left(self, text: bytes | None = None, begins: Int64s | None = None) -> tuple[_JsonGroup, bytes]:
+        """Return the records that are left, and as one text; `text` is that of all, where each is as it was."""
+        out = np.flatnonzero(~self.rest)
+        records = without(self.records, out.tolist())
+        group = _JsonGroup(records, np.delete(self.indices, out))
+        if text is None or begins is None:
+            return group, joined(records)
+        return group, text_without(text, begins, out.tolist())
 
     def not_passed(self) -> _JsonGroup:
         """Return those of them that the parser has not passed."""
@@ -213,12 +217,14 @@ class JsonDecoder:
 
     def _sift(self, group: _JsonGroup, text: bytes) -> Iterator[_JsonRows | Refusal]:
         """Refuse the suspects that the parser refuses, and settle the rest."""
-        sifted = _Sifted(group)
-        for at in sifted.few(suspects_of(text, begins_of(group.records), self._look)):
-            if isinstance(verdict := self._suspected(sifted, at, looked=False), Refusal):
+        sifted, begins, tamed = _Sifted(group), begins_of(group.records), False
+        for at in sifted.few(suspects_of(text, begins, self._look)):
+            verdict = self._suspected(sifted, at, looked=False)
+            if isinstance(verdict, Refusal):
                 yield verdict
-        left = sifted.left()
-        parsed = self._parse(left.records, joined(left.records))
+            tamed |= isinstance(verdict, bytes)
+        left, rest = sifted.left() if tamed else sifted.left(text, begins)
+        parsed = self._parse(left.records, rest)
         if isinstance(parsed, pa.Table):
             yield _JsonRows(left.indices, left.records, parsed)
             return
@@ -240,8 +246,8 @@ class JsonDecoder:
                 break
             if not refused:  # where a record before it is several values, the row is that of another record
                 sifted.passed = 0
-                rest = sifted.left().records
-                stop = _ParserStop(with_several_values(joined(rest), begins_of(rest)) if stop.reads_on else ())
+                (rest, _), text = sifted.left()
+                stop = _ParserStop(with_several_values(text, begins_of(rest)) if stop.reads_on else ())
                 continue
             after = sifted.not_passed()
             parsed = self._parse(after.records, joined(after.records))
@@ -252,8 +258,8 @@ class JsonDecoder:
                     yield _JsonRows(after.indices, after.records, parsed)
                 return
             stop = parsed
-        left = sifted.left()
-        yield from self._read_or_split(left, joined(left.records), looked=looked)
+        left, text = sifted.left()
+        yield from self._read_or_split(left, text, looked=looked)
 
     def _suspected(self, sifted: "_Sifted", at: int, *, looked: bool) -> "Refusal | bytes | None":
         """Return the verdict on a suspect, or how it can be parsed; None where it is not at fault."""

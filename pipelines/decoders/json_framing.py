@@ -7,7 +7,6 @@ begins with `{`, ends with `}`, and has no NUL byte and no `null` beside the obj
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import compress
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -15,8 +14,9 @@ import numpy.typing as npt
 
 from consumers.reasons import Reason
 from consumers.records import Int64s
+from pipelines.decoders.empty_values import without_empty
 from pipelines.decoders.protocol import Refusal
-from pipelines.decoders.text import LARGEST, begins_of, joined
+from pipelines.decoders.text import LARGEST, begins_of, joined, text_without, without
 
 _PIECE = 1 << 16
 _SPARSE = 24
@@ -46,22 +46,24 @@ def framed(values: Sequence[bytes | None]) -> FramedJson:
         text = joined(records)
         if all_framed(records, text):
             return FramedJson(records, np.arange(len(records)), text, [])
-    looks, refused = [value or b"" for value in values], list[Refusal]()
-    good = np.ones(len(looks), np.bool_)
-    for index in not_framed(looks):
-        look = frame(values[index])
+    given, indices, refused = without_empty(values)
+    looks, text, begins = [*given], joined(given), begins_of(given)
+    bad, stripped = list[int](), False
+    for row in _not_framed(text, begins) if given else ():
+        look = frame(given[row])
         if isinstance(look, Reason):
-            refused.append(Refusal(index, look))
-            good[index] = False
+            refused.append(Refusal(int(indices[row]), look))
+            bad.append(row)
         else:
-            looks[index] = look
-    records = list(compress(looks, good.tolist()))
-    return FramedJson(records, np.flatnonzero(good), joined(records), refused)
+            stripped |= len(look) < len(given[row])
+            looks[row] = look
+    records = without(looks, bad)
+    text = joined(records) if stripped else text_without(text, begins, bad)
+    return FramedJson(records, np.delete(indices, bad), text, refused)
 
 
-def not_framed(values: Sequence[bytes]) -> list[int]:
-    """Return the values that `frame` may refuse or change; all others it lets pass as they are."""
-    text, begins = joined(values), begins_of(values)
+def _not_framed(text: bytes, begins: Int64s) -> list[int]:
+    """Return the values of a text that `frame` may refuse or change; all others it lets pass as they are."""
     codes = np.frombuffer(text, np.uint8)
     # Of an empty value both places hold a newline.
     wrong = (codes[begins[:-1]] != ord("{")) | (codes[begins[1:] - 2] != ord("}")) | (np.diff(begins) - 1 > LARGEST)
