@@ -18,7 +18,7 @@ import numpy as np
 from consumers.records import Partition
 from consumers.suggested_command import suggested_command
 from pipelines.decode import Decoded, Refused
-from pipelines.decoders.field_fits import SchemaFit, changes
+from pipelines.decoders.field_fits import SchemaFit, changes, in_a_sentence
 from pipelines.registry.kept_schemas import KeptSchemas
 from pipelines.slices import SkipRange, within
 
@@ -40,6 +40,15 @@ class NewSchema:
     def changes(self) -> list[str]:
         """What is different for the fields that are read."""
         return changes(self.before, self.fit)
+
+    @property
+    def sentence(self) -> str:
+        """Return what it means for the fields that are read, as the end of a sentence."""
+        if not self.fit.fields:
+            return "JSON is read by the names in `records`, so what it changes for them is not compared"
+        if self.before is None and not self.changes:
+            return "the fields are read from it"
+        return in_a_sentence(self.changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ import logging
 
 from app.settings import Settings
 from app.settings.sections.registry import cache_of
-from pipelines.decoders.field_fits import in_a_sentence
 from pipelines.registry.kept_schemas import KeptSchemas
 from pipelines.schema_gate import NewSchema, SchemaGate
 from training.telemetry.events import EventKind, ReportEvent, Severity
@@ -28,8 +27,8 @@ def _tell(report_event: ReportEvent, new: NewSchema) -> None:
     fit, before, changes = new.fit, new.before, new.changes
     graver = any(field.unfit is not None for field in fit.fields.values())
     since = "" if before is None else f" after schema {before.number}"
-    what = in_a_sentence(changes) if before is not None or changes else "the fields are read from it"
-    text = f"Schema {fit.number} ({fit.name}) is on the topic{since}, first at {new.partition}:{new.offset}: {what}"
+    where = f"first at {new.partition}:{new.offset}"
+    text = f"Schema {fit.number} ({fit.name}) is on the topic{since}, {where}: {new.sentence}"
     log.info("%s", text)
     report_event(
         EventKind.NEW_SCHEMA,

@@ -12,9 +12,10 @@ from consumers.records import Partition
 from pipelines.decode import Decoded, decode_chunk
 from pipelines.decoders.avro import AvroDecoder
 from pipelines.decoders.field_fits import changes, in_a_sentence
+from pipelines.decoders.framed_json import FramedJsonDecoder
 from pipelines.decoders.protobuf import ProtobufDecoder
 from pipelines.registry.kept_schemas import KeptSchemas
-from pipelines.schema import AvroLayout, Field, ProtobufLayout, RegisteredSchema, Schema
+from pipelines.schema import AvroLayout, Field, JsonLayout, ProtobufLayout, RegisteredSchema, Schema
 from pipelines.schema_gate import NewSchema, SchemaGate
 from tests.pipelines.avro_verdicts import Registry, framed
 from tests.pipelines.protobuf_verdicts import framed as framed_message
@@ -214,3 +215,32 @@ def test_messages_of_new_schemas_are_reported_and_held_in_the_same_way(
     decoded = comes(3, number)
     assert [(one.reason, one.schema, one.detail) for one in decoded.refused] == [(reason, number, detail)]
     assert not gate.admits(decoded)
+
+
+def test_json_schemas_are_reported_by_their_titles_and_hold_nothing() -> None:
+    registry = Registry()
+    texts = {
+        1: '{"title": "Click"}',
+        2: '{"title": "Click", "$id": "x"}',
+        3: '{"title": 5, "$id": "urn:y"}',
+        4: "[" * 9000,
+    }
+    registry.schemas = {number: RegisteredSchema("JSON", text) for number, text in texts.items()}
+    registry.schemas[9] = RegisteredSchema("AVRO", '"string"')
+    decoder = FramedJsonDecoder(Schema(features=FIELDS), JsonLayout(schemas=registry))
+    reports: list[NewSchema] = []
+    gate = SchemaGate(KeptSchemas(None), reports.append)
+
+    def framed_json(number: int, text: bytes) -> bytes:
+        return b"\0" + number.to_bytes(4) + text
+
+    values = [framed_json(number, b'{"price": 1}') for number in (9, 1, 2, 1, 8, 3, 4)]
+    decoded = decode_chunk(chunk_of([None, framed_json(1, b""), *values], 10), decoder)
+    assert [one.reason for one in decoded.refused if one.offset > 11] == [Reason.UNKNOWN_SCHEMA] * 2
+    assert gate.admits(decoded)
+    assert gate.admits(decode_chunk(chunk_of([framed_json(2, b"{}")], 20), decoder))
+    said = [(new.fit.number, new.fit.name, new.before and new.before.number, new.offset) for new in reports]
+    assert said == [(1, "Click", None, 13), (2, "Click", 1, 14), (3, "urn:y", None, 17), (4, "an object", None, 18)]
+    assert {new.sentence for new in reports} == {
+        "JSON is read by the names in `records`, so what it changes for them is not compared"
+    }
