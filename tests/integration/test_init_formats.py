@@ -180,16 +180,6 @@ TOPICS: tuple[Callable[[Any], Unknown], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    registry = SchemaRegistry(tmp_path_factory.mktemp("registry"))
-    registry.start()
-    try:
-        yield registry
-    finally:
-        registry.kill()
-
-
 async def send(broker: str, topic: str, unknown: Unknown) -> None:
     async with AIOKafkaProducer(bootstrap_servers=broker) as producer:
         headers = unknown.headers or [None] * COUNT

@@ -5,7 +5,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,17 +53,6 @@ ADDED = schema(COST, HOUR, OLD)
 RENAMED_AND_PROMOTED = schema(PRICE, HOUR, OLD)
 REMOVED = schema(PRICE, HOUR)
 READER = schema(PRICE, HOUR)
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    """Give a registry that a test may kill and start."""
-    registry = SchemaRegistry(tmp_path_factory.mktemp("registry"))
-    registry.start()
-    try:
-        yield registry
-    finally:
-        registry.kill()
 
 
 def framed(number: int, writer: Any, rows: Sequence[dict[str, Any]]) -> list[bytes]:
