@@ -108,6 +108,10 @@ MEANINGS: Mapping[str, Meaning] = {
     "serve_swap_p99_ratio": Meaning(
         "the same, a new version every second: p99 of a request, over p99 without new versions", "≤ 2"
     ),
+    "foreign_max_difference": Meaning(
+        "an export with texts and lists, answered by TensorFlow Java: greatest difference to the model's answers",
+        "≤ 1e-6",
+    ),
     "group_decode_2_over_1": Meaning("JSON, two workers over one, each on a core, 4,096 rows a worker", "≥ 1.6"),
     "group_decode_cpu_kept": Meaning("the same: records a CPU second, two over one", "≥ 0.9"),
     "group_mlp_cpu_kept": Meaning("MLP 1024-1024, 4,096 rows a worker: records a CPU second, two over one", "≥ 0.9"),
@@ -163,6 +167,7 @@ DETAILS: Mapping[str, str] = {
     "group_decode_3_cpu_kept": "the same: records a CPU second",
     "group_mlp_3_over_1": "MLP 1024-1024, three workers over one, on as many cores as there are",
     "group_mlp_3_cpu_kept": "the same: records a CPU second",
+    "foreign_numbers_equal_share": "an export answered by TensorFlow Java: numbers that equal the model's bit for bit",
     "archive_replay_of_library": "the archive read as the trainer takes records, over pyarrow alone, by CPU",
     "archive_write_by_clock": "the archive written and synced, over pyarrow alone unsynced, by the clock",
     "checkpoint_cost_share": "what one save every 10 s costs of the learning (aim: ≤ 0.02)",

@@ -338,6 +338,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             },
         ),
         ServiceCase(
+            "foreign",
+            "foreign.py",
+            where,
+            {"foreign_max_difference": "max_difference"},
+            {"foreign_numbers_equal_share": "numbers_equal_share"},
+        ),
+        ServiceCase(
             "archive",
             "archive.py",
             {"rounds": lengths.archive_rounds},

@@ -1,18 +1,20 @@
-"""Kafka's jars: resolved and downloaded once, then found in the user's cache folder without any network.
+"""Jars, Kafka's above all: downloaded once, then found in the user's cache folder without any network.
 
-Runs on the caller's thread for about ten seconds the first time. The downloads go to a folder with a temporary name,
-which is renamed when all of them are there and are whole: the cache folder exists completely or not at all. Other
-processes wait meanwhile for the lock beside it.
+Runs on the caller's thread, for about ten seconds the first time that Kafka's are needed. The downloads go to a folder
+with a temporary name, which is renamed when all of them are there and are whole: the cache folder exists completely or
+not at all. Other processes wait meanwhile for the lock beside it.
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,33 +28,52 @@ _REQUEST_TIMEOUT_S = 30
 _DOWNLOADS_AT_ONCE = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JarSet:
+    """Jars that are downloaded and kept together."""
+
+    title: str
+    """What error messages call them."""
+    folder: str
+    """The name of their folder in the cache."""
+    coordinates: tuple[str, ...]
+    """In Maven's form, group:artifact:version, with the classifier behind it where there is one."""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    """The hash of each jar, by its file name. Where it is given, the jars are these and no others; where it is not,
+    what the coordinates depend on is resolved and downloaded too."""
+
+
 def kafka_jars(repository: str | None = None, version: str = KAFKA_VERSION) -> Path:
     """Return the folder with Kafka's jars of a version, after downloading them if this user has none.
 
     `repository` is a Maven repository's address, or a folder with the same layout; by default the environment's
     MILLRACE_MAVEN_REPOSITORY, else Maven Central.
     """
+    coordinates = tuple(coordinate.format(version=version) for coordinate in COORDINATES)
+    return cached_jars(JarSet(title=f"Kafka {version}", folder=f"kafka-{version}", coordinates=coordinates), repository)
+
+
+def cached_jars(jar_set: JarSet, repository: str | None = None) -> Path:
+    """Return the folder with these jars, after downloading them from the repository if this user has none."""
     cache = _cache_folder()
-    jars = _jars_in(cache, version)
+    jars = cache / jar_set.folder
     if jars.is_dir():
         return jars
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LocalBrokerError(f"cannot keep Kafka's jars in {cache}: {error.strerror}; set XDG_CACHE_HOME") from error
+        raise LocalBrokerError(
+            f"cannot keep the jars of {jar_set.title} in {cache}: {error.strerror}; set XDG_CACHE_HOME"
+        ) from error
     with _alone(cache / "lock"):
         if not jars.is_dir():
-            _fill(jars, version, repository or os.environ.get(REPOSITORY_VARIABLE))
+            _fill(jars, jar_set, repository or os.environ.get(REPOSITORY_VARIABLE))
     return jars
 
 
 def in_cache(version: str = KAFKA_VERSION) -> bool:
     """Return whether this user has the jars, so that none need be downloaded."""
-    return _jars_in(_cache_folder(), version).is_dir()
-
-
-def _jars_in(cache: Path, version: str) -> Path:
-    return cache / f"kafka-{version}"
+    return (_cache_folder() / f"kafka-{version}").is_dir()
 
 
 def _cache_folder() -> Path:
@@ -67,21 +88,21 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _fill(jars: Path, version: str, repository: str | None) -> None:
+def _fill(jars: Path, jar_set: JarSet, repository: str | None) -> None:
     for torn in jars.parent.glob(f"{jars.name}.partial-*"):
         shutil.rmtree(torn, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f"{jars.name}.partial-", dir=jars.parent))
     try:
         flat = partial / "jars"
         flat.mkdir()
-        for jar in _download(partial / "maven", version, repository):
+        for jar in _download(partial / "maven", jar_set, repository):
             shutil.copy(jar, flat / jar.name)
         flat.rename(jars)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _download(folder: Path, version: str, repository: str | None) -> list[Path]:
+def _download(folder: Path, jar_set: JarSet, repository: str | None) -> list[Path]:
     try:
         from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415 - an extra: absent in most installations
         from jgo.maven import MavenContext  # noqa: PLC0415
@@ -93,35 +114,43 @@ def _download(folder: Path, version: str, repository: str | None) -> list[Path]:
     else:
         context = MavenContext(repo_cache=folder, local_repos=[Path(repository).expanduser()], offline=True)
     try:
-        artifacts = _resolve(context, version)
+        artifacts = _resolve(context, jar_set)
         with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE, thread_name_prefix="jars") as pool:
-            return [_whole(jar) for jar in pool.map(lambda artifact: Path(artifact.resolve()), artifacts)]
+            jars = [*pool.map(lambda artifact: Path(artifact.resolve()), artifacts)]
+        return [_whole(jar, jar_set.sha256) for jar in jars]
     except SyntaxError as error:  # of its XML: a page that asks to log in, as networks with a portal answer
         strange = RuntimeError("it does not answer as a repository does")
-        raise DownloadError(_explain(strange, version, repository)) from error
+        raise DownloadError(_explain(strange, jar_set, repository)) from error
     except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo's own are RuntimeErrors
-        raise DownloadError(_explain(error, version, repository)) from error
+        raise DownloadError(_explain(error, jar_set, repository)) from error
 
 
-def _resolve(context: Any, version: str) -> list[Any]:
-    wanted = [context.create_dependency(coordinate.format(version=version)) for coordinate in COORDINATES]
+def _resolve(context: Any, jar_set: JarSet) -> list[Any]:
+    wanted = [context.create_dependency(coordinate) for coordinate in jar_set.coordinates]
+    if jar_set.sha256:
+        return [dependency.artifact for dependency in wanted]
     resolved, transitive = context.resolver.resolve(wanted)
     return [dependency.artifact for dependency in (*resolved, *transitive)]
 
 
-def _whole(jar: Path) -> Path:
+def _whole(jar: Path, sha256: Mapping[str, str]) -> Path:
     if not zipfile.is_zipfile(jar):
         raise RuntimeError(f"{jar.name} is not a jar")
+    if sha256:
+        with jar.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256.get(jar.name):
+            raise RuntimeError(f"{jar.name} is another one than was pinned: its SHA-256 is {found}")
     return jar
 
 
-def _explain(error: Exception, version: str, repository: str) -> str:
+def _explain(error: Exception, jar_set: JarSet, repository: str) -> str:
     shown = _without_credentials(repository)
     request = getattr(error, "request", None)
     what = Path(urlsplit(request.url).path).name if request is not None else "the jars"
     why = _root(error).replace(repository, shown)
     return (
-        f"cannot get Kafka {version} ({what}) from {shown}: {why}; is the network there? "
+        f"cannot get {jar_set.title} ({what}) from {shown}: {why}; is the network there? "
         f"A mirror is named by --repository or {REPOSITORY_VARIABLE}"
     )
 

@@ -1,5 +1,6 @@
 """The local broker: real processes, real folders."""
 
+import hashlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +23,7 @@ from app.tools.local_broker import (
     LocalBrokerError,
     PortTakenError,
 )
-from app.tools.local_broker.jars import kafka_jars
+from app.tools.local_broker.jars import JarSet, cached_jars, kafka_jars
 from app.tools.local_broker.properties import server_properties
 from app.tools.local_broker.readiness import ready_cluster
 from consumers.errors import ConfigError
@@ -223,6 +225,23 @@ def test_a_login_page_is_not_taken_for_a_repository(empty_cache: Path) -> None:
 def test_jars_in_the_cache_need_no_repository(empty_cache: Path) -> None:
     (empty_cache / "kafka-4.1.0").mkdir(parents=True)
     assert kafka_jars("http://127.0.0.1:1/nowhere") == empty_cache / "kafka-4.1.0"
+
+
+def test_a_pinned_jar_is_kept_and_another_in_its_place_is_refused(empty_cache: Path, tmp_path: Path) -> None:
+    jar = tmp_path / "maven/org/some/thing/1/thing-1.jar"
+    jar.parent.mkdir(parents=True)
+    with zipfile.ZipFile(jar, "w") as file:
+        file.writestr("a", "b")
+
+    def pinned(sha256: str) -> JarSet:
+        hashes = {"thing-1.jar": sha256}
+        return JarSet(title="thing 1", folder="thing-1", coordinates=("org.some:thing:1",), sha256=hashes)
+
+    with pytest.raises(DownloadError, match=r"cannot get thing 1 .*thing-1\.jar is another one than was pinned"):
+        cached_jars(pinned("0" * 64), str(tmp_path / "maven"))
+    assert [path.name for path in empty_cache.iterdir()] == ["lock"]
+    kept = cached_jars(pinned(hashlib.sha256(jar.read_bytes()).hexdigest()), str(tmp_path / "maven"))
+    assert [path.name for path in kept.iterdir()] == ["thing-1.jar"]
 
 
 def test_another_version_of_kafka_has_jars_of_its_own(empty_cache: Path) -> None:
