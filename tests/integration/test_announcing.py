@@ -20,6 +20,7 @@ from app.tools.validate.kafka_check import kafka_checks
 from consumers.failpoints import VARIABLE
 from tests.conftest import WaitFor
 from tests.training.checkpoints.exports.test_version_folder import publish
+from training.checkpoints.exports.announced_versions import announced_versions
 from training.checkpoints.exports.version_folder import VersionFolder
 
 pytestmark = pytest.mark.broker
@@ -147,11 +148,12 @@ def test_while_the_broker_is_away_versions_wait_and_then_come(
         create_topic(local.bootstrap_servers, "models")
         with announcing(config(tmp_path, local.bootstrap_servers, "models")) as thread:
             published(versions, 3)
-            wait_for(lambda: numbers(local.bootstrap_servers, "models") == [3])
+            wait_for(lambda: announced_versions(versions.root, "models") == {3})
             local.kill()
             published(versions, 7)
             wait_for(lambda: (thread.waiting, thread.failure is not None) == (1, True), timeout=60)
             local.start()
             wait_for(lambda: thread.waiting == 0, timeout=60)
-            assert thread.failure is None
-            assert numbers(local.bootstrap_servers, "models") == [3, 7]
+            wait_for(lambda: thread.failure is None)
+            # At least once: a try that timed out may still have reached the topic.
+            assert list(dict.fromkeys(numbers(local.bootstrap_servers, "models"))) == [3, 7]

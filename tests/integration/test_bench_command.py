@@ -13,6 +13,8 @@ from tests.faults.harness.fork_server import run_forked
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 _ROOT = Path(__file__).parents[2]
+_RECORDS = 200_000
+"""So many that learning them takes several looks, which are 50 ms apart."""
 _CONFIG = """\
 name: trial
 kafka:   {{bootstrap_servers: ["{broker}"], topics: [{topic}], start: latest}}
@@ -45,11 +47,11 @@ def test_a_trial_measures_what_the_topic_holds_and_leaves_nothing_behind(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
     name = topic()
-    produce(name, [bytes(29 * 4)] * 20_000)
+    produce(name, [bytes(29 * 4)] * _RECORDS)
     done = bench(tmp_path, broker, name)
     assert done.returncode == 0, done.stderr
     trial = json.loads(done.stdout)
-    assert 0 < trial["records"] <= 20_000
+    assert 0 < trial["records"] <= _RECORDS
     assert trial["records_per_s"] > 0
     assert trial["bound_by"] in {"records", "input", "compute"}
     assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
@@ -110,12 +112,12 @@ def test_a_trial_of_a_group_counts_what_all_workers_learn(
     broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
 ) -> None:
     name = topic(2)
-    produce(name, [(number % 2, bytes(29 * 4)) for number in range(20_000)])
+    produce(name, [(number % 2, bytes(29 * 4)) for number in range(_RECORDS)])
     done = bench(tmp_path, broker, name, "--workers", "2")
     assert done.returncode == 0, done.stderr
     trial = json.loads(done.stdout)
     assert trial["workers"] == 2
-    assert 0 < trial["records"] <= 20_000
+    assert 0 < trial["records"] <= _RECORDS
     assert trial["bound_by"] in {"records", "input", "compute", "workers"}
     assert sum(trial["waiting"].values()) == pytest.approx(1.0, abs=0.01)
     check_nothing_is_left(tmp_path, broker, name)
