@@ -21,6 +21,7 @@ from consumers.errors import ConfigError, MillraceError
 from pipelines.assert_messages import note_assertion, stated_texts
 from pipelines.blocks import BlockFacts, Delivery, Rows
 from pipelines.feed import BlockFeed, Tick
+from pipelines.freed_memory import keep_freed_memory
 from pipelines.preprocess_bypass import Bypass, Suspect
 from pipelines.read_ahead import Ahead
 from pipelines.schema import Field, Schema
@@ -178,6 +179,8 @@ def _generator(feed: BlockFeed, spec: Rows, bypass: Bypass) -> Callable[[], Iter
     empty = tf.nest.map_structure(lambda column: np.empty((0, *column.shape[1:]), column.dtype.as_numpy_dtype), spec)
 
     def elements() -> Iterator[Element]:
+        # TensorFlow returns freed memory to the kernel from the first `from_generator` on ("Memory patch applied").
+        keep_freed_memory()
         for item in feed:
             if isinstance(item, Tick):
                 yield Element(TICK, empty)
