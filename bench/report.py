@@ -108,6 +108,9 @@ MEANINGS: Mapping[str, Meaning] = {
     "serve_swap_p99_ratio": Meaning(
         "the same, a new version every second: p99 of a request, over p99 without new versions", "≤ 2"
     ),
+    "export_throughput_kept": Meaning(
+        "exports beside JSON at full speed: rate while none is being made, over the rate without exports", "≥ 0.97"
+    ),
     "foreign_max_difference": Meaning(
         "an export with texts and lists, answered by TensorFlow Java: greatest difference to the model's answers",
         "≤ 1e-6",
@@ -128,6 +131,8 @@ MEANINGS: Mapping[str, Meaning] = {
 
 
 DETAILS: Mapping[str, str] = {
+    "export_beside_kept": "the same while the process of an export runs on one of the two cores",
+    "export_pause_p99_ratio": "the same: pause between two calls while no export is made, p99, over that without them",
     "off_cpu_step_alone_ms": "the step that waits 10 ms, alone in memory, ms",
     "freshness_slow_p99_ms": "10 records/s, shuffling: age of a record when it is learnt, p99, ms (aim: ≤ 300)",
     "memory_slope_at_full_speed_mb_per_min": "growth of anonymous memory over a minute at full speed, MB a minute",

@@ -13,6 +13,8 @@ SPARE = 1.3
 """How much more a topic holds than its case should need."""
 AROUND_S = 22
 """What a case learns beyond its own seconds: while it settles, and while it is stopped."""
+EXPORT_S = 10
+"""How long the training goes on for each export: exports begin so often."""
 UNKNOWN_RATES = {"json": 300_000.0, "raw": 700_000.0}
 
 
@@ -50,6 +52,8 @@ class Lengths:
     data_service_rows: int = 65_536
     data_service_rounds: int = 3
     serve_swaps: int = 100
+    exports: int = 3
+    exports_plain_s: float = 12.0
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
@@ -90,6 +94,8 @@ QUICK = Lengths(
     data_service_rows=8_192,
     data_service_rounds=1,
     serve_swaps=12,
+    exports=1,
+    exports_plain_s=3.0,
     at_once=4,
     left_out=("freshness-slow", "full-speed-json"),
 )
@@ -126,7 +132,8 @@ class ServiceCase:
 
 def stored(lengths: Lengths, rates: Mapping[str, float]) -> dict[str, Stored]:
     """The topics to fill, by format; `rates` are records a second at full speed, where they are known."""
-    seconds = {"raw": lengths.full_speed_raw_s, "json": max(lengths.full_speed_json_s, lengths.off_cpu_s)}
+    exports_s = EXPORT_S * lengths.exports
+    seconds = {"raw": lengths.full_speed_raw_s, "json": max(lengths.full_speed_json_s, lengths.off_cpu_s, exports_s)}
     return {
         form: Stored(
             f"bench-long-{form}", form, round(SPARE * (lasts + AROUND_S) * rates.get(form, UNKNOWN_RATES[form]))
@@ -336,6 +343,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "serve_requests": "requests",
                 "serve_others_cores": "others_cores",
             },
+        ),
+        ServiceCase(
+            "exporting",
+            "exporting.py",
+            {**on["json"], "exports": lengths.exports, "seconds": lengths.exports_plain_s},
+            {"export_throughput_kept": "export_throughput_kept"},
+            {"export_beside_kept": "beside_kept", "export_pause_p99_ratio": "pause_p99_over_without"},
         ),
         ServiceCase(
             "foreign",
