@@ -1,30 +1,29 @@
 """What exports beside a training at full speed cost it, while their process runs and outside of that.
 
 The service learns a stored topic three times: without exports, with them, and without them again. Exports are made as
-`millrace run` makes them, by a child process for each durable checkpoint that is due. The figure is the rate between
-calls that returned while no such process ran, over the rate without exports, the mean of before and after. A pause is
-the time from the return of one call to the beginning of the next: whoever made a call wait would lengthen it.
+`millrace run` makes them, by a child process for a durable checkpoint, with a rest between two. The figure is the rate
+between calls that returned while no such process ran, over the rate without exports, the mean of before and after. A
+pause is the time from the return of one call to the beginning of the next: whoever made a call wait would lengthen it.
 """
 
 import argparse
-import contextlib
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from rig import CONFIGS, STATE, Calls, Floats, Hosted, as_environment, hosted, ms, percentile, place, report
 
+from app.service.exporting import ExportVerdict, RunExport
 from app.service.service import RunOptions
 from app.tools.export.child_process import ExportProcess
 
 CONFIG = "higgs_json"
 SETTLING_S = 3.0
-LOOK_S = 0.01
 AT_MOST_S = 1800.0
 """For all exports that are asked for."""
 SAVES = {"checkpoints.every": "1s"}
@@ -57,40 +56,26 @@ def pace_of(calls: Calls, chosen: Any) -> Pace:
     return Pace(float(calls.learnt[1:][chosen].sum()), float(since.sum()), since - calls.took_s[1:][chosen])
 
 
-class Watch:
-    """Notes when the process of an export runs, on a thread of its own."""
+class TimedExports:
+    """Exports as the service does, notes when each process ran, and leaves the training alone for a while after."""
 
-    def __init__(self, host: Hosted) -> None:
-        self._host = host
-        self._ended = threading.Event()
-        self.spans: list[list[float]] = []
-        """When each began and ended; the last may still run."""
+    def __init__(self, run: RunExport, rest_s: float) -> None:
+        self._run, self._rest_s = run, rest_s
+        self.spans: list[tuple[float, float]] = []
+        """When each began and ended."""
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Note until this ends."""
-        thread = threading.Thread(target=self._watch, name="watch-exports")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            thread.join()
+    def __call__(self, number: int, within_s: float, stopped: threading.Event) -> ExportVerdict:
+        """Export, and rest."""
+        began = time.monotonic()
+        verdict = self._run(number, within_s, stopped)
+        self.spans.append((began, time.monotonic()))
+        stopped.wait(self._rest_s)
+        return verdict
 
     def beside(self, calls: Calls) -> Any:
         """Return, for each call but the first, whether a process ran at any time since the call before returned."""
         begins, ends = np.array(self.spans).T
         return ((calls.at[1:, None] >= begins) & (calls.at[:-1, None] <= ends)).any(axis=1)
-
-    def _watch(self) -> None:
-        runs = False
-        while not self._ended.wait(LOOK_S):
-            figures, now = self._host.service.exporting.now(), time.monotonic()
-            ran, runs = runs, figures is not None and figures.running is not None
-            if runs and not ran:
-                self.spans.append([now - LOOK_S, now])
-            elif runs or ran:
-                self.spans[-1][1] = now
 
 
 def plain(where: Mapping[str, str], seconds: float) -> Pace:
@@ -105,7 +90,7 @@ def plain(where: Mapping[str, str], seconds: float) -> Pace:
     return pace_of(calls, np.ones(len(calls) - 1, bool))
 
 
-def exporting(where: Mapping[str, str], exports: int, every_s: float) -> tuple[Pace, Pace, int]:
+def exporting(where: Mapping[str, str], exports: int, rest_s: float) -> tuple[Pace, Pace, int]:
     """Learn with exports until there are so many; return the pace outside of them and beside them, and their number."""
     with tempfile.TemporaryDirectory(prefix="exports-", dir=STATE) as folder:
         settings = {
@@ -113,22 +98,17 @@ def exporting(where: Mapping[str, str], exports: int, every_s: float) -> tuple[P
             **SAVES,
             "checkpoints.path": f"{folder}/checkpoints",
             "export.path": f"{folder}/exports",
-            "export.every": f"{every_s:g}s",
+            "export.every": "1s",
             "export.keep": 2,
         }
         os.environ.update(as_environment(settings))  # for the children
-        options = RunOptions(run_export=ExportProcess(CONFIGS / f"{CONFIG}.yaml"))
-        with hosted(CONFIG, settings, options) as host:
+        timed = TimedExports(ExportProcess(CONFIGS / f"{CONFIG}.yaml"), rest_s)
+        with hosted(CONFIG, settings, RunOptions(run_export=timed)) as host:
             host.wait_for_calls()
-            watch = Watch(host)
-            with watch.watching():
-                host.run_for(SETTLING_S)
-                began = time.monotonic()
-                host.wait_for(lambda: made(host) >= exports, AT_MOST_S, f"{exports} exports")
-                host.run_for(SETTLING_S)
-            calls, number = host.notes.calls(began), made(host)
+            host.wait_for(lambda: made(host) >= exports, AT_MOST_S, f"{exports} exports")
+            calls, number = host.notes.calls(timed.spans[0][0], timed.spans[-1][1] + rest_s), made(host)
             check_left(host)
-    beside = watch.beside(calls)
+    beside = timed.beside(calls)
     return pace_of(calls, ~beside), pace_of(calls, beside), number
 
 
@@ -152,13 +132,13 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True, help="stored records as JSON, about 300,000 for each second")
     parser.add_argument("--exports", type=int, default=3)
-    parser.add_argument("--every-s", type=float, default=10.0)
+    parser.add_argument("--rest-s", type=float, default=5.0, help="from the end of an export to the next one")
     parser.add_argument("--seconds", type=float, default=12.0, help="of each time without exports")
     given = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
     where = place(given.bootstrap, given.topic)
     before = plain(where, given.seconds)
-    outside, beside, number = exporting(where, given.exports, given.every_s)
+    outside, beside, number = exporting(where, given.exports, given.rest_s)
     for name in ("EXPORT__PATH", "EXPORT__EVERY", "EXPORT__KEEP", "CHECKPOINTS__PATH"):
         del os.environ[f"MILLRACE_{name}"]
     after = plain(where, given.seconds)

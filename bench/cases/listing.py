@@ -13,8 +13,8 @@ SPARE = 1.3
 """How much more a topic holds than its case should need."""
 AROUND_S = 22
 """What a case learns beyond its own seconds: while it settles, and while it is stopped."""
-EXPORT_S = 10
-"""How long the training goes on for each export: exports begin so often."""
+EXPORT_S = 14
+"""How long an export and the rest after it take, at most."""
 UNKNOWN_RATES = {"json": 300_000.0, "raw": 700_000.0}
 
 
