@@ -30,7 +30,7 @@ _NO_TIME = -1
 _ALL = 1 << 62
 _USED = {
     "FetchResult": ("check_assignment", "has_more", "_update_position"),
-    "PartitionRecords": ("_consume_aborted_up_to", "_contains_abort_marker"),
+    "PartitionRecords": ("_consume_aborted_up_to", "_contains_abort_marker", "_unpack_records"),
 }
 """What is used of each class. What the tests compare as well is not listed."""
 
@@ -62,6 +62,9 @@ class ResultReader:
         # The result refers to this, and megabytes would wait for Python's collector if this referred to it.
         self._result: Any = weakref.proxy(result)
         self._records = result._partition_records  # noqa: SLF001 - no public API
+        # aiokafka's own iterator refers to the records that refer to it, until it is exhausted, which it never is here:
+        # each response would stay in memory until Python's collector runs, which is seldom.
+        self._records._records_iterator = None  # noqa: SLF001 - no public API
         self._rest: Iterator[Any] | None = None
         """What is left of the batch under way."""
         self._batch: Any = None

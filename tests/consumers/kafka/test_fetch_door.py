@@ -214,6 +214,20 @@ def test_a_result_that_is_dropped_goes_at_once() -> None:
         gc.enable()
 
 
+def test_what_was_read_goes_at_once_with_the_response_that_held_it() -> None:
+    raw, _, _ = log_of([LogBatch(((0, 7, None, bytes(1000), ()),))])
+    result = through_the_door(fetched(raw, 100, READ_COMMITTED, ()))
+    gone = weakref.ref(result._partition_records)
+    gc.disable()
+    try:
+        assert len(result.getall()) == 1
+        assert not result.has_more()
+        del result
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize(
     "change",
     [lambda consumer: delattr(consumer, "_fetcher"), lambda consumer: setattr(consumer._fetcher, "_records", {})],
