@@ -13,7 +13,6 @@ pytestmark = [
 _ROOT = Path(__file__).parents[2]
 _PROGRAM = """
 import resource, threading
-import numpy as np
 from pipelines.dataset import DatasetOptions, make_dataset
 from pipelines.feed import Tick
 from pipelines.schema import Field, Schema
