@@ -129,7 +129,7 @@ fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff format .
 
 lock: $(READY) ## Resolve the requirements anew, with hashes
-	$(COMPILE) --extra local --group dev -o requirements/dev.lock
+	$(COMPILE) --extra local --extra onnx --group dev -o requirements/dev.lock
 	$(COMPILE) -o requirements/run.lock
 	$(COMPILE) --extra gpu -c requirements/run.lock -o requirements/gpu.lock
 

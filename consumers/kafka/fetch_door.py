@@ -13,6 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 
+from consumers.kafka.batch_checksums import BatchChecksums, keep_bytes
 from consumers.kafka.fetched_columns import FetchedColumns
 from consumers.records import Headers, Int64s
 
@@ -28,7 +30,9 @@ log = logging.getLogger(__name__)
 _NO_TIME = -1
 """The timestamp of a record that has none, as Kafka writes it."""
 _ALL = 1 << 62
+_VALUE, _KEY, _TIMESTAMP, _HEADERS = map(attrgetter, ("value", "key", "timestamp", "headers"))
 _USED = {
+    "MemoryRecords": ("has_next", "next_batch"),
     "FetchResult": ("check_assignment", "has_more", "_update_position"),
     "PartitionRecords": ("_consume_aborted_up_to", "_contains_abort_marker", "_unpack_records"),
 }
@@ -42,6 +46,7 @@ def open_door(consumer: AIOKafkaConsumer) -> bool:
     if not known or type(getattr(inside, "_records", None)) is not OrderedDict:
         log.warning("this aiokafka is another one inside than the one known, so reading takes more time than it need")
         return False
+    keep_bytes()
     inside._records = _Results(inside._records)  # noqa: SLF001 - no public API
     return True
 
@@ -65,6 +70,7 @@ class ResultReader:
         # aiokafka's own iterator refers to the records that refer to it, until it is exhausted, which it never is here:
         # each response would stay in memory until Python's collector runs, which is seldom.
         self._records._records_iterator = None  # noqa: SLF001 - no public API
+        self._checksums = BatchChecksums(self._records._records)  # noqa: SLF001 - no public API
         self._rest: Iterator[Any] | None = None
         """What is left of the batch under way."""
         self._batch: Any = None
@@ -112,7 +118,7 @@ class ResultReader:
         held = self._records
         while not self._broken and held._records.has_next():  # noqa: SLF001 - no public API
             batch = held._records.next_batch()  # noqa: SLF001 - no public API
-            if held._check_crcs and not batch.validate_crc():  # noqa: SLF001 - no public API
+            if held._check_crcs and not self._checksums.passes(batch):  # noqa: SLF001 - no public API
                 self._broken = True
                 raise CorruptRecordException(f"Invalid CRC - {held._tp}")  # noqa: SLF001 - no public API
             if self._is_aborted(batch) or batch.is_control_batch:
@@ -147,10 +153,10 @@ class _Gathered:
         """Add records."""
         if not rows:
             return
-        self.values += [row.value for row in rows]
-        self._keys += [row.key for row in rows]
-        self._timestamps += [row.timestamp for row in rows]
-        headers = [row.headers for row in rows]
+        self.values += map(_VALUE, rows)
+        self._keys += map(_KEY, rows)
+        self._timestamps += map(_TIMESTAMP, rows)
+        headers = [*map(_HEADERS, rows)]
         # An empty tuple costs no memory, where each record's own empty list does.
         self._headers += map(tuple, headers) if any(headers) else [()] * len(rows)
         first, last = rows[0].offset, rows[-1].offset

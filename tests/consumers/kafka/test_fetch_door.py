@@ -17,11 +17,11 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, FetchRes
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.kafka.batch_checksums import KeptRecords
 from consumers.kafka.fetch_door import open_door
 from consumers.kafka.fetched_columns import FetchedColumns
 
@@ -84,7 +84,7 @@ def fetched(raw: bytes, first: int, isolation: int, aborted: Sequence[tuple[int,
     state.consumed_to = lambda position: setattr(state, "position", position)
     assignment = SimpleNamespace(active=True, state_value=lambda _partition: state)
     held = PartitionRecords(
-        HERE, MemoryRecords(raw), list(aborted), first, None, None, check_crcs=True, isolation_level=isolation
+        HERE, KeptRecords(raw), list(aborted), first, None, None, check_crcs=True, isolation_level=isolation
     )
     return FetchResult(HERE, assignment=assignment, partition_records=held, backoff=0)
 
