@@ -29,8 +29,8 @@ def export(
 ) -> None:
     """Make a version of the model that others can serve, from a durable checkpoint: a TensorFlow SavedModel.
 
-    It takes raw features, and is published after a fresh process has answered as the model does. May run beside the
-    trainer. Example: millrace export latest -c clicks.yaml
+    With export.formats: [saved_model, onnx] also an ONNX model. It takes raw features, and is published after a fresh
+    process has answered as the model does. May run beside the trainer. Example: millrace export latest -c clicks.yaml
     """
     require_tensorflow_backend()
     number = checkpoint_number(which, "N|latest")
@@ -52,7 +52,8 @@ def in_words(made: "Exported") -> str:
     number, proof = made.manifest.number, made.manifest.proof
     if made.already:
         return f"version {number} is there already: {made.folder}"
+    onnx = "" if made.manifest.onnx is None else f" ({made.manifest.onnx.max_difference:.2g} by ONNX Runtime)"
     return (
         f"version {number} is published: {made.manifest.size:,} bytes in {made.folder}, proven on {proof.rows} records "
-        f"({proof.records}) with a difference of {proof.max_difference:g}, in {made.seconds:.1f} s"
+        f"({proof.records}) with a difference of {proof.max_difference:g}{onnx}, in {made.seconds:.1f} s"
     )

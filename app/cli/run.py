@@ -40,6 +40,7 @@ def run(
     with sparing_imports():
         from app.settings import load
         from app.settings.environment import require_tensorflow_backend
+        from app.tools.export.onnx_packages import require_packages
         from consumers.kafka.positions import parse_until
         from training.model.model_file import require_file
 
@@ -48,6 +49,8 @@ def run(
         config = config_file(file, notes.append)
         loaded = load(config)
         require_file(loaded.settings.model.build.file)
+        if loaded.settings.export.every is not None:
+            require_packages(loaded.settings.export.formats)
         end = None if until is None else parse_until(until)
         from app.service.logs import configure
         from app.service.native_log import load_tensorflow

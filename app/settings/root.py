@@ -102,6 +102,18 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _onnx_takes_the_features(self) -> Self:
+        features = to_row_schema(self.windows, self.records).features if "onnx" in self.export.formats else ()
+        for field in features:
+            kind = "text" if field.dtype == "string" or field.classes is not None else "a list of varying length"
+            if kind == "text" or field.pad is not None:
+                raise SettingError(
+                    "export",
+                    f"formats: onnx takes numbers of one shape, and {field.name} is {kind}; write [saved_model]",
+                )
+        return self
+
+    @model_validator(mode="after")
     def _announces_elsewhere(self) -> Self:
         topic = self.export.announce
         if topic is not None and topic in (*self.kafka.topics, self.records.dead_letters.topic):

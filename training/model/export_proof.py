@@ -20,6 +20,8 @@ from pipelines.schema import Column
 ROUNDING = 16
 """How many units of the last place of its dtype an answer may differ by, where the answer is 1; sums in another order
 differ by fewer."""
+ONNX_ROUNDING = 64
+"""The same for ONNX Runtime, whose kernels round otherwise than TensorFlow's in each layer."""
 SIGNATURE = "serving_default"
 
 
@@ -33,9 +35,9 @@ def answers_in(text: str) -> dict[str, Column]:
     return {name: column_of(document) for name, document in json.loads(text).items()}
 
 
-def tolerance_of(answers: Iterable[Column]) -> float:
+def tolerance_of(answers: Iterable[Column], units: int = ROUNDING) -> float:
     """Return the greatest difference that rounding explains, of the coarsest dtype among the answers."""
-    return max((_rounding(answer) for answer in answers), default=0.0)
+    return max((_rounding(answer, units) for answer in answers), default=0.0)
 
 
 def difference(one: Column, other: Column) -> float:
@@ -53,18 +55,23 @@ def difference(one: Column, other: Column) -> float:
     return float(np.nan_to_num(apart.max(), nan=np.inf, posinf=np.inf))
 
 
-def differing(ours: Mapping[str, Column], theirs: Mapping[str, Column]) -> dict[str, float]:
+def greatest_difference(ours: Mapping[str, Column], theirs: Mapping[str, Column]) -> float:
+    """Return the greatest difference of two answers that have the same columns."""
+    return max((difference(ours[name], theirs[name]) for name in ours), default=0.0)
+
+
+def differing(ours: Mapping[str, Column], theirs: Mapping[str, Column], units: int = ROUNDING) -> dict[str, float]:
     """Return by how much each column differs that differs by more than rounding, or is not on both sides."""
     found = {name: float("inf") for name in ours.keys() ^ theirs.keys()}
     for name in ours.keys() & theirs.keys():
         apart = difference(ours[name], theirs[name])
-        if apart > _rounding(ours[name]):
+        if apart > _rounding(ours[name], units):
             found[name] = apart
     return found
 
 
-def _rounding(column: Column) -> float:
-    return ROUNDING * float(np.finfo(str(column.dtype)).eps) if column.dtype.kind == "f" else 0.0
+def _rounding(column: Column, units: int) -> float:
+    return units * float(np.finfo(str(column.dtype)).eps) if column.dtype.kind == "f" else 0.0
 
 
 def plain(tensor: Any) -> Column:

@@ -50,9 +50,22 @@ class ExportSettings(Section):
         600.0, ge=1, description="How long the process of an export may take before the trainer ends it."
     )
     keep: Count = Field(5, ge=1, description="How many of the newest versions stay, beside those that are served.")
-    formats: tuple[Literal["saved_model"], ...] = Field(
-        ("saved_model",), min_length=1, max_length=1, description="What a version holds: a TensorFlow SavedModel."
+    formats: tuple[Literal["saved_model", "onnx"], ...] = Field(
+        ("saved_model",),
+        min_length=1,
+        max_length=2,
+        description="What a version holds: a TensorFlow SavedModel; with onnx also `model.onnx`, where all features "
+        "are numbers of one shape. It needs `pip install 'millrace[onnx]'`.",
+        examples=[["saved_model", "onnx"]],
     )
+
+    @model_validator(mode="after")
+    def _a_saved_model_is_there(self) -> Self:
+        if "saved_model" not in self.formats or len(set(self.formats)) < len(self.formats):
+            raise SettingError(
+                "formats", "a version always holds one SavedModel; write [saved_model], or [saved_model, onnx]"
+            )
+        return self
 
     @model_validator(mode="after")
     def _somewhere_to_export_to(self) -> Self:

@@ -2,7 +2,8 @@
 
 Takes no lock of the checkpoints, so a trainer may run meanwhile; holds that of the folder of exports. (1) the
 checkpoint, every byte verified, (2) the model with its weights, (3) the SavedModel under a temporary name, (4) the
-proof: a fresh process answers the last records as the model does, (5) publishing, (6) pruning.
+proof: a fresh process answers the last records as the model does, and another one for `model.onnx` where the settings
+ask for it, (5) publishing, (6) pruning.
 """
 
 import logging
@@ -15,6 +16,7 @@ from hashlib import sha256
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from app.settings import Loaded, Settings
@@ -27,11 +29,17 @@ from app.tools.export.export_inputs import (
     schema_sha256,
     served_model,
 )
-from app.tools.export.proof_process import answers_of
+from app.tools.export.onnx_packages import ONNX, require_packages
+from app.tools.export.proof_process import answers_of, onnx_answers_of, write_onnx
 from app.version import version
 from consumers.failpoints import failpoint
 from consumers.records import Partition
-from training.checkpoints.exports.export_manifest import ExportDraft, ExportManifest, ExportProof, ExportSource
+from training.checkpoints.exports.export_manifest import (
+    ExportDraft,
+    ExportManifest,
+    ExportProof,
+    ExportSource,
+)
 from training.checkpoints.exports.served_markers import served_versions
 from training.checkpoints.exports.version_folder import VersionFolder
 from training.checkpoints.folder import Folder
@@ -40,7 +48,7 @@ from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.pins import Pins
 from training.errors import ExportRefusedError
 from training.ledger.ledger import Ledger
-from training.model.export_proof import difference, differing, tolerance_of
+from training.model.export_proof import ONNX_ROUNDING, differing, greatest_difference, tolerance_of
 from training.model.export_reference import expected_answers, features_that_differ
 from training.model.model_file import user_module
 from training.model.saved_model import ServedModel, ServedModule, raw_columns
@@ -48,6 +56,7 @@ from training.model.saved_model import ServedModel, ServedModule, raw_columns
 log = logging.getLogger(__name__)
 _NICE = 10
 """About a tenth of a core where the trainer takes all of them, and all that is idle otherwise."""
+ONNX_FILE = "model.onnx"
 _WAIT_S = 30.0
 """How long another export of the same model may take before this one gives up."""
 
@@ -85,6 +94,7 @@ def export_checkpoint(
     """
     began = time.monotonic()
     settings = loaded.settings
+    require_packages(settings.export.formats)
     checkpoint = checkpoint_to_export(settings, number)  # (1)
     number = checkpoint.manifest.number
     with folder.writing(_WAIT_S):
@@ -121,7 +131,8 @@ def _write_and_prove(
     module.save(written, user_module())  # (3)
     proven_on = records_to_prove(settings, checkpoint.manifest, served)
     proof = _prove(served, module, written, proven_on)  # (4)
-    return _draft(settings, checkpoint, module, proof)
+    onnx = _write_and_prove_onnx(served, written, proven_on) if ONNX in settings.export.formats else None
+    return _draft(settings, checkpoint, module, proof, onnx)
 
 
 def _prove(served: ServedModel, module: ServedModule, written: Path, proven_on: ProvenOn) -> ExportProof:
@@ -140,13 +151,43 @@ def _prove(served: ServedModel, module: ServedModule, written: Path, proven_on: 
             f"it is not published: over {proven_on.rows} records ({proven_on.records}) the output {name!r} differs "
             f"from the model's by up to {apart:.3g}; {why}"
         )
-    apart = max((difference(ours[name], theirs[name]) for name in ours), default=0.0)
     return ExportProof(
-        rows=proven_on.rows, records=proven_on.records, max_difference=apart, tolerance=tolerance_of(ours.values())
+        rows=proven_on.rows,
+        records=proven_on.records,
+        max_difference=greatest_difference(ours, theirs),
+        tolerance=tolerance_of(ours.values()),
     )
 
 
-def _draft(settings: Settings, checkpoint: VerifiedCheckpoint, module: ServedModule, proof: ExportProof) -> ExportDraft:
+def _write_and_prove_onnx(served: ServedModel, written: Path, proven_on: ProvenOn) -> ExportProof:
+    """Write `model.onnx` beside the SavedModel, and compare what ONNX Runtime answers with the model's answers."""
+    file = written / ONNX_FILE
+    write_onnx(written, file)
+    ours = expected_answers(served, proven_on.probe)
+    raw = {name: np.asarray(column) for name, column in raw_columns(served.schema, proven_on.probe.features).items()}
+    theirs = onnx_answers_of(file, raw)
+    if found := differing(ours, theirs, ONNX_ROUNDING):
+        name, apart = max(found.items(), key=lambda one: one[1])
+        raise ExportRefusedError(
+            f"it is not published: over {proven_on.rows} records ({proven_on.records}) ONNX Runtime answers the output "
+            f"{name!r} of {ONNX_FILE} otherwise than the model, by up to {apart:.3g}; a layer of it cannot be written "
+            "as ONNX: write export.formats: [saved_model]"
+        )
+    return ExportProof(
+        rows=proven_on.rows,
+        records=proven_on.records,
+        max_difference=greatest_difference(ours, theirs),
+        tolerance=tolerance_of(ours.values(), ONNX_ROUNDING),
+    )
+
+
+def _draft(
+    settings: Settings,
+    checkpoint: VerifiedCheckpoint,
+    module: ServedModule,
+    proof: ExportProof,
+    onnx: ExportProof | None,
+) -> ExportDraft:
     manifest = checkpoint.manifest
     ledger = Ledger()
     ledger.restore(checkpoint.parts[LEDGER])
@@ -174,6 +215,7 @@ def _draft(settings: Settings, checkpoint: VerifiedCheckpoint, module: ServedMod
         tensorflow=version_of("tensorflow"),
         keras=version_of("keras"),
         proof=proof,
+        onnx=onnx,
     )
 
 

@@ -1,7 +1,10 @@
-"""Asks a fresh process what an export answers. Blocks its caller, for a bounded time; a child that hangs is killed."""
+"""Fresh processes for an export: one that is asked what it answers, one that writes its model for ONNX Runtime.
+
+Each blocks its caller for a bounded time; a child that hangs is killed.
+"""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +12,45 @@ from app.tools.child_process.die_with_parent import dying_with_parent
 from app.tools.child_process.python_program import module_command, python_environment
 from pipelines.schema import Column
 from training.errors import ExportRefusedError
-from training.model.export_proof import answers_in, request_of
+from training.model.export_proof import SIGNATURE, answers_in, request_of
 
 PROOF_S = 300.0
+_LONGEST = 400
+"""Characters of another program's words."""
+_WITHOUT_ONNX = "; an operation of the model or of preprocess is none of ONNX: write export.formats: [saved_model]"
+_OPSET = 18
+"""The newest that the converter writes."""
 
 
 def answers_of(folder: Path, raw: Mapping[str, Any], within_s: float = PROOF_S) -> dict[str, Column]:
     """Return what a fresh process answers that loads the SavedModel; ExportRefusedError where it cannot."""
-    command = dying_with_parent(module_command("training.model.export_proof", [str(folder)]))
+    return _answers("training.model.export_proof", folder, raw, within_s)
+
+
+def onnx_answers_of(file: Path, raw: Mapping[str, Any], within_s: float = PROOF_S) -> dict[str, Column]:
+    """Return what ONNX Runtime answers in a fresh process; ExportRefusedError where it cannot use the file."""
+    return _answers("training.model.onnx_proof", file, raw, within_s, _WITHOUT_ONNX)
+
+
+def write_onnx(folder: Path, file: Path, within_s: float = PROOF_S) -> None:
+    """Write the SavedModel of a folder as ONNX; ExportRefusedError where the converter cannot."""
+    told = ["--saved-model", folder, "--signature_def", SIGNATURE, "--output", file, "--opset", _OPSET]
+    _run("tf2onnx.convert", [*map(str, told)], "", within_s, f"write {file.name}", _WITHOUT_ONNX)
+    if not file.is_file():
+        raise ExportRefusedError(f"a fresh process cannot write {file.name}: the converter has left no file")
+
+
+def _answers(module: str, path: Path, raw: Mapping[str, Any], within_s: float, way_out: str = "") -> dict[str, Column]:
+    what = path.name if path.is_file() else "the export"
+    return answers_in(_run(module, [str(path)], request_of(raw), within_s, f"use {what}", way_out))
+
+
+def _run(module: str, arguments: Sequence[str], given: str, within_s: float, what: str, way_out: str) -> str:
+    """Return what a module prints in a fresh process; ExportRefusedError says what it could not do."""
     try:
-        done = subprocess.run(  # noqa: S603 - one of our own modules
-            command,
-            input=request_of(raw),
+        done = subprocess.run(  # noqa: S603 - modules of ours, and of a package that we name
+            dying_with_parent(module_command(module, arguments)),
+            input=given,
             capture_output=True,
             text=True,
             env=python_environment(),
@@ -28,9 +58,9 @@ def answers_of(folder: Path, raw: Mapping[str, Any], within_s: float = PROOF_S) 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ExportRefusedError(f"a fresh process has not answered within {within_s:g} s") from None
+        raise ExportRefusedError(f"a fresh process was to {what}, and has not within {within_s:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        why = lines[-1].strip()[:300] if lines else f"it ended by {done.returncode}"
-        raise ExportRefusedError(f"a fresh process cannot use the export: {why}")
-    return answers_in(done.stdout)
+        why = lines[-1].strip()[:_LONGEST] if lines else f"it ended by {done.returncode}"
+        raise ExportRefusedError(f"a fresh process cannot {what}: {why}{way_out}")
+    return done.stdout

@@ -10,6 +10,7 @@ from app.tools.validate.archive_check import archive_check
 from app.tools.validate.certificate_check import certificate_check
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from app.tools.validate.checkpoint_check import checkpoint_check, folder_checks
+from app.tools.validate.export_check import export_check
 from app.tools.validate.group_check import group_check
 from app.tools.validate.kafka_check import kafka_checks
 from app.tools.validate.model_check import build_checks, model_checks
@@ -33,6 +34,8 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
     sample = None if bounds is None else bounds.sample
     if settings.archive.path is not None:
         yield archive_check(settings.archive.path)
+    if settings.export.path is not None:
+        yield export_check(settings.export.formats)
     learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))
     yield from folder_checks(settings, learner, bounds)
 

@@ -68,6 +68,8 @@ class ExportDraft:
     tensorflow: str
     keras: str
     proof: ExportProof
+    onnx: ExportProof | None = None
+    """What ONNX Runtime has shown of `model.onnx`; None where the version holds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,10 @@ def _parse(body: Mapping[str, Any]) -> ExportManifest:
     proof: dict[str, Any] = {name: body["proof"][name] for name in ExportProof.__dataclass_fields__}
     files = {name: FileFacts(int(facts["bytes"]), str(facts["sha256"])) for name, facts in body["files"].items()}
     made: dict[str, Any] = {"checkpoint": ExportSource(**source), "proof": ExportProof(**proof), "files": files}
-    plain: dict[str, Any] = {name: body[name] for name in ExportManifest.__dataclass_fields__ if name not in made}
+    if (onnx := body.get("onnx")) is not None:
+        made["onnx"] = ExportProof(**{name: onnx[name] for name in ExportProof.__dataclass_fields__})
+    asked = ExportManifest.__dataclass_fields__.keys() - made.keys() - {"onnx"}
+    plain: dict[str, Any] = {name: body[name] for name in asked}
     # A name out of a manifest becomes a path, and must not lead out of the folder.
     for name in files:
         if Path(name).is_absolute() or ".." in Path(name).parts:

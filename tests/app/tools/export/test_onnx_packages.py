@@ -1,0 +1,64 @@
+"""What `export.formats: [saved_model, onnx]` asks for is said in one line, before anything is exported."""
+
+from pathlib import Path
+
+import pytest
+
+from app.settings import load
+from app.settings.errors import SettingsError
+from app.tools.export import onnx_packages
+from app.tools.validate.export_check import export_check
+from consumers.errors import ConfigError
+
+CONFIG = """
+name: clicks
+kafka: {{bootstrap_servers: [127.0.0.1:1], topics: [clicks]}}
+records:
+  features: {{price: float32, {feature}}}
+  label: {{y: float32}}
+model: {{build: ./model.py:build_model}}
+checkpoints: {{path: ./checkpoints}}
+export: {{path: ./exports, formats: [{formats}]}}
+"""
+
+
+def problem(path: Path, feature: str = "x: float32", formats: str = "saved_model, onnx") -> str:
+    """Return the line that a config is refused with; empty where it is taken."""
+    (path / "clicks.yaml").write_text(CONFIG.format(feature=feature, formats=formats))
+    try:
+        load(path / "clicks.yaml", {})
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("feature", "said"),
+    [
+        ("ad: string", "ad is text"),
+        ("ad: {dtype: int32, one_of: [a, b]}", "ad is text"),
+        ("ad: {dtype: float32, shape: [3], pad: 0.0}", "ad is a list of varying length"),
+        ("ad: {dtype: float32, shape: [3], ragged: true}", "ad is a list of varying length"),
+    ],
+)
+def test_a_feature_that_onnx_does_not_take_is_named(tmp_path: Path, feature: str, said: str) -> None:
+    assert f"formats: onnx takes numbers of one shape, and {said}; write [saved_model]" in problem(tmp_path, feature)
+    assert problem(tmp_path, feature, "saved_model") == ""
+
+
+@pytest.mark.parametrize("formats", ["onnx", "saved_model, saved_model", "onnx, onnx"])
+def test_a_version_always_holds_one_saved_model(tmp_path: Path, formats: str) -> None:
+    assert "a version always holds one SavedModel" in problem(tmp_path, formats=formats)
+
+
+def test_numbers_of_one_shape_are_taken(tmp_path: Path) -> None:
+    assert problem(tmp_path, "x: {dtype: float64, shape: [2, 3]}") == ""
+
+
+def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_packages, "_PACKAGES", ("onnx", "no_such_runtime"))
+    onnx_packages.require_packages(["saved_model"])
+    with pytest.raises(ConfigError, match=r"needs no_such_runtime, .*pip install 'millrace\[onnx\]'"):
+        onnx_packages.require_packages(["saved_model", "onnx"])
+    assert export_check(["saved_model", "onnx"]).outcome == "fail"
+    assert export_check(["saved_model"]).outcome == "ok"
