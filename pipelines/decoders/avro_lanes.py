@@ -133,7 +133,9 @@ class Lanes:
     def move(self, sizes: Int64s) -> None:
         """Move each lane by its own number of bytes; a negative one, or too many, breaks the record."""
         self.even = None
-        bad = (sizes < 0) | (sizes > self.end - self.pos)
+        # Without its sign a negative size is greater than any that is left. No lane stands behind its end, but those of
+        # broken records, whose sizes are 0.
+        bad = sizes.view(np.uint64) > (self.end - self.pos).view(np.uint64)
         if np.count_nonzero(bad):
             self.kill(bad)
             sizes = np.where(bad, 0, sizes)

@@ -114,8 +114,8 @@ def _small_integer(lanes: Lanes, _offset: int) -> pa.Array:
 def _small(lanes: Lanes) -> Int64s:
     """Read an `int`, which has 32 bits."""
     numbers = lanes.number()
-    beyond = (numbers < _INTS.min) | (numbers > _INTS.max)
-    if np.count_nonzero(beyond):
+    if len(numbers) and not (_INTS.min <= numbers.min() and numbers.max() <= _INTS.max):
+        beyond = (numbers < _INTS.min) | (numbers > _INTS.max)
         lanes.kill(beyond)
         numbers[beyond] = 0
     return numbers
@@ -169,9 +169,9 @@ def _spans(node: AvroScalar, lanes: Lanes, offset: int) -> tuple[Int64s, Int64s]
     lengths = lanes.number()
     places = lanes.pos.copy()
     lanes.move(lengths)
-    # Where that broke a record, its lane stands behind all records.
-    gone = lanes.pos != places + lengths
-    if np.count_nonzero(gone):
+    if lanes.buffer.breaks:
+        # Where that broke a record, its lane stands behind all records.
+        gone = lanes.pos != places + lengths
         places[gone], lengths[gone] = lanes.buffer.zeros, 0
     return places, lengths
 
