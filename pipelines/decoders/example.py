@@ -278,15 +278,18 @@ def _elements(values: Column, field: Field) -> tuple[Column, list[tuple[Reason, 
     elif field.dtype.startswith("float"):
         finite = np.isfinite(values)
         with np.errstate(over="ignore"):
-            column = values.astype(field.numpy_dtype)
-        faults += [(Reason.NOT_FINITE, ~finite), (Reason.OUT_OF_RANGE, finite & ~np.isfinite(column))]
+            column = values.astype(field.numpy_dtype, copy=False)
+        if not finite.all():
+            faults.append((Reason.NOT_FINITE, ~finite))
+        if column.itemsize < values.itemsize:
+            faults.append((Reason.OUT_OF_RANGE, finite & ~np.isfinite(column)))
     else:
         limits = np.iinfo(field.dtype)
         # A uint64's limit is no int64, and Example holds int64 only.
         most = min(int(limits.max), np.iinfo(np.int64).max)
-        within = np.greater_equal(values, limits.min) & np.less_equal(values, most)
-        faults.append((Reason.OUT_OF_RANGE, ~within))
-        column = values.astype(field.numpy_dtype)
+        if len(values) and not (limits.min <= values.min() and values.max() <= most):
+            faults.append((Reason.OUT_OF_RANGE, (values < limits.min) | (values > most)))
+        column = values.astype(field.numpy_dtype, copy=False)
     faults += broken_by_numbers(column, field)
     return column, [(reason, bad) for reason, bad in faults if bad.any()]
 
