@@ -123,6 +123,23 @@ def test_a_trial_of_a_group_counts_what_all_workers_learn(
     check_nothing_is_left(tmp_path, broker, name)
 
 
+_SLOW_WORKER = _SLOW["input"].replace(
+    "time.sleep(0.1)", "time.sleep(0.1 * (os.environ['MILLRACE_SCALE__INDEX'] == '1'))"
+)
+
+
+@pytest.mark.timeout(400)
+def test_a_worker_that_is_slow_is_named_as_the_limit_of_its_group(
+    broker: str, topic: MakeTopic, produce: Produce, tmp_path: Path
+) -> None:
+    name = topic(2)
+    produce(name, [(number % 2, bytes(29 * 4)) for number in range(20_000)])
+    (tmp_path / "model.py").write_text("import os\n" + _SLOW_WORKER + _MODEL)
+    done = bench(tmp_path, broker, name, "--workers", "2", model=tmp_path / "model.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["bound_by"] == "workers"
+
+
 @pytest.mark.timeout(400)
 def test_a_trial_of_a_group_ends_with_the_error_of_its_worker(broker: str, tmp_path: Path) -> None:
     done = bench(tmp_path, broker, "none-of-this-name", "--workers", "2")
