@@ -347,7 +347,7 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
         ServiceCase(
             "exporting",
             "exporting.py",
-            {**on["json"], "exports": lengths.exports, "seconds": lengths.exports_plain_s},
+            {**on["raw"], "exports": lengths.exports, "seconds": lengths.exports_plain_s},
             {"export_throughput_kept": "export_throughput_kept"},
             {"export_beside_kept": "beside_kept", "export_pause_p99_ratio": "pause_p99_over_without"},
         ),

@@ -179,12 +179,18 @@ class Memory:
         return round(float(np.polyfit(table[:, 0] - table[0, 0], table[:, 1], 1)[0] * 60), 2)
 
     def facts(self) -> dict[str, float]:
-        """At both ends and at the worst; and what came on top after the first fetch, as a share of the one bound."""
+        """At both ends and at the worst; and what came on top after the first fetch, as a share of the one bound.
+
+        More than the bound is no figure, but a leak: it ends the case.
+        """
         values = [mb for _, mb in self._samples]
         before, limit = self._host.before_fetching_mb, self._host.service.settings.memory.limit / 1e6
         facts = {"before_fetching": before, "first": values[0], "last": values[-1], "peak": max(values), "limit": limit}
         rounded = {f"memory_{name}_mb": round(mb, 1) for name, mb in facts.items()}
-        return {**rounded, "memory_of_bound": round((max(values) - before) / limit, 3)}
+        of_bound = round((max(values) - before) / limit, 3)
+        if of_bound > 1:
+            raise SystemExit(f"what is held came to {of_bound} of memory.limit, which is to bound it: {rounded}")
+        return {**rounded, "memory_of_bound": of_bound}
 
 
 @contextlib.contextmanager
