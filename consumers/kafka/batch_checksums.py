@@ -12,6 +12,8 @@ from aiokafka.consumer import fetcher
 from aiokafka.record.memory_records import MemoryRecords
 
 _LENGTH_AT, _BEHIND_LENGTH, _MAGIC_AT, _CRC_AT, _COVERED_AT = 8, 12, 16, 17, 21
+_NATIVE = google_crc32c.implementation == "c"
+"""In plain Python, where there is no wheel for the platform, it takes longer than aiokafka's own."""
 _SINCE_MAGIC = 2
 """Older formats have another checksum."""
 
@@ -33,7 +35,7 @@ class BatchChecksums:
     """Checks the batches of one `MemoryRecords`, in their order, from the first on."""
 
     def __init__(self, records: Any) -> None:
-        self._raw: bytes | None = records.raw if type(records) is KeptRecords else None
+        self._raw: bytes | None = records.raw if _NATIVE and type(records) is KeptRecords else None
         self._at = 0
 
     @property

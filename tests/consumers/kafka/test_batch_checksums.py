@@ -11,6 +11,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.kafka import batch_checksums
 from consumers.kafka.batch_checksums import BatchChecksums, KeptRecords
 
 VALUES = st.lists(st.binary(max_size=40), min_size=1, max_size=4)
@@ -82,6 +83,9 @@ def test_records_that_keep_no_bytes_have_aiokafkas_check() -> None:
     assert not BatchChecksums(bad).passes(bad.next_batch())
 
 
-def test_the_checksum_is_computed_by_the_processor() -> None:
-    """In plain Python it would take longer than aiokafka's own."""
+def test_without_the_native_code_aiokafkas_check_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert google_crc32c.implementation == "c"
+    monkeypatch.setattr(batch_checksums, "_NATIVE", False)
+    records = KeptRecords(batch_of([b"a"]))
+    assert not BatchChecksums(records).fast
+    assert BatchChecksums(records).passes(records.next_batch())
