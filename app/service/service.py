@@ -338,7 +338,8 @@ class Service:
         options = StreamOptions(
             settings=self.settings,
             batch_size=learner.options.batch_size,
-            threads=max(1, min(4, usable_cores() - 1)),
+            # A thread for each core: decoders work without Python's lock, and idle cores are the machine's, not ours.
+            threads=min(4, usable_cores()),
             until=None if self.options.until is None else source.resolve_until(self.options.until),
             max_records=self.options.max_records,
             preprocess=learner.preprocess,

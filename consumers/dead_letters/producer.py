@@ -135,7 +135,11 @@ class KafkaDeadLetters:
         return abandoned
 
     def _wake_sender(self) -> None:
-        if self._sender is not None:
+        """Have the sender look at the backlog, unless it is about to: to wake a loop takes longer than a letter does.
+
+        It looks after it has cleared `work`, so what is put while that is set is seen.
+        """
+        if self._sender is not None and not self._sender.work.is_set():
             self._loop.call(self._sender.work.set)
 
 
