@@ -34,14 +34,21 @@ class Meaning:
 MEANINGS: Mapping[str, Meaning] = {
     "json_over_naive": Meaning("JSON: how many times as fast as the naive pipeline", "≥ 45"),
     "raw_over_naive": Meaning("raw float32: how many times as fast as the naive pipeline", "≥ 70"),
-    "json_cpu_over_parts": Meaning("JSON: CPU a record over the sum of the parts alone", "≤ 1.35"),
-    "raw_cpu_over_parts": Meaning("raw float32: CPU a record over the sum of the parts alone", "≤ 1.35"),
+    "json_cpu_over_parts": Meaning("JSON: CPU a record over the sum of the parts alone", "≤ 1.10"),
+    "raw_cpu_over_parts": Meaning("raw float32: CPU a record over the sum of the parts alone", "≤ 1.05"),
     "json_over_before": Meaning(
         "JSON: how many times as fast as an earlier commit, which runs beside this one", "≥ 1.2"
     ),
     "raw_over_before": Meaning("raw float32: the same", "≥ 1.5"),
     "poisoned_of_clean": Meaning(
-        "the format that loses most by one bad record in a hundred: share of the rate of clean records", "≥ 0.9"
+        "decoding and learning alone, the format that loses most by one bad record in a hundred: share of the rate of "
+        "clean records, by CPU",
+        "≥ 0.9",
+    ),
+    "poisoned_stream_of_clean": Meaning(
+        "the whole service, small JSON records, one in a hundred bad and set aside as a dead letter: share of the rate "
+        "of clean records",
+        "≥ 0.9",
     ),
     "nested_json_of_flat_json": Meaning(
         "JSON with the same values in nested records and a list of records: share of the rate of flat JSON, by CPU",
@@ -109,7 +116,7 @@ MEANINGS: Mapping[str, Meaning] = {
         "the same, a new version every second: p99 of a request, over p99 without new versions", "≤ 2"
     ),
     "export_throughput_kept": Meaning(
-        "exports beside JSON at full speed: rate while none is being made, over the rate without exports", "≥ 0.97"
+        "exports beside a training at full speed: rate while none is being made, over the rate without", "≥ 0.97"
     ),
     "foreign_max_difference": Meaning(
         "an export with texts and lists, answered by TensorFlow Java: greatest difference to the model's answers",

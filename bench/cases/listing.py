@@ -37,6 +37,8 @@ class Lengths:
     formats_rounds: int = 15
     poisoned_records: int = 65_536
     poisoned_rounds: int = 5
+    poisoned_stream_records: int = 4_000_000
+    poisoned_stream_rounds: int = 2
     reservoir_rows: int = 131_072
     forked_records: int = 1_000_000
     decode_records: int = 131_072
@@ -79,6 +81,8 @@ QUICK = Lengths(
     formats_rounds=2,
     poisoned_records=8_192,
     poisoned_rounds=1,
+    poisoned_stream_records=400_000,
+    poisoned_stream_rounds=1,
     reservoir_rows=16_384,
     forked_records=65_536,
     decode_records=16_384,
@@ -343,6 +347,13 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "serve_requests": "requests",
                 "serve_others_cores": "others_cores",
             },
+        ),
+        ServiceCase(
+            "poisoned-stream",
+            "poisoned_stream.py",
+            {**where, "records": lengths.poisoned_stream_records, "rounds": lengths.poisoned_stream_rounds},
+            {"poisoned_stream_of_clean": "poisoned_stream_of_clean"},
+            {"poisoned_stream_cpu_of_clean": "poisoned_stream_cpu_of_clean"},
         ),
         ServiceCase(
             "exporting",
