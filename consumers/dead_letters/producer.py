@@ -1,7 +1,8 @@
 """Sends dead letters to a topic: each record that was set aside, unchanged, with its origin and reason in headers.
 
 Owns the thread `dead-letters` with its event loop, a producer that waits for all replicas, and the backlog. Letters
-are sent in windows of the oldest, which leave the backlog when the whole window is acknowledged. Records that the
+are sent in windows of the oldest, which leave the backlog when the whole window is acknowledged; those of a window that
+go to one partition are handed over as one batch, which costs a fraction of so many single ones. Records that the
 trainer refused, and no longer has, are read again first (`consumers.dead_letters.origins`). A window that failed
 is sent again by a new producer, for as long as it takes, so a letter may arrive twice; topic, partition and offset
 identify it. When the backlog is full, `put` waits. It ends by `stop`, which sends what it can within its deadline and
@@ -11,11 +12,15 @@ returns how many letters were abandoned.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from consumers.dead_letters import origins
 from consumers.dead_letters.backlog import Backlog, BacklogOptions
@@ -42,12 +47,15 @@ log = logging.getLogger(__name__)
 
 _WINDOW = 500
 _WINDOW_BYTES = 1024 * 1024
+_BATCH_BYTES = 256 * 1024
 _RETRY_S = 0.5
 _SPARE_S = 2.0
 _IDLE_S = 30.0
 """After this long without a letter, the connection that reads records again is closed."""
 _SHORTENED_BYTES = 16 * 1024
 """How much is sent of the value, and of the key, of a letter that is too large."""
+_PARTITIONER = DefaultPartitioner()
+"""Kafka's own choice, so that letters of one key stand in one partition, whoever writes them."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
@@ -151,6 +159,24 @@ class _Window:
     """The letters that are not acknowledged yet, by their index in the window."""
     too_large: set[int] = field(default_factory=set)
     """The indices of those that must be shortened."""
+    alone: bool = False
+    """Whether each is sent by itself: a batch was too large for the topic, and one letter may not be."""
+
+
+class _Post(NamedTuple):
+    """A batch that was handed over."""
+
+    indices: Sequence[int]
+    """Of its letters, in the window."""
+    sent: "asyncio.Future[object]"
+
+
+class _Contents(NamedTuple):
+    """What a letter is in Kafka."""
+
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes]]
 
 
 class _LetterSender:
@@ -230,23 +256,56 @@ class _LetterSender:
             window.left = await self._origins.complete(window.left, self._backlog.statistics().waiting)
             ready = [index for index, letter in window.left.items() if letter.absent is not Absence.UNREAD]
             async with asyncio.timeout(within_s):
-                sent = {index: await self._send(producer, window, index) for index in ready}
-                results = await asyncio.gather(*sent.values(), return_exceptions=True)
+                posts = await self._post(producer, window, ready)
+                results = await asyncio.gather(*(post.sent for post in posts), return_exceptions=True)
         except TimeoutError:
             return f"topic {self._options.topic} has acknowledged nothing for {self._kafka.request_timeout_ms} ms"
         except Exception as error:  # noqa: BLE001 - no error of the client may lose a letter
             return text_of(error)
         failure = None
-        for index, result in zip(sent, results, strict=True):
+        for post, result in zip(posts, results, strict=True):
             if not isinstance(result, BaseException):
-                del window.left[index]
+                for index in post.indices:
+                    del window.left[index]
                 continue
             failure = text_of(result)
             if isinstance(result, _TOO_LARGE):
-                self._mark_too_large(window, index)
+                window.alone = True
+                if len(post.indices) == 1:
+                    self._mark_too_large(window, post.indices[0])
         return failure
 
-    async def _send(self, producer: AIOKafkaProducer, window: _Window, index: int) -> "asyncio.Future[object]":
+    async def _post(self, producer: AIOKafkaProducer, window: _Window, ready: Sequence[int]) -> list[_Post]:
+        """Hand letters over in batches, in their order by partition; those without a key go to one partition."""
+        partitions = sorted(await producer.partitions_for(self._options.topic))
+        anywhere = random.choice(partitions)  # noqa: S311 - no secret
+        by_partition: dict[int, list[int]] = {}
+        for index in ready:
+            key = window.left[index].key
+            place = anywhere if key is None else _PARTITIONER(key, partitions, partitions)
+            by_partition.setdefault(place, []).append(index)
+        posts = list[_Post]()
+        for place, indices in by_partition.items():
+            batch, inside = producer.create_batch(), list[int]()
+            for index in indices:
+                contents = self._contents(window, index)
+                if (inside and window.alone) or not _appended(batch, contents):
+                    posts.append(await self._handed_over(producer, batch, place, inside))
+                    batch, inside = producer.create_batch(), []
+                    _appended(batch, contents)  # the first one always fits
+                inside.append(index)
+            posts.append(await self._handed_over(producer, batch, place, inside))
+        return posts
+
+    async def _handed_over(
+        self, producer: AIOKafkaProducer, batch: Any, partition: int, indices: Sequence[int]
+    ) -> _Post:
+        batch.close()
+        sent: asyncio.Future[object] = await producer.send_batch(batch, self._options.topic, partition=partition)
+        sent.add_done_callback(_retrieve_error)
+        return _Post(indices, sent)
+
+    def _contents(self, window: _Window, index: int) -> _Contents:
         letter = window.left[index]
         if index not in window.too_large:
             headers = letter.all_headers()
@@ -254,34 +313,16 @@ class _LetterSender:
                 # In a compacted topic a letter without a value would delete those of its key. So an empty value is
                 # sent, and the header tells it from a value that was empty.
                 headers.append(("millrace.value", b"null"))
-            try:
-                return await self._post(producer, letter.value or b"", letter.key, headers)
-            except _TOO_LARGE:
-                self._mark_too_large(window, index)
-        return await self._send_shortened(producer, letter)
+            whole = _Contents(letter.key, letter.value or b"", headers)
+            if DefaultRecordBatchBuilder.estimate_size_in_bytes(*whole) <= self._options.max_request_bytes:
+                return whole
+            self._mark_too_large(window, index)
+        return _shortened(letter)
 
     def _mark_too_large(self, window: _Window, index: int) -> None:
         if index not in window.too_large:
             window.too_large.add(index)
             self._backlog.shortened()
-
-    async def _send_shortened(self, producer: AIOKafkaProducer, letter: DeadLetter) -> "asyncio.Future[object]":
-        """Send the beginning of the letter's value and key, without the record's headers.
-
-        The letter's origin says where the whole record is.
-        """
-        value, key = letter.value or b"", letter.key
-        ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
-        ours.append(("millrace.value_bytes", str(len(value)).encode()))
-        return await self._post(producer, value[:_SHORTENED_BYTES], key and key[:_SHORTENED_BYTES], ours)
-
-    async def _post(
-        self, producer: AIOKafkaProducer, value: bytes, key: bytes | None, headers: list[tuple[str, bytes]]
-    ) -> "asyncio.Future[object]":
-        # The letter's timestamp is now, not the record's: with an old one, retention could remove the letter at once.
-        sent: asyncio.Future[object] = await producer.send(self._options.topic, value, key, headers=headers)
-        sent.add_done_callback(_retrieve_error)
-        return sent
 
     async def _try_connect(self) -> bool:
         try:
@@ -305,7 +346,7 @@ class _LetterSender:
                 acks="all",
                 enable_idempotence=True,
                 max_request_size=self._options.max_request_bytes,
-                linger_ms=5,
+                max_batch_size=min(_BATCH_BYTES, self._options.max_request_bytes),
             )
             await start_producer(producer, self._kafka.request_timeout_ms / 1000)
             self._producer = producer
@@ -323,6 +364,26 @@ async def _connect(
     sender = _LetterSender(kafka, options, backlog)
     await sender.connect(deadline_s)
     return sender
+
+
+def _appended(batch: Any, contents: _Contents) -> bool:
+    """Append a letter to a batch; return whether it had room.
+
+    The timestamp is now, not the record's: with an old one, retention could remove the letter at once.
+    """
+    key, value, headers = contents
+    return batch.append(timestamp=None, key=key, value=value, headers=headers) is not None
+
+
+def _shortened(letter: DeadLetter) -> _Contents:
+    """Return the beginning of the letter's value and key, without the record's headers.
+
+    The letter's origin says where the whole record is.
+    """
+    value, key = letter.value or b"", letter.key
+    ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
+    ours.append(("millrace.value_bytes", str(len(value)).encode()))
+    return _Contents(key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours)
 
 
 def _retrieve_error(sent: "asyncio.Future[object]") -> None:

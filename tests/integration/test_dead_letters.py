@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.structs import ConsumerRecord
 
@@ -71,6 +71,45 @@ def test_letters_arrive_in_order_as_they_were_with_origin_and_reason(broker: str
         "millrace.name": b"clicks-model",
         "trace": b"1",
     }
+
+
+def test_letters_of_one_key_stand_where_kafkas_clients_put_that_key(broker: str, topic: Topic) -> None:
+    name, other = topic(3), topic(3)
+    keys = [b"key-%d" % number for number in range(30)]
+
+    async def places(of: str) -> dict[bytes, int]:
+        consumer = AIOKafkaConsumer(of, bootstrap_servers=broker, auto_offset_reset="earliest", group_id=None)
+        async with consumer:
+            found = [await asyncio.wait_for(consumer.getone(), 20) for _ in keys]
+        return {record.key: record.partition for record in found}
+
+    async def send() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=broker) as producer:
+            for key in keys:
+                await producer.send_and_wait(other, b"x", key)
+
+    letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
+    letters.start(30)
+    for offset, key in enumerate(keys):
+        letters.put(letter(offset, key=key))
+    assert letters.wait_acknowledged(len(keys), 30)
+    assert letters.stop(10) == 0
+    asyncio.run(send())
+    assert asyncio.run(places(name)) == asyncio.run(places(other))
+
+
+def test_letters_that_are_too_many_for_one_batch_of_the_topic_arrive_whole(broker: str, topic: Topic) -> None:
+    name = topic(max_message_bytes=8_000)
+    letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
+    letters.start(30)
+    for offset in range(40):
+        letters.put(letter(offset, value=b"v" * 1_000))
+    assert letters.wait_acknowledged(40, 30)
+    assert letters.statistics().shortened == 0
+    assert letters.stop(10) == 0
+    found = read(broker, name, 40)
+    assert [dict(record.headers)["millrace.offset"] for record in found] == [b"%d" % offset for offset in range(40)]
+    assert {record.value for record in found} == {b"v" * 1_000}
 
 
 def test_a_tombstone_and_a_giant_arrive_in_a_form_that_the_topic_takes(broker: str, topic: Topic) -> None:
