@@ -288,7 +288,7 @@ def _elements(values: Column, field: Field) -> tuple[Column, list[tuple[Reason, 
         # A uint64's limit is no int64, and Example holds int64 only.
         most = min(int(limits.max), np.iinfo(np.int64).max)
         if len(values) and not (limits.min <= values.min() and values.max() <= most):
-            faults.append((Reason.OUT_OF_RANGE, (values < limits.min) | (values > most)))
+            faults.append((Reason.OUT_OF_RANGE, np.less(values, limits.min) | np.greater(values, most)))
         column = values.astype(field.numpy_dtype, copy=False)
     faults += broken_by_numbers(column, field)
     return column, [(reason, bad) for reason, bad in faults if bad.any()]

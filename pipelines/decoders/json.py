@@ -163,9 +163,9 @@ class JsonDecoder:
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
-        records, indices, text, refused = framed(values)
+        records, indices, text, begins, refused = framed(values)
         pieces: list[DecodedValues] = []
-        for outcome in self._read_or_split(_JsonGroup(records, indices), text, doubted=bool(refused)):
+        for outcome in self._read_or_split(_JsonGroup(records, indices), text, begins, doubted=bool(refused)):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
                 continue
@@ -176,7 +176,7 @@ class JsonDecoder:
         return together([self._reader.no_rows(), *pieces], tuple(refused))
 
     def _read_or_split(
-        self, group: _JsonGroup, text: bytes, *, looked: bool = False, doubted: bool = False
+        self, group: _JsonGroup, text: bytes, begins: Int64s, *, looked: bool = False, doubted: bool = False
     ) -> Iterator[_JsonRows | Refusal]:
         """Yield the records that parse as rows, in order, and verdicts on the others.
 
@@ -196,7 +196,7 @@ class JsonDecoder:
         elif looked:
             yield from self._halves(group, looked=True)
         else:
-            yield from self._sift(group, text)
+            yield from self._sift(group, text, begins)
 
     def _read_or_refuse(self, group: _JsonGroup) -> Iterator[_JsonRows | Refusal]:
         """Yield the verdict on one record that the parser refuses, or its row without the numbers that nobody reads."""
@@ -213,11 +213,11 @@ class JsonDecoder:
         middle = len(group.records) // 2
         for half in (slice(middle), slice(middle, None)):
             part = _JsonGroup(group.records[half], group.indices[half])
-            yield from self._read_or_split(part, joined(part.records), looked=looked)
+            yield from self._read_or_split(part, joined(part.records), begins_of(part.records), looked=looked)
 
-    def _sift(self, group: _JsonGroup, text: bytes) -> Iterator[_JsonRows | Refusal]:
+    def _sift(self, group: _JsonGroup, text: bytes, begins: Int64s) -> Iterator[_JsonRows | Refusal]:
         """Refuse the suspects that the parser refuses, and settle the rest."""
-        sifted, begins, tamed = _Sifted(group), begins_of(group.records), False
+        sifted, tamed = _Sifted(group), False
         for at in sifted.few(suspects_of(text, begins, self._look)):
             verdict = self._suspected(sifted, at, looked=False)
             if isinstance(verdict, Refusal):
@@ -259,7 +259,7 @@ class JsonDecoder:
                 return
             stop = parsed
         left, text = sifted.left()
-        yield from self._read_or_split(left, text, looked=looked)
+        yield from self._read_or_split(left, text, begins_of(left.records), looked=looked)
 
     def _suspected(self, sifted: "_Sifted", at: int, *, looked: bool) -> "Refusal | bytes | None":
         """Return the verdict on a suspect, or how it can be parsed; None where it is not at fault."""

@@ -6,7 +6,6 @@ begins with `{`, ends with `}`, and has no NUL byte and no `null` beside the obj
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -14,9 +13,8 @@ import numpy.typing as npt
 
 from consumers.reasons import Reason
 from consumers.records import Int64s
-from pipelines.decoders.empty_values import without_empty
 from pipelines.decoders.protocol import Refusal
-from pipelines.decoders.text import LARGEST, begins_of, joined, text_without, without
+from pipelines.decoders.text import LARGEST, begins_of, begins_without, joined, text_without, without
 
 _PIECE = 1 << 16
 _SPARSE = 24
@@ -36,30 +34,36 @@ class FramedJson(NamedTuple):
     """The index of each record in the values that were passed in, ascending."""
     text: bytes
     """The records, joined."""
+    begins: Int64s
+    """Where each record begins in it, and where it ends."""
     refused: list[Refusal]
 
 
 def framed(values: Sequence[bytes | None]) -> FramedJson:
     """Strip the whitespace around each value, and refuse the values that cannot be one JSON object."""
-    with suppress(TypeError):  # what joining values that are None raises
-        records = cast("Sequence[bytes]", values)
-        text = joined(records)
-        if all_framed(records, text):
-            return FramedJson(records, np.arange(len(records)), text, [])
-    given, indices, refused = without_empty(values)
-    looks, text, begins = [*given], joined(given), begins_of(given)
-    bad, stripped = list[int](), False
-    for row in _not_framed(text, begins) if given else ():
+    given = cast("Sequence[bytes]", values)
+    try:
+        text = joined(given)
+    except TypeError:  # some are None
+        given = [value or b"" for value in values]
+        text = joined(given)
+    begins = begins_of(given)
+    if all_framed(begins, text):
+        return FramedJson(given, np.arange(len(given)), text, begins, [])
+    refused, stripped = list[Refusal](), dict[int, bytes]()
+    for row in _not_framed(text, begins):
         look = frame(given[row])
         if isinstance(look, Reason):
-            refused.append(Refusal(int(indices[row]), look))
-            bad.append(row)
-        else:
-            stripped |= len(look) < len(given[row])
-            looks[row] = look
-    records = without(looks, bad)
-    text = joined(records) if stripped else text_without(text, begins, bad)
-    return FramedJson(records, np.delete(indices, bad), text, refused)
+            refused.append(Refusal(row, look))
+        elif len(look) < len(given[row]):
+            stripped[row] = look
+    bad = [refusal.index for refusal in refused]
+    indices = np.delete(np.arange(len(given)), bad)
+    if not stripped:
+        records = without(given, bad)
+        return FramedJson(records, indices, text_without(text, begins, bad), begins_without(begins, bad), refused)
+    records = without([stripped.get(row, value) for row, value in enumerate(given)], bad)
+    return FramedJson(records, indices, joined(records), begins_of(records), refused)
 
 
 def _not_framed(text: bytes, begins: Int64s) -> list[int]:
@@ -88,22 +92,19 @@ def _nulls_after_objects(text: bytes, begins: Int64s) -> Int64s:
     return found
 
 
-def all_framed(records: Sequence[bytes], text: bytes) -> bool:
+def all_framed(begins: Int64s, text: bytes) -> bool:
     """Return whether `frame` certainly lets every record pass as it is: the quick check for a whole chunk.
 
     `text` is the records, joined. False where a closer look is needed, as for `}null` inside a string.
     """
-    if not records:
-        return True
-    lengths = np.fromiter(map(len, records), np.int64, len(records))
-    newlines = np.cumsum(lengths + 1) - 1
     codes = np.frombuffer(text, np.uint8)
     return bool(
-        (codes[newlines - lengths] == ord("{")).all()
-        and (codes[newlines - 1] == ord("}")).all()
+        # Of an empty value both places hold a newline.
+        (codes[begins[:-1]] == ord("{")).all()
+        and (codes[begins[1:] - 2] == ord("}")).all()
         and b"\0" not in text
-        and (_braces(codes) == len(records) or b"null" not in text or not _NULL_AFTER_OBJECT.search(text))
-        and lengths.max() <= LARGEST
+        and (_braces(codes) == len(begins) - 1 or b"null" not in text or not _NULL_AFTER_OBJECT.search(text))
+        and np.diff(begins).max(initial=0) <= LARGEST
     )
 
 

@@ -22,6 +22,11 @@ def begins_of(records: Sequence[bytes]) -> Int64s:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths + 1)])
 
 
+def begins_without(begins: Int64s, rows: Sequence[int]) -> Int64s:
+    """Return the same for all records but those of these rows."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.delete(np.diff(begins), rows))])
+
+
 def without(records: Sequence[bytes], rows: Sequence[int]) -> list[bytes]:
     """Return all records but those of these rows, which ascend."""
     rest, first = list[bytes](), 0

@@ -19,7 +19,7 @@ from consumers.reasons import Reason
 from pipelines.decoders import FORMATS, make_decoder
 from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose
 from pipelines.decoders.json_framing import all_framed, frame
-from pipelines.decoders.text import joined
+from pipelines.decoders.text import begins_of, joined
 from pipelines.schema import DType, Field, Schema
 from tests.pipelines.decoder_conformance import alone, mutated, outcomes
 from tests.pipelines.verdicts import JSON
@@ -125,13 +125,13 @@ def test_the_parser_confirms_every_diagnosis_that_is_certain(value: bytes) -> No
 @settings(max_examples=300)
 @given(st.lists(st.one_of(st.sampled_from(RECORDS), mutated(RECORDS)), min_size=1, max_size=5))
 def test_records_that_pass_the_quick_framing_check_pass_one_by_one(values: list[bytes]) -> None:
-    if all_framed(values, joined(values)):
+    if all_framed(begins_of(values), joined(values)):
         assert [frame(value) for value in values] == values
 
 
 def test_framing_takes_one_look_at_plain_and_nested_records() -> None:
     values = [b'{"id":1}', b'{"id":2,"a":{"b":[{}]}}', b'{"id":3,"a":"null}"}']
-    assert all_framed(values, joined(values))
+    assert all_framed(begins_of(values), joined(values))
 
 
 @pytest.mark.parametrize(
