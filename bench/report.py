@@ -138,6 +138,13 @@ MEANINGS: Mapping[str, Meaning] = {
 
 
 DETAILS: Mapping[str, str] = {
+    "poisoned_stream_cpu_of_clean": "the poisoned stream through the whole service: the same by CPU",
+    "serve_p99_ms": "`millrace serve` without new versions: a request, p99, ms",
+    "serve_swap_p99_ms": "the same with a new version every second, ms",
+    "serve_p50_ms": "without new versions: a request, the median, ms",
+    "serve_swap_p50_ms": "with a new version every second: a request, the median, ms",
+    "serve_requests": "requests that were answered in both",
+    "serve_others_cores": "cores that other processes took meanwhile, the median",
     "export_beside_kept": "the same while the process of an export runs on one of the two cores",
     "export_pause_p99_ratio": "the same: pause between two calls while no export is made, p99, over that without them",
     "off_cpu_step_alone_ms": "the step that waits 10 ms, alone in memory, ms",

@@ -1,7 +1,7 @@
 """Which cases of the service there are, how long each takes, and which of their results are figures.
 
 A case is a script of this folder that hosts the service, measures, and prints `{"figures": …, "details": …}`. Some need
-a topic that holds enough for a minute at full speed; how much that is comes from the rates of the rounds before.
+a topic that holds enough for half a minute at full speed; how much that is comes from the rates of the rounds before.
 """
 
 import statistics
@@ -13,8 +13,6 @@ SPARE = 1.3
 """How much more a topic holds than its case should need."""
 AROUND_S = 22
 """What a case learns beyond its own seconds: while it settles, and while it is stopped."""
-EXPORT_S = 14
-"""How long an export and the rest after it take, at most."""
 UNKNOWN_RATES = {"json": 300_000.0, "raw": 700_000.0}
 
 
@@ -23,13 +21,13 @@ class Lengths:
     """Seconds, and counts, of each case."""
 
     off_cpu_s: int = 15
-    freshness_s: int = 25
-    full_speed_raw_s: int = 60
-    full_speed_json_s: int = 20
-    flood_s: int = 20
+    freshness_s: int = 20
+    full_speed_raw_s: int = 30
+    full_speed_json_s: int = 15
+    flood_s: int = 15
     flood_records: int = 2_500_000
-    siege_s: int = 30
-    saves: int = 15
+    siege_s: int = 20
+    saves: int = 12
     save_every_s: int = 3
     looks: int = 60
     balance_rows: int = 2_000_000
@@ -37,7 +35,7 @@ class Lengths:
     formats_rounds: int = 15
     poisoned_records: int = 65_536
     poisoned_rounds: int = 5
-    poisoned_stream_records: int = 4_000_000
+    poisoned_stream_records: int = 2_000_000
     poisoned_stream_rounds: int = 2
     reservoir_rows: int = 131_072
     forked_records: int = 1_000_000
@@ -46,13 +44,13 @@ class Lengths:
     memory_s: int = 90
     starts: int = 3
     archive_rounds: int = 5
-    group_s: int = 10
+    group_s: int = 7
     group_restarts: int = 3
     pretrain_rows: int = 131_072
     pretrain_light_rows: int = 1_048_576
     pretrain_rounds: int = 2
     data_service_rows: int = 65_536
-    data_service_rounds: int = 3
+    data_service_rounds: int = 2
     serve_swaps: int = 100
     exports: int = 3
     exports_plain_s: float = 12.0
@@ -136,8 +134,8 @@ class ServiceCase:
 
 def stored(lengths: Lengths, rates: Mapping[str, float]) -> dict[str, Stored]:
     """The topics to fill, by format; `rates` are records a second at full speed, where they are known."""
-    exports_s = EXPORT_S * lengths.exports
-    seconds = {"raw": lengths.full_speed_raw_s, "json": max(lengths.full_speed_json_s, lengths.off_cpu_s, exports_s)}
+    # What learns at a slower pace than full speed needs fewer: the models of `off-cpu-step` and `exporting`.
+    seconds = {"raw": lengths.full_speed_raw_s, "json": lengths.full_speed_json_s}
     return {
         form: Stored(
             f"bench-long-{form}", form, round(SPARE * (lasts + AROUND_S) * rates.get(form, UNKNOWN_RATES[form]))
