@@ -171,7 +171,7 @@ class _Post(NamedTuple):
     sent: "asyncio.Future[object]"
 
 
-class _Contents(NamedTuple):
+class _LetterContents(NamedTuple):
     """What a letter is in Kafka."""
 
     key: bytes | None
@@ -305,7 +305,7 @@ class _LetterSender:
         sent.add_done_callback(_retrieve_error)
         return _Post(indices, sent)
 
-    def _contents(self, window: _Window, index: int) -> _Contents:
+    def _contents(self, window: _Window, index: int) -> _LetterContents:
         letter = window.left[index]
         if index not in window.too_large:
             headers = letter.all_headers()
@@ -313,7 +313,7 @@ class _LetterSender:
                 # In a compacted topic a letter without a value would delete those of its key. So an empty value is
                 # sent, and the header tells it from a value that was empty.
                 headers.append(("millrace.value", b"null"))
-            whole = _Contents(letter.key, letter.value or b"", headers)
+            whole = _LetterContents(letter.key, letter.value or b"", headers)
             if DefaultRecordBatchBuilder.estimate_size_in_bytes(*whole) <= self._options.max_request_bytes:
                 return whole
             self._mark_too_large(window, index)
@@ -366,7 +366,7 @@ async def _connect(
     return sender
 
 
-def _appended(batch: Any, contents: _Contents) -> bool:
+def _appended(batch: Any, contents: _LetterContents) -> bool:
     """Append a letter to a batch; return whether it had room.
 
     The timestamp is now, not the record's: with an old one, retention could remove the letter at once.
@@ -375,7 +375,7 @@ def _appended(batch: Any, contents: _Contents) -> bool:
     return batch.append(timestamp=None, key=key, value=value, headers=headers) is not None
 
 
-def _shortened(letter: DeadLetter) -> _Contents:
+def _shortened(letter: DeadLetter) -> _LetterContents:
     """Return the beginning of the letter's value and key, without the record's headers.
 
     The letter's origin says where the whole record is.
@@ -383,7 +383,7 @@ def _shortened(letter: DeadLetter) -> _Contents:
     value, key = letter.value or b"", letter.key
     ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
     ours.append(("millrace.value_bytes", str(len(value)).encode()))
-    return _Contents(key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours)
+    return _LetterContents(key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours)
 
 
 def _retrieve_error(sent: "asyncio.Future[object]") -> None:
