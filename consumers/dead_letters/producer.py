@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -247,7 +247,11 @@ class _LetterSender:
                 await asyncio.sleep(_RETRY_S)
 
     async def _try_to_send(self, window: _Window) -> str | None:
-        """Send what is left of the window. Return the error, or None when all of it is acknowledged."""
+        """Send what is left of the window. Return the error, or None when all of it is acknowledged.
+
+        What was acknowledged before an error is not sent again: a window may take longer than one attempt.
+        """
+        posts, failure = list[_Post](), None
         within_s = self._kafka.request_timeout_ms / 1000
         try:
             # The producer comes first, so that while Kafka is away no letter goes without its record.
@@ -256,26 +260,36 @@ class _LetterSender:
             window.left = await self._origins.complete(window.left, self._backlog.statistics().waiting)
             ready = [index for index, letter in window.left.items() if letter.absent is not Absence.UNREAD]
             async with asyncio.timeout(within_s):
-                posts = await self._post(producer, window, ready)
-                results = await asyncio.gather(*(post.sent for post in posts), return_exceptions=True)
+                async for post in self._posts(producer, window, ready):
+                    posts.append(post)
+                if posts:
+                    await asyncio.wait([post.sent for post in posts])
         except TimeoutError:
-            return f"topic {self._options.topic} has acknowledged nothing for {self._kafka.request_timeout_ms} ms"
+            limit_ms = self._kafka.request_timeout_ms
+            failure = f"topic {self._options.topic} has not acknowledged all letters within {limit_ms} ms"
         except Exception as error:  # noqa: BLE001 - no error of the client may lose a letter
-            return text_of(error)
+            failure = text_of(error)
+        return self._settle(window, posts) or failure
+
+    def _settle(self, window: _Window, posts: Sequence[_Post]) -> str | None:
+        """Take what is acknowledged out of the window. Return the error of another batch, if there is one."""
         failure = None
-        for post, result in zip(posts, results, strict=True):
-            if not isinstance(result, BaseException):
+        for post in posts:
+            if not post.sent.done() or post.sent.cancelled():
+                continue
+            error = post.sent.exception()
+            if error is None:
                 for index in post.indices:
                     del window.left[index]
                 continue
-            failure = text_of(result)
-            if isinstance(result, _TOO_LARGE):
+            failure = text_of(error)
+            if isinstance(error, _TOO_LARGE):
                 window.alone = True
                 if len(post.indices) == 1:
                     self._mark_too_large(window, post.indices[0])
         return failure
 
-    async def _post(self, producer: AIOKafkaProducer, window: _Window, ready: Sequence[int]) -> list[_Post]:
+    async def _posts(self, producer: AIOKafkaProducer, window: _Window, ready: Sequence[int]) -> AsyncIterator[_Post]:
         """Hand letters over in batches, in their order by partition; those without a key go to one partition."""
         partitions = sorted(await producer.partitions_for(self._options.topic))
         anywhere = random.choice(partitions)  # noqa: S311 - no secret
@@ -284,18 +298,16 @@ class _LetterSender:
             key = window.left[index].key
             place = anywhere if key is None else _PARTITIONER(key, partitions, partitions)
             by_partition.setdefault(place, []).append(index)
-        posts = list[_Post]()
         for place, indices in by_partition.items():
             batch, inside = producer.create_batch(), list[int]()
             for index in indices:
                 contents = self._contents(window, index)
                 if (inside and window.alone) or not _appended(batch, contents):
-                    posts.append(await self._handed_over(producer, batch, place, inside))
+                    yield await self._handed_over(producer, batch, place, inside)
                     batch, inside = producer.create_batch(), []
                     _appended(batch, contents)  # the first one always fits
                 inside.append(index)
-            posts.append(await self._handed_over(producer, batch, place, inside))
-        return posts
+            yield await self._handed_over(producer, batch, place, inside)
 
     async def _handed_over(
         self, producer: AIOKafkaProducer, batch: Any, partition: int, indices: Sequence[int]

@@ -38,11 +38,6 @@ class BatchChecksums:
         self._raw: bytes | None = records.raw if _NATIVE and type(records) is KeptRecords else None
         self._at = 0
 
-    @property
-    def fast(self) -> bool:
-        """Whether the bytes were kept."""
-        return self._raw is not None
-
     def passes(self, batch: Any) -> bool:
         """Return whether the next batch, which is this one, is what was written. Asked once for each."""
         raw, at = self._raw, self._at

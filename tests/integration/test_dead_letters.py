@@ -112,6 +112,24 @@ def test_letters_that_are_too_many_for_one_batch_of_the_topic_arrive_whole(broke
     assert {record.value for record in found} == {b"v" * 1_000}
 
 
+def test_letters_that_take_longer_than_one_attempt_get_through(broker: str, topic: Topic) -> None:
+    """One by one, as the topic takes no larger batch: what an attempt has delivered is not sent again by the next."""
+    name = topic(max_message_bytes=8_000)
+    letters = KafkaDeadLetters(options(broker, request_timeout_ms=200), DeadLetterOptions(topic=name))
+    letters.start(30)
+    for offset in range(500):
+        letters.put(letter(offset, value=b"v" * 1_000))
+    assert letters.wait_acknowledged(500, 60)
+    assert letters.stop(10) == 0
+
+    async def end() -> int:
+        async with AIOKafkaConsumer(bootstrap_servers=broker) as consumer:
+            place = TopicPartition(name, 0)
+            return int((await consumer.end_offsets([place]))[place])
+
+    assert 500 <= asyncio.run(end()) < 1_000
+
+
 def test_a_tombstone_and_a_giant_arrive_in_a_form_that_the_topic_takes(broker: str, topic: Topic) -> None:
     name = topic(max_message_bytes=100_000)
     letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
