@@ -338,7 +338,7 @@ class Service:
         options = StreamOptions(
             settings=self.settings,
             batch_size=learner.options.batch_size,
-            # A thread for each core: decoders work without Python's lock, and idle cores are the machine's, not ours.
+            # One for each core: parsers work without Python's lock, and a thread that waits for a chunk costs nothing.
             threads=min(4, usable_cores()),
             until=None if self.options.until is None else source.resolve_until(self.options.until),
             max_records=self.options.max_records,

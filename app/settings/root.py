@@ -105,8 +105,9 @@ class Settings(Section):
     def _onnx_takes_the_features(self) -> Self:
         features = to_row_schema(self.windows, self.records).features if "onnx" in self.export.formats else ()
         for field in features:
-            kind = "text" if field.dtype == "string" or field.classes is not None else "a list of varying length"
-            if kind == "text" or field.pad is not None:
+            is_text = field.dtype == "string" or field.classes is not None
+            if is_text or field.pad is not None:
+                kind = "text" if is_text else "a list of varying length"
                 raise SettingError(
                     "export",
                     f"formats: onnx takes numbers of one shape, and {field.name} is {kind}; write [saved_model]",

@@ -55,11 +55,6 @@ def difference(one: Column, other: Column) -> float:
     return float(np.nan_to_num(apart.max(), nan=np.inf, posinf=np.inf))
 
 
-def greatest_difference(ours: Mapping[str, Column], theirs: Mapping[str, Column]) -> float:
-    """Return the greatest difference of two answers that have the same columns."""
-    return max((difference(ours[name], theirs[name]) for name in ours), default=0.0)
-
-
 def differing(ours: Mapping[str, Column], theirs: Mapping[str, Column], units: int = ROUNDING) -> dict[str, float]:
     """Return by how much each column differs that differs by more than rounding, or is not on both sides."""
     found = {name: float("inf") for name in ours.keys() ^ theirs.keys()}

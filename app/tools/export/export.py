@@ -10,13 +10,13 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version as version_of
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from app.settings import Loaded, Settings
@@ -34,12 +34,8 @@ from app.tools.export.proof_process import answers_of, onnx_answers_of, write_on
 from app.version import version
 from consumers.failpoints import failpoint
 from consumers.records import Partition
-from training.checkpoints.exports.export_manifest import (
-    ExportDraft,
-    ExportManifest,
-    ExportProof,
-    ExportSource,
-)
+from pipelines.schema import Column
+from training.checkpoints.exports.export_manifest import ExportDraft, ExportManifest, ExportProof, ExportSource
 from training.checkpoints.exports.served_markers import served_versions
 from training.checkpoints.exports.version_folder import VersionFolder
 from training.checkpoints.folder import Folder
@@ -48,15 +44,18 @@ from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.pins import Pins
 from training.errors import ExportRefusedError
 from training.ledger.ledger import Ledger
-from training.model.export_proof import ONNX_ROUNDING, differing, greatest_difference, tolerance_of
+from training.model.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
 from training.model.export_reference import expected_answers, features_that_differ
 from training.model.model_file import user_module
 from training.model.saved_model import ServedModel, ServedModule, raw_columns
 
 log = logging.getLogger(__name__)
+Answers = Mapping[str, Column]
+"""By output."""
 _NICE = 10
 """About a tenth of a core where the trainer takes all of them, and all that is idle otherwise."""
 ONNX_FILE = "model.onnx"
+"""Beside the SavedModel in the folder of a version."""
 _WAIT_S = 30.0
 """How long another export of the same model may take before this one gives up."""
 
@@ -130,15 +129,20 @@ def _write_and_prove(
     module = ServedModule(served)
     module.save(written, user_module())  # (3)
     proven_on = records_to_prove(settings, checkpoint.manifest, served)
-    proof = _prove(served, module, written, proven_on)  # (4)
-    onnx = _write_and_prove_onnx(served, written, proven_on) if ONNX in settings.export.formats else None
+    answers = expected_answers(served, proven_on.probe)
+    raw = raw_columns(served.schema, proven_on.probe.features)
+    proof = _prove(served, module, proven_on, answers, answers_of(written, raw))  # (4)
+    onnx = None
+    if ONNX in settings.export.formats:
+        write_onnx(written, written / ONNX_FILE)
+        onnx = _prove_onnx(proven_on, answers, onnx_answers_of(written / ONNX_FILE, raw))
     return _draft(settings, checkpoint, module, proof, onnx)
 
 
-def _prove(served: ServedModel, module: ServedModule, written: Path, proven_on: ProvenOn) -> ExportProof:
-    """Compare; ExportRefusedError says which output and which feature differs."""
-    ours = expected_answers(served, proven_on.probe)
-    theirs = answers_of(written, raw_columns(served.schema, proven_on.probe.features))
+def _prove(
+    served: ServedModel, module: ServedModule, proven_on: ProvenOn, ours: Answers, theirs: Answers
+) -> ExportProof:
+    """Compare the SavedModel's answers; ExportRefusedError says which output and which feature differs."""
     if found := differing(ours, theirs):
         name, apart = max(found.items(), key=lambda one: one[1])
         features = features_that_differ(served, module, proven_on.probe)
@@ -151,21 +155,11 @@ def _prove(served: ServedModel, module: ServedModule, written: Path, proven_on: 
             f"it is not published: over {proven_on.rows} records ({proven_on.records}) the output {name!r} differs "
             f"from the model's by up to {apart:.3g}; {why}"
         )
-    return ExportProof(
-        rows=proven_on.rows,
-        records=proven_on.records,
-        max_difference=greatest_difference(ours, theirs),
-        tolerance=tolerance_of(ours.values()),
-    )
+    return _proof(proven_on, ours, theirs)
 
 
-def _write_and_prove_onnx(served: ServedModel, written: Path, proven_on: ProvenOn) -> ExportProof:
-    """Write `model.onnx` beside the SavedModel, and compare what ONNX Runtime answers with the model's answers."""
-    file = written / ONNX_FILE
-    write_onnx(written, file)
-    ours = expected_answers(served, proven_on.probe)
-    raw = {name: np.asarray(column) for name, column in raw_columns(served.schema, proven_on.probe.features).items()}
-    theirs = onnx_answers_of(file, raw)
+def _prove_onnx(proven_on: ProvenOn, ours: Answers, theirs: Answers) -> ExportProof:
+    """Compare ONNX Runtime's answers; ExportRefusedError says which output differs. What goes in is proven already."""
     if found := differing(ours, theirs, ONNX_ROUNDING):
         name, apart = max(found.items(), key=lambda one: one[1])
         raise ExportRefusedError(
@@ -173,11 +167,15 @@ def _write_and_prove_onnx(served: ServedModel, written: Path, proven_on: ProvenO
             f"{name!r} of {ONNX_FILE} otherwise than the model, by up to {apart:.3g}; a layer of it cannot be written "
             "as ONNX: write export.formats: [saved_model]"
         )
+    return _proof(proven_on, ours, theirs, ONNX_ROUNDING)
+
+
+def _proof(proven_on: ProvenOn, ours: Answers, theirs: Answers, units: int = ROUNDING) -> ExportProof:
     return ExportProof(
         rows=proven_on.rows,
         records=proven_on.records,
-        max_difference=greatest_difference(ours, theirs),
-        tolerance=tolerance_of(ours.values(), ONNX_ROUNDING),
+        max_difference=max((difference(ours[name], theirs[name]) for name in ours), default=0.0),
+        tolerance=tolerance_of(ours.values(), units),
     )
 
 

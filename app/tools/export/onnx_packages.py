@@ -13,6 +13,6 @@ def require_packages(formats: Iterable[str]) -> None:
     """Raise ConfigError where a format of an export needs a package that is not there."""
     if ONNX in formats and (missing := [name for name in _PACKAGES if find_spec(name) is None]):
         raise ConfigError(
-            f"export.formats: onnx needs {', '.join(missing)}, which is not installed; run pip install "
+            f"export.formats: onnx needs packages that are not installed: {', '.join(missing)}; run pip install "
             "'millrace[onnx]', or write [saved_model]"
         )

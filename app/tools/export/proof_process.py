@@ -17,7 +17,7 @@ from training.model.export_proof import SIGNATURE, answers_in, request_of
 PROOF_S = 300.0
 _LONGEST = 400
 """Characters of another program's words."""
-_WITHOUT_ONNX = "; an operation of the model or of preprocess is none of ONNX: write export.formats: [saved_model]"
+_WITHOUT_ONNX = "; if ONNX has no such operation as the model or preprocess uses, write export.formats: [saved_model]"
 _OPSET = 18
 """The newest that the converter writes."""
 
@@ -58,7 +58,7 @@ def _run(module: str, arguments: Sequence[str], given: str, within_s: float, wha
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ExportRefusedError(f"a fresh process was to {what}, and has not within {within_s:g} s") from None
+        raise ExportRefusedError(f"a fresh process could not {what} within {within_s:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1].strip()[:_LONGEST] if lines else f"it ended by {done.returncode}"

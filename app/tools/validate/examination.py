@@ -6,6 +6,7 @@ from pathlib import Path
 from app.service.kept_sample import RecordSamples
 from app.settings import Settings, load
 from app.settings.errors import SettingsError
+from app.tools.export.onnx_packages import ONNX
 from app.tools.validate.archive_check import archive_check
 from app.tools.validate.certificate_check import certificate_check
 from app.tools.validate.check import CheckResult, fail, ok, skip, warn
@@ -34,7 +35,7 @@ def examine_file(path: Path) -> Iterator[CheckResult]:
     sample = None if bounds is None else bounds.sample
     if settings.archive.path is not None:
         yield archive_check(settings.archive.path)
-    if settings.export.path is not None:
+    if ONNX in settings.export.formats:
         yield export_check(settings.export.formats)
     learner = yield from model_checks(settings, (lambda: sample, _kept(settings)))
     yield from folder_checks(settings, learner, bounds)

@@ -13,4 +13,4 @@ def export_check(formats: Sequence[str]) -> CheckResult:
         require_packages(formats)
     except ConfigError as error:
         return fail("export", error)
-    return ok("export", f"what {' and '.join(formats)} need is installed")
+    return ok("export", f"what versions with {' and '.join(formats)} need is installed")

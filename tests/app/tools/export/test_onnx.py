@@ -98,7 +98,7 @@ def test_what_onnx_has_no_operator_for_is_refused_in_a_line_and_leaves_nothing(
     """The converter writes such a file, and calls that a success."""
     loaded = project(tmp_path, CONFIG, model)
     folder = folder_of(loaded.settings)
-    wanted = rf"a fresh process cannot use model\.onnx: .*{operation}.*: write export.formats: \[saved_model\]$"
+    wanted = rf"a fresh process cannot use model\.onnx: .*{operation}.*, write export.formats: \[saved_model\]$"
     with pytest.raises(ExportRefusedError, match=wanted):
         export_checkpoint(loaded, None, folder)
     assert (folder.numbers(), folder.leftovers()) == ([], [])
