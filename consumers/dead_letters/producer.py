@@ -20,12 +20,10 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.partitioner import DefaultPartitioner
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from consumers.dead_letters import origins
 from consumers.dead_letters.backlog import Backlog, BacklogOptions
 from consumers.dead_letters.letter import (
-    HEADER_PREFIX,
     Absence,
     CountedOnly,
     DeadLetter,
@@ -33,6 +31,7 @@ from consumers.dead_letters.letter import (
     DeadLetterStatistics,
     never_stopped,
 )
+from consumers.dead_letters.letter_contents import LetterContents, contents_of, shortened_contents_of
 from consumers.dead_letters.origins import OriginReader
 from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
@@ -52,8 +51,6 @@ _RETRY_S = 0.5
 _SPARE_S = 2.0
 _IDLE_S = 30.0
 """After this long without a letter, the connection that reads records again is closed."""
-_SHORTENED_BYTES = 16 * 1024
-"""How much is sent of the value, and of the key, of a letter that is too large."""
 _PARTITIONER = DefaultPartitioner()
 """Kafka's own choice, so that letters of one key stand in one partition, whoever writes them."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -169,14 +166,6 @@ class _Post(NamedTuple):
     indices: Sequence[int]
     """Of its letters, in the window."""
     sent: "asyncio.Future[object]"
-
-
-class _LetterContents(NamedTuple):
-    """What a letter is in Kafka."""
-
-    key: bytes | None
-    value: bytes
-    headers: list[tuple[str, bytes]]
 
 
 class _LetterSender:
@@ -302,10 +291,10 @@ class _LetterSender:
             batch, inside = producer.create_batch(), list[int]()
             for index in indices:
                 contents = self._contents(window, index)
-                if (inside and window.alone) or not _appended(batch, contents):
+                if (inside and window.alone) or not contents.append_to(batch):
                     yield await self._handed_over(producer, batch, place, inside)
                     batch, inside = producer.create_batch(), []
-                    _appended(batch, contents)  # the first one always fits
+                    contents.append_to(batch)  # the first one always fits
                 inside.append(index)
             yield await self._handed_over(producer, batch, place, inside)
 
@@ -317,19 +306,15 @@ class _LetterSender:
         sent.add_done_callback(_retrieve_error)
         return _Post(indices, sent)
 
-    def _contents(self, window: _Window, index: int) -> _LetterContents:
+    def _contents(self, window: _Window, index: int) -> LetterContents:
+        """Return a letter whole, or shortened where it is too large."""
         letter = window.left[index]
         if index not in window.too_large:
-            headers = letter.all_headers()
-            if letter.value is None:
-                # In a compacted topic a letter without a value would delete those of its key. So an empty value is
-                # sent, and the header tells it from a value that was empty.
-                headers.append(("millrace.value", b"null"))
-            whole = _LetterContents(letter.key, letter.value or b"", headers)
-            if DefaultRecordBatchBuilder.estimate_size_in_bytes(*whole) <= self._options.max_request_bytes:
+            whole = contents_of(letter)
+            if whole.nbytes <= self._options.max_request_bytes:
                 return whole
             self._mark_too_large(window, index)
-        return _shortened(letter)
+        return shortened_contents_of(letter)
 
     def _mark_too_large(self, window: _Window, index: int) -> None:
         if index not in window.too_large:
@@ -376,26 +361,6 @@ async def _connect(
     sender = _LetterSender(kafka, options, backlog)
     await sender.connect(deadline_s)
     return sender
-
-
-def _appended(batch: Any, contents: _LetterContents) -> bool:
-    """Append a letter to a batch; return whether it had room.
-
-    The timestamp is now, not the record's: with an old one, retention could remove the letter at once.
-    """
-    key, value, headers = contents
-    return batch.append(timestamp=None, key=key, value=value, headers=headers) is not None
-
-
-def _shortened(letter: DeadLetter) -> _LetterContents:
-    """Return the beginning of the letter's value and key, without the record's headers.
-
-    The letter's origin says where the whole record is.
-    """
-    value, key = letter.value or b"", letter.key
-    ours = [(name, text) for name, text in letter.all_headers() if name.startswith(HEADER_PREFIX)]
-    ours.append(("millrace.value_bytes", str(len(value)).encode()))
-    return _LetterContents(key and key[:_SHORTENED_BYTES], value[:_SHORTENED_BYTES], ours)
 
 
 def _retrieve_error(sent: "asyncio.Future[object]") -> None:
