@@ -15,11 +15,18 @@ import pyarrow.compute as pc
 
 from consumers.reasons import Reason
 from pipelines.decoders.arrow_columns import Faults, Show, element_type
-from pipelines.decoders.protobuf_message import MessagePath, MessageStep
+from pipelines.decoders.protobuf_message import DURATION, TIMESTAMP, MessagePath, MessageStep
 from pipelines.schema import Field
 
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: what a Timestamp may be."""
+_RANGES_MS = {
+    TIMESTAMP: (-62_135_596_800_000, 253_402_300_799_999),
+    DURATION: (-315_576_000_000_999, 315_576_000_000_999),
+}
+"""What a time may be: the years 1 to 9999, and ten thousand years."""
+_NANOS = 1_000_000
+"""In a millisecond."""
+_FAR_S = 10**15
+"""Seconds beyond any time, whose milliseconds int64 still holds."""
 _LARGEST = np.iinfo(np.int64).max
 
 
@@ -30,7 +37,9 @@ class ReadField:
         field, (first, *rest) = path.field, path.steps
         self._as_read = _within(_column(batch, first), first, rest)
         values = _flat(self._as_read)
-        found, self.array = _fault(values), _relisted(self._as_read, _cast(values, path))
+        if path.kind in _RANGES_MS:
+            values = _milliseconds(values, path.kind)
+        found, self.array = _fault(values, path.kind), _relisted(self._as_read, _cast(values, path))
         self.faults: Faults | None = None
         """A Show for each row; None where there is none that the array does not show itself."""
         if found is not None:
@@ -120,14 +129,22 @@ def _rows(array: pa.Array) -> npt.NDArray[np.int64]:
     return rows
 
 
-def _fault(values: pa.Array) -> Faults | None:
+def _milliseconds(times: pa.Array, kind: str) -> pa.Array:
+    """Return times in milliseconds: of a Timestamp the whole ones before it, a Duration is cut towards zero."""
+    seconds, nanos = (pc.struct_field(times, [at]).fill_null(0).to_numpy(zero_copy_only=False) for at in (0, 1))
+    rest = nanos // _NANOS if kind == TIMESTAMP else np.trunc(nanos / _NANOS).astype(np.int64)
+    whole = np.clip(seconds, -_FAR_S, _FAR_S) * 1000 + rest
+    return pa.array(whole, mask=times.is_null().to_numpy(zero_copy_only=False))
+
+
+def _fault(values: pa.Array, kind: str) -> Faults | None:
     """Return the values that int64 cannot hold, or that are no time; None where there are none."""
     outside = None
     if pa.types.is_uint64(values.type):
         outside = pc.greater(values, pa.scalar(_LARGEST, pa.uint64()))
-    elif pa.types.is_timestamp(values.type):
-        number = values.cast(pa.int64())
-        outside = pc.or_(pc.less(number, _FIRST_MS), pc.greater(number, _LAST_MS))
+    elif kind in _RANGES_MS:
+        first, last = _RANGES_MS[kind]
+        outside = pc.or_(pc.less(values, first), pc.greater(values, last))
     if outside is None or not pc.any(outside).as_py():
         return None
     mask: npt.NDArray[np.bool_] = outside.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
@@ -140,8 +157,6 @@ def _cast(values: pa.Array, path: MessagePath) -> pa.Array:
         numbers = values.dictionary_encode()
         names = [path.enum.get(number, str(number).encode()) for number in numbers.dictionary.to_pylist()]
         return pa.array(names, pa.binary()).take(numbers.indices)
-    if pa.types.is_temporal(values.type):
-        values = values.cast(pa.int64())
     return values if values.type == wanted else values.cast(wanted, safe=False)
 
 

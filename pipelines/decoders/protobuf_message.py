@@ -11,7 +11,7 @@ from dataclasses import field as member
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, timestamp_pb2, wrappers_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, wrappers_pb2
 from google.protobuf.descriptor import FieldDescriptor as Kind
 
 from consumers.errors import ConfigError
@@ -21,8 +21,10 @@ from pipelines.decoders.paths import PathStep
 from pipelines.schema import Field
 
 _PACKAGE = "millrace.asked"
-_KNOWN = (duration_pb2.DESCRIPTOR, timestamp_pb2.DESCRIPTOR, wrappers_pb2.DESCRIPTOR)
-_TIMES = frozenset({"google.protobuf.Timestamp", "google.protobuf.Duration"})
+_WRAPPERS = wrappers_pb2.DESCRIPTOR
+TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
+_TIME = "Time"
+"""A message with the fields of both: ptars takes the last of several Timestamps, where Protobuf merges them."""
 _FLOATS = frozenset({Kind.TYPE_FLOAT, Kind.TYPE_DOUBLE})
 _TEXTS = frozenset({Kind.TYPE_STRING, Kind.TYPE_BYTES, Kind.TYPE_ENUM})
 _KINDS = {getattr(Kind, name): name.removeprefix("TYPE_").lower() for name in dir(Kind) if name.startswith("TYPE_")}
@@ -82,8 +84,11 @@ class AskedMessage:
         their names.
         """
         file = descriptor_pb2.FileDescriptorProto(
-            name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", dependency=[one.name for one in _KNOWN]
+            name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3", dependency=[_WRAPPERS.name]
         )
+        time = file.message_type.add(name=_TIME)
+        time.field.add(name="seconds", number=1, label=Kind.LABEL_OPTIONAL, type=Kind.TYPE_INT64)
+        time.field.add(name="nanos", number=2, label=Kind.LABEL_OPTIONAL, type=Kind.TYPE_INT32)
         root = _Made(file.message_type.add(name="Asked"), f".{_PACKAGE}.Asked", descriptor)
         self.paths = tuple(_asked(root, one, known) for one in fields)
         self.oneofs = tuple(_close(root))
@@ -91,8 +96,7 @@ class AskedMessage:
         self.maps = tuple(_maps(root))
         """The ways to the maps."""
         pool = descriptor_pool.DescriptorPool()
-        for one in _KNOWN:
-            pool.AddSerializedFile(one.serialized_pb)
+        pool.AddSerializedFile(_WRAPPERS.serialized_pb)
         pool.Add(file)
         self.descriptor: Any = pool.FindMessageTypeByName(f"{_PACKAGE}.Asked")
 
@@ -183,7 +187,8 @@ def _leaf(made: _Made, found: Any, field: Field) -> Mapping[int, bytes] | None:
         one = _field(made, found, field)
         one.type = Kind.TYPE_INT32 if found.type == Kind.TYPE_ENUM else found.type
         if found.message_type is not None:
-            one.type_name = f".{found.message_type.full_name}"
+            name = found.message_type.full_name
+            one.type_name = f".{_PACKAGE}.{_TIME}" if name in {TIMESTAMP, DURATION} else f".{name}"
     elif found.number in made.nested:
         raise _wrong(field, f"{found.full_name} is also read as a message of fields; read it in one way")
     if found.type != Kind.TYPE_ENUM:
@@ -203,11 +208,11 @@ def _field(made: _Made, found: Any, field: Field) -> Any:
 def _check(found: Any, field: Field) -> None:
     """Raise ConfigError where a value can never be of the field's dtype."""
     kind, message = found.type, found.message_type
-    if message is not None and message.file.name == wrappers_pb2.DESCRIPTOR.name:
+    if message is not None and message.file.name == _WRAPPERS.name:
         kind, message = message.fields_by_name["value"].type, None
     wanted = element_type(field)
     if message is not None:
-        fits = message.full_name in _TIMES and not pa.types.is_binary(wanted) and field.dtype != "bool"
+        fits = message.full_name in {TIMESTAMP, DURATION} and not pa.types.is_binary(wanted) and field.dtype != "bool"
     elif pa.types.is_binary(wanted):
         fits = kind in _TEXTS
     elif pa.types.is_boolean(wanted):

@@ -59,9 +59,7 @@ class MessageReader:
         asked = self._readable(descriptor, fields, known) if lenient else AskedMessage(descriptor, fields)
         self._asked = asked
         self._message = message_factory.GetMessageClass(asked.descriptor)
-        options = ptars.PtarsConfig(
-            timestamp_unit="ms", duration_unit="ms", map_value_nullable=True, confluent_wire_policy="raw"
-        )
+        options = ptars.PtarsConfig(map_value_nullable=True, confluent_wire_policy="raw")
         self._handler = ptars.HandlerPool([asked.descriptor.file], config=options).get_for_message(asked.descriptor)
 
     def read(self, records: Sequence[bytes], indices: Int64s) -> Iterator[DecodedValues]:

@@ -163,6 +163,14 @@ ORDERS_OF = st.builds(
 )
 
 
+@pytest.mark.parametrize("name", ["at", "took"])
+def test_a_time_that_comes_twice_is_merged_as_protobuf_merges_it(name: str) -> None:
+    first, second = (ORDER(**{name: part}).SerializeToString() for part in ({"seconds": 5}, {"nanos": 2_000_000}))
+    for record in (first + second, first + ORDER(**{name: {}}).SerializeToString(), second + first):
+        (outcome,) = outcomes(PROTOBUF.decoder, [record])
+        assert same(outcome, plainly(record))
+
+
 @settings(max_examples=300)
 @given(records=st.lists(st.one_of(ORDERS_OF, st.builds(bytes.__add__, ORDERS_OF, ORDERS_OF)), max_size=6))
 def test_orders_are_decoded_as_protobuf_reads_them_field_by_field(records: list[bytes]) -> None:
