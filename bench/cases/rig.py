@@ -208,11 +208,11 @@ def hosted(
         server = ApiServer(service, loaded.settings.api)
         server.bind()
         answering = threading.Thread(target=server.serve, name="http", daemon=True)
+        service.start()
         answering.start()
         own = None if server.probes_port is None else f"http://127.0.0.1:{server.probes_port}"
         host = Hosted(service, notes, f"http://127.0.0.1:{server.port}", ended, own)
         threading.Thread(target=host.watch_start, name="watch-start", daemon=True).start()
-        service.start()
         try:
             yield host
         finally:
