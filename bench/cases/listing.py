@@ -20,14 +20,14 @@ UNKNOWN_RATES = {"json": 300_000.0, "raw": 700_000.0}
 class Lengths:
     """Seconds, and counts, of each case."""
 
-    off_cpu_s: int = 15
-    freshness_s: int = 20
-    full_speed_raw_s: int = 30
+    off_cpu_s: int = 10
+    freshness_s: int = 15
+    full_speed_raw_s: int = 15
     full_speed_json_s: int = 15
-    flood_s: int = 15
+    flood_s: int = 10
     flood_records: int = 2_500_000
-    siege_s: int = 20
-    saves: int = 12
+    siege_s: int = 12
+    saves: int = 8
     save_every_s: int = 3
     looks: int = 60
     balance_rows: int = 2_000_000
@@ -41,19 +41,19 @@ class Lengths:
     forked_records: int = 1_000_000
     decode_records: int = 131_072
     decode_rounds: int = 7
-    memory_s: int = 90
+    memory_s: int = 60
     starts: int = 3
     archive_rounds: int = 5
-    group_s: int = 7
-    group_restarts: int = 3
+    group_s: int = 5
+    group_restarts: int = 2
     pretrain_rows: int = 131_072
     pretrain_light_rows: int = 1_048_576
     pretrain_rounds: int = 2
     data_service_rows: int = 65_536
-    data_service_rounds: int = 2
-    serve_swaps: int = 100
+    data_service_rounds: int = 1
+    serve_swaps: int = 40
     exports: int = 3
-    exports_plain_s: float = 12.0
+    exports_plain_s: float = 8.0
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
     left_out: tuple[str, ...] = ()
