@@ -133,8 +133,11 @@ class ReceiveEnd(Protocol):
     def receive(self, timeout: float | None, pick: Pick | None = None) -> Chunk:
         """Wait up to `timeout` seconds (None: without limit) for a chunk and take it."""
 
-    def take_behind(self, chunk: Chunk) -> list[Chunk]:
-        """Take the queued chunks that directly follow a received one, while all together stay small."""
+    def take_behind(self, chunk: Chunk, row_nbytes: int) -> list[Chunk]:
+        """Take the queued chunks that directly follow a received one, while all together stay small.
+
+        So does what they become: a record becomes a row of `row_nbytes`.
+        """
 
     def wake(self) -> None:
         """Make the waiting `receive`, or the next one that would wait, raise HandoffEmpty at once."""
@@ -252,14 +255,18 @@ class Handoff:
         _call(callback)
         return chunk
 
-    def take_behind(self, chunk: Chunk) -> list[Chunk]:
-        """Take the queued chunks that directly follow a received one, while all together stay small."""
+    def take_behind(self, chunk: Chunk, row_nbytes: int) -> list[Chunk]:
+        """Take the queued chunks that directly follow a received one, while all together stay small.
+
+        So does what they become: a record becomes a row of `row_nbytes`.
+        """
         behind = [chunk]
         with self._arrived:
             records, nbytes = len(chunk), chunk.nbytes
             while (head := self._heads.get(chunk.partition)) is not None and follows(head, behind[-1]):
                 records, nbytes = records + len(head), nbytes + head.nbytes
-                if records > JOINED_RECORDS or nbytes > JOINED_BYTES or not together(chunk, head):
+                held = max(nbytes, records * row_nbytes)
+                if records > JOINED_RECORDS or held > JOINED_BYTES or not together(chunk, head):
                     break
                 behind.append(self._pop(chunk.partition))
             callback = self._callback_for_room(chunk.partition) if len(behind) > 1 else None

@@ -277,6 +277,11 @@ class DecodePool:
         """The number of chunks that were submitted and not yet returned by `next`."""
         return len(self._queue)
 
+    @property
+    def row_nbytes(self) -> int:
+        """The memory of a decoded row, bytes."""
+        return self._decoder.schema.row_nbytes
+
     def statistics(self) -> DecodeStatistics:
         """Return what the pool holds now."""
         with self._changed:
@@ -292,7 +297,7 @@ class DecodePool:
         """Queue a chunk for decoding; never waits. Raise RuntimeError after `close`."""
         with self._changed:
             future = self._executor.submit(decode_chunk, chunk, self._decoder)
-            nbytes = max(chunk.nbytes, len(chunk) * self._decoder.schema.row_nbytes)
+            nbytes = max(chunk.nbytes, len(chunk) * self.row_nbytes)
             self._queue.append(_Submitted(chunk, future, nbytes))
         future.add_done_callback(self._wake)
 

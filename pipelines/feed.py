@@ -303,7 +303,7 @@ class Feed:
             self._ending = ending
             return False
         if not self._assembler.rotates:  # strict rotation takes exactly the chunks that it asks for
-            chunk = joined([chunk, *self._handoff.take_behind(chunk)])
+            chunk = joined([chunk, *self._handoff.take_behind(chunk, self._pool.row_nbytes)])
         if chunk.incarnation < self._assembler.incarnation:
             self._stale += len(chunk)
         else:

@@ -1,11 +1,14 @@
 """Joined chunks hold what was sent: nothing is lost or doubled, and only consecutive chunks are joined."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from consumers.handoff import Handoff
-from consumers.joining import JOINED_RECORDS, joined
+from consumers.joining import JOINED_BYTES, JOINED_RECORDS, joined
 from consumers.records import Chunk, Partition
 
 HERE, THERE = Partition("clicks", 0), Partition("clicks", 1)
@@ -50,7 +53,7 @@ def test_queued_chunks_come_out_once_in_order_and_joined_only_if_consecutive(
     taken: dict[Partition, list[Chunk]] = {HERE: [], THERE: []}
     while any(len(taken[partition]) < len(sent[partition]) for partition in sent):
         first = handoff.receive(0.0)
-        behind = handoff.take_behind(first)
+        behind = handoff.take_behind(first, 0)
         together = [first, *behind]
         taken[first.partition] += together
         whole = joined(together)
@@ -72,14 +75,30 @@ def test_a_chunk_of_another_incarnation_is_never_joined() -> None:
     handoff = Handoff(capacity_bytes=1 << 20)
     handoff.offer(chunk(HERE, 0, 3))
     handoff.offer(chunk(HERE, 3, 3, incarnation=2))
-    assert handoff.take_behind(handoff.receive(0.0)) == []
+    assert handoff.take_behind(handoff.receive(0.0), 0) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "nbytes", "row_nbytes", "joined_chunks"),
+    [
+        (JOINED_RECORDS // 4, 1, 1, 4),
+        (2, JOINED_BYTES // 3, 1, 3),
+        (2, 1, JOINED_BYTES // 6, 3),
+    ],
+    ids=["records", "bytes", "bytes of rows"],
+)
+def test_so_many_chunks_are_joined_and_no_more(records: int, nbytes: int, row_nbytes: int, joined_chunks: int) -> None:
+    handoff = Handoff(capacity_bytes=1 << 30)
+    for start in range(0, 6 * records, records):
+        handoff.offer(replace(chunk(HERE, start, records), timestamps=np.zeros(records, np.int64), nbytes=nbytes))
+    assert len(handoff.take_behind(handoff.receive(0.0), row_nbytes)) == joined_chunks - 1
 
 
 def test_records_of_a_much_later_time_are_not_joined() -> None:
     handoff = Handoff(capacity_bytes=1 << 20)
     handoff.offer(chunk(HERE, 0, 3))
     handoff.offer(chunk(HERE, 3, 200))
-    assert handoff.take_behind(handoff.receive(0.0)) == []
+    assert handoff.take_behind(handoff.receive(0.0), 0) == []
 
 
 def test_taking_chunks_behind_calls_on_room_for_a_refused_partition() -> None:
@@ -89,6 +108,6 @@ def test_taking_chunks_behind_calls_on_room_for_a_refused_partition() -> None:
     handoff.offer(chunk(HERE, 0, 3))
     handoff.offer(chunk(HERE, 3, 3))
     assert not handoff.offer(chunk(HERE, 6, 3))
-    handoff.take_behind(handoff.receive(0.0))
+    handoff.take_behind(handoff.receive(0.0), 0)
     assert calls
     assert handoff.offer(chunk(HERE, 6, 3))
