@@ -55,6 +55,8 @@ _IDLE_S = 30.0
 """After this long without a letter, the connection that reads records again is closed."""
 _PARTITIONER = DefaultPartitioner()
 """Kafka's own choice, so that letters of one key stand in one partition, whoever writes them."""
+_ANYWHERE = random.Random()  # noqa: S311 - no secret
+"""Apart from the process's own, whose numbers the user's code may draw in a seeded order."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
@@ -215,21 +217,20 @@ class _LetterSender:
                 self._backlog.acknowledge(len(window))
 
     async def _gathered(self) -> Sequence[DeadLetter]:
-        """Return the oldest letters once there are some, and gave others a moment to come, unless they fill a window.
+        """Wait for a letter, and a moment for others unless they fill a window; return the oldest ones.
 
         `work` is cleared before each look at the backlog: a letter that is put in between sets it again. While letters
         gather it stays set, so that nobody wakes the loop for them.
         """
         self.work.clear()
-        window = self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
-        if not window:
+        if not self._backlog.statistics().waiting:
             await self._wait_for_work()
-        if len(window) < _WINDOW:
+        held = self._backlog.statistics()
+        if held.waiting < _WINDOW and held.waiting_bytes < _WINDOW_BYTES:
             self.work.set()
             await asyncio.sleep(_GATHER_S)
             self.work.clear()
-            window = self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
-        return window
+        return self._backlog.oldest(_WINDOW, _WINDOW_BYTES)
 
     async def _wait_for_work(self) -> None:
         try:
@@ -295,7 +296,7 @@ class _LetterSender:
     async def _posts(self, producer: AIOKafkaProducer, window: _Window, ready: Sequence[int]) -> AsyncIterator[_Post]:
         """Hand letters over in batches, in their order by partition; those without a key go to one partition."""
         partitions = sorted(await producer.partitions_for(self._options.topic))
-        anywhere = random.choice(partitions)  # noqa: S311 - no secret
+        anywhere = _ANYWHERE.choice(partitions)
         by_partition: dict[int, list[int]] = {}
         for index in ready:
             key = window.left[index].key

@@ -1,6 +1,7 @@
 """Dead letters reach their topic with origin and reason, and are only then acknowledged."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,27 @@ def test_letters_that_are_too_many_for_one_batch_of_the_topic_arrive_whole(broke
     found = read(broker, name, 40)
     assert [dict(record.headers)["millrace.offset"] for record in found] == [b"%d" % offset for offset in range(40)]
     assert {record.value for record in found} == {b"v" * 1_000}
+
+
+def test_letters_that_come_one_by_one_are_sent_several_at_a_time(
+    broker: str, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, count, batches, send_batch = topic(), 60, list[object](), AIOKafkaProducer.send_batch
+
+    async def counted(self: AIOKafkaProducer, batch: Any, *place: Any, **given: Any) -> Any:
+        batches.append(batch)
+        return await send_batch(self, batch, *place, **given)
+
+    monkeypatch.setattr(AIOKafkaProducer, "send_batch", counted)
+    letters = KafkaDeadLetters(options(broker), DeadLetterOptions(topic=name))
+    letters.start(30)
+    for offset in range(count):
+        letters.put(letter(offset))
+        time.sleep(0.004)
+    assert letters.wait_acknowledged(count, 30)
+    assert letters.stop(10) == 0
+    assert len(batches) < count / 2
+    assert len(read(broker, name, count)) == count
 
 
 def test_letters_that_take_longer_than_one_attempt_get_through(broker: str, topic: Topic) -> None:
