@@ -84,6 +84,11 @@ def is_full(error: OSError) -> bool:
     return error.errno in _FULL
 
 
+def full_disk_in(words: str) -> OSError | None:
+    """Return the error of a full disk, or of a used-up quota, that the words of a library or a program tell of."""
+    return next((OSError(code, os.strerror(code)) for code in _FULL if os.strerror(code) in words), None)
+
+
 def sync_file(handle: int) -> None:
     """Make what was written to an open file durable."""
     full_sync = getattr(fcntl, "F_FULLFSYNC", None)

@@ -10,7 +10,8 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -32,6 +33,7 @@ from app.tools.export.export_inputs import (
 from app.tools.export.onnx_packages import ONNX, require_packages
 from app.tools.export.proof_process import answers_of, onnx_answers_of, write_onnx
 from app.version import version
+from consumers.durable_files import full_disk_in
 from consumers.failpoints import failpoint
 from consumers.records import Partition
 from pipelines.schema import Column
@@ -105,7 +107,8 @@ def export_checkpoint(
         try:
             served = served_model(settings, checkpoint)  # (2)
             failpoint("export.before_save")
-            draft = _write_and_prove(settings, checkpoint, served, written)
+            with _full_disk_told(folder, number):
+                draft = _write_and_prove(settings, checkpoint, served, written)
             failpoint("export.after_proof")
             manifest = folder.publish(written, draft)  # (5)
             folder.prune(settings.export.keep, {number, *served_versions(folder.root)})  # (6)
@@ -113,6 +116,17 @@ def export_checkpoint(
             shutil.rmtree(written, ignore_errors=True)
             _lift_pins(pins, folder)
     return Exported(manifest=manifest, folder=folder.version(number), seconds=time.monotonic() - began)
+
+
+@contextmanager
+def _full_disk_told(folder: VersionFolder, number: int) -> Iterator[None]:
+    """Tell of a full disk as publishing does, whoever met it: TensorFlow, or a process that was asked to write."""
+    try:
+        yield
+    except (OSError, tf.errors.ResourceExhaustedError) as error:
+        if (full := full_disk_in(str(error))) is None:
+            raise
+        raise folder.not_written(number, full) from error
 
 
 def _lift_pins(pins: Pins, folder: VersionFolder) -> None:

@@ -118,12 +118,16 @@ class VersionFolder:
             self._name(written, draft.number)
         except OSError as error:
             shutil.rmtree(written, ignore_errors=True)
-            way_out = "make room" if is_full(error) else "see that this user may write there"
-            raise ExportError(
-                f"export {draft.number} could not be written below {self.root}: {error.strerror}; {way_out}; nothing "
-                "of it is kept, and the next export tries again"
-            ) from error
+            raise self.not_written(draft.number, error) from error
         return manifest
+
+    def not_written(self, number: int, error: OSError) -> ExportError:
+        """Return the error of a version that this one keeps from being written, with the way out."""
+        way_out = "make room" if is_full(error) else "see that this user may write there"
+        return ExportError(
+            f"export {number} could not be written below {self.root}: {error.strerror}; {way_out}; nothing "
+            "of it is kept, and the next export tries again"
+        )
 
     def prune(self, keep: int, spared: Collection[int] = ()) -> list[int]:
         """Remove all but the newest `keep` and those that are spared; return the numbers. Needs the lock."""

@@ -11,9 +11,12 @@ from app.tools.export import export as exporting
 from app.tools.export.export import ONNX_FILE, export_checkpoint
 from app.tools.export.export_folder import folder_of
 from tests.app.tools.export.exported_model import project
-from training.errors import ExportRefusedError
+from tests.training.checkpoints.small_volume import small_volume
+from training.errors import ExportError, ExportRefusedError
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+PAGE = 4096
+"""Of the file systems that hold it in memory."""
 CONFIG = """
 name: clicks
 kafka: {bootstrap_servers: [127.0.0.1:1], topics: [clicks]}
@@ -115,3 +118,18 @@ def test_a_file_that_answers_otherwise_is_not_published(
     with pytest.raises(ExportRefusedError, match=r"ONNX Runtime answers the output 'kind.*' of model\.onnx otherwise"):
         export_checkpoint(loaded, None, folder)
     assert folder.numbers() == []
+
+
+@pytest.mark.parametrize("fits", [(), ("saved_model.pb", "fingerprint.pb", "variables")], ids=["nothing", "SavedModel"])
+def test_a_full_disk_is_told_in_a_line_whoever_meets_it_and_leaves_nothing(
+    exported: tuple[Loaded, Path], tmp_path: Path, fits: tuple[str, ...]
+) -> None:
+    written = [path for path in exported[1].rglob("*") if path.relative_to(exported[1]).parts[0] in fits]
+    pages = sum(-(-path.stat().st_size // PAGE) for path in written if path.is_file())
+    with small_volume(tmp_path / "exports", (pages + 1) * PAGE):
+        loaded = project(tmp_path, CONFIG, MODEL)
+        folder = folder_of(loaded.settings)
+        told = "export 2 could not be written below .*: No space left on device; make room; nothing of it is kept"
+        with pytest.raises(ExportError, match=told):
+            export_checkpoint(loaded, None, folder)
+        assert (folder.numbers(), folder.leftovers()) == ([], [])
