@@ -81,7 +81,7 @@ def wage(bootstrap: str, folder: Path, *, kills: int, seed: int, on_strike: OnSt
     """Kill this often while a trainer learns and exports; then export once more, and compare what is there."""
     began, figures, draws = time.monotonic(), ExportKillFigures(seed=seed), random.Random(seed)
     with Topic(bootstrap, f"exports-{uuid.uuid4().hex[:8]}", 1, Mixture(), seed) as topic:
-        settings = {"path": "./exports", "every": "1s", "keep": 2}
+        settings = {"path": "./exports", "every": "1s", "keep": 2, "formats": ["saved_model", "onnx"]}
         made = Project(folder / "run", topic, export=settings)
         versions = VersionFolder(made.path / "exports" / made.name)
         with _reading(versions, figures):
