@@ -56,7 +56,7 @@ _IDLE_S = 30.0
 _PARTITIONER = DefaultPartitioner()
 """Kafka's own choice, so that letters of one key stand in one partition, whoever writes them."""
 _ANYWHERE = random.Random()  # noqa: S311 - no secret
-"""Apart from the process's own, whose numbers the user's code may draw in a seeded order."""
+"""Apart from Python's shared generator, of which Keras makes the seeds of the first weights meanwhile."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 

@@ -19,6 +19,8 @@ from pipelines.registry.registry_client import RegistryAwayError, RegistryClient
 from pipelines.schema import RegisteredSchema
 
 log = logging.getLogger(__name__)
+_SPREAD = random.Random()  # noqa: S311 - spreads what many clients ask
+"""Apart from Python's shared generator, of which Keras makes the seeds of the first weights meanwhile."""
 _SHORTEST_S, _LONGEST_S = 0.2, 10.0
 _CONFIRM_S = 1.0
 _FORGET_S = 30.0
@@ -86,7 +88,7 @@ class RegistrySchemas:
                 found = self._client.schema(number)
             except Exception as error:  # noqa: BLE001 - nothing may end the thread: all records would wait for ever
                 self._note_away(number, str(error) if isinstance(error, RegistryAwayError) else type(error).__name__)
-                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads what many clients ask
+                time.sleep(pause * _SPREAD.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_S)
                 continue
             pause = _SHORTEST_S

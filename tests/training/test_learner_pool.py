@@ -77,8 +77,8 @@ def _poison(variables: list[Any]) -> None:
 
 
 def _learnt(learner: Learner) -> dict[str, Any]:
-    """Train, and return every number that comes out of it: results, weights, moments, seeds, counts."""
-    found: dict[str, Any] = {"first": state_of(learner)}
+    """Train, and return every number that comes out of it: results, weights, moments, seeds, counts, randomness."""
+    found: dict[str, Any] = {"first": state_of(learner), "random": (random.random(), np.random.random())}
     learner.witness.know(PARTITION, 0)
     for seed in range(2):
         result = learner.learn(block(3, rows=3 * BATCH - 5, seed=seed)).result
@@ -110,26 +110,6 @@ def test_a_learner_lent_again_has_and_learns_the_bits_of_a_fresh_one(build: Call
         np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.name)
     found, expected = _learnt(again), _learnt(Learner(build, None, options))
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
-
-
-def _lent_again() -> None:
-    pool = LearnerPool()
-    pool.lend(mlp, options_of())
-    pool.take_back()
-    pool.lend(mlp, options_of())
-
-
-def _drawn_after(makes: Callable[[], object]) -> tuple[float, float]:
-    makes()
-    return random.random(), np.random.random()
-
-
-def test_a_loan_leaves_the_random_numbers_of_the_process_where_a_build_leaves_them() -> None:
-    def same() -> bool:
-        return _drawn_after(_lent_again) == _drawn_after(lambda: Learner(mlp, None, options_of()))
-
-    # A thread that another test has left may draw from them, too, while a learner is built: seldom, so not three times.
-    assert any(same() for _ in range(3))
 
 
 def test_two_learners_in_use_are_two_objects_and_options_tell_them_apart() -> None:

@@ -29,6 +29,8 @@ _BEACON = f"{_FIRST_CALL}=sleep:0:once"
 """Acts once, when the first call is settled, and only writes a line to the log."""
 _ANSWER_S = 90.0
 _TAIL = 25
+_ENDED = object()
+"""What a wait has met where the process ended first."""
 
 
 class TrainerFolder(Protocol):
@@ -189,8 +191,8 @@ class Run:
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> None:
         """Wait for a condition. WaitedError where the process ends before."""
-        wait_until(lambda: condition() or not self.alive, what)
-        if not condition():
+        found = wait_until(lambda: condition() or (not self.alive and _ENDED), what)
+        if found is _ENDED and not condition():
             raise WaitedError(f"it ended ({self._process.exit_code}) before {what}:\n{self.tail()}")
 
     def wait_for_line(self, text: str) -> None:
