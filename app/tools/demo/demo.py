@@ -267,4 +267,4 @@ def _show_beginning(trainer: DemoTrainer, screen: Screen, findings: Findings) ->
     else:
         findings.resumed = findings.newest = findings.witnesses.of(newest["number"])
         screen.say(f"Resumed from checkpoint {newest['number']}: {findings.resumed}.")
-    screen.say(f"The page: {trainer.page}")
+    screen.say(f"The page: {trainer.page} (process {os.getpid()})")
