@@ -136,7 +136,7 @@ class ReceiveEnd(Protocol):
     def take_behind(self, chunk: Chunk, row_nbytes: int) -> list[Chunk]:
         """Take the queued chunks that directly follow a received one, while all together stay small.
 
-        So does what they become: a record becomes a row of `row_nbytes`.
+        They also have to be small as rows, of `row_nbytes` each.
         """
 
     def wake(self) -> None:
@@ -258,7 +258,7 @@ class Handoff:
     def take_behind(self, chunk: Chunk, row_nbytes: int) -> list[Chunk]:
         """Take the queued chunks that directly follow a received one, while all together stay small.
 
-        So does what they become: a record becomes a row of `row_nbytes`.
+        They also have to be small as rows, of `row_nbytes` each.
         """
         behind = [chunk]
         with self._arrived:

@@ -56,7 +56,7 @@ _IDLE_S = 30.0
 _PARTITIONER = DefaultPartitioner()
 """Kafka's own choice, so that letters of one key stand in one partition, whoever writes them."""
 _ANYWHERE = random.Random()  # noqa: S311 - no secret
-"""Apart from Python's shared generator, of which Keras makes the seeds of the first weights meanwhile."""
+"""A generator of its own: Keras draws the seeds of the first weights from Python's shared one."""
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 

@@ -20,7 +20,7 @@ from pipelines.schema import RegisteredSchema
 
 log = logging.getLogger(__name__)
 _SPREAD = random.Random()  # noqa: S311 - spreads what many clients ask
-"""Apart from Python's shared generator, of which Keras makes the seeds of the first weights meanwhile."""
+"""A generator of its own: Keras draws the seeds of the first weights from Python's shared one."""
 _SHORTEST_S, _LONGEST_S = 0.2, 10.0
 _CONFIRM_S = 1.0
 _FORGET_S = 30.0

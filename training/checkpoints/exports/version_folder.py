@@ -122,7 +122,7 @@ class VersionFolder:
         return manifest
 
     def not_written(self, number: int, error: OSError) -> ExportError:
-        """Return the error of a version that this one keeps from being written, with the way out."""
+        """Return the error that says why an export could not be written, and the way out."""
         way_out = "make room" if is_full(error) else "see that this user may write there"
         return ExportError(
             f"export {number} could not be written below {self.root}: {error.strerror}; {way_out}; nothing "
