@@ -18,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import read_avro
 from rig import report
 
+from consumers.joining import JOINED_RECORDS
 from pipelines.decoders import Decoder, make_decoder
 from pipelines.schema import AvroLayout, Field, Schema
 
-CHUNK, BAD_EVERY = 4_096, 100
+CHUNK, BAD_EVERY = JOINED_RECORDS, 100
 MIXED = {
     "id": "int64",
     "price": "float32",

@@ -17,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import parse_example
 from rig import report
 
+from consumers.joining import JOINED_RECORDS
 from pipelines.decoders import make_decoder
 from pipelines.schema import Field, Schema
 
-CHUNK, BAD_EVERY = 4_096, 100
+CHUNK, BAD_EVERY = JOINED_RECORDS, 100
 SCHEMA = Schema(
     features=(
         Field(name="x", source="x", dtype="float32", shape=(parse_example.FEATURES,)),

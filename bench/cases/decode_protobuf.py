@@ -17,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import parse_protobuf
 from rig import report
 
+from consumers.joining import JOINED_RECORDS
 from pipelines.decoders import make_decoder
 from pipelines.schema import Field, ProtobufLayout, Schema
 
-CHUNK, BAD_EVERY = 4_096, 100
+CHUNK, BAD_EVERY = JOINED_RECORDS, 100
 SCHEMA = Schema(
     features=(
         Field(name="id", source="id", dtype="int64"),

@@ -19,6 +19,7 @@ import tensorflow as tf
 from rig import report
 
 from app.settings.sections.records import RecordsSettings, to_decoder
+from consumers.joining import JOINED_RECORDS
 from consumers.records import Chunk, Partition
 from pipelines.assemble import AssembleOptions, Assembler
 from pipelines.blocks import Rows
@@ -30,7 +31,7 @@ from tests.faults.harness.records import ExpectedPosition
 from training.model.learner import Learner, LearnerOptions
 from training.model.strategy import DeviceOptions
 
-BATCH, BATCHES, CHUNK, SHARE = 256, 16, 4096, 0.01
+BATCH, BATCHES, CHUNK, SHARE = 256, 16, JOINED_RECORDS, 0.01
 PARTITION = Partition("bench", 0)
 
 

@@ -2,9 +2,9 @@
 
 A real server on one folder, clients in this process that ask at a fixed rate over connections that stay open, and a new
 version every second while it swaps: far more often than anyone exports, so that a third of all requests come while a
-version is loaded. Times with swaps and times without take turns, as others on this machine are in both. Every answer is
-checked: it is that of the version that the answer names. The model is a stack of three dense layers of 256 on 28
-features, as the other cases have.
+version is loaded. Times with swaps and times without, half as long, take turns, as others on this machine are in both.
+Every answer is checked: it is that of the version that the answer names. The model is a stack of three dense layers of
+256 on 28 features, as the other cases have.
 """
 
 import argparse
@@ -215,7 +215,7 @@ def main() -> None:
                     spans = {}
                     for kind in (("quiet", "swapping"), ("swapping", "quiet"))[part % 2]:
                         since = time.monotonic()
-                        for _ in range(swaps):
+                        for _ in range(swaps if kind == "swapping" else -(-swaps // 2)):
                             if kind == "swapping":
                                 exporter.publish()
                             time.sleep(max(0.0, SWAP_EVERY_S - (time.monotonic() - since) % SWAP_EVERY_S))

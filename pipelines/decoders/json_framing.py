@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from consumers.reasons import Reason
 from consumers.records import Int64s
+from pipelines.decoders.empty_values import empty_rows
 from pipelines.decoders.protocol import Refusal
 from pipelines.decoders.text import LARGEST, begins_of, begins_without, joined, text_without, without
 
@@ -45,7 +46,9 @@ def framed(values: Sequence[bytes | None]) -> FramedJson:
     try:
         text = joined(given)
     except TypeError:  # some are None
-        given = [value or b"" for value in values]
+        given = [*given]
+        for row in empty_rows(values):
+            given[row] = b""
         text = joined(given)
     begins = begins_of(given)
     if all_framed(begins, text):
@@ -82,11 +85,10 @@ def _not_framed(text: bytes, begins: Int64s) -> list[int]:
 def _nulls_after_objects(text: bytes, begins: Int64s) -> Int64s:
     """Return where `null` may follow an object: behind a brace that it or whitespace follows, if few do."""
     codes = np.frombuffer(text, np.uint8)
-    after = codes[1:]
-    near = (after == ord("n")) | (after <= ord(" "))
-    near &= codes[:-1] == ord("}")
-    near[begins[1:] - 2] = False
-    found = np.flatnonzero(near)
+    closers = np.flatnonzero(codes[:-2] == ord("}"))
+    after, then = codes[closers + 1], codes[closers + 2]
+    # Between two records a `}`, a newline and a `{` stand, as a rule.
+    found: Int64s = closers[(after == ord("n")) | ((after <= ord(" ")) & ((then == ord("n")) | (then <= ord(" "))))]
     if len(found) > len(begins) // _SPARSE:  # braces with whitespace behind them
         found = np.array([match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(text)], np.int64)
     return found

@@ -13,11 +13,15 @@ import numpy.typing as npt
 from consumers.records import Int64s
 from pipelines.decoders.asked_fields import AskedField
 from pipelines.decoders.json_suspects import with_several_values
-from pipelines.decoders.text import is_utf8, not_utf8
+from pipelines.decoders.text import not_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
 _COLON, _SPACE, _WORD = ord(":"), ord(" "), 8
+_NO_ASCII = 128
+_PIECE = 1 << 18
+"""Bytes that are looked at together: what is made of them stays in the processor's cache."""
 _TOO_LONG = 20
 """Digits of a whole number that is too large for the parser."""
 _NUMBER, _TEXT, _BOOL, _LIST, _RECORD = b"-0123456789NI", b'"', b"tf", b"[", b"{"
@@ -27,16 +31,30 @@ _ZEROS, _POINTS, _POWERS, _LOWER = (_ONES * np.uint64(code) for code in (ord("0"
 _BEYOND_NINE, _HIGH = _ONES * np.uint64(0x80 - 10), _ONES * np.uint64(0x80)
 
 
+class _Names(NamedTuple):
+    """Names of which no two end with the same byte, so that this byte tells which of them it can be.
+
+    Each array is by the number of a name. Number 0 is no name: its mask leaves nothing, and its tail is not nothing.
+    """
+
+    numbers: Int64s
+    """By the last byte of a name."""
+    tails: Words
+    """The end of each name, a quote and a colon: eight bytes at most."""
+    masks: Words
+    begins: Mask
+    """By number and byte, flat: whether a value of the field's type can begin with it."""
+    whole: Mask
+    """Whether it is a whole number."""
+
+
 class _LookedFor(NamedTuple):
     """What the values of one name begin with."""
 
-    tail: np.uint64
+    tail: bytes
     """The end of the name, a quote and a colon: eight bytes at most."""
-    mask: np.uint64
-    begins: npt.NDArray[np.bool_]
-    """By byte: whether a value of the field's type can begin with it."""
+    begins: Mask
     whole: bool
-    """Whether it is a whole number."""
 
 
 class JsonLook:
@@ -46,17 +64,43 @@ class JsonLook:
         nodes: dict[str, list[AskedField]] = {}
         for name, node in _all_nodes(asked.items()):
             nodes.setdefault(name, []).append(node)
-        self.names = [_looked_for(name, alike) for name, alike in nodes.items()]
+        groups: list[dict[int, _LookedFor]] = []
+        for name, alike in nodes.items():
+            named = _looked_for(name, alike)
+            last = named.tail[-3]
+            free = next((group for group in groups if last not in group), None)
+            if free is None:
+                groups.append(free := {})
+            free[last] = named
+        self.names = [_names_of(group) for group in groups]
 
 
 def suspects_of(text: bytes, begins: Int64s, look: JsonLook) -> list[int]:
     """Return the records that the parser probably refuses, ascending."""
-    codes = np.frombuffer(text, np.uint8)
+    found = list[int]()
+    for first, last in _pieces(begins):
+        place = int(begins[first])
+        piece = memoryview(text)[place : int(begins[last])]
+        found += [first + row for row in _suspects_of_piece(piece, begins[first : last + 1] - place, look)]
+    return found
+
+
+def _pieces(begins: Int64s) -> Iterator[tuple[int, int]]:
+    """Yield the rows of each piece: its first one, and the one behind its last."""
+    first, rows = 0, len(begins) - 1
+    while first < rows:
+        last = max(first + 1, int(begins.searchsorted(begins[first] + _PIECE, "right")) - 1)
+        yield first, last
+        first = last
+
+
+def _suspects_of_piece(piece: memoryview, begins: Int64s, look: JsonLook) -> list[int]:
+    codes = np.frombuffer(piece, np.uint8)
     found = [*_wrongly_typed(codes, look), _controls(codes, begins)]
     rows = {*(begins.searchsorted(np.concatenate(found), "right") - 1).tolist()}
-    rows.update(with_several_values(text, begins))
-    if not is_utf8(text):
-        rows.update(not_utf8(text, begins))
+    rows.update(with_several_values(piece, begins))
+    if codes.max(initial=0) >= _NO_ASCII:
+        rows.update(not_utf8(piece, begins))
     return sorted(rows)
 
 
@@ -66,13 +110,16 @@ def _wrongly_typed(codes: Bytes, look: JsonLook) -> Iterator[Int64s]:
     if len(codes) <= _WORD or not len(colons):
         return
     words = np.ndarray((len(codes) - _WORD + 1,), "<u8", codes, strides=(1,))
-    tails = words[colons - (_WORD - 1)]
-    for named in look.names:
-        values = colons[tails & named.mask == named.tail] + 1
-        values = values + (codes[values] == _SPACE)
-        yield values[~named.begins[codes[values]]]
-        if named.whole:
-            yield _fractions(codes, words, values)
+    tails, lasts = words[colons - (_WORD - 1)], codes[colons - 2]
+    values = colons + 1
+    values += codes[values] == _SPACE
+    firsts = codes[values]
+    for names in look.names:
+        numbers = names.numbers[lasts]
+        named = tails & names.masks[numbers] == names.tails[numbers]
+        yield values[named & ~names.begins[numbers << 8 | firsts]]
+        if names.whole.any():
+            yield _fractions(codes, words, values[named & names.whole[numbers]])
 
 
 def _fractions(codes: Bytes, words: Words, values: Int64s) -> Int64s:
@@ -120,13 +167,22 @@ def _looked_for(name: str, nodes: Iterable[AskedField]) -> _LookedFor:
     whole = all(
         node.leaf is not None and not node.lists and node.leaf.dtype.startswith(("int", "uint")) for node in nodes
     )
-    spelt = f'"{name}":'.encode()[-_WORD:]
-    free = _WORD - len(spelt)
-    return _LookedFor(
-        np.uint64(int.from_bytes(bytes(free) + spelt, "little")),
-        np.uint64((1 << 8 * _WORD) - (1 << 8 * free)),
-        begins,
-        whole,
+    return _LookedFor(f'"{name}":'.encode()[-_WORD:], begins, whole)
+
+
+def _names_of(group: Mapping[int, _LookedFor]) -> _Names:
+    """Return names by their last byte as arrays."""
+    named = list(group.values())
+    numbers = np.zeros(256, np.int64)
+    numbers[list(group)] = np.arange(1, len(named) + 1)
+    tails = [int.from_bytes(one.tail.rjust(_WORD, b"\0"), "little") for one in named]
+    masks = [(1 << 8 * _WORD) - (1 << 8 * (_WORD - len(one.tail))) for one in named]
+    return _Names(
+        numbers,
+        np.array([1, *tails], np.uint64),
+        np.array([0, *masks], np.uint64),
+        np.concatenate([np.ones(256, np.bool_), *(one.begins for one in named)]),
+        np.array([False, *(one.whole for one in named)]),
     )
 
 

@@ -14,7 +14,7 @@ from consumers.records import Int64s
 _OPENS, _CLOSES, _SPACE = ord("{"), ord("}"), ord(" ")
 
 
-def with_several_values(text: bytes, begins: Int64s) -> list[int]:
+def with_several_values(text: bytes | memoryview, begins: Int64s) -> list[int]:
     """Return the records in which a value may follow another one: where `{` follows `}`, or space does."""
     codes = np.frombuffer(text, np.uint8)
     after = codes[1:]

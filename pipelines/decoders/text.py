@@ -55,7 +55,7 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
-def not_utf8(text: bytes, begins: Int64s) -> list[int]:
+def not_utf8(text: bytes | memoryview, begins: Int64s) -> list[int]:
     """Return the records that are not UTF-8."""
     found, at, view = list[int](), 0, memoryview(text)
     while at < len(text):
