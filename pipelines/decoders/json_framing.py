@@ -73,12 +73,16 @@ def _not_framed(text: bytes, begins: Int64s) -> list[int]:
     """Return the values of a text that `frame` may refuse or change; all others it lets pass as they are."""
     codes = np.frombuffer(text, np.uint8)
     # Of an empty value both places hold a newline.
-    wrong = (codes[begins[:-1]] != ord("{")) | (codes[begins[1:] - 2] != ord("}")) | (np.diff(begins) - 1 > LARGEST)
-    wrong |= np.diff(begins) == 1
-    places = np.flatnonzero(codes == 0) if b"\0" in text else np.empty(0, np.int64)
+    lengths = np.diff(begins) - 1
+    wrong = (codes[begins[:-1]] != ord("{")) | (codes[begins[1:] - 2] != ord("}"))
+    wrong |= (lengths == 0) | (lengths > LARGEST)
+    at = text.find(0)
+    while at >= 0:
+        row = int(begins.searchsorted(at, "right")) - 1
+        wrong[row] = True
+        at = text.find(0, int(begins[row + 1]))
     if b"null" in text:
-        places = np.concatenate([places, _nulls_after_objects(text, begins)])
-    wrong[begins.searchsorted(places, "right") - 1] = True
+        wrong[begins.searchsorted(_nulls_after_objects(text, begins), "right") - 1] = True
     return [int(index) for index in np.flatnonzero(wrong)]
 
 

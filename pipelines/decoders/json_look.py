@@ -73,6 +73,11 @@ class JsonLook:
                 groups.append(free := {})
             free[last] = named
         self.names = [_names_of(group) for group in groups]
+        self.doubtful = np.zeros(256 * 256, np.bool_)
+        """By the last byte of a name, and the first one of a value: whether more has to be looked at."""
+        for group in groups:
+            for last, named in group.items():
+                self.doubtful[last << 8 : last + 1 << 8] |= named.whole | ~named.begins
 
 
 def suspects_of(text: bytes, begins: Int64s, look: JsonLook) -> list[int]:
@@ -110,10 +115,12 @@ def _wrongly_typed(codes: Bytes, look: JsonLook) -> Iterator[Int64s]:
     if len(codes) <= _WORD or not len(colons):
         return
     words = np.ndarray((len(codes) - _WORD + 1,), "<u8", codes, strides=(1,))
-    tails, lasts = words[colons - (_WORD - 1)], codes[colons - 2]
     values = colons + 1
     values += codes[values] == _SPACE
-    firsts = codes[values]
+    lasts, firsts = codes[colons - 2], codes[values]
+    doubtful = np.flatnonzero(look.doubtful[lasts.astype(np.uint16) << 8 | firsts])
+    values, lasts, firsts = values[doubtful], lasts[doubtful], firsts[doubtful]
+    tails = words[colons[doubtful] - (_WORD - 1)]
     for names in look.names:
         numbers = names.numbers[lasts]
         named = tails & names.masks[numbers] == names.tails[numbers]
