@@ -50,7 +50,7 @@ from consumers.records import Int64s
 from pipelines.decoders.arrow_paths import ArrowPaths
 from pipelines.decoders.column_reader import ColumnReader
 from pipelines.decoders.json_faults import JsonAsked, Sure, diagnose, infinity_reason, without_large_numbers
-from pipelines.decoders.json_framing import framed
+from pipelines.decoders.json_framing import FramedJson, framed
 from pipelines.decoders.json_look import JsonLook, suspects_of
 from pipelines.decoders.json_suspects import WholeNames, with_number, with_several_values
 from pipelines.decoders.paths import is_envelope, parse
@@ -97,12 +97,13 @@ class _JsonRows(NamedTuple):
 class _Sifted:
     """Records of a group, from which those at fault are taken out; what is passed needs no other look."""
 
-    def __init__(self, group: _JsonGroup) -> None:
+    def __init__(self, group: _JsonGroup, out: Sequence[int] = ()) -> None:
         self.records, self.indices = [*group.records], group.indices
         self.rest = np.ones(len(group.records), dtype=bool)
+        self.rest[[*out]] = False
         self.passed = 0
         """Records of which the parser has passed all that are left."""
-        self._most = len(group.records) // _SPARSE
+        self._most = (len(group.records) - len(out)) // _SPARSE
 
     def suspects(self, stop: _ParserStop) -> list[int] | None:
         """Return the records that may be at fault; None where none is known, or there are too many."""
@@ -116,8 +117,9 @@ class _Sifted:
         return found
 
     def few(self, suspects: list[int]) -> list[int]:
-        """Return these suspects, or none of them where they are too many to be looked at one by one."""
-        return suspects if len(suspects) <= self._most else []
+        """Return the suspects that are left, or none of them where they are too many to be looked at one by one."""
+        left = [at for at in suspects if self.rest[at]]
+        return left if len(left) <= self._most else []
 
     def everyone(self) -> list[int]:
         """Return all records that are left."""
@@ -143,6 +145,10 @@ class _Sifted:
         return _JsonGroup([self.records[at] for at in places.tolist()], self.indices[places])
 
 
+def _fits_one_parse(group: _JsonGroup, text: bytes) -> bool:
+    return len(group.records) <= 1 or (len(group.records) <= _MOST_ROWS and len(text) <= LARGEST)
+
+
 class JsonDecoder:
     """Decodes JSON objects."""
 
@@ -163,9 +169,10 @@ class JsonDecoder:
 
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
-        records, indices, text, begins, refused = framed(values)
+        framing = framed(values)
+        refused = [*framing.refused]
         pieces: list[DecodedValues] = []
-        for outcome in self._read_or_split(_JsonGroup(records, indices), text, begins, doubted=bool(refused)):
+        for outcome in self._outcomes(framing):
             if isinstance(outcome, Refusal):
                 refused.append(outcome)
                 continue
@@ -175,20 +182,35 @@ class JsonDecoder:
         refused.sort(key=lambda refusal: refusal.index)
         return together([self._reader.no_rows(), *pieces], tuple(refused))
 
+    def _outcomes(self, framing: FramedJson) -> Iterator[_JsonRows | Refusal]:
+        """Yield the framed records that parse as rows, in order, and verdicts on the others.
+
+        Where some are not framed, those of the others that are at fault are looked for before the parser is asked.
+        """
+        group = _JsonGroup(framing.records, np.arange(len(framing.records)))
+        if not framing.refused:
+            yield from self._read_or_split(group, framing.text, framing.begins)
+            return
+        sifted = _Sifted(group, [refusal.index for refusal in framing.refused])
+        if _fits_one_parse(group, framing.text):
+            yield from self._sift(sifted, framing.text, framing.begins)
+            return
+        left, text = sifted.left(framing.text, framing.begins)
+        yield from self._read_or_split(left, text, begins_of(left.records))
+
     def _read_or_split(
-        self, group: _JsonGroup, text: bytes, begins: Int64s, *, looked: bool = False, doubted: bool = False
+        self, group: _JsonGroup, text: bytes, begins: Int64s, *, looked: bool = False
     ) -> Iterator[_JsonRows | Refusal]:
         """Yield the records that parse as rows, in order, and verdicts on the others.
 
-        `doubted`: others of their chunk are refused already, so those of these that are at fault are looked for first.
         `looked`: these records were diagnosed before, and it did not help, so only halving is left.
         """
         if not group.records:
             return
-        if len(group.records) > 1 and (len(group.records) > _MOST_ROWS or len(text) > LARGEST):
+        if not _fits_one_parse(group, text):
             yield from self._halves(group, looked=looked)
             return
-        parsed = _ParserStop() if doubted and len(group.records) > 1 else self._parse(group.records, text)
+        parsed = self._parse(group.records, text)
         if isinstance(parsed, pa.Table):
             yield _JsonRows(group.indices, group.records, parsed)
         elif len(group.records) == 1:
@@ -196,7 +218,7 @@ class JsonDecoder:
         elif looked:
             yield from self._halves(group, looked=True)
         else:
-            yield from self._sift(group, text, begins)
+            yield from self._sift(_Sifted(group), text, begins)
 
     def _read_or_refuse(self, group: _JsonGroup) -> Iterator[_JsonRows | Refusal]:
         """Yield the verdict on one record that the parser refuses, or its row without the numbers that nobody reads."""
@@ -215,15 +237,17 @@ class JsonDecoder:
             part = _JsonGroup(group.records[half], group.indices[half])
             yield from self._read_or_split(part, joined(part.records), begins_of(part.records), looked=looked)
 
-    def _sift(self, group: _JsonGroup, text: bytes, begins: Int64s) -> Iterator[_JsonRows | Refusal]:
-        """Refuse the suspects that the parser refuses, and settle the rest."""
-        sifted, tamed = _Sifted(group), False
+    def _sift(self, sifted: _Sifted, text: bytes, begins: Int64s) -> Iterator[_JsonRows | Refusal]:
+        """Refuse the suspects that the parser refuses, and settle the rest. `text` is that of all, also those out."""
+        tamed = False
         for at in sifted.few(suspects_of(text, begins, self._look)):
             verdict = self._suspected(sifted, at, looked=False)
             if isinstance(verdict, Refusal):
                 yield verdict
             tamed |= isinstance(verdict, bytes)
         left, rest = sifted.left() if tamed else sifted.left(text, begins)
+        if not left.records:
+            return
         parsed = self._parse(left.records, rest)
         if isinstance(parsed, pa.Table):
             yield _JsonRows(left.indices, left.records, parsed)

@@ -15,7 +15,7 @@ from consumers.reasons import Reason
 from consumers.records import Int64s
 from pipelines.decoders.empty_values import empty_rows
 from pipelines.decoders.protocol import Refusal
-from pipelines.decoders.text import LARGEST, begins_of, begins_without, joined, text_without, without
+from pipelines.decoders.text import LARGEST, begins_of, joined
 
 _PIECE = 1 << 16
 _SPARSE = 24
@@ -28,15 +28,14 @@ _OPENING, _CLOSING = tuple(b"[{"), tuple(b"]}")
 
 
 class FramedJson(NamedTuple):
-    """Records that can be one object each, and verdicts on the others."""
+    """Values without the whitespace around them, and verdicts on those that cannot be one JSON object each."""
 
     records: Sequence[bytes]
-    indices: Int64s
-    """The index of each record in the values that were passed in, ascending."""
+    """All values, also those that are refused."""
     text: bytes
-    """The records, joined."""
+    """The same, joined."""
     begins: Int64s
-    """Where each record begins in it, and where it ends."""
+    """Where each begins in it, and where the last one ends."""
     refused: list[Refusal]
 
 
@@ -52,7 +51,7 @@ def framed(values: Sequence[bytes | None]) -> FramedJson:
         text = joined(given)
     begins = begins_of(given)
     if all_framed(begins, text):
-        return FramedJson(given, np.arange(len(given)), text, begins, [])
+        return FramedJson(given, text, begins, [])
     refused, stripped = list[Refusal](), dict[int, bytes]()
     for row in _not_framed(text, begins):
         look = frame(given[row])
@@ -60,13 +59,10 @@ def framed(values: Sequence[bytes | None]) -> FramedJson:
             refused.append(Refusal(row, look))
         elif len(look) < len(given[row]):
             stripped[row] = look
-    bad = [refusal.index for refusal in refused]
-    indices = np.delete(np.arange(len(given)), bad)
-    if not stripped:
-        records = without(given, bad)
-        return FramedJson(records, indices, text_without(text, begins, bad), begins_without(begins, bad), refused)
-    records = without([stripped.get(row, value) for row, value in enumerate(given)], bad)
-    return FramedJson(records, indices, joined(records), begins_of(records), refused)
+    if stripped:
+        given = [stripped.get(row, value) for row, value in enumerate(given)]
+        text, begins = joined(given), begins_of(given)
+    return FramedJson(given, text, begins, refused)
 
 
 def _not_framed(text: bytes, begins: Int64s) -> list[int]:

@@ -112,33 +112,38 @@ def _suspects_of_piece(piece: memoryview, begins: Int64s, look: JsonLook) -> lis
 def _wrongly_typed(codes: Bytes, look: JsonLook) -> Iterator[Int64s]:
     """Yield where a value of a field begins that is of another type."""
     colons = np.flatnonzero(codes == _COLON)
-    if len(codes) <= _WORD or not len(colons):
+    # Before the first ones there is no whole word. Nothing is lost but a hint on one record of a piece.
+    colons = colons[colons.searchsorted(_WORD - 1) :]
+    if not len(colons):
         return
     words = np.ndarray((len(codes) - _WORD + 1,), "<u8", codes, strides=(1,))
     values = colons + 1
-    values += codes[values] == _SPACE
-    lasts, firsts = codes[colons - 2], codes[values]
-    doubtful = np.flatnonzero(look.doubtful[lasts.astype(np.uint16) << 8 | firsts])
+    firsts = codes[values]
+    if (spaced := firsts == _SPACE).any():
+        values += spaced
+        firsts = codes[values]
+    lasts = codes[colons - 2]
+    doubtful = np.flatnonzero(look.doubtful.take(lasts.astype(np.uint16) << 8 | firsts))
     values, lasts, firsts = values[doubtful], lasts[doubtful], firsts[doubtful]
     tails = words[colons[doubtful] - (_WORD - 1)]
     for names in look.names:
         numbers = names.numbers[lasts]
         named = tails & names.masks[numbers] == names.tails[numbers]
-        yield values[named & ~names.begins[numbers << 8 | firsts]]
+        yield values[np.flatnonzero(named & ~names.begins[numbers << 8 | firsts])]
         if names.whole.any():
-            yield _fractions(codes, words, values[named & names.whole[numbers]])
+            yield _fractions(codes, words, values[np.flatnonzero(named & names.whole[numbers])])
 
 
 def _fractions(codes: Bytes, words: Words, values: Int64s) -> Int64s:
-    """Return which of these numbers are no whole ones, or are very long.
+    """Return which of these numbers, in order, are no whole ones, or are very long.
 
     Eight bytes of each are looked at together: the lowest bit of `others` is that of the first that is no digit.
     """
     ends = values + (codes[values] == ord("-"))
     found = list[Int64s]()
     for taken in range(0, _TOO_LONG, _WORD):
-        there = ends < len(words)
-        values, ends = values[there], ends[there]
+        there = int(ends.searchsorted(len(words)))
+        values, ends = values[:there], ends[:there]
         word = words[ends]
         digits = word ^ _ZEROS
         others = ((digits + _BEYOND_NINE) | digits) & _HIGH
@@ -148,8 +153,9 @@ def _fractions(codes: Bytes, words: Words, values: Int64s) -> Int64s:
         wrong = fraction & first != 0
         if taken + _WORD > _TOO_LONG:
             wrong |= first > np.uint64(0x80 << 8 * (_TOO_LONG - taken - 1))
-        found.append(values[wrong])
-        values, ends = values[others == 0], ends[others == 0] + _WORD
+        found.append(values[np.flatnonzero(wrong)])
+        longer = np.flatnonzero(others == 0)
+        values, ends = values[longer], ends[longer] + _WORD
     return np.concatenate([*found, values])
 
 

@@ -17,6 +17,8 @@ _OPENS, _CLOSES, _SPACE = ord("{"), ord("}"), ord(" ")
 def with_several_values(text: bytes | memoryview, begins: Int64s) -> list[int]:
     """Return the records in which a value may follow another one: where `{` follows `}`, or space does."""
     codes = np.frombuffer(text, np.uint8)
+    if len(codes) < 2:  # an empty record
+        return []
     after = codes[1:]
     suspect = (after == _OPENS) | (after <= _SPACE)
     suspect &= codes[:-1] == _CLOSES

@@ -22,11 +22,6 @@ def begins_of(records: Sequence[bytes]) -> Int64s:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths + 1)])
 
 
-def begins_without(begins: Int64s, rows: Sequence[int]) -> Int64s:
-    """Return the same for all records but those of these rows."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.delete(np.diff(begins), rows))])
-
-
 def without(records: Sequence[bytes], rows: Sequence[int]) -> list[bytes]:
     """Return all records but those of these rows, which ascend."""
     rest, first = list[bytes](), 0
@@ -38,7 +33,8 @@ def without(records: Sequence[bytes], rows: Sequence[int]) -> list[bytes]:
 
 def text_without(text: bytes, begins: Int64s, rows: Sequence[int]) -> bytes:
     """Return the text of all records but those of these rows, which ascend."""
-    view, at = memoryview(text), [0, *(place for row in rows for place in begins[row : row + 2].tolist()), len(text)]
+    out = np.asarray(rows, np.int64)
+    view, at = memoryview(text), [0, *np.column_stack((begins[out], begins[out + 1])).ravel().tolist(), len(text)]
     return b"".join(view[start:end] for start, end in zip(at[::2], at[1::2], strict=True))
 
 

@@ -169,8 +169,23 @@ def test_more_records_than_the_parser_takes_at_once_are_decoded() -> None:
     values[70_000] = b"{}" * 120_000
     found = ids(values)
     assert found.pop(70_000) == MALFORMED
-    del values[70_000]
-    assert found == [index for index in range(120_000) if index != 70_000]
+    rest = [index for index in range(120_000) if index != 70_000]
+    assert found == rest
+    values[10] = None
+    found = ids(values)
+    assert found.pop(70_000) == MALFORMED
+    assert found.pop(10) == (Reason.EMPTY, None)
+    assert found == [index for index in rest if index != 10]
+
+
+def test_no_value_beside_a_very_large_one_is_refused_alone() -> None:
+    large = b'{"id":1,"a":"%s"}' % (b"x" * 400_000)
+    empty = (Reason.EMPTY, None)
+    assert ids([None, large, b"", large, None]) == [empty, 1, empty, 1, empty]
+    assert ids([None]) == [empty]
+    assert ids([None, b'{"id":1}{']) == [empty, MALFORMED]
+    for short in (b":", b"::::::::::", b'{"":123}', b'{"":"x"}', b'{"":{}}', b"{:}"):
+        assert ids([None, short]) == [empty, alone(make_decoder("json", IDS), [short])[0]]
 
 
 def test_a_record_of_20_mb_is_decoded_or_refused_like_any_other() -> None:
