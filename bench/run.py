@@ -41,8 +41,8 @@ sys.path.insert(0, str(ROOT))
 
 BUILD = ROOT / "build"
 CASE_AT_MOST_S = 900
-BY_CPU_AT_ONCE = 2
-"""How many cases that go by the CPU's time alone run beside each other."""
+UNCLOCKED_AT_ONCE = 2
+"""How many cases without a figure by the clock run beside each other."""
 PACKAGES = ("aiokafka", "keras", "numpy", "pyarrow", "tensorflow")
 
 SHAPED = ("balanced",)
@@ -275,8 +275,8 @@ def run_service_cases(
         return result
 
     found = dict[str, list[Run]]()
-    for by_cpu, at_once in ((False, lengths.at_once), (True, max(BY_CPU_AT_ONCE, lengths.at_once))):
-        alike = [case for case in cases if case.by_cpu is by_cpu]
+    for unclocked, at_once in ((False, lengths.at_once), (True, max(UNCLOCKED_AT_ONCE, lengths.at_once))):
+        alike = [case for case in cases if case.unclocked is unclocked]
         with ThreadPoolExecutor(at_once) as pool:
             found |= {case.name: [result] for case, result in zip(alike, pool.map(once, alike), strict=True)}
     return found
@@ -335,7 +335,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round: does it run, and roughly how fast")
     parser.add_argument("--bootstrap", help="a broker to use; it gets the topics bench-json and bench-raw")
     parser.add_argument("--rounds", type=int, help="how often each case runs")
-    parser.add_argument("--soak", action="store_true", help="ten minutes of the memory's case")
+    parser.add_argument("--soak", action="store_true", help="the long forms of the cases of memory and of groups")
     parser.add_argument("--before", type=Path, metavar="FOLDER", help="an earlier tree: its product runs beside ours")
     parser.add_argument("--cases", help="only these, separated by commas")
     parser.add_argument("--again", action="store_true", help="put the service's cases into what --out holds already")
@@ -362,7 +362,7 @@ def main() -> None:
     result["figures"] |= listing.gathered(services, served, "figures")
     result["details"] = listing.gathered(services, served, "details")
     result |= {"stages": by_stage, "service_cases": served, "lengths": asdict(lengths)}
-    if given.again:
+    if given.again and given.out.exists():
         result = taken_in(json.loads(given.out.read_text()), result)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import read_avro
 from rig import report
 
+from app.service.process_tuning import tune
 from consumers.joining import JOINED_RECORDS
 from pipelines.decoders import Decoder, make_decoder
 from pipelines.schema import AvroLayout, Field, Schema
@@ -60,6 +61,7 @@ def chunks_of(kind: str, records: int) -> list[list[bytes]]:
 
 def main() -> None:
     """Read the options, measure, print."""
+    tune()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=131_072)
     parser.add_argument("--rounds", type=int, default=7)

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
 import parse_protobuf
 from rig import report
 
+from app.service.process_tuning import tune
 from consumers.joining import JOINED_RECORDS
 from pipelines.decoders import make_decoder
 from pipelines.schema import Field, ProtobufLayout, Schema
@@ -48,6 +49,7 @@ def rate(parse: Callable[[Sequence[bytes]], int], chunks: Sequence[Sequence[byte
 
 def main() -> None:
     """Read the options, measure, print."""
+    tune()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=131_072)
     parser.add_argument("--rounds", type=int, default=7)

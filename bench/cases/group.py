@@ -1,9 +1,9 @@
 """What a group of workers gains and costs, and how soon it is back after a kill.
 
 Processes of `millrace run` as users have them, each pinned to a core of its own, at batches of 4,096 rows a worker: one
-worker, then two on the same topic, two that share a batch of 4,096, and three, which have more workers than there are
-cores where these are two. JSON with the benchmark's model is bound by
-decoding; raw records with an MLP of 1,024 by 1,024 are bound by computing. Counted between two looks at `/status` of
+worker, then two on the same topic; with `--ways` also two that share a batch of 4,096, and three, which have more
+workers than there are cores where these are two. JSON with the benchmark's model is bound by decoding; raw records with
+an MLP of 1,024 by 1,024 are bound by computing. Counted between two looks at `/status` of
 every worker: records that all have learnt, and the CPU of all; the broker runs beside them on the same cores. A worker
 is killed and started again some times: from the kill to the chief's next call.
 """
@@ -27,6 +27,8 @@ from rig import CONFIGS, STATE, as_environment, place, report
 
 AT_MOST_S = 240.0
 BATCH = 4096
+WAYS = {"1": (1, BATCH), "2": (2, 2 * BATCH), "2_sharing": (2, BATCH), "3": (3, 3 * BATCH)}
+"""Workers, and the rows of a batch."""
 SETTLES_S = 4.0
 _CALLED = "failpoint call.settled"
 """What a process prints once, when its first call is settled."""
@@ -156,6 +158,7 @@ def main() -> None:
     parser.add_argument("--raw", required=True, help="a topic of stored raw records")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--restarts", type=int, default=3)
+    parser.add_argument("--ways", default=",".join(WAYS), help="separated by commas; 1 and 2 are always needed")
     given = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
     decode = Work("higgs_json.yaml", given.json, {"training.batches_per_call": "4"})
@@ -164,10 +167,11 @@ def main() -> None:
     details: dict[str, object] = {}
     by_work: dict[str, dict[str, dict[str, float]]] = {}
     restarts: list[float] = []
-    ways = {"1": (1, BATCH), "2": (2, 2 * BATCH), "2_sharing": (2, BATCH), "3": (3, 3 * BATCH)}
+    ways = given.ways.split(",")
     for name, work in (("decode", decode), ("mlp", compute)):
         by_work[name] = {}
-        for way, (workers, batch) in ways.items():
+        for way in ways:
+            workers, batch = WAYS[way]
             with group(given.bootstrap, work, workers, batch) as running:
                 by_work[name][way] = found = measured(running, given.seconds)
                 if (name, way) == ("decode", "2"):
@@ -183,14 +187,13 @@ def main() -> None:
         "mlp_cpu_kept": ratio("mlp", "records_per_cpu_s"),
         "restart_p50_s": round(statistics.median(restarts), 2),
     }
-    sharing = {
-        "decode_sharing_2_over_1": ratio("decode", "records_per_s", "2_sharing"),
-        "decode_sharing_cpu_kept": ratio("decode", "records_per_cpu_s", "2_sharing"),
-        "mlp_sharing_cpu_kept": ratio("mlp", "records_per_cpu_s", "2_sharing"),
-    }
-    three = {f"{name}_3_over_1": ratio(name, "records_per_s", "3") for name in by_work}
-    three |= {f"{name}_3_cpu_kept": ratio(name, "records_per_cpu_s", "3") for name in by_work}
-    details |= {**sharing, **three, "mlp_2_over_1": ratio("mlp", "records_per_s"), "restarts_s": restarts}
+    keys = {"2_sharing": ("sharing_2_over_1", "sharing_cpu_kept"), "3": ("3_over_1", "3_cpu_kept")}
+    for way in (way for way in ways if way in keys):
+        by_clock, by_cpu = keys[way]
+        for name in by_work:
+            details[f"{name}_{by_clock}"] = ratio(name, "records_per_s", way)
+            details[f"{name}_{by_cpu}"] = ratio(name, "records_per_cpu_s", way)
+    details |= {"mlp_2_over_1": ratio("mlp", "records_per_s"), "restarts_s": restarts}
     report(figures, details)
 
 

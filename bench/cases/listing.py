@@ -11,7 +11,7 @@ from typing import Any
 
 SPARE = 1.3
 """How much more a topic holds than its case should need."""
-AROUND_S = 22
+AROUND_S = 18
 """What a case learns beyond its own seconds: while it settles, and while it is stopped."""
 UNKNOWN_RATES = {"json": 300_000.0, "raw": 700_000.0}
 
@@ -46,6 +46,7 @@ class Lengths:
     archive_rounds: int = 5
     group_s: int = 5
     group_restarts: int = 3
+    group_ways: str = "1,2"
     pretrain_rows: int = 131_072
     pretrain_light_rows: int = 1_048_576
     pretrain_rounds: int = 2
@@ -60,9 +61,12 @@ class Lengths:
     """Cases whose script runs under another name too."""
 
 
-BY_CPU = {"formats", "poisoned", "balance", "windows", "reservoir", "decode-example", "decode-avro", "decode-protobuf"}
+UNCLOCKED = {
+    *("formats", "poisoned", "balance", "windows", "reservoir", "decode-example", "decode-avro", "decode-protobuf"),
+    *("forked", "foreign"),
+}
 FULL = Lengths()
-SOAK = Lengths(memory_s=600)
+SOAK = Lengths(memory_s=600, group_ways="1,2,2_sharing,3")
 QUICK = Lengths(
     off_cpu_s=3,
     freshness_s=4,
@@ -127,9 +131,9 @@ class ServiceCase:
     details: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def by_cpu(self) -> bool:
-        """Whether nothing of it is by the clock, so that another such case may run beside it."""
-        return self.name in BY_CPU
+    def unclocked(self) -> bool:
+        """Whether no figure of it is by the clock, so that another such case may run beside it."""
+        return self.name in UNCLOCKED
 
 
 def stored(lengths: Lengths, rates: Mapping[str, float]) -> dict[str, Stored]:
@@ -383,6 +387,7 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
                 "raw": on["raw"]["topic"],
                 "seconds": lengths.group_s,
                 "restarts": lengths.group_restarts,
+                "ways": lengths.group_ways,
             },
             {
                 "group_decode_2_over_1": "decode_2_over_1",

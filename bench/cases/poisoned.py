@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from rig import report
 
+from app.service.process_tuning import tune
 from app.settings.sections.records import RecordsSettings, to_decoder
 from consumers.joining import JOINED_RECORDS
 from consumers.records import Chunk, Partition
@@ -87,6 +88,7 @@ def learnt(chunks: Sequence[Chunk], decoder: Decoder, learner: Learner) -> float
 
 def main() -> None:
     """Read the options, measure, print."""
+    tune()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=131_072)
     parser.add_argument("--rounds", type=int, default=5)
