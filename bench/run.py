@@ -227,18 +227,20 @@ def run(case: Case) -> Run:
     return printed
 
 
-def run_round(cases: list[Case], first: int) -> Round:
+def run_round(cases: list[Case], first: int, at_once: int) -> Round:
     """Each case once, beginning with another one each time."""
     order = cases[first % len(cases) :] + cases[: first % len(cases)]
-    runs: dict[str, Run] = {}
-    for case in order:
+
+    def once(case: Case) -> Run:
         began, others = time.monotonic(), others_s()
         result = run(case)
         took = time.monotonic() - began
         beside = None if others is None else ((others_s() or others) - others) / took
-        runs[case.name] = result = {**result, "load_average": os.getloadavg()[0], "others_cores": beside}
         say(f"  {case.name:13} {rate(result):>12,.0f} records/s {cost(result) * 1e6:>9.3f} µs CPU ({took:.0f} s)")
-    return runs
+        return {**result, "load_average": os.getloadavg()[0], "others_cores": beside}
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return {case.name: result for case, result in zip(order, pool.map(once, order), strict=True)}
 
 
 def stages(plan: Plan, bootstrap: str) -> dict[str, dict[str, float]]:
@@ -355,7 +357,7 @@ def main() -> None:
         count = (given.rounds or plan.rounds) if cases else 0
         for number in range(count):
             say(f"round {number + 1} of {count}")
-            rounds.append(run_round(cases, number))
+            rounds.append(run_round(cases, number, lengths.at_once))
         by_stage = stages(plan, bootstrap) if clocked else {}
         served = run_service_cases(services, lengths, full_speed(rounds), bootstrap)
     result = report(where, plan, rounds)
