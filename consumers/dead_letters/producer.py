@@ -48,7 +48,7 @@ _WINDOW = 500
 _WINDOW_BYTES = 1024 * 1024
 _BATCH_BYTES = 256 * 1024
 _GATHER_S = 0.02
-"""How long a window waits for more letters: to send one costs as much as ten of its letters do."""
+"""How long a window waits for more letters, as each window costs something beside its letters."""
 _RETRY_S = 0.5
 _SPARE_S = 2.0
 _IDLE_S = 30.0
