@@ -168,8 +168,8 @@ bench-quick: $(READY) build/peers/river/.ready ## The same in one short round: d
 	$(BIN)/python bench/run.py --quick
 	$(BIN)/python bench/streams.py --quick
 
-bench-soak: $(READY) ## Whether memory grows over ten minutes, and groups of every shape, into build/bench.json (about 16 minutes)
-	$(BIN)/python bench/run.py --soak --again --cases memory,group
+bench-soak: $(READY) ## The long forms, into build/bench.json: ten minutes of memory, 100 swaps, groups of every shape (about 20 minutes)
+	$(BIN)/python bench/run.py --soak --again --cases memory,serve-swaps,group
 
 bench-page: $(READY) ## What an open page costs, against its bars (about 2 minutes; needs `make tools`)
 	$(BIN)/python bench/page.py

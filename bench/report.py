@@ -111,7 +111,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "data_service_2_over_1": Meaning(
         "pretraining by a tf.data service with an expensive `preprocess`: two workers over one, each on a core", "≥ 1.7"
     ),
-    "serve_failed": Meaning("`millrace serve`, 100 new versions under load: requests that failed", "0"),
+    "serve_failed": Meaning("`millrace serve`, 50 new versions or 100 under load: requests that failed", "0"),
     "serve_swap_p99_ratio": Meaning(
         "the same, a new version every second: p99 of a request, over p99 without new versions", "≤ 2"
     ),
@@ -149,7 +149,7 @@ DETAILS: Mapping[str, str] = {
     "export_pause_p99_ratio": "the same: pause between two calls while no export is made, p99, over that without them",
     "off_cpu_step_alone_ms": "the step that waits 10 ms, alone in memory, ms",
     "freshness_slow_p99_ms": "10 records/s, shuffling: age of a record when it is learnt, p99, ms (aim: ≤ 300)",
-    "memory_slope_at_full_speed_mb_per_min": "growth of anonymous memory over a minute at full speed, MB a minute",
+    "memory_slope_at_full_speed_mb_per_min": "growth of anonymous memory in seconds at full speed, MB a minute",
     "memory_of_bound": "memory that came with the records, at the worst, as a share of `memory.limit` (aim: ≤ 1)",
     "memory_seconds": "how long the paced memory's case ran, s",
     "flood_freshness_rise_ms": "by how much a flooded API delays learning, p99, ms (aim: < 200)",

@@ -337,7 +337,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round: does it run, and roughly how fast")
     parser.add_argument("--bootstrap", help="a broker to use; it gets the topics bench-json and bench-raw")
     parser.add_argument("--rounds", type=int, help="how often each case runs")
-    parser.add_argument("--soak", action="store_true", help="the long forms of the cases of memory and of groups")
+    parser.add_argument("--soak", action="store_true", help="the long forms of cases")
     parser.add_argument("--before", type=Path, metavar="FOLDER", help="an earlier tree: its product runs beside ours")
     parser.add_argument("--cases", help="only these, separated by commas")
     parser.add_argument("--again", action="store_true", help="put the service's cases into what --out holds already")
@@ -349,7 +349,11 @@ def main() -> None:
     wanted = None if given.cases is None else set(given.cases.split(","))
     with broker(given.bootstrap) as bootstrap:
         cases = [case for case in cases_of(plan, bootstrap, before) if wanted is None or case.name in wanted]
-        services = [case for case in listing.cases_of(lengths, bootstrap) if wanted is None or case.name in wanted]
+        services = [
+            case
+            for case in listing.cases_of(lengths, bootstrap)
+            if (case.name not in lengths.left_out if wanted is None else case.name in wanted)
+        ]
         clocked = wanted is None or "stages" in wanted
         if cases or clocked:
             fill(plan, bootstrap)

@@ -41,7 +41,7 @@ class Lengths:
     forked_records: int = 1_000_000
     decode_records: int = 131_072
     decode_rounds: int = 7
-    memory_s: int = 90
+    memory_s: int = 600
     starts: int = 3
     archive_rounds: int = 5
     group_s: int = 5
@@ -52,13 +52,13 @@ class Lengths:
     pretrain_rounds: int = 2
     data_service_rows: int = 65_536
     data_service_rounds: int = 2
-    serve_swaps: int = 100
+    serve_swaps: int = 50
     exports: int = 3
     exports_plain_s: float = 8.0
     at_once: int = 1
     """How many run beside each other: more than one only where nobody reads the figures."""
-    left_out: tuple[str, ...] = ()
-    """Cases whose script runs under another name too."""
+    left_out: tuple[str, ...] = ("memory",)
+    """Cases that run only where they are named: they take long, or their script runs under another name too."""
 
 
 UNCLOCKED = {
@@ -66,7 +66,7 @@ UNCLOCKED = {
     *("forked", "foreign"),
 }
 FULL = Lengths()
-SOAK = Lengths(memory_s=600, group_ways="1,2,2_sharing,3")
+SOAK = Lengths(serve_swaps=100, group_ways="1,2,2_sharing,3")
 QUICK = Lengths(
     off_cpu_s=3,
     freshness_s=4,
@@ -149,11 +149,7 @@ def stored(lengths: Lengths, rates: Mapping[str, float]) -> dict[str, Stored]:
 
 
 def cases_of(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
-    """Those to run."""
-    return [case for case in _all(lengths, bootstrap) if case.name not in lengths.left_out]
-
-
-def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
+    """All there are."""
     where = {"bootstrap": bootstrap}
     on = {form: {**where, "topic": f"bench-long-{form}"} for form in ("json", "raw")}
     fast = {"livez_p99_ms": "livez_p99_ms", "loop_lag_p99_ms": "loop_lag_p99_ms"}
@@ -279,7 +275,7 @@ def _all(lengths: Lengths, bootstrap: str) -> list[ServiceCase]:
             "full-speed-raw",
             "full_speed.py",
             {**on["raw"], "format": "raw", "seconds": lengths.full_speed_raw_s},
-            {**fast, "memory_slope_mb_per_min": "memory_slope_mb_per_min"},
+            fast,
             {"memory_slope_at_full_speed_mb_per_min": "memory_slope_mb_per_min", "memory_of_bound": "memory_of_bound"},
         ),
         ServiceCase(
