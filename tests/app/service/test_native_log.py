@@ -85,4 +85,5 @@ def test_with_tensorflow_loaded_every_line_of_the_log_is_json(level: str) -> Non
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert lines[-1]["event"] == "loaded"
     native = [line["event"] for line in lines if line["logger"] == "app.service.native_log"]
-    assert any("oneDNN" in line for line in native) == (level == "debug")
+    # Which lines there are depends on the processor, but not the first of them.
+    assert (PREAMBLE in native) == (level == "debug")
