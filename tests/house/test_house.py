@@ -19,7 +19,7 @@ from tests.house.structure import MODULES, nodes_of
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("consumers", "pipelines", "training", "app")
 COMMANDS = (ROOT / "app" / "cli" / "command_list.py").read_text()
-MOST_LINES = 400
+MOST_LINES = 600
 MOST_LINES_IN_A_FUNCTION = 60
 MOST_PARAMETERS = 7
 READS_THE_ENVIRONMENT = re.compile(r"^app/(settings|tools/local_broker)(/|\.py$)|/failpoints\.py$")
