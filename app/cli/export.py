@@ -11,6 +11,7 @@ from app.cli.options import Json, checkpoint_number, loaded
 from app.service.logs import configure
 from app.service.native_log import load_tensorflow
 from app.settings.environment import require_tensorflow_backend
+from app.tools.child_process.priority import give_way
 from app.tools.export.export_folder import folder_of
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ def export(
     found = loaded(file)
     folder = folder_of(found.settings, to)
     configure(name=found.settings.name, form=found.settings.logs.format, level="error")
+    give_way()
     load_tensorflow()
     # This loads TensorFlow.
-    from app.tools.export.export import export_checkpoint, lower_priority  # noqa: PLC0415
+    from app.tools.export.export import compute_on_one_thread, export_checkpoint  # noqa: PLC0415
 
-    lower_priority()
+    compute_on_one_thread()
     made = export_checkpoint(found, number, folder)
     answer = {**made.manifest.body(), "folder": str(made.folder), "already": made.already}
     typer.echo(json.dumps(answer, indent=2) if as_json else in_words(made))

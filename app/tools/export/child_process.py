@@ -35,7 +35,7 @@ class ExportProcess:
             stderr=subprocess.PIPE,
             text=True,
             env=worker_environment({}),
-            process_group=0,
+            start_new_session=True,  # the session's priority is the child's to lower, and a group to be killed
         )
         ends_at = time.monotonic() + within_s
         while True:

@@ -6,8 +6,6 @@ proof: a fresh process answers the last records as the model does, and another o
 ask for it, (5) publishing, (6) pruning.
 """
 
-import logging
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -51,11 +49,8 @@ from training.model.export_reference import expected_answers, features_that_diff
 from training.model.model_file import user_module
 from training.model.saved_model import ServedModel, ServedModule, raw_columns
 
-log = logging.getLogger(__name__)
 Answers = Mapping[str, Column]
 """By output."""
-_NICE = 10
-"""About a tenth of a core where the trainer takes all of them, and all that is idle otherwise."""
 ONNX_FILE = "model.onnx"
 """Beside the SavedModel in the folder of a version."""
 _WAIT_S = 30.0
@@ -73,13 +68,8 @@ class Exported:
     """Whether it was there before."""
 
 
-def lower_priority() -> None:
-    """Have this process and its children give way to others, and compute on one thread."""
-    os.nice(_NICE)
-    try:  # where Linux groups processes by session, it is the group's own number that counts
-        Path("/proc/self/autogroup").write_text(str(_NICE))
-    except OSError:
-        log.debug("this system does not group processes by session")
+def compute_on_one_thread() -> None:
+    """Have TensorFlow compute on one thread, so that a trainer beside this process keeps the other cores."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 

@@ -1,5 +1,9 @@
 """The thread that starts exports: what it holds back and since when, and what it makes of a failing child."""
 
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +26,14 @@ from training.ledger.ledger import Ledger
 from training.telemetry.events import Events
 from training.telemetry.meter import Meter
 
+AUTOGROUP = Path("/proc/self/autogroup")
+GIVES_WAY = f"""
+import json, os, pathlib
+from app.tools.child_process.priority import give_way
+give_way()
+file = pathlib.Path({str(AUTOGROUP)!r})
+print(json.dumps({{"nice": os.nice(0), "session": file.read_text() if file.exists() else "", "already": False}}))
+"""
 EXPORT = '\nexport: {path: ./exports, every: 1s, only_if: ["accuracy >= 0.5", "records >= 0"]}\n'
 
 
@@ -114,6 +126,31 @@ def test_without_a_folder_there_is_nothing_to_report(load_text: LoadText) -> Non
     assert Exporting(load_text(FIVE_LINES).settings, Events().report, Exports()).now() is None
 
 
+def priority() -> tuple[int, str]:
+    """Return how this process gives way to others, and how its session does."""
+    return os.getpriority(os.PRIO_PROCESS, 0), AUTOGROUP.read_text() if AUTOGROUP.exists() else ""
+
+
+def test_ten_exports_leave_the_priority_of_the_trainer_and_its_session(tmp_path: Path) -> None:
+    from app.tools.child_process.die_with_parent import dying_with_parent
+    from app.tools.export.child_process import ExportProcess
+
+    export, before = ExportProcess(tmp_path / "clicks.yaml"), priority()
+    export._command = dying_with_parent([sys.executable, "-c", GIVES_WAY])  # as the verb does, without TensorFlow
+    lowered = [export(0, 60.0, threading.Event()).manifest for _ in range(10)]
+    assert priority() == before
+    assert [(each or {}).get("nice") for each in lowered] == [before[0] + 10] * 10
+    if before[1]:
+        assert all((each or {})["session"].endswith("nice 10\n") for each in lowered), "it takes its own share only"
+
+
+def test_an_export_typed_in_a_terminal_leaves_the_priority_of_that_session() -> None:
+    before = priority()
+    shown = subprocess.run([sys.executable, "-c", GIVES_WAY], capture_output=True, text=True, check=True).stdout
+    assert priority() == before
+    assert json.loads(shown) == {"nice": before[0] + 10, "session": before[1], "already": False}
+
+
 @pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(("armed", "why"), [("sleep:600", "it took longer than 20 s"), ("kill", "killed by signal 9")])
@@ -125,7 +162,9 @@ def test_a_child_that_hangs_or_dies_is_ended_and_leaves_nothing(
 
     folder = VersionFolder(project(tmp_path, saves=0).settings.export.path or tmp_path)
     monkeypatch.setenv("MILLRACE_FAILPOINTS", f"export.before_save={armed}")
+    before = priority()
     verdict = ExportProcess(tmp_path / "clicks.yaml")(0, 20.0 if "sleep" in armed else 100.0, threading.Event())
+    assert priority() == before
     assert (verdict.manifest, why in verdict.error) == (None, True), verdict.error
     assert folder.numbers() == []
 
