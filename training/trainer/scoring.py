@@ -44,7 +44,10 @@ def _target(rows: Rows) -> Any | None:
     target = rows.labels
     if isinstance(target, Mapping) and not target and len(rows.features) == 1:
         target = next(iter(rows.features.values()))
-    return target if hasattr(target, "numpy") and target.dtype.is_floating | target.dtype.is_integer else None
+    if not hasattr(target, "numpy"):
+        return None
+    dtype = target.dtype
+    return target if dtype.is_floating or dtype.is_integer or dtype.is_bool else None
 
 
 def _as_one(places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -5,11 +5,14 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.training.conftest import BATCH, FEATURES, MakeLearner, block
+from pipelines.schema import Field, Schema
+from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, mlp
 from tests.training.trainer_rig import Clock
 from training.checkpoints.parts import PartState
 from training.model.learner import Learner
+from training.recovery.isolation import Piece
 from training.telemetry.baseline import (
     BaselinePlan,
     GuessedScore,
@@ -20,6 +23,8 @@ from training.telemetry.baseline import (
 )
 from training.telemetry.label_sums import Labels, LabelSums
 from training.telemetry.live_metrics import LiveMetrics, Results, Sums
+from training.trainer.metric_guesses import plan_of
+from training.trainer.scoring import sums_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -98,6 +103,21 @@ def test_values_of_merged_calls_are_keras_own_over_all_the_rows(learner_of: Make
     assert look.values.keys() == expected.keys()
     assert dict(look.values) == pytest.approx(expected, rel=2e-5)
     assert look.values == look.cumulative
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
+def test_labels_of_any_dtype_have_the_guesses_of_their_base_rate(learner_of: MakeLearner, dtype: str) -> None:
+    schema = Schema(features=SCHEMA.features, labels=(Field(name="y", source="y", dtype=dtype),))
+    learner = learner_of(mlp, schema=schema)
+    made = block(3, rows=2 * BATCH + 5)
+    rows = made._replace(labels=tf.cast(made.labels, dtype))
+    plan = plan_of(learner.model, learner.call.metrics)
+    live = LiveMetrics(window_s=60.0, scored="", results=learner.call.metrics.results, plan=plan, clock=Clock())
+    live.add(sums_of(Piece(rows, learner.learn(rows)), plan, BATCH))
+    share = made.labels.numpy().reshape(-1)[: 2 * BATCH + 5].mean()
+    baseline = live.look().baseline
+    assert baseline["accuracy"] == pytest.approx(max(share, 1 - share))
+    assert baseline["loss"] == pytest.approx(-share * np.log(share) - (1 - share) * np.log(1 - share), rel=1e-4)
 
 
 def test_sums_keep_counting_where_float32_would_stop() -> None:
