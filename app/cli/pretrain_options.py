@@ -69,7 +69,7 @@ class LearningOptions:
     epochs: Annotated[int, typer.Option(min=1, help="How often all rows are learnt.")] = 1
     validation: Annotated[
         str | None,
-        typer.Option(help="The share of the rows, in the newest shards, to validate on; default: 10% where it can be."),
+        typer.Option(help="The share of the rows, the newest, to validate on; default: 10% where it can be."),
     ] = None
     patience: Annotated[
         int | None,

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def main() -> None:
         source = from_files(write_examples(folder / "files", x, y, max(4, given.rows // SHARD_ROWS)))
         services = [Served(stack, folder, cores[:1], source), Served(stack, folder, cores, source)]
         for each in services:  # the first epoch of a worker builds what it keeps
-            each.epoch(source.part(slice(0, 4)))
+            each.epoch(replace(source, shards=source.shards[:4]))
         rounds: list[tuple[Epoch, Epoch]] = []
         for number in range(given.rounds):
             found = {place: services[place].epoch(source) for place in ((0, 1), (1, 0))[number % 2]}

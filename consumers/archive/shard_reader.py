@@ -18,6 +18,7 @@ from consumers.archive.record_columns import EMPTY, SCHEMA, RecordColumns, from_
 from consumers.archive.shards import Shard
 from consumers.archive.tfrecord_files import read_tfrecords
 from consumers.errors import ArchiveAwayError, ArchiveDamagedError
+from consumers.records import Int64s
 from consumers.suggested_command import suggested_command
 
 _BATCH_BYTES = 2**20
@@ -101,6 +102,27 @@ def read_batches(shard: Shard, from_offset: int, most: int) -> Iterator[RecordCo
                 columns = from_table(pa.Table.from_batches([batch])).behind(from_offset)
                 if len(columns):
                     yield columns
+
+
+def offset_of_row(shard: Shard, row: int) -> int:
+    """Return the offset of a record by its place in the shard, from 0. Reads offsets only, where there are gaps."""
+    if shard.records == shard.next_offset - shard.first:
+        return shard.first + row
+    for offsets in _offsets(shard):
+        if row < len(offsets):
+            return int(offsets[row])
+        row -= len(offsets)
+    raise IndexError(row)
+
+
+def _offsets(shard: Shard) -> Iterator[Int64s]:
+    """Yield the offsets of a shard's records, a piece at a time."""
+    if shard.format == "tfrecord":
+        for columns in read(shard):
+            yield columns.offsets
+        return
+    for piece in pieces(shard):
+        yield read_piece(piece, ["offset"]).column("offset").to_numpy()
 
 
 def complaint_about(shard: Shard, *, deep: bool) -> str | None:

@@ -187,7 +187,9 @@ def test_sequences_and_records_left_out_go_on_over_the_end_of_a_pretraining(
     assert all(epoch["left_out"]["balance"] > 0 for epoch in told)
     zero = Shelf(pretrained.folder).statement(0)
     assert zero.positions == {0: 3000, 1: 3000}
-    assert zero.manifest.provenance["pretrained"]["validation_shards"] > 0
+    facts = zero.manifest.provenance["pretrained"]
+    assert facts["validation_rows"] == 600, "a tenth of 6,000 records"
+    assert facts["rows"] == 5400
     found = []
     for made in (pretrained, alone):
         with Run(made, "--until", "now") as run:
@@ -207,3 +209,5 @@ def test_sequences_and_records_left_out_go_on_over_the_end_of_a_pretraining(
         assert (times[~once] == 0).all()
         kept = times[once].tolist()
         assert kept == [EPOCHS] * kept.count(EPOCHS) + [0] * kept.count(0), "but for those that were validated on"
+        assert times[2700:].sum() == 0, "the newest tenth of each partition is validated on"
+        assert times[:2700].sum() == EPOCHS * once[:2700].sum()

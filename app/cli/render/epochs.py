@@ -30,9 +30,7 @@ class EpochLines:
 
     def dealt(self, training: ShardSource, validation: ShardSource | None) -> None:
         """Say what is trained and validated on."""
-        kept = "nothing is kept for validation" if validation is None else f"validation on {_shards(validation)}"
-        newest = "" if validation is None else ", the newest"
-        self._print(f"pretraining on {_shards(training)} of {training.what}; {kept}{newest}")
+        self._print(f"training on {training.rows:,} rows of {training.what}, {_validating(training, validation)}")
 
     def began(self, epoch: int, rows: int) -> None:
         """Begin the bar of an epoch."""
@@ -70,5 +68,16 @@ def lines_of(epoch: Epoch, epochs: int) -> Iterator[str]:
         yield f"{name}: {rows:,} rows of {shard} were not visited"
 
 
-def _shards(source: ShardSource) -> str:
-    return f"{source.rows:,} rows in {len(source.shards)} shards"
+def _validating(training: ShardSource, validation: ShardSource | None) -> str:
+    """Say how many rows are validated on, their share of all, and which they are."""
+    if validation is None:
+        return "validating on none"
+    share = validation.rows / (training.rows + validation.rows)
+    if validation.archived:
+        given, every = (len({shard.partition for shard in part.archived}) for part in (validation, training))
+        of = "" if every == 1 else f" of each of {every} partitions"
+        which = "the newest" + (of if given == every else f" of {given} of {every} partitions")
+    else:
+        files = len(validation.shards)
+        which = f"the newest {files} of {files + len(training.shards)} files"
+    return f"validating on {validation.rows:,} ({share:.1%}): {which}".replace("%)", " %)")

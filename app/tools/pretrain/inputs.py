@@ -24,7 +24,7 @@ from pipelines.service_worker import Form, Work
 from pipelines.shaping.row_chains import RowChains
 from pipelines.shard_files import ChunkFiles, ShardReader, example_files
 from pipelines.tfrecord_frames import compression_of, first_record
-from pipelines.visits import Refusals
+from pipelines.visits import CountedShard, Refusals
 from training.model.cores import usable_cores
 
 _WINDOWS = 4
@@ -57,7 +57,7 @@ def reader_of(
     decoder, beside = to_decoder(settings.records), _beside(schema)
 
     def read(place: int, most: int) -> Iterator[Chunk]:
-        return chunks_of(source.archived[place], most, beside)
+        return chunks_of(source.archived[place], source.shards[place], most, beside)
 
     if chains is None:
         return ChunkFiles(read, decoder, refusals, usable_cores())
@@ -167,18 +167,31 @@ def _require_values_alone(schema: Schema, why: str) -> None:
         raise ConfigError(f"records: {asked.name!r} is {asked.source}, which Kafka has beside the value, and {why}")
 
 
-def chunks_of(shard: Shard, most: int, beside: Collection[str] = ()) -> Iterator[Chunk]:
-    """Yield the records of an archived shard, so many at a time at most; `beside` names `key` or `headers` to read."""
+def chunks_of(shard: Shard, part: CountedShard, most: int, beside: Collection[str] = ()) -> Iterator[Chunk]:
+    """Yield the records of a part of an archived shard, at most `most` at a time.
+
+    `beside` names `key` or `headers` to read.
+    """
+    for columns in _columns_of(shard, part, most, beside):
+        if len(inside := columns.behind(part.first).before(part.end)):
+            yield _chunk(shard, inside)
+
+
+def _columns_of(shard: Shard, part: CountedShard, most: int, beside: Collection[str]) -> Iterator[RecordColumns]:
+    """Yield what is read of a shard, which may reach beyond the part at both ends."""
     if shard.format == "tfrecord":
-        for columns in read(shard):
-            for part in columns.split(most):
-                yield _chunk(shard, part)
+        for columns in read(shard, part.first):
+            if columns.offsets[0] >= part.end:
+                return
+            yield from columns.split(most)
         return
     names = ["offset", "timestamp", "value", *sorted(beside)]
     for piece in pieces(shard):
+        if piece.first >= part.end or piece.last < part.first:
+            continue
         # Of Parquet the other columns need not even be read.
         for batch in read_piece(piece, names).to_batches(max_chunksize=most):
-            yield _chunk(shard, from_batch(batch))
+            yield from_batch(batch)
 
 
 def _chunk(shard: Shard, columns: RecordColumns) -> Chunk:

@@ -122,7 +122,7 @@ def pretrain(
     require_order(settings, source, options.position, served=options.service is not None)
     require_unused(options.inputs)
     with _taken(settings) as (lease, store), at_hand(source, settings, lease.folder.root / "range") as shards:  # (1, 2)
-        training, validation = split(shards, options.validation)
+        training, validation = split(shards, options.validation, whole_shards=options.service is not None)
         shaped = shaped_reading(settings, training, validation, shards.positions)
         beginning = _beginning(settings, shards, options.position)  # (3)
         report.dealt(training, validation)

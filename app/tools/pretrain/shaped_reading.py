@@ -83,14 +83,14 @@ def shaped_reading(
 def chains_of(source: ShardSource, following: Mapping[Partition, int]) -> tuple[ShardChain, ...]:
     """Return the chain of each partition; `following` says where what comes after it begins."""
     places = dict[Partition, list[int]]()
-    for place in sorted(range(len(source.archived)), key=lambda place: source.archived[place].first):
+    for place in sorted(range(len(source.shards)), key=lambda place: source.shards[place].first):
         places.setdefault(source.archived[place].partition, []).append(place)
     return tuple(
         ShardChain(
             partition=partition,
             places=tuple(mine),
-            start=source.archived[mine[0]].first,
-            end=following.get(partition, source.archived[mine[-1]].next_offset),
+            start=source.shards[mine[0]].first,
+            end=following.get(partition, source.shards[mine[-1]].end),
         )
         for partition, mine in sorted(places.items())
     )

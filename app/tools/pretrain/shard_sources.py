@@ -1,6 +1,6 @@
 """What to pretrain on: the archive's shards or TFRecord files, counted, and dealt between training and validation.
 
-Everything is found and counted before anything is learnt; the newest shards are kept for the validation, and are never
+Everything is found and counted before anything is learnt; the newest rows are kept for the validation, and are never
 trained on.
 """
 
@@ -8,11 +8,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from consumers.archive.archive_store import Place
+from consumers.archive.shard_reader import offset_of_row
 from consumers.archive.shards import Shard, listing, next_offsets
 from consumers.errors import ConfigError
 from consumers.records import Partition
@@ -20,18 +21,21 @@ from pipelines.tfrecord_frames import count_records
 from pipelines.visits import CountedShard
 
 VALIDATION = 0.1
-"""The share of the rows that are validated on where nothing is said and there are two shards or more."""
+"""The share of the rows that are validated on where nothing is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSource:
-    """Shards, the oldest first."""
+    """Shards, or parts of them, the oldest first."""
 
     what: str
     """What people call it."""
     shards: tuple[CountedShard, ...]
     archived: tuple[Shard, ...] = ()
-    """The archive's own shards, at the same places; none where these are other files."""
+    """The archive's own shards, at the same places; none where these are other files.
+
+    Of one that was cut `shards` says which rows belong to the source.
+    """
     positions: Mapping[Partition, int] | None = None
     """The offsets that follow; None where the files do not say."""
 
@@ -39,10 +43,6 @@ class ShardSource:
     def rows(self) -> int:
         """The records in all shards."""
         return sum(shard.rows for shard in self.shards)
-
-    def part(self, places: slice) -> "ShardSource":
-        """Return some of the shards."""
-        return ShardSource(what=self.what, shards=self.shards[places], archived=self.archived[places])
 
 
 def from_files(paths: Sequence[Path]) -> ShardSource:
@@ -91,26 +91,97 @@ def from_archive(place: Place, topics: Sequence[str], *, whole: bool = True) -> 
     return ShardSource(what=f"the archive {place}", shards=shards, archived=archived, positions=next_offsets(found))
 
 
-def split(source: ShardSource, share: float | None) -> tuple[ShardSource, ShardSource | None]:
-    """Return what is trained on and what is validated on: the newest shards, with at least this share of the rows.
+def split(
+    source: ShardSource, share: float | None, *, whole_shards: bool = False
+) -> tuple[ShardSource, ShardSource | None]:
+    """Return what is trained on and what is validated on: the newest rows, about this share of them.
 
-    None takes a tenth where there are two shards, else nothing. ConfigError where nothing would be left to train on.
+    None takes a tenth where that can be. Of an archive they are the newest rows of each partition, and never all of
+    one: a shard is cut where it must be. With `whole_shards`, and of files, which no partition is known of, they are
+    the newest shards, with at least this share. ConfigError if nothing would be left to train on, or to validate on.
     """
-    wanted = math.ceil(source.rows * (VALIDATION if share is None else share))
-    if not wanted or (share is None and len(source.shards) < 2):
+    if share == 0:
         return source, None
-    kept, rows = len(source.shards), 0
-    while kept and rows < wanted:
-        kept -= 1
-        rows += source.shards[kept].rows
-    if not kept and share is None:
-        kept = 1
-    if not kept:
+    if whole_shards or not source.archived:
+        newest = _newest_shards(source, share)
+    else:
+        newest = _newest_rows(source, VALIDATION if share is None else share)
+    if not newest:
+        if share is None:
+            return source, None
+        raise ConfigError(
+            f"--validation: no record of {source.what} is left to validate on, as the first of each partition is "
+            "trained on; use more records, or --validation 0"
+        )
+    training, validation = list[_Portion](), list[_Portion]()
+    for place in range(len(source.shards)):
+        trained, validated = _cut(source, place, newest.get(place, 0))
+        training += trained
+        validation += validated
+    return _made_of(source, training), _made_of(source, validation)
+
+
+_Portion = tuple[CountedShard, Shard | None]
+"""Rows of a shard, with the shard of the archive that has them."""
+
+
+def _newest_shards(source: ShardSource, share: float | None) -> dict[int, int]:
+    """Return the rows of the newest shards by place, at least this share; of a partition never the oldest shard."""
+    wanted = math.ceil(source.rows * (VALIDATION if share is None else share))
+    oldest = {shard.partition: place for place, shard in reversed([*enumerate(source.archived)])}
+    kept = set(oldest.values()) if source.archived else {0}
+    newest, rows = dict[int, int](), 0
+    for place in reversed(range(len(source.shards))):
+        if rows < wanted and place not in kept:
+            newest[place] = source.shards[place].rows
+            rows += newest[place]
+    if rows < wanted and share is not None:
         raise ConfigError(
             f"--validation: {share:.0%} takes every shard of {source.what}, as a shard is either trained or validated "
             "on; use more, smaller shards, or --validation 0"
         )
-    return source.part(slice(kept)), source.part(slice(kept, None))
+    return newest
+
+
+def _newest_rows(source: ShardSource, share: float) -> dict[int, int]:
+    """Return by place how many of a shard's newest rows are in this share of its partition."""
+    places: dict[Partition, list[int]] = {}
+    for place, shard in enumerate(source.archived):
+        places.setdefault(shard.partition, []).append(place)
+    newest, seen, taken = dict[int, int](), 0, 0
+    for _, mine in sorted(places.items()):
+        rows = sum(source.shards[place].rows for place in mine)
+        seen += rows
+        # Rounded over all partitions, so that a thousand of a few rows each do not give half of them.
+        left = max(0, min(rows - 1, _share_of(rows, share), _share_of(seen, share) - taken))
+        taken += left
+        for place in reversed(mine):
+            newest[place] = min(left, source.shards[place].rows)
+            left -= newest[place]
+    return {place: rows for place, rows in newest.items() if rows}
+
+
+def _share_of(rows: int, share: float) -> int:
+    """Return a share, rounded up; a tenth of 30 is 3, which floats make a bit more."""
+    return math.ceil(round(rows * share, 6))
+
+
+def _cut(source: ShardSource, place: int, newest: int) -> tuple[list[_Portion], list[_Portion]]:
+    """Return what is trained on of a shard, and what is validated on: so many of its newest rows."""
+    shard, archived = source.shards[place], source.archived[place] if source.archived else None
+    if newest in {0, shard.rows} or archived is None:
+        return ([], [(shard, archived)]) if newest else ([(shard, archived)], [])
+    row = shard.rows - newest
+    at = offset_of_row(archived, row)
+    return [(replace(shard, rows=row, end=at), archived)], [(replace(shard, rows=newest, first=at), archived)]
+
+
+def _made_of(source: ShardSource, portions: Sequence[_Portion]) -> ShardSource:
+    return ShardSource(
+        what=source.what,
+        shards=tuple(shard for shard, _ in portions),
+        archived=tuple(archived for _, archived in portions if archived is not None),
+    )
 
 
 def _newest_so_far(shards: Sequence[Shard]) -> dict[str, int]:

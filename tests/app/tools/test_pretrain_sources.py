@@ -5,7 +5,9 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import json
+import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ import typer
 
 from app.cli.pretrain import source_of
 from app.cli.pretrain_options import RangeOptions, SharingOptions
-from app.settings import load, to_schema
-from app.tools.pretrain.inputs import InputOptions, reader_of, require_unused, served, training_blocks
+from app.cli.render.epochs import EpochLines
+from app.settings import Settings, load, to_schema
+from app.tools.pretrain.inputs import InputOptions, chunks_of, reader_of, require_unused, served, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files, split
 from app.tools.pretrain.topic_range import TopicRange, require_range
 from consumers.archive.archive_store import Place
@@ -64,7 +67,7 @@ def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(
     assert source.positions == following
     training, validation = split(source, 0.5)
     assert validation is not None
-    assert [shard.partition.number for shard in validation.archived] == [1], "the newest one has half of all rows"
+    assert validation.rows == source.rows // 2
     refusals = Refusals()
     blocks = training_blocks(reader_of(training, settings, refusals), training, settings, InputOptions(), None)
     assert blocks.schema == to_schema(settings.records)
@@ -73,10 +76,10 @@ def test_an_archive_is_visited_whole_and_followed_by_the_next_offset(
         here = rows.offsets.numpy() >= 0
         visits.add(rows.partitions.numpy()[here], rows.offsets.numpy()[here])
     assert visits.ended(refusals.of).all
-    assert sum(refusals.by_reason().values()) == 1
+    assert sum(refusals.by_reason().values()) == 2
     found = present(blocks.epoch(1))
     assert all(x == offset for _, offset, x in found), "the number of a row is its offset"
-    assert len(found) == training.rows - 1 == 30 - len(GAP) + 50 + 15 + 1 - 1
+    assert len(found) == training.rows - 2
 
 
 BESIDE = {
@@ -138,7 +141,7 @@ def test_an_archive_that_lacks_a_shard_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.row(35)
-def test_the_newest_shards_are_validated_on_and_never_trained_on() -> None:
+def test_the_newest_files_are_validated_on_and_never_trained_on() -> None:
     shards = tuple(CountedShard(name=str(rows), path="a", rows=rows, end=rows) for rows in (50, 30, 15, 5))
     source = ShardSource(what="files", shards=shards)
 
@@ -155,6 +158,87 @@ def test_the_newest_shards_are_validated_on_and_never_trained_on() -> None:
     with pytest.raises(ConfigError, match="--validation: 60% takes every shard"):
         split(source, 0.6)
     assert split(ShardSource(what="a file", shards=shards[:1]), None)[1] is None
+
+
+STORED = {0: (0, 400), 1: (0, 60, 90, 400), 2: (7, 8), 3: (16, 21), 4: (0, 30), 5: (100, 108)}
+"""Where the shards of each partition begin and end, GAP left out: one has one record, one five, one eight."""
+
+
+def offsets_of(source: ShardSource, settings: Settings) -> dict[int, list[int]]:
+    """Return what a source is read as, by partition; the first label is missing, and its record still counts."""
+    found: dict[int, list[int]] = {}
+    for archived_shard, part in zip(source.archived, source.shards, strict=True):
+        mine = [int(at) for chunk in chunks_of(archived_shard, part, 7) for at in chunk.offsets]
+        assert len(mine) == part.rows
+        found.setdefault(archived_shard.partition.number, []).extend(mine)
+    reader = reader_of(source, settings, refusals := Refusals())
+    blocks = training_blocks(reader, source, settings, InputOptions(), None)
+    rows = len(present(blocks.epoch(0)))
+    assert rows + sum(refusals.by_reason().values()) == source.rows
+    return found
+
+
+@pytest.mark.row(35)
+@pytest.mark.parametrize("form", ["parquet", "tfrecord"])
+def test_the_newest_rows_of_each_partition_are_validated_on_and_never_all_of_one(
+    tmp_path: Path, form: Format, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "clicks.yaml").write_text(json.dumps(CONFIG))
+    settings = load(tmp_path / "clicks.yaml", {}).settings
+    for partition, ends in STORED.items():
+        for first, end in pairwise(ends):
+            archived(tmp_path / "archive", partition, first, end, form)
+    source = from_archive(tmp_path / "archive", ["clicks"])
+    for share in (None, 0.001, 0.25, 0.999):
+        training, validation = split(source, share)
+        assert validation is not None
+        learnt, scored = offsets_of(training, settings), offsets_of(validation, settings)
+        assert learnt.keys() == STORED.keys(), "each partition is learnt"
+        for partition, ends in STORED.items():
+            mine = scored.get(partition, [])
+            every = [offset for offset in range(ends[0], ends[-1]) if offset not in GAP]
+            assert learnt[partition] + mine == every, "the oldest are learnt, the newest validated on, each once"
+            assert len(mine) <= math.ceil(len(every) * (share or 0.1))
+        if share == 0.999:
+            assert all(len(mine) == 1 for mine in learnt.values())
+        else:
+            assert validation.rows == math.ceil(source.rows * (share or 0.1))
+    for share in (None, 0.999, 0):
+        EpochLines(1, quiet=False).dealt(*split(source, share))
+    what = f"rows of the archive {tmp_path / 'archive'}, validating on"
+    assert capsys.readouterr().out.splitlines() == [
+        f"training on 745 {what} 83 (10.0 %): the newest of 5 of 6 partitions",
+        f"training on 6 {what} 822 (99.3 %): the newest of 5 of 6 partitions",
+        f"training on 828 {what} none",
+    ]
+
+
+def test_a_partition_of_one_record_is_trained_on(tmp_path: Path) -> None:
+    for partition in range(3):
+        archived(tmp_path, partition, 0, 1, "parquet")
+    source = from_archive(tmp_path, ["clicks"])
+    assert split(source, None) == (source, None)
+    with pytest.raises(ConfigError, match=r"--validation: no record of the archive .* is left to validate on"):
+        split(source, 0.1)
+
+
+def test_a_service_validates_on_whole_shards_and_never_on_a_whole_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for partition, ends in {0: (0, 500), 1: (0, 10, 15, 19)}.items():
+        for first, end in pairwise(ends):
+            archived(tmp_path, partition, first, end, "parquet")
+    source = from_archive(tmp_path, ["clicks"])
+    training, validation = split(source, None, whole_shards=True)
+    assert validation is not None
+    assert [shard.rows for shard in training.shards] == [10, 495]
+    assert [shard.rows for shard in validation.shards] == [5, 4], "all that there is without a whole partition"
+    for settled in ((training, validation), split(source, None)):
+        EpochLines(1, quiet=False).dealt(*settled)
+    told = [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["the newest of 1 of 2 partitions", "the newest of each of 2 partitions"]
+    with pytest.raises(ConfigError, match="--validation: 30% takes every shard"):
+        split(source, 0.3, whole_shards=True)
 
 
 def test_a_file_that_is_not_there_is_named() -> None:

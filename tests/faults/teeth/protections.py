@@ -777,9 +777,9 @@ TEETH = (
         row=35,
         missing="A pretraining is judged by rows that it has learnt.",
         file="app/tools/pretrain/shard_sources.py",
-        text="    return source.part(slice(kept)), source.part(slice(kept, None))",
-        instead="    return source, source.part(slice(kept, None))",
-        test="tests/app/tools/test_pretrain_sources.py::test_the_newest_shards_are_validated_on_and_never_trained_on",
+        text="    return _made_of(source, training), _made_of(source, validation)",
+        instead="    return source, _made_of(source, validation)",
+        test="tests/app/tools/test_pretrain_sources.py::test_the_newest_files_are_validated_on_and_never_trained_on",
     ),
     Tooth(
         row=35,
