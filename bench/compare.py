@@ -167,7 +167,7 @@ def measure(plan: Plan, peers: list[Peer], given: argparse.Namespace) -> list[Ro
         rounds = []
         for number in range(given.rounds or plan.rounds):
             say(f"round {number + 1} of {given.rounds or plan.rounds}")
-            rounds.append(run_round(cases_of(plan, peers, bootstrap), number))
+            rounds.append(run_round(cases_of(plan, peers, bootstrap), number, at_once=1))
     return rounds
 
 

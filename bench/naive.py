@@ -95,7 +95,7 @@ def build_metrics(model: keras.Model) -> None:
 def make_call(model: keras.Model, strategy: Any) -> Any:
     """K steps as one call."""
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def call(iterator: Any, steps: Any) -> Any:
         for _ in tf.range(steps):
             strategy.run(lambda *batch: model.train_step(batch), args=next(iterator))

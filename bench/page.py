@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, sync_playwright
 from run import BENCH, BUILD, Case, broker, machine, run, say
 
 BARS: Mapping[str, float] = {"page_of_use_s": 1.0, "page_cpu_share": 0.02, "page_complaints": 0}
@@ -35,7 +35,7 @@ SETTLING_S = 3.0
 RECORDS = 100_000
 START_S, STOP_S = 120.0, 60.0
 _TOPIC = "bench-page"
-_SIZE = {"width": 1440, "height": 900}
+_SIZE: ViewportSize = {"width": 1440, "height": 900}
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 _OF_USE = """() => !document.querySelector("#pause").disabled && document.querySelector("path.line[d^=M]")
     && document.querySelector("#sum").textContent && document.querySelector("#checkpoints tr")"""

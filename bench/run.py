@@ -31,8 +31,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import listing
 import validity
-from cases import listing
 from quiet import others_s
 
 BENCH = Path(__file__).parent

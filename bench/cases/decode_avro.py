@@ -10,7 +10,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "parts"))
@@ -21,10 +21,10 @@ from rig import report
 from app.service.process_tuning import tune
 from consumers.joining import JOINED_RECORDS
 from pipelines.decoders import Decoder, make_decoder
-from pipelines.schema import AvroLayout, Field, Schema
+from pipelines.schema import AvroLayout, DType, Field, Schema
 
 CHUNK, BAD_EVERY = JOINED_RECORDS, 100
-MIXED = {
+MIXED: Mapping[str, DType] = {
     "id": "int64",
     "price": "float32",
     "hour": "int32",
@@ -38,7 +38,7 @@ MIXED = {
 }
 
 
-def decoder_of(writer: object, dtypes: dict[str, str]) -> Decoder:
+def decoder_of(writer: object, dtypes: Mapping[str, DType]) -> Decoder:
     fields = tuple(
         Field(name=name, source=name, dtype=dtype, missing=0.0 if name == "paid" else None)
         for name, dtype in dtypes.items()

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from aiokafka import AIOKafkaProducer
 from rig import STATE, hosted, place, report, settings_of
 
 from app.tools.local_broker.jars import JarSet, cached_jars
@@ -93,7 +94,7 @@ def records(count: int) -> list[bytes]:
 async def fill(bootstrap: str) -> None:
     """Write the records to a topic of two partitions."""
     await produce.create(bootstrap, TOPIC, 2)
-    async with produce.AIOKafkaProducer(bootstrap_servers=bootstrap, acks=1) as producer:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks=1) as producer:
         sent = [await producer.send(TOPIC, value, partition=at % 2) for at, value in enumerate(records(RECORDS))]
         await asyncio.gather(*sent)
 

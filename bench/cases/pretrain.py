@@ -39,8 +39,8 @@ from rig import STATE, other_work_s, report, settings_of
 from app.service.model_setup import build_learner
 from app.tools.pretrain.inputs import InputOptions, reader_of, training_blocks
 from app.tools.pretrain.shard_sources import ShardSource, from_archive, from_files
+from consumers.archive.shard_names import Format
 from consumers.archive.shard_writer import OpenShard
-from consumers.archive.shards import Format
 from consumers.fingerprints import Fingerprint
 from consumers.records import Chunk, Partition
 from pipelines.blocks import Rows
@@ -232,7 +232,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pretrain-", dir=STATE) as temporary:
         folder = Path(temporary)
         x, y = made(max(given.rows, given.light_rows))
-        sources = {form: write_archive(folder / form, given.rows, form) for form in FORMATS}
+        sources: dict[str, ShardSource] = {form: write_archive(folder / form, given.rows, form) for form in FORMATS}
         sources["examples"] = from_files(write_examples(folder / "few", x[: given.rows], y[: given.rows], SHARDS))
         many = from_files(write_examples(folder / "many", x[: given.light_rows], y[: given.light_rows], SHARDS))
         (one,) = write_examples(folder / "one", x[: given.naive_rows], y[: given.naive_rows], 1)

@@ -122,8 +122,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="where to draw the curves, as SVG")
     given = parser.parse_args()
     options = LearnerOptions(schema=SCHEMA, batch_size=BATCH, devices=DeviceOptions(replicas=1), seed=1)
-    chunks, learners = chunks_of(given.records), (Learner(build, newest, options),)
-    learners += (Learner(build, newest, replace(options, reservoir=RESERVOIR)),)
+    chunks = chunks_of(given.records)
+    learners = [Learner(build, newest, each) for each in (options, replace(options, reservoir=RESERVOIR))]
     took: list[list[float]] = [[], []]
     for turn in range(given.rounds + 1):
         pair = [learnt(chunks, learner, None) for learner in learners]

@@ -258,7 +258,7 @@ def said_by(process: "subprocess.Popen[str]", at_most_s: float) -> dict[str, Any
     """The line of JSON that a script prints at its end."""
     printed, _ = process.communicate(timeout=at_most_s)
     if process.returncode != 0 or not printed.strip():
-        raise SystemExit(f"{process.args} failed with exit code {process.returncode}")
+        raise SystemExit(f"{process.args!r} failed with exit code {process.returncode}")
     answer: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return answer
 

@@ -140,7 +140,7 @@ def accuracy(chunks: Sequence[Chunk], learner: Learner, layout: WindowLayout | N
     scores = []
     for block in blocks(chunks, learner, layout):
         given: Rows = tf.nest.map_structure(tf.constant, block.rows)
-        features, labels, weights = without_key(given.features, given.labels["y"], given.weights)
+        features, labels, weights = without_key(dict(given.features), given.labels["y"], given.weights)
         rows = given._replace(features=features, labels=labels, weights=weights)
         right, count = learner.learn(rows).result.states[:2]
         scores.append((float(right), float(count)))

@@ -16,7 +16,7 @@ def preprocess(features: dict[str, Any], label: Any, weight: Any) -> tuple[dict[
 
 
 @keras.saving.register_keras_serializable("bench")
-class TagBag(keras.layers.Layer):
+class TagBag(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
     """The sum of the embeddings of a list of texts."""
 
     def build(self, _shape: Any) -> None:

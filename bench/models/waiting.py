@@ -17,7 +17,7 @@ def build_model(hidden: int = 64, learning_rate: float = 0.001) -> keras.Model:
     """Build and compile the MLP 28-64-64-1 of the other cases; its input bears the feature's name."""
     ticks = _ticks()
 
-    class Waiting(keras.Model):
+    class Waiting(keras.Model):  # type: ignore[misc]  # Keras has no types
         def train_step(self, data: Any) -> Any:
             with tf.control_dependencies([next(ticks)]):
                 return super().train_step(tf.nest.map_structure(tf.identity, data))

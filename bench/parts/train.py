@@ -51,7 +51,7 @@ def build_metrics(model: keras.Model) -> None:
 def make_call(model: keras.Model, strategy: Any) -> Any:
     """K steps as one call."""
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
     def call(x: Any, y: Any, w: Any) -> Any:
         for k in tf.range(tf.shape(y)[0]):
             strategy.run(lambda *batch: model.train_step(batch), args=(x[k], y[k], w[k]))

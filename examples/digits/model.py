@@ -17,7 +17,9 @@ def moved() -> keras.Layer:
     )
 
 
-def augment(features: dict, label: tf.Tensor, weight: tf.Tensor) -> tuple:
+def augment(
+    features: dict[str, tf.Tensor], label: tf.Tensor, weight: tf.Tensor
+) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
     """Learn each image a little shifted and turned; it is scored as it came."""
     image = moved()(features["image"][..., None], training=True)[..., 0]
     return {"image": tf.cast(tf.round(image), tf.uint8)}, label, weight

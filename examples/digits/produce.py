@@ -71,7 +71,8 @@ def _seen(shape: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarra
     each = np.arange(len(shape))[:, None, None]
     upper = shape[each, top, left] * (1 - beside) + shape[each, top, left + 1] * beside
     lower = shape[each, top + 1, left] * (1 - beside) + shape[each, top + 1, left + 1] * beside
-    return upper * (1 - below) + lower * below
+    ink: np.ndarray = upper * (1 - below) + lower * below
+    return ink
 
 
 async def produce(bootstrap: str, topic: str, seed: int, count: int | None) -> int:

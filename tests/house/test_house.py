@@ -77,6 +77,13 @@ def test_every_package_is_named_for_the_wheel() -> None:
     assert set(named) == {".".join(path.relative_to(ROOT).parent.parts) for path in MODULES}
 
 
+def test_every_python_file_of_the_tree_is_type_checked() -> None:
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]
+    modules = {_name(path) for path in _texts_of_the_project() if path.suffix == ".py"}
+    assert len(modules) > 500
+    assert sorted(name for name in modules if name.partition("/")[0] not in checked) == []
+
+
 def test_no_module_is_long() -> None:
     lengths = {_name(path): len(path.read_text().splitlines()) for path in MODULES}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}

@@ -24,7 +24,7 @@ from stopwatch import BATCH, FEATURES, SAME_MODEL, Stopwatch, options
 SPECS = {"x": tf.TensorSpec([FEATURES], tf.float32), "y": tf.TensorSpec([], tf.float32)}
 
 
-class Clock(keras.callbacks.Callback):
+class Clock(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Stops the fit when enough is learnt."""
 
     def __init__(self, clock: Stopwatch) -> None:

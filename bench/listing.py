@@ -1,7 +1,8 @@
 """Which cases of the service there are, how long each takes, and which of their results are figures.
 
-A case is a script of this folder that hosts the service, measures, and prints `{"figures": …, "details": …}`. Some need
-a topic that holds enough for half a minute at full speed; how much that is comes from the rates of the rounds before.
+A case is a script of `bench/cases` that hosts the service, measures, and prints `{"figures": …, "details": …}`. Some
+need a topic that holds enough for half a minute at full speed; how much that is comes from the rates of the rounds
+before.
 """
 
 import statistics
