@@ -112,7 +112,7 @@ chaos-short: $(READY) ## The same from the outcomes of the last `make test-all`:
 proof: $(READY) ## The whole proof: 200 kills, 20 exact ones, 50 SIGTERMs, half an hour of soak (within 2 hours)
 	$(BIN)/python -m tests.faults.campaigns.chaos --full
 
-proof-report: $(READY) ## Write the tables of docs/guarantees.md from build/chaos.json
+proof-report: $(READY) ## Take the figures of build/chaos.json into docs/figures.json, and write the tables of docs/guarantees.md
 	$(BIN)/python -m tests.faults.campaigns.report
 
 fuzz-api: $(READY) ## Fuzz the HTTP side of a running trainer by its description, 5,000 cases or more (about 6 minutes)
@@ -188,7 +188,7 @@ build/peers/%/.ready: bench/peers/%/requirements.lock | $(READY)
 	$(BIN)/uv pip install --quiet --require-hashes --python $(@D)/bin/python -r $<
 	@touch $@
 
-bench-report: $(READY) ## Write the tables and plots of docs/benchmarks.md from build/bench.json
+bench-report: $(READY) ## Take the figures of build/bench.json, if valid, into docs/figures.json, and write the tables of docs/benchmarks.md
 	$(BIN)/python bench/report.py
 
 lock-peers: $(READY) ## Resolve the peers' requirements anew, with hashes

@@ -1,13 +1,15 @@
-"""Writes the tables and plots of `docs/benchmarks.md` from `build/bench.json`.
+"""Takes the figures of `build/bench.json` into `docs/figures.json`, and writes the tables of `docs/benchmarks.md`.
 
-    python bench/report.py [--from build/bench.json] [--into docs/benchmarks.md]
+    python bench/report.py [--from build/bench.json] [--figures docs/figures.json] [--into docs/benchmarks.md]
 
-What stands between the two marks is replaced; the plots lie beside the page. Nothing is measured here.
+A run that is not valid leaves the figures of its rounds as they were; peers and streams have runs of their own. What
+stands between the two marks of the page is replaced; the plots lie beside it. Nothing is measured here.
 """
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,19 @@ from bars import bars
 from lines import lines
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.house.figures import FILE, Figure, Figures, Run, Value, figure, fill, keep, kept, table  # noqa: E402
+
 BEGIN = "<!-- begin of what `make bench-report` writes -->"
 END = "<!-- end of what `make bench-report` writes -->"
 PRODUCT = "product-json"
+FIRST = (
+    *("json_over_naive", "raw_over_naive", "json_cpu_over_parts", "raw_cpu_over_parts"),
+    *("freshness_p99_ms", "checkpoint_stall_p99_ms", "livez_p99_ms", "first_call_s", "memory_slope_mb_per_min"),
+    *("group_decode_2_over_1", "over_tensorflow_io", "ahead_of_forest_points"),
+)
+"""The figures that the page shows at once; it folds the others."""
 
 Report = Mapping[str, Any]
 
@@ -137,6 +149,12 @@ MEANINGS: Mapping[str, Meaning] = {
 }
 
 
+OF_THE_PAGE: Mapping[str, str] = {
+    "page_of_use_s": "the slowest of seven openings is of use after, s",
+    "page_cpu_share": "what an open page costs the process, as a share of one core",
+    "page_complaints": "errors and warnings on the browser's console",
+}
+"""What `make bench-page` measures; it keeps its figures itself."""
 DETAILS: Mapping[str, str] = {
     "poisoned_stream_cpu_of_clean": "the poisoned stream through the whole service: the same by CPU",
     "serve_p99_ms": "`millrace serve` without new versions: a request, p99, ms",
@@ -195,11 +213,20 @@ DETAILS: Mapping[str, str] = {
 }
 
 
-def meaning_of(figure: str) -> Meaning:
+OF_STREAMS = ("passes_4_over_1_points", "ahead_of_forest_points")
+PEERS = ("tensorflow_io", "river", "vowpal_wabbit", "scikit_learn", "quix_streams")
+STAGES = (
+    *("fetch", "chunk", "hand-off", "consumer, rest", "decode", "assemble", "feed", "tf.data", "call", "settle"),
+    *("live metrics", "trainer, rest", "other threads"),
+)
+"""In the order of the pipeline."""
+
+
+def meaning_of(name: str) -> Meaning:
     """What a figure says; of a peer's, by its name."""
-    if figure.startswith("over_"):
-        return Meaning(f"how many times as fast as {title_of(figure.removeprefix('over_'))}", "> 1")
-    return MEANINGS.get(figure, Meaning("", ""))
+    if name.startswith("over_"):
+        return Meaning(f"how many times as fast as {title_of(name.removeprefix('over_'))}", "> 1")
+    return MEANINGS[name] if name in MEANINGS else Meaning(OF_THE_PAGE[name], "")
 
 
 def title_of(peer: str) -> str:
@@ -208,106 +235,162 @@ def title_of(peer: str) -> str:
     return titles.get(peer, peer.replace("_", " ").title())
 
 
-def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-
-
 def place(report: Report) -> str:
-    """Where and when."""
+    """On which machine, with what."""
     machine = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    return (
-        f"{report['as_of'][:10]}, commit {machine['commit']}, {machine['cpus']} cores ({machine['cpu']}), "
-        f"Python {machine['python']}, {versions}.{again(report)}"
-    )
+    return f"{machine['cpus']} cores ({machine['cpu']}), Python {machine['python']}, {versions}"
 
 
-def again(report: Report) -> str:
-    """Which cases were run once more, by themselves."""
-    ran = [f"{case} ({when['as_of'][:10]}, commit {when['commit']})" for case, when in report.get("again", {}).items()]
-    return f" Run again by themselves: {', '.join(ran)}." if ran else ""
+def run_of(report: Report, command: str) -> Run:
+    """The run behind the figures of a report, or of a part of it that has a date of its own."""
+    return Run(date=report["as_of"][:10], commit=str(report["machine"]["commit"]), command=command)
 
 
-def figures(report: Report) -> list[str]:
-    """All figures, with what they are to be."""
-
-    def rows() -> Iterator[list[str]]:
-        for name, value in report["figures"].items():
-            values = report.get("figures_by_round", {}).get(name) or [value]
-            meaning = meaning_of(name)
-            spread = f"{number(min(values))} to {number(max(values))}"
-            yield [f"`{name}`", meaning.says, f"**{number(value)}**", f"{spread} ({len(values)})", meaning.aim]
-
-    return table(["figure", "what it says", "median", "from, to (rounds)", "aim"], rows())
+def taken(report: Report) -> dict[str, Figure]:
+    """Every figure of a report, under the name by which it is kept."""
+    found = rounds_of(report) if (report.get("validity") or {}).get("valid") else {}
+    if "peers" in report:
+        found |= peers_of(report)
+    if "streams" in report:
+        found |= streams_of(report)
+    return found
 
 
-def beside(report: Report) -> list[str]:
-    """What the service's cases say besides the figures."""
-    rows = ([f"`{name}`", DETAILS.get(name, ""), number(value)] for name, value in report["details"].items())
-    return table(["detail", "what it says", "value"], rows)
+def rounds_of(report: Report) -> dict[str, Figure]:
+    """What `make bench` measured: figures, details, rates of the cases, CPU by stage."""
+    run = run_of(report, "make bench")
+    by_round = report.get("figures_by_round", {})
+    found = {
+        name: figure(name, value, run, aim=meaning_of(name).aim, rounds=by_round.get(name, ()))
+        for name, value in report["figures"].items()
+        if name in MEANINGS and name not in OF_STREAMS
+    }
+    others: dict[str, Value] = dict(report.get("details") or {})
+    for case, told in report.get("cases", {}).items():
+        others |= {
+            f"case.{case}.records_per_s": told["records_per_s"],
+            f"case.{case}.cpu_us": told["cpu_us_per_record"],
+        }
+    for form, spent in (report.get("stages") or {}).items():
+        others |= {f"stage.{form}.{stage}.cpu_us": us for stage, us in spent.items()}
+    others["machine.bench"] = place(report)
+    return found | {name: figure(name, value, run) for name, value in others.items() if value is not None}
 
 
-def cases(report: Report) -> list[str]:
+def peers_of(report: Report) -> dict[str, Figure]:
+    """What `make bench-peers` measured."""
+    details, by_round = report["peers"], report.get("figures_by_round", {})
+    run, plan = run_of(details, "make bench-peers"), details["plan"]
+    found = {
+        name: figure(name, value, run, aim="> 1", rounds=by_round.get(name, ()))
+        for name, value in report["figures"].items()
+        if name.startswith("over_")
+    }
+    judged = f"records {plan['warm_up'] - plan['judged'] + 1:,} to {plan['warm_up']:,}"
+    others: dict[str, Value] = {"machine.peers": f"{place(details)}, Kafka {details['kafka']}", "peer.judged": judged}
+    for peer, told in details["cases"].items():
+        measured = {key: told[key] for key in ("records_per_s", "accuracy", "package", "note")}
+        measured["cpu_us"] = told["cpu_us_per_record"]
+        others |= {f"peer.{peer}.{key}": value for key, value in measured.items() if value is not None}
+    return found | {name: figure(name, value, run) for name, value in others.items()}
+
+
+def streams_of(report: Report) -> dict[str, Figure]:
+    """What `make bench-streams` measured; accuracies in percent."""
+    details = report["streams"]
+    run = run_of(details, "make bench-streams")
+    found = {
+        name: figure(name, report["figures"][name], run, aim=MEANINGS[name].aim)
+        for name in OF_STREAMS
+        if name in report["figures"]
+    }
+    others: dict[str, Value] = {"machine.streams": f"{place(details)}, River {details['river']}"}
+    others |= {f"stream.mean.{learner}": mean for learner, mean in details["mean_percent"].items()}
+    for stream, by_learner in details["learnt"].items():
+        for learner, told in by_learner.items():
+            others[f"stream.{stream}.{learner}"] = round(100 * told["accuracy"], 2)
+            others[f"stream.{stream}.{learner}.cpu_us"] = told["cpu_us_per_record"]
+    return found | {name: figure(name, value, run) for name, value in others.items()}
+
+
+def rows_of(figures: Figures, names: Iterable[str]) -> Iterator[list[str]]:
+    """The rows of figures: what each says, its value, its spread, and its aim, with a word if it is missed."""
+    for name in names:
+        told, meaning = figures[name], meaning_of(name)
+        spread = "" if told.rounds is None else f"{number(told.low)} to {number(told.high)} ({told.rounds})"
+        aim = f"{told.aim}: missed" if told.missed else told.aim
+        yield [f"`{name}`", meaning.says, f"**{number(told.value)}**", spread, aim]
+
+
+def folded(summary: str, written: Sequence[str]) -> list[str]:
+    """What a reader opens by a click."""
+    return ["<details>", f"<summary>{summary}</summary>", "", *written, "", "</details>"]
+
+
+def cases(figures: Figures) -> Iterator[list[str]]:
     """Rates and costs, for this machine only."""
-
-    def rows() -> Iterator[list[str]]:
-        for name, case in report["cases"].items():
-            if "records_per_s" in case:
-                yield [name, f"{case['records_per_s']:,}", f"{case['cpu_us_per_record']:.2f}"]
-
-    return table(["case", "records/s", "CPU µs a record"], rows())
+    for case in parts_of(figures, "case."):
+        rate, cost = figures[f"case.{case}.records_per_s"].value, figures[f"case.{case}.cpu_us"].value
+        yield [case, f"{rate:,}", f"{cost:.2f}"]
 
 
-def stages(found: Mapping[str, Mapping[str, float]]) -> list[str]:
+def stages(figures: Figures) -> list[str]:
     """The CPU of each stage, by format, the stages in the order of the pipeline."""
-    named = list(dict.fromkeys(stage for spent in found.values() for stage in spent))
+    spent: dict[str, dict[str, float]] = {form: {} for form in parts_of(figures, "stage.")}
+    for name, told in figures.items():
+        if name.startswith("stage."):
+            _, form, stage = name.split(".", 2)
+            spent[form][stage.removesuffix(".cpu_us")] = float(told.value)
+    rows = [[stage, *(f"{each.get(stage, 0.0):.3f}" for each in spent.values())] for stage in STAGES]
+    total = ["**all**", *(f"**{sum(each.values()):.2f}**" for each in spent.values())]
+    return table(["CPU µs a record", *spent], [*rows, total])
 
-    def rows() -> Iterator[list[str]]:
-        for stage in named:
-            yield [stage, *(f"{spent.get(stage, 0.0):.3f}" for spent in found.values())]
-        yield ["**all**", *(f"**{sum(spent.values()):.2f}**" for spent in found.values())]
 
-    return table(["CPU µs a record", *found], rows())
-
-
-def peers(report: Report) -> list[str]:
+def peers(figures: Figures) -> Iterator[list[str]]:
     """The product and its peers: what they trained, how fast, and how well after the same records."""
-    figures, details = report["figures"], report["peers"]
 
-    def rows() -> Iterator[list[str]]:
-        for name, case in details["cases"].items():
-            times = f"{number(figures[f'over_{name}'])} times" if f"over_{name}" in figures else ""
-            yield [
-                case["package"] or f"**{title_of(name)}**",
-                case["note"] or "an MLP 28-64-64-1 with Adam",
-                f"{case['records_per_s']:,}",
-                f"{case['cpu_us_per_record']:.1f}",
-                f"{case['accuracy']:.3f}",
-                times,
-            ]
-        for name in details["absent"]:
-            yield [title_of(name), "not measured: not installed", "", "", "", ""]
+    def told(peer: str, key: str, otherwise: str = "") -> Value:
+        found = figures.get(f"peer.{peer}.{key}")
+        return otherwise if found is None else found.value
 
-    return table(["", "what it trains", "records/s", "CPU µs a record", "accuracy", "millrace is faster by"], rows())
+    for peer in (PRODUCT, *PEERS):
+        if f"peer.{peer}.records_per_s" not in figures:
+            yield [title_of(peer), "not measured", "", "", "", ""]
+            continue
+        times = figures.get(f"over_{peer}")
+        yield [
+            str(told(peer, "package")) or f"**{title_of(peer)}**",
+            str(told(peer, "note", "an MLP 28-64-64-1 with Adam")),
+            f"{told(peer, 'records_per_s'):,}",
+            f"{told(peer, 'cpu_us'):.1f}",
+            f"{told(peer, 'accuracy'):.3f}",
+            "" if times is None else f"{number(times.value)} times",
+        ]
 
 
 STREAM_TITLES = {"agrawal": "Agrawal", "random_rbf": "RandomRBF", "led": "LED", "forest": "River's forest"}
 
 
-def streams(report: Report) -> list[str]:
+def streams(figures: Figures) -> list[str]:
     """The drifting streams: how often each learner was right, by stream, and what a record cost it."""
-    learnt, means = report["learnt"], report["mean_percent"]
+    learners = [name.removeprefix("stream.mean.") for name in figures if name.startswith("stream.mean.")]
+    streams = [name for name in STREAM_TITLES if f"stream.{name}.{learners[0]}" in figures]
 
     def rows() -> Iterator[list[str]]:
-        for name, mean in means.items():
-            accuracies = [f"{100 * results[name]['accuracy']:.1f}" for results in learnt.values()]
-            costs = [results[name]["cpu_us_per_record"] for results in learnt.values()]
-            spread = f"{number(min(costs))} to {number(max(costs))}"
-            yield [STREAM_TITLES.get(name, f"millrace, {name}"), *accuracies, f"**{mean:.1f}**", spread]
+        for learner in learners:
+            accuracies = [f"{figures[f'stream.{stream}.{learner}'].value:.1f}" for stream in streams]
+            costs = [float(figures[f"stream.{stream}.{learner}.cpu_us"].value) for stream in streams]
+            mean, spread = figures[f"stream.mean.{learner}"].value, f"{number(min(costs))} to {number(max(costs))}"
+            yield [STREAM_TITLES.get(learner, f"millrace, {learner}"), *accuracies, f"**{mean:.1f}**", spread]
 
-    titles = [STREAM_TITLES[stream] for stream in learnt]
+    titles = [STREAM_TITLES[stream] for stream in streams]
     return table(["accuracy, percent", *titles, "mean", "CPU µs a record"], rows())
+
+
+def parts_of(figures: Figures, prefix: str) -> list[str]:
+    """The second parts of dotted names, each once."""
+    return list(dict.fromkeys(name.split(".")[1] for name in figures if name.startswith(prefix)))
 
 
 def stream_curves(report: Report, shown: Sequence[str]) -> str:
@@ -323,60 +406,70 @@ def stream_curves(report: Report, shown: Sequence[str]) -> str:
     return lines(f"Accuracy on records before they are learnt, by {plan['window']} records", charts, marks)
 
 
-def number(value: float) -> str:
+def number(value: Value | None) -> str:
     """Three figures or so."""
+    assert isinstance(value, int | float)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def text(report: Report) -> str:
+def ran(told: Figure) -> str:
+    """When it was measured, of which commit, and on what."""
+    return f"{told.date}, commit {told.commit}, `{told.command}`: {told.value}."
+
+
+def text(figures: Figures) -> str:
     """Everything between the marks."""
-    written = ["", "### Figures", "", *figures(report), ""]
-    if report.get("details"):
-        written += ["### Beside them", "", *beside(report), ""]
-    if "cases" in report:
-        written += ["### Rates of the cases", "", place(report), "", *cases(report), ""]
-    if report.get("stages"):
-        written += ["### Where the CPU goes", "", *stages(report["stages"]), ""]
-    if "peers" in report:
-        plan = report["peers"]["plan"]
-        judged = f"records {plan['warm_up'] - plan['judged'] + 1:,} to {plan['warm_up']:,}"
-        written += ["### Peers", "", f"{place(report['peers'])} Kafka {report['peers']['kafka']}.", "", *peers(report)]
-        written += ["", f"Accuracy: of {judged}, each judged before it was learnt."]
-        written += ["", "![Records a second of millrace and its peers](benchmarks-peers.svg)", ""]
-    if "streams" in report:
-        place_of = f"{place(report['streams'])} River {report['streams']['river']}."
-        written += ["### Drifting streams", "", place_of, "", *streams(report["streams"]), ""]
+    every = [*MEANINGS, *(f"over_{peer}" for peer in PEERS)]
+    shown = [name for name in FIRST if name in figures]
+    others = [name for name in every if name in figures and name not in FIRST]
+    beside = [[f"`{name}`", says, number(figures[name].value)] for name, says in DETAILS.items() if name in figures]
+    head = ["figure", "what it says", "value", "from, to (rounds)", "aim"]
+    written = ["", "### Figures", "", *table(head, rows_of(figures, shown)), ""]
+    written += [*folded(f"{len(others)} more figures", table(head, rows_of(figures, others))), ""]
+    written += [*folded("Details beside them", table(["detail", "what it says", "value"], beside)), ""]
+    if "machine.bench" in figures:
+        rates = table(["case", "records/s", "CPU µs a record"], cases(figures))
+        written += ["### Rates of the cases", "", ran(figures["machine.bench"]), "", *rates, ""]
+        written += ["### Where the CPU goes", "", *stages(figures), ""]
+    if found := [name for name in OF_THE_PAGE if name in figures]:
+        run = figures[found[0]]
+        written += ["### The page", "", f"{run.date}, commit {run.commit}, `{run.command}`.", ""]
+        written += [*table(head, rows_of(figures, found)), ""]
+    if "machine.peers" in figures:
+        head = ["", "what it trains", "records/s", "CPU µs a record", "accuracy", "millrace is faster by"]
+        written += ["### Peers", "", ran(figures["machine.peers"]), "", *table(head, peers(figures)), ""]
+        written += [f"Accuracy: of {figures['peer.judged'].value}, each judged before it was learnt.", ""]
+        written += ["![Records a second of millrace and its peers](benchmarks-peers.svg)", ""]
+    if "machine.streams" in figures:
+        written += ["### Drifting streams", "", ran(figures["machine.streams"]), "", *streams(figures), ""]
         written += ["![Accuracy along the drifting streams](benchmarks-streams.svg)", ""]
     return "\n".join(written)
 
 
-def plot(report: Report) -> str:
+def plot(figures: Figures) -> str:
     """The peers' rates."""
-    rates = {title_of(name): case["records_per_s"] for name, case in report["peers"]["cases"].items()}
+    named = {peer: figures.get(f"peer.{peer}.records_per_s") for peer in (PRODUCT, *PEERS)}
+    rates = {title_of(peer): float(told.value) for peer, told in named.items() if told is not None}
     return bars("JSON records a second, logarithmic", rates, ours=title_of(PRODUCT))
 
 
-def fill(page: str, written: str) -> str:
-    """The page with other text between its marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"the page lacks {BEGIN!r} or {END!r}")
-    return f"{before}{BEGIN}\n{written}\n{END}{after}"
-
-
 def main() -> None:
-    """Read the report, write the page and the plot."""
+    """Read the report, keep its figures, write the page and the plots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="source", type=Path, default=ROOT / "build" / "bench.json")
+    parser.add_argument("--figures", type=Path, default=FILE)
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "benchmarks.md")
     given = parser.parse_args()
-    if not given.source.exists():
-        raise SystemExit(f"{given.source} is not there; `make bench` writes it")
-    report = json.loads(given.source.read_text())
-    given.into.write_text(fill(given.into.read_text(), text(report)))
-    if "peers" in report:
-        (given.into.parent / "benchmarks-peers.svg").write_text(plot(report))
+    report = json.loads(given.source.read_text()) if given.source.exists() else {}
+    figures = kept(given.figures)
+    if new := taken(report) if report else {}:
+        figures = keep(new, given.figures)
+    elif report:
+        why = (report.get("validity") or {}).get("why")
+        print(f"{given.source}: no figure is taken: the run is not valid ({why})", file=sys.stderr)
+    given.into.write_text(fill(given.into.read_text(), text(figures), BEGIN, END))
+    if "machine.peers" in figures:
+        (given.into.parent / "benchmarks-peers.svg").write_text(plot(figures))
     if "streams" in report:
         curves = stream_curves(report["streams"], ("passes 4, rate 0.003", "forest", "passes 1, rate 0.001"))
         (given.into.parent / "benchmarks-streams.svg").write_text(curves)

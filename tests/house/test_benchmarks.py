@@ -6,8 +6,11 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.house.figures import Run, figure, kept
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text()
@@ -16,11 +19,11 @@ MACHINE = {"commit": "abc", "cpu": "a CPU", "cpus": 2, "python": "3.11.7", "vers
 REPORT = {
     "as_of": "2026-01-02T03:04:05+00:00",
     "machine": MACHINE,
-    "figures": {"json_over_naive": 51.25, "over_river": 12.5},
+    "figures": {"json_over_naive": 51.25, "over_river": 12.5, "balance_of_plain": 0.5},
     "figures_by_round": {"json_over_naive": [50.0, 51.25, 60.0]},
+    "validity": {"valid": True, "why": None},
     "cases": {"naive-json": CASE},
     "stages": {"json": {"fetch": 0.75, "call": 1.25}, "raw": {"fetch": 0.5, "settle": 0.0125, "call": 1.0}},
-    "again": {"siege": {"as_of": "2026-01-03T00:00:00+00:00", "commit": "def"}},
     "peers": {
         "as_of": "2026-02-03T04:05:06+00:00",
         "machine": MACHINE,
@@ -52,13 +55,12 @@ REPORT = {
 }
 
 
-def _report(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
-    (folder / "bench.json").write_text(json.dumps(REPORT))
+def _report(folder: Path, page: str, **changed: Any) -> subprocess.CompletedProcess[str]:
+    (folder / "bench.json").write_text(json.dumps({**REPORT, **changed}))
     (folder / "page.md").write_text(page)
     command = [sys.executable, str(ROOT / "bench" / "report.py"), "--from", str(folder / "bench.json")]
-    return subprocess.run(
-        [*command, "--into", str(folder / "page.md")], capture_output=True, text=True, timeout=60, check=False
-    )
+    command += ["--figures", str(folder / "figures.json"), "--into", str(folder / "page.md")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_report_fills_the_page_and_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
@@ -66,11 +68,11 @@ def test_the_report_fills_the_page_and_leaves_the_rest_as_it_was(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     written = (tmp_path / "page.md").read_text()
     assert "**51.2** | 50 to 60 (3) | ≥ 45 |" in written
+    assert "**0.5** |  | ≥ 0.95: missed |" in written
     assert "| river 1 | a linear model | 1,000 | 2.5 | 0.812 | 12.5 times |" in written
     assert "| fetch | 0.750 | 0.500 |" in written
     assert "| **all** | **2.00** | **1.51** |" in written
-    assert "| Quix Streams | not measured: not installed |" in written
-    assert "Run again by themselves: siege (2026-01-03, commit def)." in written
+    assert "| Quix Streams | not measured |" in written
     assert "records 49,153 to 65,536" in written
     assert written.startswith(PAGE.partition("<!--")[0])
     assert "<svg" in (tmp_path / "benchmarks-peers.svg").read_text()
@@ -87,11 +89,46 @@ def test_a_second_report_takes_the_place_of_the_first(tmp_path: Path) -> None:
     assert (tmp_path / "page.md").read_text() == once
 
 
+def test_a_run_that_is_not_valid_leaves_the_figures_of_its_rounds(tmp_path: Path) -> None:
+    _report(tmp_path, PAGE)
+    later = {"figures": {"json_over_naive": 1.0, "over_river": 13.0}, "validity": {"valid": False, "why": "busy"}}
+    _report(tmp_path, PAGE, **later)
+    kept = json.loads((tmp_path / "figures.json").read_text())
+    assert (kept["json_over_naive"]["value"], kept["over_river"]["value"]) == (51.25, 13.0)
+
+
 def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:
     done = _report(tmp_path, "# Another page\n")
     assert done.returncode != 0
     assert "the page lacks" in done.stderr
     assert (tmp_path / "page.md").read_text() == "# Another page\n"
+
+
+def test_the_tables_of_the_page_are_those_of_the_kept_figures(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    command = [sys.executable, str(ROOT / "bench" / "report.py"), "--from", str(tmp_path / "none"), "--into", str(page)]
+    subprocess.run(command, check=True, timeout=60)
+    assert page.read_text() == PAGE
+
+
+def test_every_kept_figure_says_where_it_comes_from_and_is_printed() -> None:
+    printed = PAGE + (ROOT / "docs" / "guarantees.md").read_text()
+    figures = kept()
+    assert len(figures) > 100
+    for name, told in figures.items():
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", told.date), name
+        assert told.commit, name
+        assert told.command.startswith("make "), name
+        assert f"`{name}`" in printed or "." in name, name
+
+
+@pytest.mark.parametrize(
+    ("value", "aim", "missed"),
+    [(1.46, "≥ 1.5", True), (1.5, "≥ 1.5", False), (300, "≤ 300", False), (0.0, "> 0", True), (0, "0", False)],
+)
+def test_a_figure_that_does_not_reach_its_aim_is_missed(value: float, aim: str, missed: bool) -> None:
+    assert figure("x", value, Run(date="", commit="", command=""), aim=aim).missed is missed
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.house.figures import kept
 from tests.house.pages import PAGES, ROOT, anchors, blocks_to_type, links, spans_to_type
 from tests.typed import understood, verbs
 
@@ -63,20 +64,16 @@ def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
-def test_the_figures_of_the_readme_are_those_of_the_pages_that_it_links() -> None:
-    readme, proof, speed = (
-        (ROOT / name).read_text() for name in ("README.md", "docs/guarantees.md", "docs/benchmarks.md")
-    )
-    kills, lost, twice = (figure(proof, name) for name in ("kills", "lost", "learnt_twice"))
-    assert f"[{kills} kills, {lost} lost, {twice} twice]" in readme
-    assert f"JSON trains {float(figure(speed, 'json_over_naive')):.0f} times faster" in readme
-
-
-def figure(page: str, name: str) -> str:
-    """Return the bold value in the row of that name."""
-    found = re.search(rf"^\| `{name}` \|.*?\*\*(.+?)\*\*", page, re.MULTILINE)
-    assert found is not None, name
-    return found[1]
+def test_readme_and_pages_print_the_kept_figures() -> None:
+    readme, proof = ((ROOT / name).read_text() for name in ("README.md", "docs/guarantees.md"))
+    figures = {name: told.value for name, told in kept().items()}
+    assert f"[{figures['kills']} kills, {figures['lost']} lost, {figures['learnt_twice']} twice]" in readme
+    assert f"JSON trains {figures['json_over_naive']:.0f} times faster" in readme
+    printed = re.findall(r"^\| `(\w+)` \|.*?\*\*(.+?)\*\*", proof, re.MULTILINE)
+    assert len(printed) > 5
+    assert {name: float(text.replace(",", "")) for name, text in printed} == {
+        name: figures[name] for name, _ in printed
+    }
 
 
 def test_every_file_and_module_that_the_architecture_names_is_there() -> None:

@@ -169,7 +169,7 @@ def test_campaigns_are_told_again_beside_the_tests_that_have_run_since(tmp_path:
     )
 
 
-def _filled(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
+def _filled(folder: Path, page: str, *broken: str) -> subprocess.CompletedProcess[str]:
     evidence = Evidence(tests=_tests(), **KEPT)
     rows = {
         str(number): {"title": row.title, "outcome": row.outcome, "passed": row.passed, "skipped": row.skipped}
@@ -184,12 +184,12 @@ def _filled(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
         "rows": rows,
         **KEPT,
     }
-    (folder / "chaos.json").write_text(json.dumps({**written, "figures": evidence.figures()}))
+    told = {**written, "figures": evidence.figures(), "broken": list(broken)}
+    (folder / "chaos.json").write_text(json.dumps(told))
     (folder / "page.md").write_text(page)
     command = [sys.executable, "-m", "tests.faults.campaigns.report", "--from", str(folder / "chaos.json")]
-    return subprocess.run(
-        [*command, "--into", str(folder / "page.md")], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+    command += ["--figures", str(folder / "figures.json"), "--into", str(folder / "page.md")]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_report_fills_the_page_again_and_again_and_leaves_the_rest_as_it_was(tmp_path: Path) -> None:
@@ -203,6 +203,15 @@ def test_the_report_fills_the_page_again_and_again_and_leaves_the_rest_as_it_was
     assert written.startswith(PAGE.partition("<!--")[0])
     _filled(tmp_path, written)
     assert (tmp_path / "page.md").read_text() == written
+    kept = json.loads((tmp_path / "figures.json").read_text())
+    assert (kept["kills"]["value"], kept["rto_p50_s"]["unit"], kept["kills"]["command"]) == (200, "s", "make proof")
+
+
+def test_a_broken_proof_changes_neither_page_nor_figures(tmp_path: Path) -> None:
+    done = _filled(tmp_path, PAGE, "row 7: missing")
+    assert (done.returncode, "row 7: missing" in done.stderr) == (1, True)
+    assert (tmp_path / "page.md").read_text() == PAGE
+    assert not (tmp_path / "figures.json").exists()
 
 
 def test_a_page_without_the_marks_is_left_alone(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Writes the tables of `docs/guarantees.md` from `build/chaos.json`.
+"""Takes the figures of `build/chaos.json` into `docs/figures.json`, and writes the tables of `docs/guarantees.md`.
 
     python -m tests.faults.campaigns.report [--from build/chaos.json] [--into docs/guarantees.md]
 
-What stands between the two marks is replaced. Nothing is proved here.
+A proof in which anything is broken is refused. What stands between the two marks is replaced. Nothing is proved here.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.faults.campaigns.machine import ROOT
 from tests.faults.matrix.table import ROWS
+from tests.house.figures import FILE, Figure, Run, figure, fill, keep, table
 
 BEGIN = "<!-- begin of what `make proof-report` writes -->"
 END = "<!-- end of what `make proof-report` writes -->"
@@ -109,11 +110,6 @@ def rows(report: Report) -> Iterator[Sequence[str]]:
         yield row, told["title"], told["outcome"], f"{len(told['passed'])}{skipped}"
 
 
-def table(head: Sequence[str], lines: Iterator[Sequence[str]]) -> list[str]:
-    """Format a table in Markdown."""
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
-
-
 def spread(found: Report) -> str:
     """Return the median and the extremes."""
     return f"p50 {number(found['p50'])}, p99 {number(found['p99'])}, max {number(found['max'])} ({found['n']})"
@@ -124,24 +120,27 @@ def number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
 
 
-def fill(page: str, written: str) -> str:
-    """Return the page with other text between its marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"the page lacks {BEGIN!r} or {END!r}")
-    return f"{before}{BEGIN}\n{written}\n{END}{after}"
+def taken(report: Report) -> dict[str, Figure]:
+    """Return the figures that were tried, as they are kept."""
+    recipe = {"full": "make proof", "short": "make chaos-short"}.get(report["form"], "make chaos")
+    run = Run(date=report["as_of"][:10], commit=str(report["machine"]["commit"]), command=recipe)
+    return {name: figure(name, value, run) for name, value in report["figures"].items() if value is not None}
 
 
 def main() -> None:
     """Read the report, write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--from", dest="source", type=Path, default=ROOT / "build" / "chaos.json")
+    parser.add_argument("--figures", type=Path, default=FILE)
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "guarantees.md")
     given = parser.parse_args()
     if not given.source.exists():
         raise SystemExit(f"{given.source} is not there; `make proof` writes it")
-    given.into.write_text(fill(given.into.read_text(), text(json.loads(given.source.read_text()))))
+    report = json.loads(given.source.read_text())
+    if report["broken"]:
+        raise SystemExit(f"{given.source}: no figure is taken: {'; '.join(report['broken'])}")
+    keep(taken(report), given.figures)
+    given.into.write_text(fill(given.into.read_text(), text(report), BEGIN, END))
 
 
 if __name__ == "__main__":
