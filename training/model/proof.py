@@ -23,7 +23,7 @@ import tensorflow as tf
 from training.model.learner import Learner, Mask
 from training.model.probe_batches import Probe
 from training.model.proof_trials import ProofTrials, StateAfterCall
-from training.model.row_pull import RecordedBatch, differing, divides_by, ratio, together
+from training.model.row_pull import Pulls, RecordedBatch, clips, differing, divides_by, ratio, together
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 _ROUNDING, _COARSE_ROUNDING = 1e-3, 0.1
@@ -114,8 +114,7 @@ class ModelProof:
             )
             return Finding(claim=claim, holds=False, detail=text)
         wrong = self._not_additive(probe, 1.0)
-        # Where a step clips gradients by itself they do not add up; below the bound they do.
-        if wrong and self._not_additive(probe, _FAINT):
+        if wrong and not self._clips_by_itself(probe):
             return Finding(claim=claim, holds=False, detail=_of_present_rows(wrong[0]))
         if self._ignores_size(probe):
             text = (
@@ -127,17 +126,43 @@ class ModelProof:
 
     def _not_additive(self, probe: Probe, weight: float) -> list[str]:
         """Return where two halves of a batch do not pull together as the whole does."""
+        *halves, whole = self._pulls_of(probe, self._halves(), weight)
+        return differing(together(*halves), whole, self._rounding, beside=halves)
+
+    def _pulls_of(self, probe: Probe, parts: Sequence[Mask], weight: float) -> list[Pulls]:
+        """Return how these parts of a batch pull, each alone in it and with this weight of each row."""
         # What is in every batch, with or without rows (a loss of regularization), is subtracted.
-        apart, left, right, whole = (self._trials.recorded(probe, present, weight=weight) for present in self._halves())
-        halves, both = [left.beyond(apart), right.beyond(apart)], whole.beyond(apart)
-        return differing(together(*halves), both, self._rounding, beside=halves)
+        none = np.zeros(self._learner.options.batch_size, np.bool_)
+        apart = self._trials.recorded(probe, none, weight=weight)
+        return [self._trials.recorded(probe, part, weight=weight).beyond(apart) for part in parts]
 
-    def _halves(self) -> tuple[Mask, Mask, Mask, Mask]:
-        """Return masks of no rows, of two halves, and of all; of each half every replica has half of its rows."""
+    def _clips_by_itself(self, probe: Probe) -> bool:
+        """Return whether gradients do not add up because the step clips them, and for no other reason.
+
+        Below the bound they add up. So do those of a mean over present rows whose divisor is kept above some number, as
+        by `maximum(sum(weight), 1)`: weights as small as these do not reach it. But then it is a sum over rows, or it
+        shortens parts of a batch by how many rows they have and not by how hard they pull.
+        """
+        if self._not_additive(probe, _FAINT) or self._ignores_size(probe, _FAINT):
+            return False
+        size, parts = self._learner.options.batch_size, list[list[Mask]]()
+        for count in (4, 2):  # a quarter may be below the bound that a half reaches
+            if size >= 2 * count * self._learner.replicas:
+                parts.append([np.arange(size) % count == part for part in range(count)])
+        for masks in parts or [[*self._halves()[:2]]]:
+            faint, full = (self._pulls_of(probe, masks, weight) for weight in (_FAINT, 1.0))
+            free = [{place: pull / _FAINT for place, pull in pulls.items()} for pulls in faint]
+            if differing(_joined(free), _joined(full), self._rounding):
+                rows_alone = not differing({}, self._trials.recorded(probe, ~self._halves()[2]).pulls, 0.0)
+                return clips([*zip(free, full, strict=True)], self._rounding, alone=rows_alone)
+        return True  # only the whole batch reaches the bound
+
+    def _halves(self) -> tuple[Mask, Mask, Mask]:
+        """Return masks of two halves, and of all rows; of each half every replica has half of its rows."""
         first = np.arange(self._learner.options.batch_size) % 2 == 0
-        return np.zeros_like(first), first, ~first, np.ones_like(first)
+        return first, ~first, np.ones_like(first)
 
-    def _ignores_size(self, probe: Probe) -> bool:
+    def _ignores_size(self, probe: Probe, weight: float = 1.0) -> bool:
         """Return whether the same rows several times over pull several times as far; False where that cannot be run."""
         size, replicas = self._learner.options.batch_size, self._learner.replicas
         # A part of the batch costs less than a larger one. Of a single row a replica, a layer may make nothing at all.
@@ -145,14 +170,14 @@ class ModelProof:
         pairs = [(part, size) for part in parts[:1]] + [(size, (replicas + 1) * size)]
         for small, large in pairs:
             with suppress(Exception):  # the user's own code may need the batch to have the size that it has
-                return self._pulls_by_rows(probe, small, large)
+                return self._pulls_by_rows(probe, small, large, weight)
         return False
 
-    def _pulls_by_rows(self, probe: Probe, small: int, large: int) -> bool:
+    def _pulls_by_rows(self, probe: Probe, small: int, large: int, weight: float) -> bool:
         """Return whether some rows, repeated to a larger batch, pull as much farther in it."""
         size, replicas = self._learner.options.batch_size, self._learner.replicas
         same, none = probe.arranged(np.resize(np.arange(small), size)), np.zeros(size, np.bool_)
-        few, many = (self._trials.recorded(same, size=each) for each in (small, large))
+        few, many = (self._trials.recorded(same, weight=weight, size=each) for each in (small, large))
         few_apart = many_apart = self._trials.recorded(same, none, size=small)
         if differing(
             few_apart.pulls, self._trials.recorded(probe, none).pulls, self._rounding
@@ -166,7 +191,8 @@ class ModelProof:
 
     def _reported_loss(self, claim: str, probe: Probe) -> Finding:
         """Check the same of the loss that the live metrics show."""
-        apart, left, right, whole = (self._trials.recorded(probe, present).loss for present in self._halves())
+        none = np.zeros(self._learner.options.batch_size, np.bool_)
+        apart, left, right, whole = (self._trials.recorded(probe, each).loss for each in (none, *self._halves()))
         if np.isnan([apart, left, right, whole]).any():
             return Finding(claim=claim, holds=True, detail="the model's train_step reports no finite loss")
         if np.isclose((left - apart) + (right - apart), whole - apart, rtol=self._rounding, atol=1e-6):
@@ -290,6 +316,11 @@ def _order(size: int, present: int, fill: int) -> npt.NDArray[np.int64]:
     order = np.arange(size)
     order[present:] = fill
     return order
+
+
+def _joined(parts: Sequence[Pulls]) -> Pulls:
+    """Return the pulls of several batches beside each other."""
+    return {f"{place} of part {part}": pull for part, pulls in enumerate(parts) for place, pull in pulls.items()}
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ The proof compares these and not the weights after an update, because optimizers
 own size, so that a gradient twice as large gives the same weights. A gradient is taken before the optimizer clips it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from training.model.gradient_projection import NUMBERS
+
 Pull = npt.NDArray[np.float64]
 Pulls = Mapping[str, Pull]
 """By where it goes: the gradient, or the change of a weight that the step assigns by itself."""
 _FLOOR = 1e-6
 """A variable whose whole pull is this small beside the largest one is rounding."""
+_PROJECTED = 1.5
+"""By how much lengths that are equal may differ once they are projected (`training/model/gradient_projection.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class RecordedBatch:
 
     def beyond(self, apart: "RecordedBatch") -> Pulls:
         """Return the pulls without those of another batch, such as one without rows."""
-        return {place: _minus(pull, apart.pulls.get(place)) for place, pull in self.pulls.items()}
+        return _difference(self.pulls, apart.pulls)
 
 
 def together(one: Pulls, other: Pulls) -> Pulls:
@@ -55,6 +59,43 @@ def ratio(one: Pulls, other: Pulls) -> float:
     along = sum(float(np.vdot(one[place], other[place])) for place in one.keys() & other.keys())
     length = sum(float(np.vdot(pull, pull)) for pull in other.values())
     return along / length if length else float("nan")
+
+
+def clips(batches: Sequence[tuple[Pulls, Pulls]], tolerance: float, *, alone: bool) -> bool:
+    """Return whether clipping explains why the second pulls are shorter than the first, which reach no bound.
+
+    The batches have equally many rows. A norm that is clipped comes out at the bound, so a batch that pulls harder is
+    shortened by more; clipping by parts (values, variables, units) turns a gradient. Dividing by the rows that are
+    present shortens all of these batches alike. `alone` says that nothing but rows pulls, such as a regularizer.
+    """
+    factors, lengths = list[float](), list[float]()
+    for free, pulled in batches:
+        factor = ratio(pulled, free)
+        of_factor = {place: factor * pull for place, pull in free.items()}
+        if not _length(_difference(pulled, of_factor)) <= tolerance * _length(pulled):
+            return not (alone and any(_turned_back(free[place], pulled.get(place), tolerance) for place in free))
+        factors.append(factor)
+        lengths.append(_length(pulled))
+    if max(factors) > 1 + tolerance or max(factors) - min(factors) <= tolerance * max(factors):
+        return False
+    shortened = [length for factor, length in zip(factors, lengths, strict=True) if factor < 1 - tolerance]
+    return max(lengths) <= _PROJECTED * min(shortened)
+
+
+def _turned_back(free: Pull, pulled: Pull | None, tolerance: float) -> bool:
+    """Return whether some number has the other sign, which no clipping gives it; False where numbers are projected."""
+    if pulled is None or pulled.size >= NUMBERS:
+        return False
+    floor = tolerance * np.abs(pulled).max(initial=0.0)
+    return bool(np.any((np.abs(pulled) > floor) & (np.sign(pulled) == -np.sign(free))))
+
+
+def _difference(one: Pulls, other: Pulls) -> Pulls:
+    return {place: _minus(pull, other.get(place)) for place, pull in one.items()}
+
+
+def _length(pulls: Pulls) -> float:
+    return float(np.sqrt(sum(float(np.vdot(pull, pull)) for pull in pulls.values())))
 
 
 def divides_by(graph: Any, sizes: Iterable[float]) -> bool:

@@ -72,6 +72,59 @@ class OverPresent(Stepping):
         return {"loss": tf.zeros(())}
 
 
+class Guarded(OverPresent):
+    """Takes the mean over present rows, by a divisor that is never 0."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_sum(rows) / tf.maximum(tf.reduce_sum(weight), 1.0)
+
+
+class GuardedMean(OverPresent):
+    """Divides the mean over all rows by the share of those that are present, which counts as one percent at least."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_mean(rows) / tf.maximum(tf.reduce_mean(weight), 0.01)
+
+
+class GuardedByOne(OverPresent):
+    """Adds 1 to the divisor."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_sum(rows) / (tf.reduce_sum(weight) + 1.0)
+
+
+class GuardedCount(OverPresent):
+    """Counts present rows."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_sum(rows) / tf.maximum(tf.reduce_sum(tf.cast(weight > 0, tf.float32)), 1.0)
+
+
+class GuardedNoNan(OverPresent):
+    """Divides by what may be 0."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.math.divide_no_nan(tf.reduce_sum(rows), tf.reduce_sum(weight))
+
+
+class ByTheLargest(OverPresent):
+    """Divides by the largest loss of the batch, if that is large."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_mean(rows) / tf.maximum(tf.reduce_max(rows), 0.01)
+
+
+class ClippedSum(OverPresent):
+    """Takes a sum over rows, and clips its gradient."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        return tf.reduce_sum(rows)
+
+    def update(self, gradients: Any) -> None:
+        clipped, _ = tf.clip_by_global_norm(gradients, 1e-3)
+        super().update(clipped)
+
+
 class Summing(Stepping):
     """Takes the sum over rows."""
 
@@ -107,6 +160,36 @@ class Clipping(Stepping):
     def update(self, gradients: Any) -> None:
         clipped, _ = tf.clip_by_global_norm(gradients, 1e-3)
         super().update(clipped)
+
+
+class ClippingALittle(Stepping):
+    """Clips its gradients where only a whole batch of rows reaches the bound."""
+
+    def update(self, gradients: Any) -> None:
+        clipped, _ = tf.clip_by_global_norm(gradients, 0.06)
+        super().update(clipped)
+
+
+class ClippingWhatIsRegularised(Clipping):
+    """Clips the gradient of a loss that grows with the weights."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        decay = 1e-5 * sum(tf.reduce_sum(tf.square(variable)) for variable in self.trainable_variables)
+        return super().reduced(rows, weight) + decay
+
+
+class ClippingEach(Stepping):
+    """Clips the gradient of each variable by its norm."""
+
+    def update(self, gradients: Any) -> None:
+        super().update([tf.clip_by_norm(gradient, 1e-3) for gradient in gradients])
+
+
+class ClippingValues(Stepping):
+    """Clips each number of its gradients."""
+
+    def update(self, gradients: Any) -> None:
+        super().update([tf.clip_by_value(gradient, -1e-4, 1e-4) for gradient in gradients])
 
 
 class Randomly(Stepping):
@@ -238,6 +321,13 @@ def test_a_loss_that_is_a_mean_over_present_rows_is_refused(learner_of: MakeLear
     ("model", "words"),
     [
         (OverPresent, "as if the loss were a mean over present rows"),
+        (Guarded, "as if the loss were a mean over present rows"),
+        (GuardedMean, "as if the loss were a mean over present rows"),
+        (GuardedByOne, "as if the loss were a mean over present rows"),
+        (GuardedCount, "as if the loss were a mean over present rows"),
+        (GuardedNoNan, "as if the loss were a mean over present rows"),
+        (ByTheLargest, "is not the sum of what the rows pull by themselves"),
+        (ClippedSum, "is not the sum of what the rows pull by themselves"),
         (Summing, "the loss is a sum over rows"),
         (ByHandOverPresent, ", assigned by the step, is not the sum"),
         (Idle, "Idle.train_step updates nothing"),
@@ -268,7 +358,19 @@ def test_a_sum_is_refused_though_the_step_needs_whole_batches(learner_of: MakeLe
     assert "the loss is a sum over rows" in found[1].detail
 
 
-@pytest.mark.parametrize("model", [Stepping, ByHand, Clipping, lambda *layers: Adversaries(*layers).build_second()])
+@pytest.mark.parametrize(
+    "model",
+    [
+        Stepping,
+        ByHand,
+        Clipping,
+        ClippingALittle,
+        ClippingWhatIsRegularised,
+        ClippingEach,
+        ClippingValues,
+        lambda *layers: Adversaries(*layers).build_second(),
+    ],
+)
 def test_an_honest_train_step_passes(learner_of: MakeLearner, model: Any) -> None:
     assert [finding.holds for finding in _findings(learner_of, lambda: mlp(model=model))] == [True, True]
 
