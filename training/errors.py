@@ -2,6 +2,7 @@
 
 MillraceError
 ├── ConfigError
+│   ├── ReadOnlyError        the folder of the checkpoints may be read only, and not written
 │   ├── ModelError           the user's model file or model does not fit
 │   └── UncapturedStateError the model holds state that no checkpoint could bring back
 ├── CheckpointError (exit 1)     a save failed; training continues, the save is tried again
@@ -103,6 +104,10 @@ def _is_users(path: str) -> bool:
     """Return whether a file is the user's, and neither a library's nor one of ours."""
     ours = any(Path(path).is_relative_to(_ROOT / package) for package in ("app", "training", "pipelines", "consumers"))
     return not ours and not {"site-packages", "dist-packages"} & {*Path(path).parts}
+
+
+class ReadOnlyError(ConfigError):
+    """The folder of the checkpoints may be read and not written, as on a volume that is mounted read-only."""
 
 
 class ModelError(ConfigError):

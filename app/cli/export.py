@@ -16,6 +16,8 @@ from app.tools.export.export_folder import folder_of
 
 if TYPE_CHECKING:
     from app.tools.export.export import Exported
+_LOOSE = """
+checkpoint {} is not pinned, because its folder can only be read here: the trainer may prune it before the version"""
 
 
 def export(
@@ -45,7 +47,7 @@ def export(
 
     compute_on_one_thread()
     made = export_checkpoint(found, number, folder)
-    answer = {**made.manifest.body(), "folder": str(made.folder), "already": made.already}
+    answer = {**made.manifest.body(), "folder": str(made.folder), "already": made.already, "pinned": made.pinned}
     typer.echo(json.dumps(answer, indent=2) if as_json else in_words(made))
 
 
@@ -55,7 +57,8 @@ def in_words(made: "Exported") -> str:
     if made.already:
         return f"version {number} is there already: {made.folder}"
     onnx = "" if made.manifest.onnx is None else f" ({made.manifest.onnx.max_difference:.2g} by ONNX Runtime)"
+    loose = "" if made.pinned else _LOOSE.format(number)
     return (
         f"version {number} is published: {made.manifest.size:,} bytes in {made.folder}, proven on {proof.rows} records "
-        f"({proof.records}) with a difference of {proof.max_difference:g}{onnx}, in {made.seconds:.1f} s"
+        f"({proof.records}) with a difference of {proof.max_difference:g}{onnx}, in {made.seconds:.1f} s{loose}"
     )

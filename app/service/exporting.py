@@ -133,8 +133,11 @@ class Exporting:
         self._announcing.stop()
 
     def durable(self, manifest: Manifest, ledger: Ledger, meter: Meter) -> None:
-        """Take the newest durable checkpoint, and what is known now; never waits."""
+        """Take the newest durable checkpoint, if it has learnt anything, and what is known now; never waits."""
         if not self.works:
+            return
+        if not manifest.has_learnt:
+            log.info("checkpoint %d is not exported: it has learnt nothing yet", manifest.number)
             return
         histories = (one for each in ledger.statistics().partitions.values() for one in each.histories)
         values = {**manifest.metrics, RECORDS: float(sum(one.learnt for one in histories))}

@@ -17,6 +17,7 @@ from training.errors import CorruptError, NoRoomError
 _PIECE = 1 << 20
 # Errors of a file system that has no hard links, or no more for this file, or is not the one of the source.
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
+_MAY_NOT_WRITE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def link_durably(source: Path, expected: FileFacts, target: Path) -> FileFacts:
@@ -56,6 +57,11 @@ def require_space(path: Path, needed: int) -> None:
             f"a checkpoint needs {needed:,} bytes and {path} has {free:,} free: "
             "make room, keep fewer checkpoints (checkpoints.keep), or move checkpoints.path"
         )
+
+
+def read_only(error: OSError) -> bool:
+    """Return whether the error says that this process may read there and not write."""
+    return error.errno in _MAY_NOT_WRITE
 
 
 def unwritable(path: Path, error: OSError) -> str:

@@ -21,6 +21,8 @@ from training.errors import CorruptError, NewerFormatError
 FORMAT = 1
 FILE_NAME = "manifest.json"
 _PART_FILE = re.compile(r"[a-z][a-z0-9_-]{0,63}\.(safetensors|json)")
+_WEIGHTS_FROM = ("initial_weights", "pretrained", "forked_from")
+"""What the provenance of a beginning says of weights that were learnt before it."""
 
 
 class SaveReason(StrEnum):
@@ -137,6 +139,11 @@ class Manifest:
     def parts(self) -> tuple[str, ...]:
         """The names of its parts."""
         return tuple(sorted({name.partition(".")[0] for name in self.files}))
+
+    @property
+    def has_learnt(self) -> bool:
+        """Whether its weights come from records, its own or those of others; False for newly made ones."""
+        return self.step > 0 or any(name in self.provenance for name in _WEIGHTS_FROM)
 
     @property
     def created(self) -> datetime:

@@ -24,9 +24,9 @@ from datetime import UTC, datetime
 
 from consumers.durable_files import replace_durably, sync_folder
 from consumers.errors import ConfigError
-from training.checkpoints.files import unwritable
+from training.checkpoints.files import read_only, unwritable
 from training.checkpoints.folder import Folder
-from training.errors import CheckpointError, MissingCheckpointError
+from training.errors import CheckpointError, MissingCheckpointError, ReadOnlyError
 
 _MOST = 1_000
 _LONGEST = 200
@@ -68,7 +68,8 @@ class Pins:
     def pin(self, number: int, by: str) -> Pin:
         """Pin a checkpoint for this holder, and return when the pin is durable; the same again changes nothing.
 
-        Raises MissingCheckpointError where there is no such checkpoint, also where it is pruned at this moment.
+        Raises MissingCheckpointError where there is no such checkpoint, also where it is pruned at this moment, and
+        ReadOnlyError where this process may not write.
         """
         _check_holder(by)
         digest = _digest(by)
@@ -109,7 +110,7 @@ class Pins:
             facts = {"number": pin.number, "by": pin.by, "since": pin.since}
             replace_durably(self.folder.pin(pin.number, digest), (json.dumps(facts) + "\n").encode())
         except OSError as error:
-            raise ConfigError(unwritable(self.folder.pins, error)) from error
+            raise self._unwritable(error) from error
 
     def _remove(self, pinned: Sequence[tuple[int, str]]) -> None:
         try:
@@ -117,7 +118,11 @@ class Pins:
                 self.folder.pin(number, digest).unlink(missing_ok=True)
             sync_folder(self.folder.pins)
         except OSError as error:
-            raise ConfigError(unwritable(self.folder.pins, error)) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        text = unwritable(self.folder.pins, error)
+        return ReadOnlyError(text) if read_only(error) else ConfigError(text)
 
     def _read(self, number: int, digest: str) -> Pin | None:
         """Return one pin; None where there is none."""

@@ -9,7 +9,7 @@ ask for it, (5) publishing, (6) pruning.
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -42,7 +42,7 @@ from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import FILE_NAME, Manifest
 from training.checkpoints.part_files import VerifiedCheckpoint
 from training.checkpoints.pins import Pins
-from training.errors import ExportRefusedError
+from training.errors import ExportRefusedError, MissingCheckpointError, ReadOnlyError
 from training.ledger.ledger import Ledger
 from training.model.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
 from training.model.export_reference import expected_answers, features_that_differ
@@ -66,6 +66,8 @@ class Exported:
     seconds: float
     already: bool = False
     """Whether it was there before."""
+    pinned: bool = True
+    """Whether its checkpoint stays as long as it does; False where the checkpoints can only be read."""
 
 
 def compute_on_one_thread() -> None:
@@ -92,20 +94,41 @@ def export_checkpoint(
         if number in folder.numbers():
             return Exported(manifest=folder.manifest(number), folder=folder.version(number), seconds=0.0, already=True)
         pins = Pins(Folder(settings.checkpoints.path / settings.name))
-        pins.pin(number, folder.holder)
+        pinned = _pin(pins, number, folder)
+        source = _source(settings, checkpoint.manifest)  # read now: one that is not pinned may be pruned meanwhile
         written = folder.draft_folder(number)
         try:
             served = served_model(settings, checkpoint)  # (2)
             failpoint("export.before_save")
             with _full_disk_told(folder, number):
-                draft = _write_and_prove(settings, checkpoint, served, written)
+                draft = _write_and_prove(settings, checkpoint, served, written, source)
             failpoint("export.after_proof")
             manifest = folder.publish(written, draft)  # (5)
             folder.prune(settings.export.keep, {number, *served_versions(folder.root)})  # (6)
         finally:
             shutil.rmtree(written, ignore_errors=True)
             _lift_pins(pins, folder)
-    return Exported(manifest=manifest, folder=folder.version(number), seconds=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Exported(manifest=manifest, folder=folder.version(number), seconds=seconds, pinned=pinned)
+
+
+def _pin(pins: Pins, number: int, folder: VersionFolder) -> bool:
+    """Keep the checkpoint as long as its version; return False where the checkpoints can only be read."""
+    try:
+        pins.pin(number, folder.holder)
+    except ReadOnlyError:
+        return False
+    return True
+
+
+def _source(settings: Settings, manifest: Manifest) -> ExportSource:
+    """Return the checkpoint as the manifest of a version names it."""
+    number, folder = manifest.number, Folder(settings.checkpoints.path / settings.name)
+    try:
+        sealed = sha256((folder.checkpoint(number) / FILE_NAME).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise MissingCheckpointError(f"checkpoint {number} was pruned while it was read: export a newer one") from None
+    return ExportSource(number=number, incarnation=manifest.incarnation, parent=manifest.parent, sha256=sealed)
 
 
 @contextmanager
@@ -122,13 +145,14 @@ def _full_disk_told(folder: VersionFolder, number: int) -> Iterator[None]:
 def _lift_pins(pins: Pins, folder: VersionFolder) -> None:
     """Let the checkpoints go whose versions are gone."""
     there = {*folder.numbers()}
-    for pin in pins.all():
-        if pin.by == folder.holder and pin.number not in there:
-            pins.unpin(pin.number, pin.by)
+    with suppress(ReadOnlyError):  # the next export by whoever may write there lifts them
+        for pin in pins.all():
+            if pin.by == folder.holder and pin.number not in there:
+                pins.unpin(pin.number, pin.by)
 
 
 def _write_and_prove(
-    settings: Settings, checkpoint: VerifiedCheckpoint, served: ServedModel, written: Path
+    settings: Settings, checkpoint: VerifiedCheckpoint, served: ServedModel, written: Path, source: ExportSource
 ) -> ExportDraft:
     module = ServedModule(served)
     module.save(written, user_module())  # (3)
@@ -140,7 +164,7 @@ def _write_and_prove(
     if ONNX in settings.export.formats:
         write_onnx(written, written / ONNX_FILE)
         onnx = _prove_onnx(proven_on, answers, onnx_answers_of(written / ONNX_FILE, raw))
-    return _draft(settings, checkpoint, module, proof, onnx)
+    return _draft(settings, checkpoint, source, module, (proof, onnx))
 
 
 def _prove(
@@ -186,24 +210,18 @@ def _proof(proven_on: ProvenOn, ours: Answers, theirs: Answers, units: int = ROU
 def _draft(
     settings: Settings,
     checkpoint: VerifiedCheckpoint,
+    source: ExportSource,
     module: ServedModule,
-    proof: ExportProof,
-    onnx: ExportProof | None,
+    proofs: tuple[ExportProof, ExportProof | None],
 ) -> ExportDraft:
     manifest = checkpoint.manifest
     ledger = Ledger()
     ledger.restore(checkpoint.parts[LEDGER])
-    raw = (Folder(settings.checkpoints.path / settings.name).checkpoint(manifest.number) / FILE_NAME).read_bytes()
     return ExportDraft(
         name=settings.name,
         number=manifest.number,
         made_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        checkpoint=ExportSource(
-            number=manifest.number,
-            incarnation=manifest.incarnation,
-            parent=manifest.parent,
-            sha256=sha256(raw).hexdigest(),
-        ),
+        checkpoint=source,
         positions=_by_topic(manifest),
         records=sum(ledger.learnt().values()),
         metrics=manifest.metrics,
@@ -216,8 +234,8 @@ def _draft(
         millrace=version(),
         tensorflow=version_of("tensorflow"),
         keras=version_of("keras"),
-        proof=proof,
-        onnx=onnx,
+        proof=proofs[0],
+        onnx=proofs[1],
     )
 
 

@@ -13,6 +13,7 @@ from app.settings.masking import masked
 from consumers.errors import MillraceError
 from consumers.kafka.source import KafkaSource
 from consumers.records import Partition
+from consumers.suggested_command import suggested_command
 from pipelines.record_sample import RecordSample
 from training.checkpoints.folder import Folder
 from training.checkpoints.manifest import Manifest
@@ -50,6 +51,11 @@ def checkpoint_to_export(settings: Settings, number: int | None) -> VerifiedChec
         newest = store.newest()
         if newest is None:
             raise MissingCheckpointError("there are no checkpoints yet; a first start makes number 0")
+        if not newest.has_learnt:
+            raise MissingCheckpointError(
+                f"checkpoint {newest.number}, the latest, has learnt nothing: wait for the next one, or name it, as in "
+                f"`{suggested_command('export', str(newest.number))}`"
+            )
         number = newest.number
     return store.load_verified(number, keep=(PART, SHAPING, LEDGER))
 

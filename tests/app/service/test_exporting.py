@@ -67,7 +67,7 @@ def exporting(settings: Settings, run: RunExport, events: Events) -> Iterator[Ex
 
 
 def made_at(manifest: Manifest, number: int, accuracy: float) -> Manifest:
-    return replace(manifest, number=number, metrics={"accuracy": accuracy})
+    return replace(manifest, number=number, step=number, metrics={"accuracy": accuracy})
 
 
 def kinds(events: Events) -> list[str]:
@@ -111,6 +111,22 @@ def test_an_export_that_fails_is_an_event_and_the_next_is_made(
     texts = [event.text for event in events.since()]
     assert texts[0] == "Checkpoint 1 is not exported: the volume is full. It is tried again with a later one, in 1s."
     assert texts[1] == "Version 2 is published, proven on 256 records."
+
+
+@pytest.mark.parametrize("provenance", [{}, {"initial_weights": {}}, {"pretrained": {}}, {"forked_from": {}}])
+def test_a_beginning_is_exported_only_with_weights_that_were_learnt_before(
+    load_text: LoadText, manifest: Manifest, wait_for: WaitFor, provenance: dict[str, object]
+) -> None:
+    runs, settings = Exports(), load_text(FIVE_LINES + "\nexport: {path: ./exports, every: 1s}\n").settings
+    with exporting(settings, runs, Events()) as thread:
+        thread.durable(replace(manifest, provenance=provenance), Ledger(), Meter(time.monotonic))
+        if provenance:
+            wait_for(lambda: runs.asked == [0], timeout=10)
+        else:
+            assert thread._newest is None
+        thread.durable(made_at(manifest, 1, 0.75), Ledger(), Meter(time.monotonic))
+        wait_for(lambda: runs.asked[-1:] == [1], timeout=10)
+    assert runs.asked == [0, 1] if provenance else [1]
 
 
 def test_without_an_interval_nothing_is_started(load_text: LoadText, manifest: Manifest) -> None:

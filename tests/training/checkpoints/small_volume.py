@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+_MS_RDONLY, _MS_REMOUNT = 1, 32
+
 
 @contextmanager
 def small_volume(path: Path, size: int) -> Iterator[Path]:
@@ -23,3 +25,10 @@ def small_volume(path: Path, size: int) -> Iterator[Path]:
         yield path
     finally:
         assert libc.umount2(str(path).encode(), 2) == 0
+
+
+def make_read_only(volume: Path) -> None:
+    """Mount a volume of `small_volume` again, so that nobody may write there, root included."""
+    libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+    at = str(volume).encode()
+    assert libc.mount(b"tmpfs", at, b"tmpfs", _MS_REMOUNT | _MS_RDONLY, None) == 0, os.strerror(ctypes.get_errno())

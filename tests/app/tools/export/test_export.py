@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.cli.export import in_words
 from app.settings import Loaded
 from tests.app.tools.export.exported_model import CONFIG, MODEL, project
+from tests.training.checkpoints.small_volume import make_read_only, small_volume
 from training.checkpoints.folder import Folder
 from training.checkpoints.pins import Pins
-from training.errors import ExportRefusedError, ModelError
+from training.errors import ExportRefusedError, MissingCheckpointError, ModelError
 
 pytestmark = pytest.mark.tensorflow
 RANDOM = MODEL.replace("RATES.lookup", "tf.random.uniform(tf.shape(features['price'])) * RATES.lookup")
@@ -105,6 +107,31 @@ def test_a_checkpoint_of_another_model_file_is_not_exported(tmp_path: Path) -> N
     (tmp_path / "model.py").write_text(MODEL.replace("log1p", "log"))
     with pytest.raises(ModelError, match=r"model.py is not the file that checkpoint 0 was learnt by"):
         export_checkpoint(loaded, 0, folder_of(loaded.settings))
+
+
+@pytest.mark.slow
+def test_checkpoints_that_can_only_be_read_are_exported_and_not_pinned(tmp_path: Path) -> None:
+    from app.tools.export.export import export_checkpoint
+    from app.tools.export.export_folder import folder_of
+
+    with small_volume(tmp_path / "checkpoints", 16_000_000) as volume:
+        loaded = project(tmp_path)
+        make_read_only(volume)
+        made = export_checkpoint(loaded, None, folder_of(loaded.settings))
+        assert (made.manifest.number, made.pinned) == (2, False)
+        assert "\ncheckpoint 2 is not pinned" in in_words(made)
+        assert Pins(Folder(volume / "clicks")).all() == []
+
+
+def test_the_latest_is_not_exported_before_it_has_learnt_anything(tmp_path: Path) -> None:
+    from app.tools.export.export_inputs import checkpoint_to_export
+
+    settings = project(tmp_path, saves=0).settings
+    with pytest.raises(
+        MissingCheckpointError, match=r"^checkpoint 0, the latest, has learnt nothing: .*`millrace export 0"
+    ):
+        checkpoint_to_export(settings, None)
+    assert checkpoint_to_export(settings, 0).manifest.number == 0, "by its number it is"
 
 
 def test_a_text_that_is_not_listed_is_refused_and_not_guessed(tmp_path: Path) -> None:
