@@ -275,10 +275,12 @@ class Status(Answer):
     state: str
     reason: str | None = None
     """Why, where it is paused or failed."""
+    resumes_by_itself: bool | None = None
+    """True where it is paused and waits for something that a command to resume does not bring; else left out."""
     verdict: str
     mood: Literal["well", "warn", "bad", "rest", "busy"] = Field(
-        description="The verdict in a word. bad: failed, hung or unbalanced; warn: there are problems; well: at work; "
-        "rest: paused or stopped; busy: coming up."
+        description="The verdict in a word. bad: failed, hung or unbalanced, or nothing is learnt; warn: there are "
+        "problems; well: at work; rest: paused or stopped; busy: coming up."
     )
     problems: list[Trouble]
     stream: StreamView

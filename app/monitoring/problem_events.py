@@ -4,7 +4,7 @@ Owns what was seen at the look before. It lives on the HTTP side's loop, looks w
 and ends with it. What recurs is reported less often each time, down to once an hour, with the number in between.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from app.monitoring.observer import Observation
@@ -28,6 +28,11 @@ OVER_TEXTS: Mapping[str, str] = {
     "commits_refused": "Kafka has refused no commit for ten minutes.",
     "hung": "It makes progress again.",
 }
+_CAUSES: Mapping[str, frozenset[str]] = {
+    "dead_letters_waiting": frozenset({"kafka_away"}),
+    "save_failing": frozenset({"kafka_away", "dead_letters_waiting"}),
+}
+"""Problems that are shown as part of their cause, and so are not over while that is there."""
 GRAVE = frozenset({"trainer_dead", "hung", "unbalanced", "lost"})
 _FIRST_PAUSE_S = 60.0
 _LONGEST_PAUSE_S = 3600.0
@@ -35,6 +40,11 @@ _SENTENCES: Mapping[Reason, str] = {
     Reason.UPDATE_NOT_FINITE: "{} set aside: the loss or a gradient was not finite with them. No such update was made.",
 }
 _REPORTED_ONE_BY_ONE = frozenset({Reason.STEP_RAISED})
+
+
+def is_over(kind: str, present: Container[str]) -> bool:
+    """Return whether a problem that was there is over, with these problems present."""
+    return kind not in present and not any(cause in present for cause in _CAUSES.get(kind, ()))
 
 
 @dataclass(slots=True)
@@ -68,9 +78,10 @@ class Noticing:
                 severity = Severity.ERROR if kind in GRAVE else Severity.WARNING
                 self._tell(EventKind.PROBLEM, trouble.what, severity, problem=kind)
         for kind, began in self._problems.items():
-            if kind not in now and kind in OVER_TEXTS:
+            if is_over(kind, now) and kind in OVER_TEXTS:
                 self._tell(EventKind.PROBLEM_OVER, OVER_TEXTS[kind], problem=kind, lasted_s=round(clock - began, 1))
-        self._problems = {kind: self._problems.get(kind, clock) for kind in now}
+        lasting = {kind: began for kind, began in self._problems.items() if not is_over(kind, now)}
+        self._problems = dict.fromkeys(now, clock) | lasting
 
     def _look_at_set_aside(self, snapshot: Snapshot) -> None:
         for reason, count in snapshot.letters.by_reason.items():

@@ -8,7 +8,8 @@ from app.monitoring.shapes import moment
 from app.monitoring.snapshot import OVER, Snapshot
 from app.service.holding import HeldBy
 from app.service.phase_limits import SETTINGS
-from app.settings.units import format_size
+from consumers.dead_letters.letter import DeadLetterStatistics
+from consumers.rounded import rounded_size
 from consumers.suggested_command import suggested_command
 from training.checkpoints.manifest import SaveReason
 from training.recovery.crash_guard import CrashLoop
@@ -45,6 +46,9 @@ LONG_OPEN_S = 60.0
 
 _ENOUGH_TO_TELL = 100
 """So many records set aside and none learnt: it is the settings or the producer, not some bad records."""
+
+_NOT_ACKNOWLEDGED = "not acknowledged"
+"""What a save says that failed because dead letters wait."""
 
 KINDS = (
     "failed",
@@ -86,10 +90,13 @@ def problems_of(snapshot: Snapshot, *, refused_lately: CommitFailure | None) -> 
     yield from _kafka(snapshot)
     if refused_lately is not None:
         yield _refused(snapshot, refused_lately)
-    yield from _saving(snapshot)
+    letters = list(_letters(snapshot)) if snapshot.source.connected else []
+    yield from _saving(
+        snapshot, letters_wait=bool(snapshot.letters.waiting and (letters or not snapshot.source.connected))
+    )
     yield from _schema(snapshot)
     yield from _flood(snapshot)
-    yield from _letters(snapshot)
+    yield from letters
     yield from _nothing_learnt(snapshot)
 
 
@@ -167,9 +174,11 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
     if not source.connected:
         why = f" ({source.last_error})" if source.last_error else ""
         servers = ", ".join(snapshot.settings.kafka.bootstrap_servers)
+        letters = snapshot.letters
+        waiting = f" {_letters_wait(letters)}; no checkpoint is made until then." if letters.waiting else ""
         yield Problem(
             kind="kafka_away",
-            what=f"Kafka does not answer at {servers}{why}.",
+            what=f"Kafka does not answer at {servers}{why}.{waiting}",
             fix="Nothing is lost: it continues by itself when Kafka is back. Check the brokers and the network.",
         )
     if source.missing:
@@ -253,15 +262,22 @@ def _refused(snapshot: Snapshot, kind: CommitFailure) -> Problem:
     )
 
 
-def _saving(snapshot: Snapshot) -> Iterator[Problem]:
+def _saving(snapshot: Snapshot, *, letters_wait: bool) -> Iterator[Problem]:
+    """Yield a problem where the newest save failed, unless dead letters are its cause and are a problem themselves."""
     posting = snapshot.posting
-    if posting is not None and posting.save_error is not None:
-        yield Problem(
-            kind="save_failing",
-            what=f"The newest save failed: {posting.save_error}",
-            fix="The training goes on, and the next save tries again. Check that checkpoints.path "
-            f"({snapshot.settings.checkpoints.path}) has room and may be written.",
-        )
+    if posting is None or posting.save_error is None:
+        return
+    of_letters = _NOT_ACKNOWLEDGED in posting.save_error
+    if of_letters and letters_wait:
+        return
+    checkpoints = snapshot.settings.checkpoints.path
+    yield Problem(
+        kind="save_failing",
+        what=f"The newest save failed: {posting.save_error}",
+        fix="The next save waits for the dead letters again."
+        if of_letters
+        else f"The next save tries again. Check that checkpoints.path ({checkpoints}) has room and may be written.",
+    )
 
 
 def _schema(snapshot: Snapshot) -> Iterator[Problem]:
@@ -286,8 +302,10 @@ def _flood(snapshot: Snapshot) -> Iterator[Problem]:
     )
 
 
-def _letters_wait(count: int) -> str:
-    return "1 dead letter waits for its topic" if count == 1 else f"{count:,} dead letters wait for their topic"
+def _letters_wait(letters: DeadLetterStatistics) -> str:
+    count, size = letters.waiting, rounded_size(letters.waiting_bytes)
+    waiting = "1 dead letter waits for its topic" if count == 1 else f"{count:,} dead letters wait for their topic"
+    return f"{waiting}, {size}"
 
 
 def _letters(snapshot: Snapshot) -> Iterator[Problem]:
@@ -299,8 +317,7 @@ def _letters(snapshot: Snapshot) -> Iterator[Problem]:
         paused = ", and the learning is paused until then" if stalled else ""
         yield Problem(
             kind="dead_letters_waiting",
-            what=f"{_letters_wait(letters.waiting)}, {format_size(letters.waiting_bytes)}{why}. "
-            f"No checkpoint is made before all are acknowledged{paused}.",
+            what=f"{_letters_wait(letters)}{why}. No checkpoint is made before all are acknowledged{paused}.",
             fix=f"Check that the topic {snapshot.settings.records.dead_letters.topic} exists and may be written to.",
         )
 

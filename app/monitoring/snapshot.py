@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.service.exporting import ExportFigures
-from app.service.holding import LearningHold
+from app.service.holding import NO_LETTER_TAKEN, HeldBy, LearningHold
 from app.service.lost_history import LostHistory
 from app.settings import Settings
 from app.version import version
@@ -79,6 +79,13 @@ class Snapshot:
     def braked(self) -> CrashLoop | None:
         """The crash loop that the trainer is paused for now; None where it is not paused, or for another reason."""
         return self.crash_loop if self.guard_holds and self.phase.phase is Phase.PAUSED else None
+
+    @property
+    def waits_for_letters(self) -> bool:
+        """Whether it is paused until its dead letters are taken, and not by a person: it then goes on by itself."""
+        by_letters = self.held is not None and self.held.by is HeldBy.DEAD_LETTERS
+        # By the words, because the seconds in them go on while nothing asks the trainer.
+        return by_letters and self.phase.phase is Phase.PAUSED and NO_LETTER_TAKEN in (self.phase.reason or "")
 
     @property
     def follows(self) -> GroupReport | None:

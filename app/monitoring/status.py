@@ -49,6 +49,7 @@ def status_of(observation: Observation) -> Status:
         **stamp(snapshot),
         state=snapshot.phase.phase,
         reason=snapshot.phase.reason,
+        resumes_by_itself=snapshot.waits_for_letters or None,
         verdict=verdict_of(observation, throughput),
         mood=mood_of(observation),
         problems=observation.problems,

@@ -12,11 +12,12 @@ from typing import Any
 
 from app.monitoring.models import Trouble
 from app.monitoring.observer import Observation
-from app.monitoring.problem_events import GRAVE, OVER_TEXTS
+from app.monitoring.problem_events import GRAVE, OVER_TEXTS, is_over
 from app.monitoring.snapshot import OVER, Snapshot
 from app.monitoring.throughput import throughput_of
 from app.monitoring.verdict import headline, verdict_of
 from consumers.reasons import Reason
+from consumers.suggested_command import suggested_command
 from training.trainer.board import Posting
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class StatusLog:
                 _log_problem(trouble, logged.unlogged)
                 logged.began, logged.quiet_until, logged.unlogged = clock, clock + _PAUSE_S, 0
         for kind, logged in self._problems.items():
-            if kind in now:
+            if not is_over(kind, now):
                 continue
             logged.present = False
             if logged.began is not None:
@@ -110,7 +111,7 @@ def _where_they_are(snapshot: Snapshot) -> str:
     topic = snapshot.settings.records.dead_letters.topic
     if topic is None:
         return "Set records.dead_letters.topic to keep such records."
-    return f"`millrace dead-letters list` shows them; they are in the topic {topic}."
+    return f"`{suggested_command('dead-letters', 'list')}` shows them; they are in the topic {topic}."
 
 
 def _facts(observation: Observation, bound_by: str | None) -> dict[str, Any]:

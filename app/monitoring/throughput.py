@@ -4,13 +4,18 @@ from collections.abc import Mapping
 from typing import Literal
 
 from app.monitoring.group_view import all_keep_up, slowest
-from app.monitoring.models import LoopLagView, QueueView, ThroughputView
+from app.monitoring.models import LoopLagView, QueueView, ThroughputView, Trouble
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import Snapshot
+from app.service.holding import HeldBy
 from training.telemetry.group_report import member_name
 from training.telemetry.phases import Phase
 
 Bound = Literal["records", "input", "compute", "workers"]
+_BESIDE_LEARNING = frozenset(
+    {"lost", "history_missing", "partitions_waiting", "commits_refused", "save_failing", "dead_letters_waiting"}
+)
+"""With these problems records are learnt as they come."""
 
 
 def throughput_of(observation: Observation) -> ThroughputView:
@@ -29,10 +34,16 @@ def throughput_of(observation: Observation) -> ThroughputView:
 
 def _unknown(observation: Observation) -> str | None:
     """Return why nothing can be said of what holds the learning back; None where something can."""
-    if observation.snapshot.phase.phase is Phase.PAUSED:
-        return "Paused: nothing is learnt until it is resumed."
+    snapshot = observation.snapshot
+    if snapshot.phase.phase is Phase.PAUSED and not snapshot.waits_for_letters:
+        by_itself = snapshot.held is not None and snapshot.held.by is HeldBy.FLOOD
+        return f"Paused: nothing is learnt until it is resumed{', or good records come again' if by_itself else ''}."
     if kafka_is_away(observation):
         return "Kafka does not answer: nothing is learnt until it does."
+    if snapshot.waits_for_letters:
+        return "Paused: nothing is learnt until the dead letters are taken; then it goes on by itself."
+    if has_problem(observation, "nothing_learnt"):
+        return "All records are set aside, so nothing can be said."
     if at_the_first(observation):
         return "No call has returned yet, so nothing can be said."
     return None
@@ -40,7 +51,17 @@ def _unknown(observation: Observation) -> str | None:
 
 def kafka_is_away(observation: Observation) -> bool:
     """Return whether Kafka does not answer a service that reads from it."""
-    return any(trouble.problem == "kafka_away" for trouble in observation.problems)
+    return has_problem(observation, "kafka_away")
+
+
+def has_problem(observation: Observation, kind: str) -> bool:
+    """Return whether there is a problem of this kind."""
+    return any(trouble.problem == kind for trouble in observation.problems)
+
+
+def unread_because(observation: Observation) -> Trouble | None:
+    """Return the gravest problem that may keep records from being learnt; None without one."""
+    return next((trouble for trouble in observation.problems if trouble.problem not in _BESIDE_LEARNING), None)
 
 
 def at_the_first(observation: Observation) -> bool:
@@ -125,12 +146,20 @@ def _advice(bound: Bound | None, observation: Observation) -> str:
     if bound is None:
         return "Nothing was learnt in the last minute, so nothing can be said."
     if bound == "compute":
-        return "Compute is the limit: a larger training.batch_size, more batches_per_call or another GPU would help."
+        more = _more(observation)
+        return f"Compute is the limit: a larger training.batch_size, more batches_per_call or {more} would help."
     if bound == "input":
         return (
             "Decoding and preparing are the limit: more CPU cores, a leaner schema or a cheaper preprocess would help."
         )
     return _advice_on_waiting(slowest(observation)) if bound == "workers" else _advice_on_records(observation)
+
+
+def _more(observation: Observation) -> str:
+    """Return which further devices would help."""
+    posting = observation.snapshot.posting
+    here = () if posting is None else posting.model.devices
+    return "another GPU" if any("GPU" in device for device in here) else "more CPU cores, or a GPU,"
 
 
 def _advice_on_waiting(slow: int | None) -> str:
@@ -142,6 +171,10 @@ def _advice_on_waiting(slow: int | None) -> str:
 
 
 def _advice_on_records(observation: Observation) -> str:
+    if not observation.keeps_up and unread_because(observation) is not None:
+        return "What cannot be read is the limit: the problem says why, and what to do."
+    if not observation.keeps_up and observation.snapshot.source.open_transactions:
+        return "An open transaction is the limit: nothing behind it can be read until its producer ends it."
     if not observation.keeps_up:
         return "Fetching is the limit: a faster way to the brokers, or a larger kafka.fetch_bytes, would help."
     return "The topic is the limit: the model learns records as fast as they come."

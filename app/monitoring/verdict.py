@@ -1,13 +1,14 @@
 """The verdict: the state of the training in one or two sentences, made from numbers. Pure; runs anywhere."""
 
 import math
+from datetime import datetime
 from typing import Literal
 
 from app.monitoring.group_view import waited_for
-from app.monitoring.models import ThroughputView
+from app.monitoring.models import ThroughputView, Trouble
 from app.monitoring.observer import Observation
 from app.monitoring.snapshot import AT_WORK
-from app.monitoring.throughput import at_the_first, kafka_is_away
+from app.monitoring.throughput import at_the_first, kafka_is_away, unread_because
 from consumers.error_texts import first_clause
 from consumers.rounded import rounded_value
 from training.telemetry.live_metrics import LiveSnapshot
@@ -24,8 +25,10 @@ _UNDER_WAY = {
 }
 
 Mood = Literal["well", "warn", "bad", "rest", "busy"]
-_GRAVE = frozenset({"failed", "trainer_dead", "hung", "unbalanced"})
+_GRAVE = frozenset({"failed", "trainer_dead", "hung", "unbalanced", "nothing_learnt"})
 """With these problems nothing is learnt, or something wrong."""
+_ALWAYS_FIRST = frozenset({"trainer_dead", "unbalanced"})
+"""With these problems no phase says how it stands."""
 _RESTING = frozenset({Phase.PAUSED, Phase.STOPPING, Phase.ENDED})
 
 _ABBREVIATIONS = frozenset({"auc", "iou", "mae", "mape", "mse", "msle", "pr", "prc", "rmse", "roc"})
@@ -49,25 +52,45 @@ def mood_of(observation: Observation) -> Mood:
 
 def _state(observation: Observation, throughput: ThroughputView) -> list[str]:
     phase = observation.snapshot.phase
-    if phase.phase is Phase.FAILED:
-        return [f"Failed: {_sentence(first_clause(phase.reason or 'the log says why'))}"]
-    if phase.hung:
-        return [f"Hung: {phase.phase} for {_span(phase.for_s)} without progress."]
-    if awaited := waited_for(observation):
-        return [f"Waiting for {', '.join(awaited)} of the group."]
-    if phase.phase in _UNDER_WAY:
-        return [_UNDER_WAY[phase.phase]]
+    if (over := _not_at_work(observation)) is not None:
+        return [over]
+    if _stands_still(observation, throughput) and (why := unread_because(observation)) is not None:
+        return [_waiting_for_kafka(observation, why) if kafka_is_away(observation) else why.what, *_live(observation)]
     if phase.phase is Phase.PAUSED:
         return [f"Paused: {_sentence(phase.reason or 'asked to')}", *_behind_sentence(observation), *_live(observation)]
     return [_at_work(observation, throughput), *_live(observation)]
 
 
+def _not_at_work(observation: Observation) -> str | None:
+    """Return why it is not at work; None where it is, or is paused."""
+    phase = observation.snapshot.phase
+    if phase.phase is Phase.FAILED:
+        return f"Failed: {_sentence(first_clause(phase.reason or 'the log says why'))}"
+    if phase.hung:
+        return f"Hung: {phase.phase} for {_span(phase.for_s)} without progress."
+    if awaited := waited_for(observation):
+        return f"Waiting for {', '.join(awaited)} of the group."
+    if phase.phase in _UNDER_WAY:
+        return _UNDER_WAY[phase.phase]
+    return next((one.what for one in observation.problems if one.problem in _ALWAYS_FIRST), None)
+
+
+def _stands_still(observation: Observation, throughput: ThroughputView) -> bool:
+    """Return whether nothing is learnt, and no person has paused it."""
+    if observation.snapshot.phase.phase is Phase.PAUSED:
+        return observation.snapshot.waits_for_letters
+    return not throughput.records_per_s["10s"]
+
+
+def _waiting_for_kafka(observation: Observation, away: Trouble) -> str:
+    for_s = max(0.0, observation.snapshot.at - datetime.fromisoformat(away.since).timestamp())
+    return f"Kafka has been away for {_span(for_s)}; the learning goes on by itself when it answers."
+
+
 def _at_work(observation: Observation, throughput: ThroughputView) -> str:
-    idle = observation.snapshot.phase.phase is Phase.IDLE
-    if idle and kafka_is_away(observation):
-        return "Waiting for Kafka, which does not answer."
+    resting = observation.snapshot.phase.phase is Phase.IDLE or observation.lag.records == 0
     # A steady stream is caught up between any two calls: only one that has stood still for a while is waited for.
-    if idle and observation.lag.records == 0 and not throughput.records_per_s["10s"]:
+    if resting and observation.keeps_up and _stands_still(observation, throughput):
         return "Caught up, waiting for records."
     if observation.snapshot.follows is not None and not observation.snapshot.ledger.partitions:
         return "At work without a partition: there are more workers than partitions."

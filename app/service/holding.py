@@ -25,6 +25,10 @@ STALLED_S = 10.0
 """Dead letters of which none is acknowledged for this long hold the learning."""
 
 
+NO_LETTER_TAKEN = "has taken no dead letter for"
+"""What a pause for dead letters is known by."""
+
+
 class HeldBy(StrEnum):
     """What holds the learning."""
 
@@ -73,7 +77,7 @@ class Holding:
             return LearningHold(by=HeldBy.FLOOD, why=flood)
         if (stalled_s := self._letters.stalled_s) > STALLED_S:
             topic = self._settings.records.dead_letters.topic
-            why = f"the topic {topic} has taken no dead letter for {stalled_s:.0f} s"
+            why = f"the topic {topic} {NO_LETTER_TAKEN} {stalled_s:.0f} s"
             return LearningHold(by=HeldBy.DEAD_LETTERS, why=why)
         return None
 

@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 
 from consumers.durable_files import replace_durably, sync_folder
 from consumers.errors import ConfigError
+from consumers.suggested_command import suggested_command
 from training.checkpoints.files import read_only, unwritable
 from training.checkpoints.folder import Folder
 from training.errors import CheckpointError, MissingCheckpointError, ReadOnlyError
@@ -103,7 +104,8 @@ class Pins:
 
     def _write(self, pin: Pin, digest: str) -> None:
         if len(self.folder.pinned()) >= _MOST:
-            raise CheckpointError(f"{_MOST:,} pins are held already: lift some by `millrace checkpoints unpin`")
+            unpin = suggested_command("checkpoints", "unpin")
+            raise CheckpointError(f"{_MOST:,} pins are held already: lift some by `{unpin}`")
         try:
             self.folder.pins.mkdir(exist_ok=True)
             sync_folder(self.folder.root)

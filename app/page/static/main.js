@@ -76,7 +76,7 @@ function show() {
   group(status.group);
   const cannotAct = status.checkpoint == null || follows(status) || ENDING.has(status.state);
   for (const id of ["pause", "save"]) byId(id).disabled = cannotAct || busy.has(id);
-  say(byId("pause"), status.state === "paused" ? "Resume" : "Pause");
+  say(byId("pause"), awaitsResume(status) ? "Resume" : "Pause");
   announce([stateWord(status.state), ...status.problems.map((one) => one.problem)].join(), () =>
     [`${stateWord(status.state)}.`, ...status.problems.map((one) => one.what)].join(" "),
   );
@@ -85,7 +85,10 @@ function show() {
   draw();
 }
 
-const title = (status) => (document.title = `${status.name} · ${status.verdict.split(/[.:,]/)[0]}`);
+// Whether it is paused until a person resumes it.
+const awaitsResume = (status) => status.state === "paused" && !status.resumes_by_itself;
+
+const title = (status) => (document.title = `${status.name} · ${status.verdict.slice(0, parts.firstClause(status.verdict) - 1 || undefined)}`);
 
 // The problems of the service, and the page's own.
 function problems() {
@@ -320,7 +323,7 @@ byId("save").addEventListener("click", () =>
   runCommand(byId("save"), "/checkpoints?wait=60s", ({ checkpoint }) => (checkpoint ? `Checkpoint ${checkpoint.number} is durable.` : "The save is still running.")),
 );
 byId("pause").addEventListener("click", () =>
-  runCommand(byId("pause"), latest.status.state === "paused" ? "/resume" : "/pause", ({ state, operation }) =>
+  runCommand(byId("pause"), awaitsResume(latest.status) ? "/resume" : "/pause", ({ state, operation }) =>
     operation ? "Requested; the trainer has not done it yet." : state === "paused" ? "Paused." : "Resumed."),
 );
 byId("spans").querySelector(`[value="${span}"]`).checked = true;

@@ -11,11 +11,14 @@ const BAR = [
   ["saving", "saving"],
 ];
 const REASONS = { interval: "scheduled", steps: "scheduled", demand: "requested", stop: "at a stop", start: "the beginning" };
-const SEVERE = new Set(["failed", "trainer_dead", "hung", "unbalanced"]);
+const SEVERE = new Set(["failed", "trainer_dead", "hung", "unbalanced", "nothing_learnt"]);
+
+// Returns the length of a sentence's first clause, with its mark; 0 where it has one clause only.
+export const firstClause = (sentence) => sentence.search(/[.:;,](?=\s|$)/) + 1;
 
 // Shows the verdict's first clause in large type, to be read from a distance.
 export function verdict(node, sentence) {
-  const end = sentence.search(/[.:,]/) + 1;
+  const end = firstClause(sentence);
   const [word, rest] = end ? [sentence.slice(0, end), sentence.slice(end)] : [sentence, ""];
   if (node.textContent === sentence) return;
   node.replaceChildren(element("strong", {}, word), rest);

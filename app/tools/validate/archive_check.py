@@ -8,6 +8,7 @@ from consumers.archive.archive_account import by_partition
 from consumers.archive.archive_store import Place
 from consumers.archive.shards import listing
 from consumers.errors import ConfigError, MillraceError
+from consumers.suggested_command import suggested_command
 
 
 def archive_check(place: Place) -> CheckResult:
@@ -16,7 +17,7 @@ def archive_check(place: Place) -> CheckResult:
     if isinstance(place, Path) and not place.exists():
         parent = next(path for path in place.parents if path.exists())
         if os.access(parent, os.W_OK):
-            return ok(name, f"{place} is not there yet; `millrace archive` makes it")
+            return ok(name, f"{place} is not there yet; `{suggested_command('archive')}` makes it")
         return fail(name, ConfigError(f"archive.path: {place} is not there, and {parent} cannot be written"))
     try:
         shards = listing(place)

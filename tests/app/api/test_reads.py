@@ -3,10 +3,14 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from app.service.letters import await_letters
 from app.service.lifecycle_events import tell_ended
+from consumers.dead_letters.backlog import Backlog, BacklogOptions
 from consumers.dead_letters.letter import CountedOnly, DeadLetter, DeadLetterStatistics
 from consumers.errors import TopicMissingError
 from consumers.reasons import Reason
@@ -20,6 +24,8 @@ from pipelines.schema_gate import SchemaGate
 from tests.app.api_rig import P0, P1, Client, Rig, is_problem
 from tests.pipelines.test_decode import BARE, chunk_of
 from training.checkpoints import SaveReason
+from training.errors import CheckpointError
+from training.group.lockstep_trainer import _not_acknowledged
 from training.recovery.crash_guard import CrashLoop
 from training.telemetry.phases import Phase
 
@@ -85,7 +91,7 @@ def test_an_unreachable_broker_makes_it_unready_but_not_dead(api: Client, rig: R
     assert api.get("/livez").status_code == 200
     assert api.get("/readyz").json()["reasons"] == ["Kafka does not answer"]
     status = api.seen("/status")
-    assert status["verdict"].startswith("Waiting for Kafka, which does not answer.")
+    assert status["verdict"].startswith("Kafka has been away for under 1 s; ")
     assert status["mood"] == "warn"
     (problem,) = status["problems"]
     assert problem["problem"] == "kafka_away"
@@ -182,7 +188,7 @@ def test_a_long_failure_stands_once_with_its_command(api: Client, rig: Rig) -> N
 def test_one_dead_letter_is_singular(api: Client, rig: Rig) -> None:
     rig.running.dead_letters = Waiting()
     (problem,) = api.seen("/status")["problems"]
-    assert problem["what"].startswith("1 dead letter waits for its topic, 1KiB (TimeoutError).")
+    assert problem["what"].startswith("1 dead letter waits for its topic, 1.0 kB (TimeoutError).")
     assert re.fullmatch(r"Check that the topic \S+ exists and may be written to\.", problem["fix"])
 
 
@@ -401,6 +407,44 @@ def test_a_metric_that_is_not_finite_is_left_out_rather_than_failing_the_answer(
     assert "accuracy" not in live
     assert live["window"] == "1m"
     assert live["window_"] == 3.0
+
+
+@pytest.mark.parametrize("away", [True, False], ids=["Kafka is away", "the topic takes none"])
+def test_letters_that_wait_are_one_problem_with_the_save_that_waits_for_them(api: Client, rig: Rig, away: bool) -> None:
+    clock = [100.0]
+    backlog = Backlog(BacklogOptions(), lambda: clock[0])
+    rig.running.dead_letters = rig.service.holding._letters = cast("Any", backlog)
+    for offset in range(3):
+        backlog.put_at_once(_letter(offset, Reason.MALFORMED))
+    clock[0] += 60
+    with pytest.raises(CheckpointError) as alone:
+        await_letters(
+            cast("Any", SimpleNamespace(sequence=lambda: 3, wait_acknowledged=lambda *_: False)),
+            "dead",
+            cast("Any", None),
+        )
+    for error in (str(alone.value), str(_not_acknowledged(5.0))):
+        rig.save_error = error
+        rig.post()
+        rig.service.phases.enter(Phase.PAUSED, rig.service.holding.reason)
+        if away:
+            rig.source.meter.unanswered("no answer within 10 s")
+        status = api.seen("/status")
+        (problem,) = status["problems"]
+        assert problem["problem"] == ("kafka_away" if away else "dead_letters_waiting")
+        assert "3 dead letters wait for their topic, 1.5 kB" in problem["what"]
+        begins = "Kafka has been away for" if away else "Paused: the topic None has taken no dead letter for 60 s"
+        assert status["verdict"].startswith(begins)
+        assert status["resumes_by_itself"] is True
+        assert "by itself" in status["throughput"]["advice"] or away
+    rig.service.phases.enter(Phase.PAUSED, "asked to")
+    status = api.seen("/status")
+    assert "resumes_by_itself" not in status
+    assert status["verdict"].startswith("Paused: asked to.")
+    backlog.acknowledge(3)
+    kinds = {problem["problem"]: problem for problem in api.seen("/status")["problems"]}
+    assert "dead_letters_waiting" not in kinds
+    assert kinds["save_failing"]["fix"] == "The next save waits for the dead letters again."
 
 
 def test_the_queue_is_shown_by_part_against_its_bound(api: Client, rig: Rig) -> None:

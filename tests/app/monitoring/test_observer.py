@@ -11,6 +11,8 @@ from app.monitoring.snapshot import Snapshot, take
 from app.monitoring.status import status_of
 from app.monitoring.throughput import throughput_of
 from app.service.kafka_stream import StreamStatistics
+from consumers.kafka.statistics import OpenTransaction
+from consumers.reasons import Reason
 from tests.app.api_rig import P0, Rig
 from training.telemetry.meter import Meterings
 from training.telemetry.phases import Phase
@@ -267,7 +269,60 @@ def test_while_kafka_is_away_neither_lag_nor_limit_is_claimed(scene: Scene) -> N
     meter = metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0)
     scene.at(30, starved_s=30.0, source=away, meter=meter)
     status = status_of(scene.observer.look())
-    assert status.verdict.startswith("Waiting for Kafka, which does not answer.")
+    assert status.verdict.startswith(
+        "Kafka has been away for under 1 s; the learning goes on by itself when it answers."
+    )
     assert status.throughput.bound_by is None
     assert status.throughput.advice == "Kafka does not answer: nothing is learnt until it does."
     assert (status.stream.lag_records, status.stream.lag_s) == (None, 30.0)
+
+
+def test_a_stream_of_which_nothing_is_learnt_is_never_called_caught_up(scene: Scene) -> None:
+    meter = replace(metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0), learnt=0)
+    letters = replace(scene.snapshot.letters, put=134_485, by_reason={Reason.MALFORMED: 134_485})
+    seen = []
+    for second, phase in enumerate((Phase.IDLE, Phase.TRAINING, Phase.SAVING, Phase.IDLE)):
+        idle = in_phase(scene.snapshot, phase)
+        scene.at(second, posting=None, meter=meter, letters=letters, **all_learnt(scene.snapshot), **idle)
+        seen.append(status_of(scene.observer.look()))
+    assert {(status.verdict, status.mood) for status in seen} == {
+        (
+            "Nothing is learnt: all 134,485 records that came were set aside, most as malformed. 1 problem to look at.",
+            "bad",
+        )
+    }
+    assert seen[0].throughput.advice == "All records are set aside, so nothing can be said."
+
+
+@pytest.mark.parametrize("rate", [0.0, 500.0])
+def test_while_nothing_comes_the_verdict_names_the_partition_that_is_missing(scene: Scene, rate: float) -> None:
+    idle = in_phase(scene.snapshot, Phase.IDLE)
+    source = replace(scene.snapshot.source, missing=(P0,))
+    scene.at(0, posting=None, starved_s=0.0)
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0, rate=rate)
+    scene.at(30, end=500, starved_s=30.0, meter=meter, **idle)
+    scene.at(31, posting=None, starved_s=31.0, source=replace(source, lag=scene.snapshot.source.lag))
+    status = status_of(scene.observer.look())
+    missing = "Kafka has no clicks:0: deleted, or without a leader."
+    assert status.verdict.startswith("Learning. 500 records/s" if rate else missing)
+    assert status.throughput.advice == "What cannot be read is the limit: the problem says why, and what to do."
+
+
+def test_behind_an_open_transaction_no_faster_fetching_is_advised(scene: Scene) -> None:
+    scene.at(0, posting=None, starved_s=0.0)
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0)
+    scene.at(30, end=500, starved_s=30.0, meter=meter)
+    transaction = OpenTransaction(offset=10, since=1_000_010.0)
+    scene.at(31, starved_s=31.0, source=replace(scene.snapshot.source, open_transactions={P0: transaction}))
+    observation = scene.observer.look()
+    assert not observation.problems
+    assert throughput_of(observation).advice.startswith("An open transaction is the limit")
+
+
+@pytest.mark.parametrize(("device", "more"), [("GPU:0", "another GPU would"), ("CPU:0", "more CPU cores, or a GPU,")])
+def test_no_other_gpu_is_advised_where_there_is_none(scene: Scene, device: str, more: str) -> None:
+    posting = posted(scene)
+    here = replace(posting, model=replace(posting.model, devices=(device,)))
+    scene.at(0, starved_s=0.0)
+    scene.at(10, starved_s=0.0, posting=here, meter=metered(scene.snapshot, blocks=0.1, compute=0.9))
+    assert more in throughput_of(scene.observer.look()).advice

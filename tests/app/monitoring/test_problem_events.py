@@ -22,10 +22,13 @@ def at(rig: Rig) -> At:
     began, events = seen[0].clock, Events()
     observer, noticing = Observer(lambda: seen[-1]), Noticing(events.report)
 
-    def look(seconds: float, *, connected: bool = True, **reasons: int) -> list[tuple[EventKind, str]]:
+    def look(
+        seconds: float, *, connected: bool = True, refused: str | None = None, **reasons: int
+    ) -> list[tuple[EventKind, str]]:
         snapshot: Snapshot = seen[0]
         source = replace(snapshot.source, connected=connected)
         letters = replace(snapshot.letters, by_reason={Reason(reason): count for reason, count in reasons.items()})
+        letters = replace(letters, waiting=0 if refused is None else 1, last_error=refused)
         seen.append(replace(snapshot, clock=began + seconds, source=source, letters=letters))
         noticing.look(observer.look())
         return [(event.kind, event.text) for event in events.since()]
@@ -41,6 +44,17 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_twice(at: At) -> None:
         (EventKind.PROBLEM, "Kafka does not answer at localhost:9092."),
         (EventKind.PROBLEM_OVER, "Kafka answers again."),
     ]
+
+
+def test_letters_that_wait_for_kafka_have_not_reached_their_topic(at: At) -> None:
+    at(0, refused="KafkaConnectionError")
+    at(5, refused="KafkaConnectionError", connected=False)
+    assert [text.split(" at ")[0].split(",")[0] for _, text in at(6, refused="KafkaConnectionError")] == [
+        "1 dead letter waits for its topic",
+        "Kafka does not answer",
+        "Kafka answers again.",
+    ]
+    assert at(7)[3:] == [(EventKind.PROBLEM_OVER, "The dead letters have reached their topic.")]
 
 
 def test_the_first_bad_records_are_told_at_once_and_a_flood_of_them_ever_less_often(at: At) -> None:

@@ -106,7 +106,7 @@ def test_values_of_merged_calls_are_keras_own_over_all_the_rows(learner_of: Make
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float32"])
-def test_labels_of_any_dtype_have_the_guesses_of_their_base_rate(learner_of: MakeLearner, dtype: str) -> None:
+def test_labels_of_any_dtype_have_the_guesses_of_their_base_rate(learner_of: MakeLearner, dtype: Any) -> None:
     schema = Schema(features=SCHEMA.features, labels=(Field(name="y", source="y", dtype=dtype),))
     learner = learner_of(mlp, schema=schema)
     made = block(3, rows=2 * BATCH + 5)
