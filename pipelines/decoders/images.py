@@ -24,20 +24,30 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of the segment that has the size."""
 _SCAN, _END = 0xDA, b"\xff\xd9"
 _HEADER = 13
+_GREY = frozenset({0, 4})
+"""Colour types of a PNG, without and with transparency; the others have colours."""
 
 
 def image_in(held: bytes, coding: ImageCoding) -> bytes | None:
     """Return the image that a record holds; None where it is no JPEG or PNG that is whole, or a huge one."""
     image = held if coding == "bytes" else _from_base64(held)
-    if image is None:
-        return None
-    size = _jpeg_size(image) if image.startswith(_JPEG) else _png_size(image) if image.startswith(_PNG) else None
-    return image if size is not None and 0 < size[0] * size[1] <= MOST_PIXELS else None
+    return image if image is not None and _stated_shape(image) is not None else None
+
+
+def image_shape(held: bytes, coding: ImageCoding) -> tuple[int, int, int] | None:
+    """Return height, width and channels, 1 for grey or 3 for colour; None where `image_in` gives None."""
+    image = held if coding == "bytes" else _from_base64(held)
+    return None if image is None else _stated_shape(image)
 
 
 def looks_like_an_image(held: bytes) -> bool:
     """Return whether bytes begin as a JPEG or a PNG."""
     return held.startswith((_JPEG, _PNG))
+
+
+def _stated_shape(image: bytes) -> tuple[int, int, int] | None:
+    shape = _jpeg_shape(image) if image.startswith(_JPEG) else _png_shape(image) if image.startswith(_PNG) else None
+    return shape if shape is not None and 0 < shape[0] * shape[1] <= MOST_PIXELS else None
 
 
 def _from_base64(text: bytes) -> bytes | None:
@@ -50,9 +60,9 @@ def _from_base64(text: bytes) -> bytes | None:
         return None
 
 
-def _jpeg_size(image: bytes) -> tuple[int, int] | None:
-    """Return height and width of a JPEG; None where it has no size, no scan, or no end behind its scan."""
-    at, size = 2, None
+def _jpeg_shape(image: bytes) -> tuple[int, int, int] | None:
+    """Return the shape that a JPEG states; None where it has no size, no scan, or no end behind its scan."""
+    at, shape = 2, None
     while at + 4 <= len(image):
         if image[at] != 0xFF:
             return None
@@ -62,31 +72,31 @@ def _jpeg_size(image: bytes) -> tuple[int, int] | None:
             continue
         length = int.from_bytes(image[at + 2 : at + 4])
         if marker == _SCAN:
-            return size if image.find(_END, at + 2 + length) >= 0 else None
+            return shape if image.find(_END, at + 2 + length) >= 0 else None
         if marker in _FRAMES and at + 9 <= len(image):
             height, width = struct.unpack_from(">HH", image, at + 5)
-            size = height, width
+            shape = height, width, 1 if image[at + 9 : at + 10] == b"\1" else 3
         at += 2 + max(2, length)
     return None
 
 
-def _png_size(image: bytes) -> tuple[int, int] | None:
-    """Return height and width of a PNG; None where a part is not whole, or not what its checksum says."""
-    at, size = len(_PNG), None
+def _png_shape(image: bytes) -> tuple[int, int, int] | None:
+    """Return the shape that a PNG states; None where a part is not whole, or not what its checksum says."""
+    at, shape = len(_PNG), None
     while at + 12 <= len(image):
         length = int.from_bytes(image[at : at + 4])
         kind, behind = image[at + 4 : at + 8], at + 8 + length
         checksum = image[behind : behind + 4]
         if len(checksum) < 4 or zlib.crc32(memoryview(image)[at + 4 : behind]) != int.from_bytes(checksum):
             return None
-        if (kind == b"IHDR") != (size is None):
+        if (kind == b"IHDR") != (shape is None):
             return None
-        if size is None:
+        if shape is None:
             if length != _HEADER:
                 return None
             width, height = struct.unpack_from(">II", image, at + 8)
-            size = height, width
+            shape = height, width, 1 if image[at + 17] in _GREY else 3
         if kind == b"IEND":
-            return size
+            return shape
         at = behind + 4
     return None

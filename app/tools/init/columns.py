@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from app.tools.init.record_look import Row
-from pipelines.decoders.images import looks_like_an_image
+from pipelines.decoders.images import image_shape, looks_like_an_image
 from pipelines.decoders.paths import VALUE, parse
 
 _FEW = 64
@@ -35,6 +35,10 @@ _WORDS_OF_A_TEXT = 3
 _SHOWN_KEYS = 4
 _IMAGE_AS_TEXT = re.compile(r"(data:image/[\w.+-]+;base64,)?(/9j/|_9j_|iVBORw0KGgo)")
 """How base64 of a JPEG or a PNG begins."""
+_NO_SIZE = (64, 64, 3)
+"""The shape to which images are resized if none of them states one."""
+_LONGEST_SIDE = 96
+"""Larger images are drafted at this size: convolutions over more pixels learn too slowly on a processor."""
 _IDENTITY = re.compile(r"(.*[a-z0-9])?(_id|Id|ID|_uuid|_guid)|id|uuid|guid|ID|UUID")
 _HARDLY_TWICE = 0.9
 """The share of distinct values from which on a field that is named as identities are is one."""
@@ -97,6 +101,8 @@ class ColumnLook:
     """Whether float32 is too coarse for its numbers, so that they must be scaled in float64."""
     lengths: tuple[int, int] = (0, 0)
     """Of lists: the least and the greatest."""
+    shape: tuple[int, int, int] = (0, 0, 0)
+    """Of images: height, width and channels to resize them to."""
     form: str = ""
     """Of a time: how it is written, as `records.event_time.format` names it; of an image as `image` does."""
     naive: bool = False
@@ -159,7 +165,7 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
     if types <= _NUMERIC:
         return _numbers(look, here)
     if form := _image_form(types, here):
-        return replace(look, kind=ColumnKind.IMAGE, form=form)
+        return replace(look, kind=ColumnKind.IMAGE, form=form, shape=_common_shape(form, here))
     if types in ({str}, {list}):
         return _texts(look, here) if types == {str} else _lists(look, here)
     mixed = "bytes that are no text" if bytes in types else "of several types"
@@ -171,6 +177,19 @@ def _image_form(types: Collection[type], here: Sequence[Any]) -> str:
     if types == {bytes}:
         return "bytes" if all(map(looks_like_an_image, here)) else ""
     return "base64" if types == {str} and all(map(_IMAGE_AS_TEXT.match, here)) else ""
+
+
+def _common_shape(form: str, here: Sequence[Any]) -> tuple[int, int, int]:
+    """Return the median height and width, scaled down if they are large; grey only if all images are."""
+    shapes = [
+        image_shape(value, "bytes") if form == "bytes" else image_shape(value.encode(), "base64") for value in here
+    ]
+    known = [shape for shape in shapes if shape is not None]
+    if not known:
+        return _NO_SIZE
+    height, width = (round(statistics.median(shape[axis] for shape in known)) for axis in (0, 1))
+    scale = min(1.0, _LONGEST_SIDE / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale)), max(shape[2] for shape in known)
 
 
 _NESTED = "name those to learn from by their paths, as in field: name.key"

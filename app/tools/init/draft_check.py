@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.service.native_log import load_tensorflow
 from app.settings import load, to_decoder
 from app.tools.validate.record_check import Verdict
 from consumers.records import Chunk
@@ -12,7 +13,10 @@ from pipelines.decode import decode_chunk
 
 def verdicts_of(config: Path, chunks: Sequence[Chunk]) -> Counter[Verdict]:
     """Return the verdicts on the records that do not decode by the config. Raise ConfigError where none can be read."""
-    decoder = to_decoder(load(config).settings.records)
+    records = load(config).settings.records
+    if records.format == "example" or any(feature.image for feature in records.features.values()):
+        load_tensorflow()  # these decoders import it, and it would print its native lines
+    decoder = to_decoder(records)
     decoded = [decode_chunk(chunk, decoder) for chunk in chunks]
     return Counter((refused.reason, refused.field) for one in decoded for refused in one.refused)
 

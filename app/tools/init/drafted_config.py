@@ -25,10 +25,6 @@ DTYPES = {
     ColumnKind.FREE_TEXT: "string",
     ColumnKind.IMAGE: "uint8",
 }
-IMAGE_SHAPE = [64, 64, 3]
-"""The height, width and channels of images in a draft."""
-
-
 _RARE, _MOST_CLASSES = 1 / 20, 20
 """A class that comes so seldom is balanced, among at most so many. They are the numbers from 0 on."""
 _LIFT = 10
@@ -97,7 +93,7 @@ def rounded_centre(column: ColumnLook) -> float:
 def config_text(place: DraftTarget, look: Look, roles: Roles) -> str:
     """Return the whole file."""
     records = "\n".join(_records(look, roles))
-    pace = pace_for(place.held, place.records_per_s)
+    pace = pace_for(place.held, place.records_per_s, images=any(one.kind is ColumnKind.IMAGE for one in roles.features))
     return f"""\
 # Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:
 # Check it with `millrace validate -c`; docs/configuration.md describes every setting.
@@ -217,7 +213,7 @@ def _line(name: str, value: Any, comment: str) -> str:
 
 def _said(column: ColumnLook) -> str:
     if column.kind is ColumnKind.IMAGE:
-        return "an image, resized to this height and width; bad ones are set aside"
+        return "an image; others are resized to this height and width, and bad ones set aside"
     if not column.kind.varies:
         return column.kind
     return f"{column.kind}, up to {column.lengths[1]} seen; elements beyond {column.bound} are cut, and counted"
@@ -228,7 +224,7 @@ def _feature(column: ColumnLook, look: Look, name: str, length: str | None) -> A
     if column.kind is ColumnKind.NUMBERS:
         settings["shape"] = [column.lengths[0]]
     if column.kind is ColumnKind.IMAGE:
-        settings |= {"shape": IMAGE_SHAPE, "image": column.form}
+        settings |= {"shape": list(column.shape), "image": column.form}
     if column.kind.varies:
         pad = "" if column.kind is ColumnKind.TEXTS else 0.0
         settings |= {"shape": [column.bound], "pad": pad, "length": length}

@@ -3,8 +3,9 @@
 Numbers are scaled by median and spread of the first records, and bent by arcsinh, so that neither outliers nor drift
 leave the range of what the model can tell apart. Texts and categories are hashed and embedded, so that no record can
 name a row that an embedding lacks; of a free text its words are. Of a list that varies the elements are averaged,
-without what fills it up; an image goes through small convolutions. The label decides loss and metrics: a number has
-Huber's loss, as outliers in the target would outweigh all other records in a squared one.
+without what fills it up. An image goes through small convolutions; their outputs are normalized image by image, since
+otherwise Adam's first steps may leave all of them negative, and dead behind a relu. The label decides loss and metrics:
+a number has Huber's loss, as outliers in the target would outweigh all other records in a squared one.
 """
 
 import json
@@ -14,7 +15,6 @@ from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
 from app.tools.init.drafted_config import (
     DTYPES,
-    IMAGE_SHAPE,
     dtype_of,
     input_names,
     length_names,
@@ -47,10 +47,11 @@ _INPUTS = {
     "IMAGES": """\
     for name, shape in IMAGES.items():
         inputs[name] = keras.Input(shape, name=name, dtype="uint8")
-        pixels = keras.ops.cast(inputs[name], "float32") / 255
+        pixels = keras.ops.cast(inputs[name], "float32") / 64 - 2  # about 0, from -2 to 2
         for filters in (16, 32, 64):
-            pixels = keras.layers.Conv2D(filters, 3, strides=2, padding="same", activation="relu")(pixels)
-        parts.append(keras.layers.Flatten()(keras.layers.AveragePooling2D(2)(pixels)))
+            pixels = keras.layers.Conv2D(filters, 3, strides=2, padding="same")(pixels)
+            pixels = keras.layers.Activation("relu")(keras.layers.GroupNormalization(1)(pixels))
+        parts.append(keras.layers.Flatten()(keras.layers.AveragePooling2D(2, padding="same")(pixels)))
 """,
     "NUMBERS": """\
     for name, (median, spread, shape, dtype) in NUMBERS.items():
@@ -192,7 +193,7 @@ def _tables(features: Sequence[ColumnLook]) -> dict[str, str]:
             ColumnKind.VARYING_NUMBERS: f"({scale}, {length})",
             ColumnKind.TEXTS: f"({length})",
             ColumnKind.FREE_TEXT: f"({words})",
-            ColumnKind.IMAGE: f"{tuple(IMAGE_SHAPE)}",
+            ColumnKind.IMAGE: f"{column.shape}",
         }.get(column.kind, f'"{DTYPES[column.kind]}"')
         table = _TABLES[column.kind]
         tables[table] = tables.get(table, "") + f'    "{names[column.source]}": {row},\n'

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 _LADDER = ((32, 4), (32, 2), (32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (1024, 1))
 """Batch sizes and passes, those with the most updates a record first."""
-_UPDATES_PER_S = 1000
-"""What a busy core made of a small model's updates in `make bench-streams`, all that belongs to a batch included."""
+_UPDATES_PER_S, _OF_IMAGES_PER_S = 1000, 100
+"""What a busy core made of a small model's updates in `make bench-streams`, all that belongs to a batch included; and
+of the updates of small convolutions over 32 images of 32×32 pixels."""
 _HEADROOM = 10
 """How many times as fast as records come they should be learnt, so that what has piled up is soon caught up with."""
 _CATCH_UP_S = 600.0
 """Within this time what the topic holds at the first start should be learnt."""
-_RATE = 0.003
-"""Adam's; with one pass and with four it was better than Keras' 0.001."""
+_RATE, _RATE_OF_IMAGES = 0.003, 0.001
+"""Adam's. Without images 0.003 was better than Keras' 0.001, with one pass and with four."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +30,12 @@ class Pace:
     """A sentence or two for the drafted file."""
 
 
-def pace_for(held: int, records_per_s: float | None) -> Pace:
+def pace_for(held: int, records_per_s: float | None, *, images: bool = False) -> Pace:
     """Return the pace for a topic that holds so many records and gets so many a second; None where that is unknown."""
+    updates_per_s, rate = (_OF_IMAGES_PER_S, _RATE_OF_IMAGES) if images else (_UPDATES_PER_S, _RATE)
     needed = max(_HEADROOM * (records_per_s or 0.0), held / _CATCH_UP_S)
     batch_size, passes = next(
-        ((size, times) for size, times in _LADDER if size * _UPDATES_PER_S / times >= needed), _LADDER[-1]
+        ((size, times) for size, times in _LADDER if size * updates_per_s / times >= needed), _LADDER[-1]
     )
     come = (
         "it is not known how fast more come" if records_per_s is None else f"about {_spoken(records_per_s)} more come"
@@ -47,7 +49,7 @@ def pace_for(held: int, records_per_s: float | None) -> Pace:
     return Pace(
         batch_size=batch_size,
         passes=passes,
-        learning_rate=_RATE,
+        learning_rate=rate,
         why=f"The topic holds {held:,} records, and {come}: {so}. docs/model.md has the measurements.",
     )
 

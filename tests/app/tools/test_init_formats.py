@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import struct
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,11 +30,13 @@ from app.tools.init.schema_options import schema_hints
 from app.tools.init.topic_sample import look_at
 from consumers.errors import ConfigError, MillraceError
 from pipelines.decode import decode_chunk
+from pipelines.decoders.images import image_shape
 from pipelines.decoders.protobuf_files import compiled_texts, message_of
 from tests.app.tools.test_init import assert_the_model_starts, chunk_of
-from tests.pipelines.image_verdicts import png
+from tests.pipelines.image_verdicts import JPEG, png
 from tests.pipelines.test_registry import Server, serving, wait_until
 
+ROOT = Path(__file__).parents[3]
 COUNT = 120
 PLACE = DraftTarget(name="t", bootstrap_servers=("localhost:9092",), topic="t", held=1000)
 AVRO = {
@@ -308,12 +313,53 @@ def test_images_are_drafted_with_a_model_of_convolutions_that_starts(held: str, 
     write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
     settings = load(tmp_path / "millrace.yaml", {}).settings
     (photo,) = settings.records.features.values()
-    assert (photo.image, photo.shape) == ("bytes" if held == "whole" else "base64", (64, 64, 3))
+    assert (photo.image, photo.shape) == ("bytes" if held == "whole" else "base64", (2, 2, 1))
     chunk = replace(chunk_of([*values, values[0][:-9]]), headers=[*headers, headers[0]])
     decoded = decode_chunk(chunk, to_decoder(settings.records))
     assert (len(decoded), [one.offset for one in decoded.refused]) == (COUNT, [COUNT])
     if held == "field":
         assert_the_model_starts(settings)
+
+
+PICTURES = [
+    (["grey"] * 3, (20, 30), (20, 30, 1)),
+    (["grey", "grey", "colour"], (20, 30), (20, 30, 3)),
+    (["grey"] * 3, (200, 300), (64, 96, 1)),
+]
+
+
+@pytest.mark.parametrize(("colours", "size", "shape"), PICTURES, ids=["grey", "one in colour", "large"])
+def test_images_are_drafted_in_their_own_size_and_channels(
+    colours: list[str], size: tuple[int, int], shape: tuple[int, int, int]
+) -> None:
+    height, width = size
+    pixels = {"grey": (1, 0), "colour": (3, 2)}
+    images = [
+        png([bytes(width * pixels[colour][0])] * height, width, colour=pixels[colour][1]) for colour in colours * 3
+    ]
+    images.append(png([bytes(7)] * 900, 7))  # one of another size
+    (column,) = columns_of(look_at(images).rows)
+    assert column.shape == shape
+
+
+def test_jpeg_in_grey_is_told_from_one_in_colour() -> None:
+    assert image_shape(JPEG, "bytes") == (4, 3, 1)
+    in_colour = bytearray(JPEG)
+    in_colour[JPEG.index(b"\xff\xc0") + 9] = 3
+    assert image_shape(bytes(in_colour), "bytes") == (4, 3, 3)
+
+
+@pytest.mark.tensorflow
+def test_check_of_a_draft_with_images_prints_no_native_line(tmp_path: Path) -> None:
+    images = [png([bytes([number, 9])] * 2, 2) for number in range(COUNT)]
+    look = look_at(images, beside=[{"$header.kind": "ab"[number % 2]} for number in range(COUNT)])
+    roles = cast(columns_of(look.rows), ChosenRoles(label="$header.kind"))
+    write(tmp_path, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
+    check = "import pathlib, app.tools.init.draft_check as it; it.verdicts_of(pathlib.Path('millrace.yaml'), [])"
+    environ = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {check}"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
