@@ -64,20 +64,30 @@ house: $(READY)
 	$(BIN)/python -m pytest -q tests/house
 
 # In three processes beside each other, also on two cores: while one waits, as for Kafka or for a process that it has
-# told to end, the two others keep the cores busy. LANES=0 is one process. `make test-all` runs `make test` first, then
-# the rest: together they are everything, and build/rows.json holds the outcomes of both. `make test test-all` runs
-# nothing twice.
-.PHONY: test-all test-rest
+# told to end, the two others keep the cores busy. LANES=0 is one process. `make test` and `make test-rest` are together
+# everything but the rules of the house, which `make check` runs; `make test-all` is both at once, in less time. Each
+# leaves the durations of its tests in build/tests, and build/rows.json holds the outcomes of the rows.
+.PHONY: test-all test-rest test-changed durations
 LANES ?= 3
-PYTEST := $(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 \
-	-p tests.faults.matrix.rows --rows build/rows.json
-test: $(READY) ## Before each push: all in process, and each row of the matrix of faults by its fastest real process
-	$(PYTEST) -m "not slow or fastest"
+PYTEST = $(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/house \
+	--junitxml build/tests/$@.xml -p tests.faults.matrix.rows --rows build/rows.json
+test: $(READY) ## Before each push: all in process, and each law by one test of real processes
+	$(PYTEST) -m "not slow or law"
 
 test-rest: $(READY) ## What `make test` leaves out: real processes that are killed, broken and restarted in every way
-	$(PYTEST) -m "slow and not fastest" --keep-rows
+	$(PYTEST) -m "slow and not law" --keep-rows
 
-test-all: test test-rest ## All tests, with Kafkas of their own; the outcomes of the rows go to build/rows.json
+test-all: $(READY) ## All tests, with Kafkas of their own; the outcomes of the rows go to build/rows.json
+	$(PYTEST)
+
+# What differs from this commit or branch, as in `make test-changed BASE=main`.
+BASE ?= HEAD
+test-changed: $(READY) ## What of `make test` a change can reach, and the laws; BASE=main for what differs from main
+	$(BIN)/python -m tests.changed $(BASE) > build/changed.txt
+	$(PYTEST) -m "not slow or law" $$(cat build/changed.txt)
+
+durations: $(READY) ## Write how long the tests of the last `make test-all` took into tests/durations.json; on a quiet machine
+	$(BIN)/python -m tests.durations build/tests/test-all.xml
 
 .PHONY: tools
 tools: $(READY) ## What some tests need besides Python's packages: a browser and promtool (Debian's, as root), kustomize
@@ -123,6 +133,17 @@ fuzz-formats: $(READY) ## Fuzz the decoders of all formats with a million change
 
 teeth: $(READY) ## Take each row's protections out of a copy, one by one, and see its test fail; ROWS=4,9 for some
 	$(BIN)/python -m tests.faults.teeth.bite $(if $(ROWS),--rows $(ROWS))
+
+# Some hours, one after the other: what each push need not show again. Ends with the first that fails.
+.PHONY: nightly
+nightly: $(READY) ## What the gate leaves out, for each night: teeth, the whole proof, fuzzing, properties, the demo, speed (hours)
+	$(MAKE) demo-check
+	$(BIN)/python -m pytest -q tests/properties --hypothesis-profile=proof
+	$(MAKE) fuzz-api fuzz-formats
+	$(MAKE) kills-archive kills-group
+	$(MAKE) teeth
+	$(MAKE) proof
+	$(MAKE) bench-quick bench-soak
 
 fmt: $(READY) ## Format, and mend what ruff can mend
 	$(BIN)/ruff check --fix --quiet . || true

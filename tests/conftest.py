@@ -24,7 +24,9 @@ from app.tools.local_broker.broker import free_port
 from app.tools.local_broker.properties import HOST, SINGLE_NODE
 from app.tools.local_broker.readiness import ready_cluster
 from consumers.suggested_command import name_config
+from tests import lanes
 from tests.consumers.archive.s3_server import S3Server
+from tests.durations import is_long
 from tests.faults.matrix.skips import judged
 from tests.shared_broker import SharedBroker, address_of
 
@@ -47,8 +49,6 @@ settings.load_profile("untimed")  # a busy machine, or a first example that impo
 _SHARED = pytest.StashKey[SharedBroker]()
 _THRESHOLDS = (20_000, 10, 20)
 """How many new objects the garbage collector waits for: a traced graph is thousands, and no garbage."""
-_BEGUN_BY = {"faults": 0.75, "integration": 0.85}
-"""By which part of a lane's list the last file of these folders stands: their tests are long and mostly wait."""
 
 
 def pytest_configure() -> None:
@@ -56,29 +56,28 @@ def pytest_configure() -> None:
     gc.disable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs the broker, so that `-m 'not broker'` leaves it out; mix the folders of a lane's tests.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what needs the broker, and what is slow by the ledger or a browser; order a lane's tests.
 
-    Lanes take the files in this order, each the next when it is done with one. Each folder is spread over the whole
-    list: tests that wait for processes then run beside tests that compute, and together they keep the cores busy.
+    The markers come before `-m` is asked.
     """
     for item in items:
-        if "broker" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "broker" in fixtures:
             item.add_marker(pytest.mark.broker)
+        if "browser" in fixtures or is_long(item.nodeid):
+            item.add_marker(pytest.mark.slow)
+    yield
     if hasattr(config, "workerinput"):
-        places = _places(list(dict.fromkeys(item.path for item in items)))
-        items.sort(key=lambda item: places[item.path])
+        place = lanes.places([item.nodeid for item in items])
+        items.sort(key=lambda item: place[item.nodeid])
 
 
-def _places(files: Sequence[Path]) -> dict[Path, float]:
-    folders: dict[str, list[Path]] = defaultdict(list)
-    for file in files:
-        folders[file.relative_to(Path(__file__).parent).parts[0]].append(file)
-    return {
-        file: _BEGUN_BY.get(folder, 1.0) * number / len(inside)
-        for folder, inside in folders.items()
-        for number, file in enumerate(inside)
-    }
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "lanes.Shares | None":
+    """Share the tests out to lanes as `tests/lanes.py` says."""
+    return lanes.Shares(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

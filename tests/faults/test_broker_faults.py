@@ -74,7 +74,6 @@ def test_a_broker_that_goes_and_comes_back_while_read_ends_and_loses_nothing(
 
 @pytest.mark.row(6)
 @pytest.mark.row(7)
-@pytest.mark.fastest
 def test_while_a_killed_broker_is_away_the_queue_is_learnt_and_then_little_is_used(
     station: Station, straight: SharedTrainer, record_property: Callable[[str, object], None]
 ) -> None:

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), py
 PARTITIONS = 2
 
 
-@pytest.mark.fastest
+@pytest.mark.law
 def test_a_kill_around_a_commit_leaves_the_offsets_of_a_durable_checkpoint(
     stream: MakeStream, project: MakeProject
 ) -> None:

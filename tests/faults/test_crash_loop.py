@@ -45,7 +45,6 @@ def _carry_out(fix: str, made: Project) -> dict[int, range]:
     return {int(partition): range(int(first), int(last) + 1) for partition, first, last in skips}
 
 
-@pytest.mark.fastest
 def test_a_record_that_kills_the_process_is_named_by_a_paused_start_and_skipped(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -34,7 +34,7 @@ def _all_learnt_once(project: Project, topic: Topic) -> Statement:
 
 
 @pytest.mark.row(17)
-@pytest.mark.fastest
+@pytest.mark.law
 def test_a_start_on_a_damaged_checkpoint_resumes_from_its_parent(stream: MakeStream, project: MakeProject) -> None:
     topic = stream(PARTITIONS)
     made = project(topic, checkpoints={"every": "1h"})
@@ -50,7 +50,6 @@ def test_a_start_on_a_damaged_checkpoint_resumes_from_its_parent(stream: MakeStr
 
 
 @pytest.mark.row(18)
-@pytest.mark.fastest
 def test_a_start_on_damaged_checkpoints_alone_is_refused_until_start_over(
     stream: MakeStream, project: MakeProject
 ) -> None:

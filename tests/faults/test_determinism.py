@@ -31,7 +31,6 @@ def test_shaped_learning_is_bit_identical_through_kills(
     assert (figures.sequences > 1000, figures.wrong) == ("windows" in shaped, 0)
 
 
-@pytest.mark.fastest
 def test_a_resumed_run_with_dropout_is_bit_identical_to_an_undisturbed_one(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

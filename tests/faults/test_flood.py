@@ -83,7 +83,6 @@ def assert_set_aside_once(topic: Topic, statement: Statement, found: Counter[Let
     assert {(letter.partition, letter.offset, letter.reason) for letter in found} == expected
 
 
-@pytest.mark.fastest
 def test_a_flood_is_held_back_until_good_records_come_and_none_is_lost_or_sent_twice(
     stream: MakeStream, project: MakeProject, letters: str, record_property: Measure
 ) -> None:

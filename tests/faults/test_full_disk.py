@@ -12,7 +12,6 @@ PARTITIONS = 2
 FULL = "save.after_data"
 
 
-@pytest.mark.fastest
 def test_training_continues_over_a_full_disk_and_commits_nothing_until_a_save_works(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -12,7 +12,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900), py
 VOLUME = 16_000_000
 
 
-@pytest.mark.fastest
 def test_a_trainer_whose_checkpoints_fill_the_volume_learns_on_and_restarts(
     stream: MakeStream, project: MakeProject
 ) -> None:

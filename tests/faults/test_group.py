@@ -38,7 +38,7 @@ CI_KILLS = 6
 """A worker, one after a rewind, the chief, both at once, and one at a failpoint."""
 
 
-@pytest.mark.fastest
+@pytest.mark.law
 def test_when_the_chief_is_killed_the_group_learns_every_record_once(stream: MakeStream, tmp_path: Path) -> None:
     topic = stream(PARTITIONS, Mixture(share=0.01, kinds=QUIET))
     topic.write(500)

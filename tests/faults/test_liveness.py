@@ -38,7 +38,6 @@ def _fails_past_its_limit(run: Run, phase: str, limit_s: float) -> dict[str, Any
     return answers[-1]
 
 
-@pytest.mark.fastest
 def test_liveness_fails_while_a_build_or_step_blocks_past_its_limit_and_comes_back(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -48,7 +48,6 @@ def test_a_network_that_resets_and_cuts_connections_loses_nothing(station: Stati
     assert livez.answers.keys() == {200}, livez.answers
 
 
-@pytest.mark.fastest
 def test_connections_that_are_open_at_our_end_only_are_given_up_and_nothing_is_lost(
     station: Station, proxied: SharedTrainer
 ) -> None:

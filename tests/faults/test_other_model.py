@@ -46,7 +46,6 @@ def _newest(shelf: Shelf) -> Statement:
     return newest
 
 
-@pytest.mark.fastest
 def test_another_model_is_refused_untouched_and_a_changed_rate_follows_the_policy(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -62,7 +62,7 @@ def _all_is_as_it_should_be(made: Project, topic: Topic) -> None:
         assert newest.ids[partition] == (len(ids), sum(ids), sum(i * i for i in ids)), "no half of an update stayed"
 
 
-@pytest.mark.fastest
+@pytest.mark.law
 def test_what_raises_is_set_aside_without_a_restart_and_stays_so_after_one(
     stream: MakeStream, project: MakeProject
 ) -> None:

@@ -39,7 +39,7 @@ def _rewind(run: Run, to: int, skip: str) -> None:
     assert run.exit_code() == -signal.SIGKILL, run.tail()
 
 
-@pytest.mark.fastest
+@pytest.mark.law
 def test_a_kill_around_a_rewind_restarts_on_the_timeline_that_was_last_published(
     stream: MakeStream, project: MakeProject
 ) -> None:

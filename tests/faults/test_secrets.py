@@ -210,7 +210,6 @@ def test_every_verb_is_listened_to_or_named_with_a_reason_why_not() -> None:
     assert asked | UNASKED.keys() == verbs().keys()
 
 
-@pytest.mark.fastest
 def test_no_secret_and_no_value_of_a_record_appears_anywhere_after_every_failure(
     topic: tuple[Topic, str], tmp_path: Path
 ) -> None:

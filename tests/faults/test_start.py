@@ -23,7 +23,6 @@ SOON, ONCE_TAKEN = 2, 1
 LONGEST_S = 3.0
 
 
-@pytest.mark.fastest
 def test_start_latest_skips_nothing_written_later_though_killed_before_any_save(
     stream: MakeStream, project: MakeProject
 ) -> None:

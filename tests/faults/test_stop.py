@@ -33,7 +33,7 @@ def build_model():
 """
 
 
-@pytest.mark.fastest
+@pytest.mark.law
 def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_again(
     stream: MakeStream, project: MakeProject
 ) -> None:
@@ -116,7 +116,6 @@ def test_sigterm_while_the_model_is_built_ends_well_and_publishes_nothing(
 
 
 @pytest.mark.row(23)
-@pytest.mark.fastest
 def test_sigterm_on_an_idle_topic_ends_soon(stream: MakeStream, project: MakeProject) -> None:
     made = project(stream(PARTITIONS))
     with Run(made) as run:

@@ -39,7 +39,6 @@ def said(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return dict(json.loads(printed))
 
 
-@pytest.mark.fastest
 def test_probes_are_answered_through_a_siege_and_the_learning_goes_on(target: Guarded) -> None:
     learnt = target.run.settled() or 0
     siege = [

@@ -80,7 +80,6 @@ def refused(run: Run, text: str) -> None:
 
 
 @pytest.mark.row(12)
-@pytest.mark.fastest
 def test_quiet_and_new_partitions_are_learnt_beside_a_hot_and_an_empty_one(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
@@ -111,7 +110,6 @@ def test_quiet_and_new_partitions_are_learnt_beside_a_hot_and_an_empty_one(
 
 
 @pytest.mark.row(13)
-@pytest.mark.fastest
 def test_a_topic_recreated_while_we_were_away_is_refused_or_restarted_never_mixed(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
@@ -243,7 +241,6 @@ def test_unread_records_removed_by_retention_end_the_run_with_a_way_out(
 
 
 @pytest.mark.row(14)
-@pytest.mark.fastest
 def test_unread_records_removed_by_retention_are_counted_as_lost_for_ever(
     shifting: MakeShifting, project: MakeProject
 ) -> None:
@@ -329,7 +326,6 @@ async def _left(bootstrap: str, topic: str) -> list[int]:
 
 
 @pytest.mark.row(15)
-@pytest.mark.fastest
 def test_compacted_offsets_are_passed_and_aborted_records_are_not_learnt(
     broker: str, topic: MakeTopic, wait_for: WaitFor, shifting: MakeShifting, tmp_path: Path
 ) -> None:

@@ -27,7 +27,6 @@ def _refused(run: Run) -> int:
 
 
 @pytest.mark.row(9)
-@pytest.mark.fastest
 def test_a_stranger_who_joins_and_leaves_our_group_does_not_affect_the_learning(
     station: Station, straight: SharedTrainer
 ) -> None:

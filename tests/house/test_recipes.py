@@ -1,4 +1,4 @@
-"""The two recipes of tests: `make test` shows every row of the matrix, and with `make test-rest` it is everything."""
+"""The recipes of tests: `make test` is short and shows every law, `make test-rest` is the rest, the gate shows all."""
 
 import ast
 import re
@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression
 
+from tests.durations import file_of, is_long, recorded
 from tests.faults.matrix.table import ROWS
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
-MARKERS = {"slow", "fastest"}
+GATE = (ROOT / ".ci" / "run").read_text()
+MARKERS = {"slow", "law"}
+LAWS: Mapping[str, int] = {"kill": 2, "rewind": 4, "stop": 5, "damage": 17, "poison": 20, "group": 31}
+"""The laws that `make test` shows with real processes, each with the row of the matrix that its test stands for."""
+LONGEST_LAW_S, WHOLE_S = 30.0, 750.0
+"""What the test of a law may take, and all of `make test` one test after the other, in seconds of a lane of three."""
 
 
 def _selection(recipe: str) -> Expression:
@@ -54,25 +60,66 @@ def _selects(expression: Expression, marks: set[str] | frozenset[str]) -> bool:
     return expression.evaluate(lambda name, /, **_options: name in marks)
 
 
-def test_every_test_is_run_by_exactly_one_of_the_two_recipes() -> None:
+def test_every_test_is_run_by_exactly_one_of_the_two_recipes_and_by_test_all() -> None:
     for marks in map(set, chain.from_iterable(combinations(MARKERS, size) for size in range(len(MARKERS) + 1))):
         assert _selects(_selection("test"), marks) != _selects(_selection("test-rest"), marks), marks
-    assert re.search(r"^test-all: test test-rest ", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^test-all: .*\n\t\$\(PYTEST\)$", MAKEFILE, re.MULTILINE)
+
+
+def test_the_rules_of_the_house_which_they_leave_out_are_run_by_make_check() -> None:
+    assert re.findall(r"--ignore (\S+)", MAKEFILE) == ["tests/house"]
+    assert re.search(r"^house: .*(\n\t.*)*pytest -q tests/house$", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^check: .*\bhouse\b", MAKEFILE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_make_test_shows_the_row(row: int) -> None:
-    quick = _selection("test")
-    assert [name for name, marks in _tests().items() if f"row({row})" in marks and _selects(quick, marks)] != []
+def test_the_gate_shows_the_row(row: int) -> None:
+    assert re.search(r"\bmake .*\btest-all\b", GATE)
+    assert [name for name, marks in _tests().items() if f"row({row})" in marks] != []
 
 
-def test_the_fastest_test_of_a_row_is_a_slow_one_that_stands_for_a_row() -> None:
-    fastest = {name: marks for name, marks in _tests().items() if "fastest" in marks}
-    assert len(fastest) > 10
-    for name, marks in fastest.items():
-        assert "slow" in marks, name
-        assert any(mark.startswith("row(") for mark in marks), name
+@pytest.mark.parametrize("law", LAWS)
+def test_make_test_shows_the_law_by_one_test_of_real_processes(law: str) -> None:
+    (marks,) = [marks for marks in _tests().values() if {"law", f"row({LAWS[law]})"} <= marks]
+    assert "slow" in marks
+    assert _selects(_selection("test"), marks)
 
 
-def test_the_gate_runs_both_recipes() -> None:
-    assert re.search(r"\bmake test test-all\b", (ROOT / ".ci" / "run").read_text())
+def test_no_test_shows_a_law_but_those() -> None:
+    assert len([marks for marks in _tests().values() if "law" in marks]) == len(LAWS)
+
+
+def test_no_test_of_a_law_is_long() -> None:
+    laws = {name for name, marks in _tests().items() if "law" in marks}
+    assert {name: recorded()[name] for name in laws if recorded().get(name, 0.0) > LONGEST_LAW_S} == {}
+
+
+def test_make_test_as_a_whole_is_short() -> None:
+    assert 100 < sum(_durations().values()) < WHOLE_S
+
+
+def test_the_ledger_holds_the_durations_of_tests_that_exist() -> None:
+    assert len(recorded()) > 100
+    assert [name for name in recorded() if not (ROOT / file_of(name)).exists()] == []
+
+
+def _durations() -> Mapping[str, float]:
+    """Return the seconds of the tests that `make test` selects, and of what is short in files where it selects some."""
+    selected = {name for name, marks in _tests().items() if _selects(_selection("test"), marks)}
+    files = {file_of(name) for name in selected} - _of_browsers()
+    laws = {name for name in selected if "law" in _tests()[name]}
+    return {
+        name: seconds
+        for name, seconds in recorded().items()
+        if name in files | laws or (file_of(name) in files and _function(name) in selected and not is_long(name))
+    }
+
+
+def _of_browsers() -> set[str]:
+    """Return the files whose tests ask for a browser; they are left to `make test-rest`."""
+    files = {file_of(name) for name in _tests()}
+    return {file for file in files if "\ndef browser()" in (ROOT / file).read_text()}
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]

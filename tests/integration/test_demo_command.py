@@ -1,4 +1,4 @@
-"""`millrace demo` is killed, leaves nothing running, goes on where it was, and ends by Ctrl-C."""
+"""`millrace demo` is killed, leaves nothing running, goes on where it was, survives a drift, and ends by Ctrl-C."""
 
 import json
 import os
@@ -7,15 +7,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from app.settings.environment import of_others
+from app.tools.demo.drifting_stream import RECORDS_PER_S
+from app.tools.local_broker.broker import free_port
 from tests.conftest import WaitFor
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
+DRIFT_S, SURVIVED_BY_S = 40.0, 75.0
+"""The seconds of the stream of its first drift, an abrupt one, and until the claim about it can be judged."""
 
 
 @contextmanager
@@ -52,9 +58,20 @@ def watched(process: subprocess.Popen[bytes], said: Path) -> bool:
     return "  Checkpoint 2, " in said.read_text()
 
 
+def reached_s(port: int) -> float:
+    """Return which second of the stream the trainer has learnt; 0 while it does not answer."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
+            return float(json.load(answer)["records"]["offsets"]) / RECORDS_PER_S
+    except (OSError, HTTPException):
+        return 0.0
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_killed_demo_resumes_with_nothing_lost_and_nothing_learnt_twice(tmp_path: Path, wait_for: WaitFor) -> None:
+def test_a_killed_demo_resumes_with_nothing_lost_or_learnt_twice_and_survives_a_drift(
+    tmp_path: Path, wait_for: WaitFor
+) -> None:
     folder, said = tmp_path / "demo", tmp_path / "first.log"
     with demo(folder, said) as process:
         wait_for(lambda: watched(process, said), PATIENCE_S)
@@ -64,9 +81,9 @@ def test_a_killed_demo_resumes_with_nothing_lost_and_nothing_learnt_twice(tmp_pa
         process.wait()
         wait_for(lambda: not any(map(running, started)), 30)
 
-    again = tmp_path / "second.log"
-    with demo(folder, again) as process:
-        wait_for(lambda: "learnt  Checkpoint" in again.read_text() or process.poll() is not None, PATIENCE_S)
+    again, port = tmp_path / "second.log", free_port()
+    with demo(folder, again, "--check", "--port", str(port)) as process:
+        wait_for(lambda: reached_s(port) > SURVIVED_BY_S or process.poll() is not None, 2 * PATIENCE_S)
         assert "lost 0, learnt twice 0" in again.read_text()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, again.read_text()
@@ -78,3 +95,7 @@ def test_a_killed_demo_resumes_with_nothing_lost_and_nothing_learnt_twice(tmp_pa
     assert resumed["learnt"] > 0
     assert last["learnt"] >= resumed["learnt"]
     assert {one[key] for one in (resumed, last) for key in ("lost", "learnt_twice")} == {0}
+    assert report["broken"] == []
+    assert report["live_good_after_s"] is not None
+    assert report["drifts"][0]["begins_s"] == DRIFT_S
+    assert report["drifts"][0]["recovered_after_s"] is not None

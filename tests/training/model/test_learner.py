@@ -132,12 +132,16 @@ def test_each_replica_sees_its_own_rows_of_every_step(learner_of: MakeLearner) -
     assert sorted(seen) == [(0, [0.0, 1.0]), (0, [4.0, 5.0]), (1, [2.0, 3.0]), (1, [6.0, 7.0])]
 
 
+def normalised() -> Any:
+    return mlp(keras.layers.BatchNormalization())
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_an_update_that_is_not_finite_leaves_every_variable_as_it_was(
     learner_of: MakeLearner, value: float, replicas: int
 ) -> None:
-    learner = learner_of(lambda: mlp(keras.layers.BatchNormalization()), replicas=replicas)
+    learner = learner_of(normalised, replicas=replicas)
     learner.learn(block(2))
     before = state_of(learner)
     result = learner.call(with_feature(block(1, seed=4), 3, value))

@@ -1,6 +1,7 @@
 """Accumulated gradients, averaged weights and clipping: the weights of plain Keras, on one replica and on two."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -60,8 +61,8 @@ def test_the_weights_are_those_of_plain_keras(learner_of: MakeLearner, optimizer
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_checkpoint_in_the_middle_of_an_accumulation_is_exact(learner_of: MakeLearner, replicas: int) -> None:
-    one = learner_of(lambda: model(accumulating), replicas=replicas)
-    other = learner_of(lambda: model(accumulating), replicas=replicas)
+    one = learner_of(partial(model, accumulating), replicas=replicas)
+    other = learner_of(partial(model, accumulating), replicas=replicas)
     one.learn(block(2, seed=1))
     for mine, theirs in zip(one.parts, other.parts, strict=True):
         theirs.restore(mine.snapshot())
@@ -71,7 +72,7 @@ def test_a_checkpoint_in_the_middle_of_an_accumulation_is_exact(learner_of: Make
 
 
 def test_a_batch_that_is_not_finite_leaves_the_accumulators_as_they_were(learner_of: MakeLearner) -> None:
-    learner = learner_of(lambda: model(accumulating))
+    learner = learner_of(partial(model, accumulating))
     learner.learn(block(1, seed=1))
     before = state_of(learner)
     assert any(np.any(value) for key, value in before.items() if "accumulator" in key)
