@@ -83,8 +83,9 @@ test-all: $(READY) ## All tests, with Kafkas of their own; the outcomes of the r
 # What differs from this commit or branch, as in `make test-changed BASE=main`.
 BASE ?= HEAD
 test-changed: $(READY) ## What of `make test` a change can reach, and the laws; BASE=main for what differs from main
+	@mkdir -p build
 	$(BIN)/python -m tests.changed $(BASE) > build/changed.txt
-	$(PYTEST) -m "not slow or law" $$(cat build/changed.txt)
+	$(PYTEST) -m "not slow or law" --keep-rows $$(cat build/changed.txt)
 
 durations: $(READY) ## Write how long the tests of the last `make test-all` took into tests/durations.json; on a quiet machine
 	$(BIN)/python -m tests.durations build/tests/test-all.xml
@@ -140,7 +141,6 @@ nightly: $(READY) ## What the gate leaves out, for each night: teeth, the whole 
 	$(MAKE) demo-check
 	$(BIN)/python -m pytest -q tests/properties --hypothesis-profile=proof
 	$(MAKE) fuzz-api fuzz-formats
-	$(MAKE) kills-archive kills-group
 	$(MAKE) teeth
 	$(MAKE) proof
 	$(MAKE) bench-quick bench-soak

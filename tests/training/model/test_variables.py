@@ -27,6 +27,11 @@ OPTIMIZERS = {
     "ftrl": keras.optimizers.Ftrl,
     "average": lambda: keras.optimizers.AdamW(use_ema=True),
 }
+TRACED = [
+    pytest.param(optimizer, id=name, marks=() if name == "average" else pytest.mark.slow)
+    for name, optimizer in OPTIMIZERS.items()
+]
+"""The same where a learner is traced with each; `make test` takes the one that keeps most state."""
 
 
 class Drawing(keras.layers.Layer):
@@ -313,7 +318,7 @@ def _held_back(learner: Learner, learn: Callable[[int], object]) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", TRACED)
 def test_a_snapshot_does_not_change_when_training_goes_on(
     learner_of: MakeLearner, optimizer: Callable[[], Any], replicas: int
 ) -> None:
@@ -327,7 +332,7 @@ def test_a_snapshot_does_not_change_when_training_goes_on(
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", TRACED)
 def test_a_snapshot_of_an_embedding_does_not_change_when_single_rows_are_updated(
     learner_of: MakeLearner, optimizer: Callable[[], Any], replicas: int
 ) -> None:
