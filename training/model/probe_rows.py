@@ -33,6 +33,8 @@ class ProbeRows:
         self._schema, self._size = schema, size
         self._untried = list(samples)
         self._checks: list[Check] = []
+        self._read: RecordSample | None = None
+        """The sample that was read last, whole."""
         self._few: RecordSample | None = None
         """The largest sample of which too few rows run."""
         self.tried = 0
@@ -46,6 +48,12 @@ class ProbeRows:
             return make_probe(self._schema, self._size, seed)
         order = np.random.default_rng(seed).permutation(len(self.sample))
         return self._probe(self.sample, np.resize(order, self._size))
+
+    def samples(self) -> list[RecordSample]:
+        """Return the real records as they were read, then those of them on which the user's code runs; none if none."""
+        if self.sample is None or self._read is None or len(self._read) == len(self.sample):
+            return [] if self.sample is None else [self.sample]
+        return [self._read, self.sample]
 
     @contextmanager
     def without_records(self) -> Iterator[None]:
@@ -81,9 +89,9 @@ class ProbeRows:
 
     def _next_sample(self) -> RecordSample | None:
         while self._untried:
-            sample = self._untried.pop(0)()
-            if sample is not None and len(sample):
-                return sample
+            self._read = self._untried.pop(0)()
+            if self._read is not None and len(self._read):
+                return self._read
         return None
 
     def _that_run(self, sample: RecordSample, checks: Sequence[Check]) -> Indices:

@@ -23,6 +23,7 @@ import tensorflow as tf
 from training.model.learner import Learner, Mask
 from training.model.probe_batches import Probe
 from training.model.proof_trials import ProofTrials, StateAfterCall
+from training.model.row_mixing import calmest_first, mixes_rows
 from training.model.row_pull import Pulls, RecordedBatch, clips, differing, divides_by, ratio, together
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
@@ -41,6 +42,8 @@ class Finding:
     holds: bool | None
     """None where the claim could not be examined; `detail` says why."""
     detail: str = ""
+    rounding: bool = False
+    """Whether rounding may be why it does not hold, as what is summed nearly cancels."""
 
 
 class _NotFiniteError(Exception):
@@ -53,6 +56,8 @@ class ModelProof:
     def __init__(self, learner: Learner, *, whole_batches: bool = False) -> None:
         self._learner, self._whole_batches = learner, whole_batches
         self._trials = ProofTrials(learner)
+        kept = {id(variable) for variable in learner.model.non_trainable_variables}
+        self._learnt = {key for key, variable in self._trials.kept.variables.items() if id(variable) not in kept}
         self._rounding = _COARSE_ROUNDING if _is_coarse(learner.model) else _ROUNDING
         self._probe = self._finite_probe()
 
@@ -86,12 +91,22 @@ class ModelProof:
             return Finding(claim=claim, holds=None, detail=f"a batch of {size} is too small to show it")
         half = size // 2
         present = np.arange(size) < half
-        arranged = [probe.arranged(_order(size, half, fill=fill)) for fill in (0, half - 1)]
+        # The calm rows are present, and what is absent is extreme in one batch, and calm in the other.
+        extreme = probe.arranged(calmest_first(self._learner, probe))
+        arranged = [extreme, extreme.arranged(_order(size, half, fill=0))]
         one, other = (self._trials.outcome(rows, present) for rows in arranged)
         pulls, others = (self._trials.recorded(rows, present).pulls for rows in arranged)
-        moved = _differences(one.values, other.values) or differing(pulls, others, _ROUNDING)
-        if moved:
-            return Finding(claim=claim, holds=False, detail=self._blame(moved))
+        state, pulled = _differences(one.values, other.values), differing(pulls, others, _ROUNDING)
+        if moved := state or pulled:
+            # An optimizer such as Adam turns the rounding of a small gradient into a whole step.
+            rounding = self._cancels(probe) if pulled else self._learnt.issuperset(state)
+            return Finding(claim=claim, holds=False, detail=self._blame(moved), rounding=rounding)
+        if mixes_rows(self._learner, self._trials.kept, self._rounding):
+            text = (
+                "the prediction of a row changes with the rows beside it, so a layer mixes the rows of a batch: have "
+                "it compute each row of that row alone, or accept it with training.proof: warn"
+            )
+            return Finding(claim=claim, holds=False, detail=text)
         if wrong := self._metrics_that_differ(one, other):
             text = f"metric {wrong[0]} counts absent rows: compile it in metrics=[…], or update it with sample_weight"
             return Finding(claim=claim, holds=False, detail=text)
@@ -115,7 +130,7 @@ class ModelProof:
             return Finding(claim=claim, holds=False, detail=text)
         wrong = self._not_additive(probe, 1.0)
         if wrong and not self._clips_by_itself(probe):
-            return Finding(claim=claim, holds=False, detail=_of_present_rows(wrong[0]))
+            return Finding(claim=claim, holds=False, detail=_of_present_rows(wrong[0]), rounding=self._cancels(probe))
         if self._ignores_size(probe):
             text = (
                 "the loss is a sum over rows, so that a batch twice as large pulls twice as far: use the default "
@@ -156,6 +171,16 @@ class ModelProof:
                 rows_alone = not differing({}, self._trials.recorded(probe, ~self._halves()[2]).pulls, 0.0)
                 return clips([*zip(free, full, strict=True)], self._rounding, alone=rows_alone)
         return True  # only the whole batch reaches the bound
+
+    def _cancels(self, probe: Probe) -> bool:
+        """Return whether rows pull against each other by so much that their sum is little more than its rounding.
+
+        Then it changes when each weight changes by its own last digits.
+        """
+        signs = np.random.default_rng(1).choice([-1.0, 1.0], self._learner.options.batch_size)
+        weights = (1 + self._rounding / 1000 * signs).astype(np.float32)
+        whole, beside = self._trials.recorded(probe).pulls, self._trials.record(probe, weight=weights).pulls
+        return bool(differing(whole, beside, self._rounding / 10))
 
     def _halves(self) -> tuple[Mask, Mask, Mask]:
         """Return masks of two halves, and of all rows; of each half every replica has half of its rows."""
@@ -220,7 +245,8 @@ class ModelProof:
             of_all = np.tile(present, members)
             several, alone = self._trials.recorded(probe, present), single.recorded(whole, of_all)
             if moved := differing(several.pulls, alone.pulls, self._rounding):
-                return Finding(claim=claim, holds=False, detail=self._blame_replicas(moved[0], several, alone))
+                detail = self._blame_replicas(moved[0], several, alone)
+                return Finding(claim=claim, holds=False, detail=detail, rounding=self._cancels(probe))
             if not np.isclose(several.loss, alone.loss, rtol=self._rounding, atol=1e-6, equal_nan=True):
                 text = (
                     f"train_step reports a loss of {alone.loss:.4g} on 1 and of {several.loss:.4g} on {replicas}: use "
@@ -231,7 +257,8 @@ class ModelProof:
                 continue  # an optimizer such as Adam turns the rounding of a small gradient into a whole step
             moved = _differences(self._trials.outcome(probe, present).values, single.outcome(whole, of_all).values)
             if moved:
-                return Finding(claim=claim, holds=False, detail=self._blame(moved))
+                rounding = self._learnt.issuperset(moved)
+                return Finding(claim=claim, holds=False, detail=self._blame(moved), rounding=rounding)
         return Finding(claim=claim, holds=True)
 
     def _finite_probe(self) -> Probe | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from pipelines.blocks import Rows
@@ -77,11 +78,17 @@ class ProofTrials:
         return self._records[key][1]
 
     def record(
-        self, probe: Probe, present: Mask | None = None, *, weight: float = 1.0, size: int | None = None
+        self,
+        probe: Probe,
+        present: Mask | None = None,
+        *,
+        weight: float | npt.NDArray[np.float32] = 1.0,
+        size: int | None = None,
     ) -> RecordedBatch:
         """Record one batch from the kept state and undo it.
 
-        Its weights are multiplied by `weight`; its rows are cut or repeated to a batch of `size`.
+        Its weights are multiplied by `weight`, one number or one a row; its rows are cut or repeated to a batch of
+        `size`.
         """
         rows = self._learner.rows_of(probe, present)
         rows = rows._replace(weights=rows.weights * weight)

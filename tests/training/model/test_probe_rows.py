@@ -16,6 +16,7 @@ from pipelines.record_sample import RecordSample
 from pipelines.schema import Field, Schema
 from tests.training.conftest import mlp
 from training.model.learner import Learner, LearnerOptions
+from training.model.proof import Finding
 from training.model.strategy import DeviceOptions
 
 pytestmark = pytest.mark.tensorflow
@@ -228,16 +229,33 @@ def test_features_of_millions_do_not_keep_a_sound_model_from_starting() -> None:
     assert not [finding for finding in findings if finding.holds is False]
 
 
-def test_what_fails_on_real_records_alone_is_doubted() -> None:
-    class Mixing(keras.layers.Layer):
-        """Mixes rows, but only large ones, as made-up rows never are."""
+class MeanOfAll(keras.layers.Layer):
+    """Mixes rows if one is large, as made-up rows never are."""
 
-        def call(self, x: Any) -> Any:
-            return x + keras.ops.where(keras.ops.max(x) > 100.0, keras.ops.mean(x, axis=0), 0.0)
+    def call(self, x: Any) -> Any:
+        return x + keras.ops.where(keras.ops.max(x) > 100.0, keras.ops.mean(x, axis=0), 0.0)
 
-    def mixing() -> Any:
-        x = keras.Input((6,), name="x")
-        model = keras.Model(x, keras.layers.Dense(1)(Mixing()(x)))
+
+class MeanOfLarge(keras.layers.Layer):
+    """Mixes rows in large numbers only."""
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.where(keras.ops.abs(x) > 3.0, keras.ops.mean(x, axis=0), x)
+
+
+class ByTheLargest(keras.layers.Layer):
+    """Scales all rows by the largest number of the batch."""
+
+    def call(self, x: Any) -> Any:
+        return x / keras.ops.maximum(1.0, keras.ops.max(keras.ops.abs(x)))
+
+
+def _findings_on(layer: Any, x: Any, y: Any = 1.0, batch: int = 16, dropout: float = 0.2) -> list[Finding]:
+    """Examine a model with this layer on these records, or on made-up rows where there are none."""
+
+    def build() -> Any:
+        inputs = keras.Input((6,), name="x")
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(dropout)(layer(inputs))))
         model.compile(optimizer="sgd", loss="mse")
         return model
 
@@ -245,10 +263,50 @@ def test_what_fails_on_real_records_alone_is_doubted() -> None:
         features=(Field(name="x", source="x", dtype="float32", shape=(6,)),),
         labels=(Field(name="y", source="y", dtype="float32"),),
     )
-    x = np.random.default_rng(0).uniform(100, 200, (32, 6)).astype(np.float32)
-    rows = RecordSample(features={"x": x}, labels={"y": np.ones(32, np.float32)}, rows=32)
-    options = LearnerOptions(schema=schema, batch_size=16, devices=DeviceOptions(replicas=1), samples=(lambda: rows,))
-    findings = {finding.claim: finding for finding in examine(Learner(mixing, None, options))}
-    found = findings["absent rows change nothing"]
+    samples: tuple[Any, ...] = ()
+    if x is not None:
+        labels = np.broadcast_to(np.float32(y), len(x))
+        rows = RecordSample(features={"x": x.astype(np.float32)}, labels={"y": labels}, rows=len(x))
+        samples = (lambda: rows,)
+    options = LearnerOptions(schema=schema, batch_size=batch, devices=DeviceOptions(replicas=1), samples=samples)
+    return examine(Learner(build, None, options))
+
+
+def _one_outlier() -> Any:
+    x = np.random.default_rng(0).normal(size=(256, 6))
+    x[200] *= 20
+    return x
+
+
+@pytest.mark.parametrize(
+    ("layer", "x"),
+    [
+        (MeanOfAll, np.random.default_rng(0).uniform(100, 200, (32, 6))),
+        (MeanOfLarge, _one_outlier()),
+        (MeanOfLarge, None),
+        (ByTheLargest, _one_outlier()),
+        (ByTheLargest, None),
+    ],
+    ids=["mean-if-large", "mean-of-large", "mean-of-large-made-up", "by-largest", "by-largest-made-up"],
+)
+def test_a_layer_that_mixes_rows_on_some_values_only_is_refused(layer: Any, x: Any) -> None:
+    found = {finding.claim: finding for finding in _findings_on(layer(), x)}["absent rows change nothing"]
+    assert found.holds is False
+    assert "mixes the rows of a batch" in found.detail
+
+
+@pytest.mark.parametrize("x", [_one_outlier() * 1e6, None], ids=["outlier", "made-up"])
+def test_a_layer_that_leaves_rows_apart_passes_on_extreme_records(x: Any) -> None:
+    findings = _findings_on(keras.layers.LayerNormalization(), x)
+    assert [finding.holds for finding in findings] == [True, True]
+
+
+def test_what_rounding_hides_on_real_records_is_doubted() -> None:
+    # Errors of 1e14 that cancel to the last digits, in each half too.
+    y = np.random.default_rng(0).normal(size=32) * 1e14
+    for half in (0, 1):
+        y[half::2] -= y[half::2].mean()
+    found = _findings_on(keras.layers.Identity(), np.full((32, 6), 1e6), y, batch=32, dropout=0.0)[1]
+    assert found.claim == "a present row pulls with 1/B of the global batch"
     assert found.holds is None
-    assert "it holds on made-up rows and not on sampled records" in found.detail
+    assert "rounding hides it, and it holds on made-up rows: scale the features" in found.detail
