@@ -87,7 +87,7 @@ def op_gist(error: BaseException, place: str | None = None) -> str:
     where = [node[1]] if node else []
     # The frames come first. What follows them may quote a record, whatever it looks like.
     frames = _FRAMES.search(text)
-    users = [at for at in _FRAME.findall(frames[0]) if _is_users(at[0])] if frames else []
+    users = [at for at in _FRAME.findall(frames[0]) if is_users(at[0])] if frames else []
     where += [f"{Path(users[-1][0]).name}, line {users[-1][1]}"] if users else []
     stated = noted(error)
     return "".join(
@@ -100,7 +100,7 @@ def op_gist(error: BaseException, place: str | None = None) -> str:
     )
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
     """Return whether a file is the user's, and neither a library's nor one of ours."""
     ours = any(Path(path).is_relative_to(_ROOT / package) for package in ("app", "training", "pipelines", "consumers"))
     return not ours and not {"site-packages", "dist-packages"} & {*Path(path).parts}

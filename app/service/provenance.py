@@ -9,6 +9,7 @@ from typing import Any
 from app.settings import Loaded
 from app.settings.masking import masked
 from app.version import version as own_version
+from training.model.model_code import beside_sha256, model_sha256
 
 
 def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
@@ -21,7 +22,9 @@ def provenance_of(loaded: Loaded, cluster_id: str | None) -> dict[str, Any]:
         "python": platform.python_version(),
         **{package: version(package) for package in ("tensorflow", "keras", "numpy")},
         "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
-        "model_sha256": hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest(),
+        "model_sha256": model_sha256(settings.model.build.file),
+        # Those of which the hash above is made as well.
+        **({"model_files": beside} if (beside := beside_sha256(settings.model.build.file)) else {}),
         "cluster_id": cluster_id,
         "topics": list(settings.kafka.topics),
         "group": settings.kafka.group,

@@ -4,7 +4,6 @@ Owns the choice; pure but for the hash of the model's file. Values that may be s
 settings are shown.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from app.settings import Settings
 from app.settings.masking import masked
 from app.settings.record_fields import OneLabelSettings
 from training.model.hyperparameters import HyperparameterOptions, OnChange
+from training.model.model_code import model_sha256
 
 _TRAINING = (
     "batch_size",
@@ -47,7 +47,7 @@ def _that_matter(settings: Settings) -> dict[str, Any]:
         **{f"training.{name}": training[name] for name in _TRAINING},
         **{f"model.{name}": model[name] for name in _MODEL},
         **{f"model.args.{name}": value for name, value in model["args"].items()},
-        "model.sha256": hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()[:12],
+        "model.sha256": model_sha256(settings.model.build.file)[:12],
         **{
             f"{section}.{name}": value
             for section, used in shaping.items()

@@ -43,6 +43,45 @@ def build_model():
     model.compile(optimizer="adam", loss="mse")
     return model
 """
+IN_PARTS = """\
+import helper
+
+
+def build_model():
+    from parts.layers import hidden
+
+    return helper.compiled(hidden())
+
+
+def preprocess(features, label, weight):
+    from parts import layers
+
+    return layers.scaled(features), label, weight
+"""
+SEVERAL_FILES = {
+    "helper.py": """\
+import keras
+
+
+def compiled(hidden):
+    x = keras.Input((4,), name="x")
+    model = keras.Model(x, keras.layers.Dense(4)(hidden(x)))
+    model.compile(optimizer="adam", loss="mse")
+    return model
+""",
+    "parts/layers.py": """\
+import keras
+
+
+def hidden():
+    return keras.layers.Dense(2)
+
+
+def scaled(features):
+    return {name: column / 7.0 for name, column in features.items()}
+""",
+    "training/__init__.py": "raise RuntimeError('not imported')\n",
+}
 VALUES = [json.dumps({"x": [n % 7, n % 5, n % 3, 1]}).encode() for n in range(50)]
 
 
@@ -95,6 +134,28 @@ def test_an_autoencoder_is_checked_learns_from_kafka_and_resumes(
         produce(name, VALUES)
     assert seen[1].manifest.ancestors[0] >= seen[0].number, "the second process resumed from the first one's"
     assert any((seen[0].arrays[key] != seen[1].arrays[key]).any() for key in seen[0].arrays)
+
+
+def test_a_model_in_several_files_is_checked_and_learns_and_a_change_is_noticed(
+    tmp_path: Path, broker: str, topic: MakeTopic, produce: Produce
+) -> None:
+    name = topic()
+    for file, text in SEVERAL_FILES.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    functions = "build: './model.py:build_model'"
+    made = project(tmp_path, broker, name, model=IN_PARTS, functions=functions, training="batch_size: 16")
+    produce(name, VALUES)
+    checked = made.run("validate")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    wrote = made.learnt().manifest.provenance
+    assert [*wrote["model_files"]] == ["helper.py", "parts/layers.py"]
+    (tmp_path / "parts" / "layers.py").write_text(SEVERAL_FILES["parts/layers.py"] + "# changed\n")
+    refused = made.run("export", "latest", "--to", str(tmp_path / "exports"))
+    assert refused.returncode == 2
+    assert "model.py (with helper.py, parts/layers.py) is not the file that checkpoint" in refused.stderr
+    produce(name, VALUES)
+    assert made.learnt().manifest.provenance["model_sha256"] != wrote["model_sha256"]
 
 
 def test_batch_normalization_learns_whole_batches_and_leaves_the_rest(

@@ -1,11 +1,10 @@
 """The user's model file: found by path, loaded from the file, called once. Each way to fail has its own error text.
 
 Owns the loading; runs on the thread that starts the service. The file is loaded under a module name of its own, so that
-a user's folder called `training` neither shadows ours nor is shadowed by it.
+a user's folder called `training` neither shadows ours nor is shadowed by it; `training/model/model_code.py` finds what
+it imports from beside itself.
 """
 
-import hashlib
-import importlib.util
 import inspect
 import sys
 import traceback
@@ -16,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from pipelines.shaping.augment_function import takes_seed
-from training.errors import ModelError, gist
+from training.errors import ModelError, gist, is_users
+from training.model.model_code import OURS, ModelCode, model_sha256, modules_of
 
 MODULE_NAME = "millrace_user_model"
 PREPROCESS, AUGMENT = "preprocess", "augment"
@@ -46,8 +46,8 @@ class ModelFile:
 
     @property
     def sha256(self) -> str:
-        """The hash of the file's contents, which is part of each checkpoint's provenance."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        """The hash of the model's code, which is part of each checkpoint's provenance."""
+        return model_sha256(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,10 @@ def load(source: ModelFile) -> LoadedModelFile:
     return LoadedModelFile(build=lambda: _call(build, source), preprocess=preprocess, augment=augment)
 
 
-def user_module() -> ModuleType | None:
-    """Return the file as it was loaded last in this process; None before that."""
-    return sys.modules.get(MODULE_NAME)
+def user_modules() -> list[ModuleType]:
+    """Return the file as it was loaded last in this process, and those beside it that it has imported."""
+    module = sys.modules.get(MODULE_NAME)
+    return [] if module is None else modules_of(module)
 
 
 def require_file(path: Path) -> None:
@@ -82,29 +83,22 @@ def require_file(path: Path) -> None:
 
 
 def _import(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(MODULE_NAME, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise ModelError(f"model.build: {path} is not a Python file; it must end with .py")
-    module = importlib.util.module_from_spec(spec)
-    # Registered before it runs, as by an import: dataclasses in the file look their module up here.
-    sys.modules[MODULE_NAME] = module
-    # No __pycache__ beside the user's file: the folder is theirs, and may be read-only.
-    writes_bytecode, sys.dont_write_bytecode = not sys.dont_write_bytecode, True
+    code = ModelCode(path, MODULE_NAME)
     try:
-        spec.loader.exec_module(module)
+        code.run()
     except (Exception, SystemExit) as error:
-        raise ModelError(f"model.build: {path} does not import: {_where(error, path)}{_beside(error, path)}") from error
-    finally:
-        sys.dont_write_bytecode = not writes_bytecode
-    return module
+        raise ModelError(f"model.build: {path} does not import: {_where(error, path)}{_ours(error, path)}") from error
+    return code.module
 
 
-def _beside(error: BaseException, path: Path) -> str:
-    """Return the way out where the file imports another one that stands beside it."""
-    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if not name or not ((path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()):
+def _ours(error: BaseException, path: Path) -> str:
+    """Return the way out where the file imports what stands beside it under the name of a package of ours."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if name not in OURS or not ((path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()):
         return ""
-    return f"; {name} stands beside it, and only installed packages are found: set PYTHONPATH={path.parent}"
+    return f"; {name} is a package of millrace's own, so what is called so beside the file is not found: rename it"
 
 
 def _function(module: ModuleType, name: str, path: Path, setting: str) -> Callable[..., Any]:
@@ -156,9 +150,18 @@ def _call(build: Callable[..., Any], source: ModelFile) -> Any:
 
 
 def _where(error: BaseException, path: Path) -> str:
-    """Say what was raised and on which line of the user's file."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
-    place = f" (line {lines[-1]})" if lines else ""
-    return f"{gist(error)}{place}"
+    """Say what was raised and on which line of the user's file, or of one beside it."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_relative_to(path.parent):
+        return f"{type(error).__name__}: {error.msg} ({_line(Path(error.filename), error.lineno, path)})"
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    lines = [(file, line) for file, line in frames if _is_users(file, path)]
+    return f"{gist(error)} ({_line(*lines[-1], path)})" if lines else gist(error)
+
+
+def _is_users(file: Path, path: Path) -> bool:
+    """Return whether a file is the model's, or stands beside it and is not installed there."""
+    return file == path or (file.is_relative_to(path.parent) and is_users(str(file)))
+
+
+def _line(file: Path, line: int | None, path: Path) -> str:
+    return f"line {line}" if file == path else f"{file.relative_to(path.parent)}, line {line}"

@@ -12,7 +12,7 @@ The signature `serving_default` takes:
   text that is not listed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -100,11 +100,11 @@ class ServedModule(tf.Module):  # type: ignore[misc]  # to mypy TensorFlow's cla
         preprocess = None if self._served.preprocess is None else tf.function(self._served.preprocess)
         return flat_preprocess(preprocess, features, labels, tf.ones([rows]))[0]
 
-    def save(self, folder: Path, user_code: ModuleType | None) -> None:
+    def save(self, folder: Path, user_code: Sequence[ModuleType]) -> None:
         """Write the SavedModel, with every variable and table that the function reads."""
         concrete = self.answer.get_concrete_function()
         ours = self._tables.values()
-        self._held = _held_by(concrete, chain(ours, _of_model(self._served.model), _of_module(user_code)))
+        self._held = _held_by(concrete, chain(ours, _of_model(self._served.model), _of_modules(user_code)))
         tf.saved_model.save(self, str(folder), signatures={SIGNATURE: concrete})
 
     def inputs(self) -> dict[str, dict[str, Any]]:
@@ -263,9 +263,9 @@ def _of_model(model: Any) -> Iterator[Any]:
             yield from _leaves(value)
 
 
-def _of_module(module: ModuleType | None) -> Iterator[Any]:
-    """Yield what the user's file holds under a name of its own."""
-    for value in () if module is None else vars(module).values():
+def _of_modules(modules: Sequence[ModuleType]) -> Iterator[Any]:
+    """Yield what the user's files hold under names of their own."""
+    for value in chain.from_iterable(vars(module).values() for module in modules):
         yield from _leaves(value)
 
 

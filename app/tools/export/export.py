@@ -23,7 +23,6 @@ from app.tools.export.export_inputs import (
     LEDGER,
     ProvenOn,
     checkpoint_to_export,
-    code_sha256,
     records_to_prove,
     schema_sha256,
     served_model,
@@ -46,7 +45,8 @@ from training.errors import ExportRefusedError, MissingCheckpointError, ReadOnly
 from training.ledger.ledger import Ledger
 from training.model.export_proof import ONNX_ROUNDING, ROUNDING, difference, differing, tolerance_of
 from training.model.export_reference import expected_answers, features_that_differ
-from training.model.model_file import user_module
+from training.model.model_code import model_sha256
+from training.model.model_file import user_modules
 from training.model.saved_model import ServedModel, ServedModule, raw_columns
 
 Answers = Mapping[str, Column]
@@ -155,7 +155,7 @@ def _write_and_prove(
     settings: Settings, checkpoint: VerifiedCheckpoint, served: ServedModel, written: Path, source: ExportSource
 ) -> ExportDraft:
     module = ServedModule(served)
-    module.save(written, user_module())  # (3)
+    module.save(written, user_modules())  # (3)
     proven_on = records_to_prove(settings, checkpoint.manifest, served)
     answers = expected_answers(served, proven_on.probe)
     raw = raw_columns(served.schema, proven_on.probe.features)
@@ -229,7 +229,7 @@ def _draft(
         outputs=module.outputs(),
         classes=module.classes(),
         config_sha256=str(manifest.provenance.get("config_sha256", "")),
-        model_sha256=code_sha256(settings),
+        model_sha256=model_sha256(settings.model.build.file),
         schema_sha256=schema_sha256(settings),
         millrace=version(),
         tensorflow=version_of("tensorflow"),

@@ -23,6 +23,7 @@ from training.errors import MissingCheckpointError, ModelError
 from training.model import model_file as model_code
 from training.model.class_balance import NAME as SHAPING
 from training.model.export_reference import correction_of, expected_answers
+from training.model.model_code import model_sha256, named
 from training.model.probe_batches import Probe
 from training.model.probe_rows import ProbeRows
 from training.model.saved_model import ServedModel, require_servable
@@ -100,17 +101,13 @@ def schema_sha256(settings: Settings) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-def code_sha256(settings: Settings) -> str:
-    """Return the hash of the user's model file."""
-    return hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()
-
-
 def _require_same_code(settings: Settings, manifest: Manifest) -> None:
     """Raise ModelError where the model file is not the one that learnt: its `preprocess` would be another's."""
     then = manifest.provenance.get("model_sha256")
-    if then is not None and then != code_sha256(settings):
+    file = settings.model.build.file
+    if then is not None and then != model_sha256(file):
         raise ModelError(
-            f"model.build: {settings.model.build.file.name} is not the file that checkpoint {manifest.number} was "
+            f"model.build: {named(file)} is not the file that checkpoint {manifest.number} was "
             f"learnt by (SHA-256 {str(then)[:12]}): bring that one back, or export one that this one has learnt"
         )
 

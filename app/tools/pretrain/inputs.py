@@ -1,6 +1,5 @@
 """The blocks of a source by the settings: its shards read, decoded by the schema, prepared by the user's code."""
 
-import hashlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipelines.shard_files import ChunkFiles, ShardReader, example_files
 from pipelines.tfrecord_frames import compression_of, first_record
 from pipelines.visits import CountedShard, Refusals
 from training.model.cores import usable_cores
+from training.model.model_code import model_sha256
 
 _WINDOWS = 4
 """How many windows share `memory.limit`: one is filled, one or two are permuted and prepared, one is cut into calls."""
@@ -75,7 +75,7 @@ def served(
 ) -> ShardReader:
     """Return a reader that has the workers of a service read, decode and prepare what `local` would read here."""
     _require_values_alone(to_schema(settings.records), "a service reads values alone; leave --service out")
-    key = hashlib.sha256(settings.model.build.file.read_bytes()).hexdigest()
+    key = model_sha256(settings.model.build.file)
     shards, forms = [], set[Form]()
     for place, shard in enumerate(source.shards):
         archived = source.archived[place] if source.archived else None

@@ -36,6 +36,7 @@ from training.history.state_differences import first_difference
 from training.ledger.ledger import NAME, Ledger
 from training.model.cores import usable_cores
 from training.model.learner import Learner
+from training.model.model_code import named
 from training.trainer.relearning import Relearning, Relearnt, release
 from training.trainer.state import Progress
 
@@ -256,7 +257,7 @@ def _remarks(loaded: Loaded, chain: Chain) -> list[str]:
     for segment in chain.segments():
         if segment.model_sha256 not in {None, now["model_sha256"]}:
             raise NotRebuildableError(
-                f"checkpoint {segment.number} was learnt by another {loaded.settings.model.build.file.name} (SHA-256 "
+                f"checkpoint {segment.number} was learnt by another {named(loaded.settings.model.build.file)} (SHA-256 "
                 f"{str(segment.model_sha256)[:12]}): bring that one back, or rebuild a checkpoint before it"
             )
     then = chain.last.versions

@@ -1,5 +1,7 @@
 """Every way in which the user's file, or what it builds, can fail is told in one line with its place."""
 
+import hashlib
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -7,10 +9,12 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 
 from pipelines.schema import Field, Schema
 from tests.training.conftest import FEATURES, MakeLearner, mlp
 from training.errors import ModelError
+from training.model.model_code import beside_sha256
 from training.model.model_file import LoadedModelFile, ModelFile, load
 
 pytestmark = pytest.mark.tensorflow
@@ -146,14 +150,102 @@ def test_a_preprocess_that_takes_a_batch_in_its_own_way_is_accepted(signature: s
     assert _load(tmp_path, f"{GOOD}\ndef preprocess({signature}):\n    pass\n").preprocess is not None
 
 
-def test_an_import_of_a_file_beside_the_model_is_told_with_its_way_out(tmp_path: Path) -> None:
-    text = "import beside_the_model\n" + GOOD
-    plain = _told(tmp_path, text)
-    assert plain.endswith("ModuleNotFoundError: No module named 'beside_the_model' (line 1)")
-    (tmp_path / "beside_the_model.py").touch()
-    assert _told(tmp_path, text) == (
-        f"{plain}; beside_the_model stands beside it, and only installed packages are found: set PYTHONPATH={tmp_path}"
+BESIDE = """\
+import helper
+from parts import layers
+from parts.text import cleaned
+import parts.text as text
+
+
+def build_model():
+    import lazy
+    return helper.UNITS, layers.WIDTH, cleaned(), text.cleaned(), lazy.WHEN
+"""
+
+
+def _with_files(folder: Path, files: dict[str, str]) -> ModelFile:
+    for name, content in {"model.py": BESIDE, **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return ModelFile(path=folder / "model.py", function="build_model")
+
+
+def _files(units: int) -> dict[str, str]:
+    return {
+        "helper.py": f"from parts import layers\n\nUNITS = {units} * layers.WIDTH\n",
+        "lazy.py": "import helper\n\nWHEN = helper.UNITS\n",
+        "parts/__init__.py": "",
+        "parts/layers.py": "from ..parts.sizes import WIDTH\n",
+        "parts/sizes.py": "WIDTH = 2\n",
+        "parts/text.py": "from . import layers\n\n\ndef cleaned():\n    return layers.WIDTH\n",
+    }
+
+
+def test_a_model_imports_what_stands_beside_it_also_later_and_apart_from_others(tmp_path: Path) -> None:
+    first = load(_with_files(tmp_path / "first", _files(3)))
+    second = load(_with_files(tmp_path / "second", _files(5)))
+    assert first.build() == (6, 2, 2, 2, 6)
+    assert second.build() == (10, 2, 2, 2, 10)
+    assert not {"helper", "lazy", "parts"} & sys.modules.keys()
+    assert not [*tmp_path.rglob("__pycache__")]
+
+
+def test_a_changed_file_beside_the_model_is_imported_anew(tmp_path: Path) -> None:
+    assert load(_with_files(tmp_path, _files(3))).build()[0] == 6
+    assert load(_with_files(tmp_path, _files(4))).build()[0] == 8
+
+
+def test_a_lazy_import_in_preprocess_is_traced(tmp_path: Path) -> None:
+    text = f"{GOOD}\ndef preprocess(f, l, w):\n    import helper\n    return helper.UNITS * f, l, w\n"
+    loaded = load(_with_files(tmp_path, {"model.py": text, "helper.py": "UNITS = 3\n"}))
+    assert loaded.preprocess is not None
+    features, _, _ = tf.function(loaded.preprocess)(tf.constant(2), None, None)
+    assert int(features) == 6
+
+
+def test_an_error_beside_the_model_is_told_with_its_file_and_line(tmp_path: Path) -> None:
+    broken = _with_files(tmp_path, {**_files(3), "parts/sizes.py": "\nWIDTH = 1 / 0\n"})
+    with pytest.raises(ModelError, match=r"ZeroDivisionError: division by zero \(parts/sizes\.py, line 2\)$"):
+        load(broken)
+    broken = _with_files(tmp_path, {**_files(3), "helper.py": "UNITS = (\n"})
+    with pytest.raises(ModelError, match=r"SyntaxError: .* \(helper\.py, line 1\)$"):
+        load(broken)
+
+
+@pytest.mark.parametrize("name", ["training", "app"])
+def test_a_users_package_of_our_name_is_said_to_be_in_the_way(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine.py").write_text("")
+    line = _told(tmp_path, f"import {name}.mine\n{GOOD}")
+    assert line.endswith(
+        f"(line 1); {name} is a package of millrace's own, so what is called so beside the file is not found: rename it"
     )
+
+
+def test_a_library_finds_no_file_beside_the_model(tmp_path: Path) -> None:
+    source = _with_files(
+        tmp_path, {"model.py": f"import helper\n{GOOD}", "helper.py": "", "wave.py": "raise OSError\n"}
+    )
+    load(source)
+    assert "Wave_read" in dir(importlib.import_module("wave"))  # of the standard library
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("helper")
+
+
+def test_what_a_model_imports_beside_itself_is_in_its_hash(tmp_path: Path) -> None:
+    source = _with_files(tmp_path, {**_files(3), "notes.py": ""})
+    hashes = [source.sha256]
+    assert list(beside_sha256(source.path)) == [
+        "helper.py", "lazy.py", "parts/__init__.py", "parts/layers.py", "parts/sizes.py", "parts/text.py"
+    ]  # fmt: skip
+    load(source).build()
+    assert source.sha256 == hashes[0]
+    for name in ("lazy.py", "parts/sizes.py", "parts/__init__.py"):
+        (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
+        hashes.append(source.sha256)
+    assert len({*hashes}) == 4
+    (tmp_path / "notes.py").write_text("# not imported\n")
+    assert source.sha256 == hashes[-1]
 
 
 def test_of_a_long_message_the_first_line_is_told(tmp_path: Path) -> None:
@@ -197,6 +289,7 @@ def test_loading_leaves_nothing_beside_the_file(refused: bool, tmp_path: Path, m
 def test_the_hash_is_of_the_file_as_it_is(tmp_path: Path) -> None:
     path = _written(tmp_path, GOOD)
     first = ModelFile(path=path, function="build_model").sha256
+    assert first == hashlib.sha256(GOOD.encode()).hexdigest()
     path.write_text(GOOD + "\n")
     assert ModelFile(path=path, function="build_model").sha256 != first
 
