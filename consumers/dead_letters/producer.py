@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.partitioner import DefaultPartitioner
 
 from consumers.dead_letters import origins
@@ -35,6 +35,7 @@ from consumers.dead_letters.letter_contents import LetterContents, contents_of, 
 from consumers.dead_letters.origins import OriginReader
 from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
+from consumers.kafka.logins import refuse_wrong_login, wrong_login
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.producing import close_producer, start_producer, topic_is_missing
 from consumers.log_limit import limit_loggers, limit_repeats
@@ -83,7 +84,7 @@ class KafkaDeadLetters:
         self._sender: _LetterSender | None = None
 
     def start(self, deadline_s: float) -> None:
-        """Connect. Raises UnreachableError, or TopicMissingError when the topic does not exist."""
+        """Connect. Raises UnreachableError, TopicMissingError, or ConfigError for a login that is refused."""
         limit_repeats("aiokafka")
         limit_repeats(origins.__name__)
         limit_loggers("aiokafka", self._kafka.log_lines_per_minute)
@@ -272,7 +273,8 @@ class _LetterSender:
             limit_ms = self._kafka.request_timeout_ms
             failure = f"topic {self._options.topic} has not acknowledged all letters within {limit_ms} ms"
         except Exception as error:  # noqa: BLE001 - no error of the client may lose a letter
-            failure = text_of(error)
+            refused = await wrong_login(self._kafka) if isinstance(error, KafkaConnectionError) else None
+            failure = str(refused or text_of(error))
         return self._settle(window, posts) or failure
 
     def _settle(self, window: _Window, posts: Sequence[_Post]) -> str | None:
@@ -342,6 +344,7 @@ class _LetterSender:
             missing = await topic_is_missing(producer, self._options.topic)
         except (KafkaError, OSError):
             await self._drop_producer()
+            await refuse_wrong_login(self._kafka)
             return False
         if missing:
             topic, servers = self._options.topic, self._kafka.servers

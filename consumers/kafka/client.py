@@ -11,10 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.errors import (
-    AuthenticationFailedError,
-    AuthenticationMethodNotSupported,
     CorruptRecordException,
     KafkaConnectionError,
     KafkaError,
@@ -23,13 +20,12 @@ from aiokafka.errors import (
     RecordTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
-    UnsupportedSaslMechanismError,
 )
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
 from consumers.error_texts import text_of
-from consumers.errors import ConfigError, SourceError, TopicMissingError, UnreachableError
+from consumers.errors import SourceError, TopicMissingError, UnreachableError
 from consumers.kafka.client_internals import (
     MetadataDoubt,
     buffered_bytes,
@@ -41,6 +37,7 @@ from consumers.kafka.client_internals import (
 from consumers.kafka.fetch_door import open_door
 from consumers.kafka.fetched_columns import FetchedRecord
 from consumers.kafka.high_watermarks import high_watermarks
+from consumers.kafka.logins import refuse_wrong_login
 from consumers.kafka.missing_topics import missing_topic
 from consumers.kafka.options import KafkaOptions
 from consumers.records import Partition
@@ -49,7 +46,6 @@ T = TypeVar("T")
 _RETRY_S = 0.25
 _SPARE_MS = 1000
 """How much later than a request the call that waits for it times out; see `_translated_errors`."""
-_LOGIN_ERRORS = (AuthenticationFailedError, AuthenticationMethodNotSupported, UnsupportedSaslMechanismError)
 _MISSING, _UNAUTHORIZED = 3, 29
 """Kafka's error codes for a topic in a metadata response."""
 _RESOURCE_TYPE_TOPIC = 2
@@ -95,7 +91,7 @@ class KafkaClient:
         """Connect, and check that the topics exist and the leaders of their partitions answer.
 
         Raises UnreachableError, TopicMissingError, SourceError where reading is not permitted, and ConfigError for a
-        login that is refused.
+        login, certificate or protocol that is refused.
         """
         step = "the bootstrap servers"
         try:
@@ -241,29 +237,10 @@ class KafkaClient:
             try:
                 await self._consumer.start()
             except KafkaConnectionError:
-                await self._refuse_login_errors()
+                await refuse_wrong_login(self._options)
                 await asyncio.sleep(_RETRY_S)
             else:
                 return
-
-    async def _refuse_login_errors(self) -> None:
-        """Connect once more to each server, and raise ConfigError if it refuses the login.
-
-        The client library itself only logs why it could not connect.
-        """
-        settings = self._options.client_settings()
-        del settings["bootstrap_servers"], settings["metadata_max_age_ms"], settings["retry_backoff_ms"]
-        for host, port, _ in collect_hosts(list(self._options.bootstrap_servers)):
-            try:
-                connection = await create_conn(host, port, **settings)
-            except _LOGIN_ERRORS as error:
-                raise ConfigError(
-                    f"{host}:{port} refuses the login ({type(error).__name__}): check kafka.sasl_mechanism, "
-                    "kafka.sasl_username and the password"
-                ) from None
-            except (OSError, KafkaError):
-                continue
-            connection.close()
 
     async def _look_at_topics(self) -> None:
         topics = self._options.topics
@@ -274,6 +251,8 @@ class KafkaClient:
                 answer = await self._client.send(self._client.get_random_node(), request)
                 break
             except KafkaError:
+                # By the names that brokers give themselves, a certificate may be wrong that was right before.
+                await refuse_wrong_login(self._options, [(b.host, b.port) for b in self._client.cluster.brokers()])
                 await asyncio.sleep(_RETRY_S)
         self.cluster_id = getattr(answer, "cluster_id", None)
         for code, topic, *_ in answer.topics:

@@ -19,6 +19,7 @@ from consumers.handoff import SendEnd
 from consumers.kafka.client import GroupCommits, KafkaClient
 from consumers.kafka.commits import Committing
 from consumers.kafka.fetching import Fetching, Incarnation
+from consumers.kafka.logins import wrong_login
 from consumers.kafka.offset_lookup import resolve_start, resolve_until
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Earliest, Start, Until
@@ -239,7 +240,8 @@ class _LoopParts:
                 # Afterwards, so that no partition seems to end before the last record that may be read.
                 self._meter.ends(await self.client.high_watermarks(led), readable)
             except MillraceError as error:
-                self._meter.unanswered(str(error))
+                # aiokafka only logs that a login is refused. A password may have been changed, and changed back.
+                self._meter.unanswered(str(await wrong_login(self._options) or error))
             finally:
                 late.cancel()
             await asyncio.sleep(_WATCH_EVERY_S)

@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
+from consumers.kafka.logins import refuse_wrong_login
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.producing import close_producer, start_producer, topic_is_missing
 from consumers.log_limit import limit_loggers, limit_repeats
@@ -36,7 +37,7 @@ class TopicWriter:
         self._loop.start()
 
     def check(self, within_s: float) -> None:
-        """Connect, write nothing. Raises UnreachableError, or TopicMissingError."""
+        """Connect, write nothing. Raises UnreachableError, TopicMissingError, or ConfigError for a refused login."""
         self._bounded(within_s, None)
 
     def write(self, key: bytes, value: bytes, within_s: float) -> None:
@@ -70,6 +71,7 @@ class TopicWriter:
         except (KafkaError, OSError) as error:
             # The next one begins anew: the sequence numbers of a producer that failed may be out of order.
             await self._drop_producer()
+            await refuse_wrong_login(self._kafka)
             raise UnreachableError(f"{self._setting}: {self._topic}: {text_of(error)}") from error
 
     async def _ready_producer(self, within_s: float) -> AIOKafkaProducer:

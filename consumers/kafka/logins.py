@@ -1,0 +1,208 @@
+"""Finds out why a broker lets us in no more than this: the login, a certificate, or the protocol.
+
+aiokafka only logs why it could not connect, and reports most of these faults as a connection that was closed. So each
+check connects once more, with the same settings, and where a broker just closes, asks it in the other protocol. Such a
+question says nothing secret. Runs on the caller's loop; each attempt takes as long as a request may.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from aiokafka.conn import AIOKafkaConnection, collect_hosts
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    AuthenticationMethodNotSupported,
+    IllegalSaslStateError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+from aiokafka.protocol.admin import SaslHandShakeRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from consumers.errors import ConfigError
+from consumers.kafka.options import KafkaOptions
+
+_REFUSED = (AuthenticationFailedError, AuthenticationMethodNotSupported, SaslAuthenticationFailed)
+_AWAY = (OSError, EOFError, KafkaError, TimeoutError)
+_ONLY_FOR_CLUSTERS = ("bootstrap_servers", "metadata_max_age_ms", "retry_backoff_ms")
+_CLOSED = (ConnectionError, EOFError)
+_ATTEMPTS = 3
+"""A broker that refuses says why and closes; its words are lost where the connection is reset before they are read."""
+_HANDSHAKE_S, _CLOSE_S = 5.0, 1.0
+_NO_ERROR, _UNSUPPORTED_MECHANISM = 0, 33
+"""Kafka's error codes for a handshake of a broker that asks for a login."""
+_EXPIRED, _OTHER_NAME = 10, frozenset({62, 64})
+"""OpenSSL's codes of certificates that it does not accept."""
+
+
+async def refuse_wrong_login(options: KafkaOptions, brokers: Iterable[tuple[str, int]] = ()) -> None:
+    """Raise ConfigError where a broker does not let us in; see `wrong_login`."""
+    if error := await wrong_login(options, brokers):
+        raise error
+
+
+async def wrong_login(options: KafkaOptions, brokers: Iterable[tuple[str, int]] = ()) -> ConfigError | None:
+    """Connect to each broker, by default the bootstrap servers, and return why one does not let us in.
+
+    Returns None where none refuses us; a broker that is away refuses nothing.
+    """
+    hosts = tuple(brokers) or [(host, port) for host, port, _ in collect_hosts(list(options.bootstrap_servers))]
+    for host, port in hosts:
+        if fault := await _Door(options, host, port).fault():
+            return ConfigError(f"{host}:{port} {fault}")
+    return None
+
+
+class _Door:
+    """One broker, and how we knock at it."""
+
+    def __init__(self, options: KafkaOptions, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._settings: Mapping[str, Any] = {
+            name: value for name, value in options.client_settings().items() if name not in _ONLY_FOR_CLUSTERS
+        }
+        self._protocol: str = self._settings.get("security_protocol", "PLAINTEXT")
+
+    async def fault(self) -> str | None:
+        """Return what is wrong and what to do; None where we get in, or the broker is away."""
+        fault = None
+        for _ in range(_ATTEMPTS):
+            try:
+                fault = await self._attempt()
+            except ConnectionRefusedError:
+                return None
+            except _CLOSED:
+                continue
+            break
+        return fault
+
+    async def _attempt(self) -> str | None:
+        """Connect, and return what is wrong. Raises where the connection was closed and nothing says why."""
+        try:
+            async with self._connection(self._protocol) as connection:
+                # A broker that asks for a login answers what it supports, and closes at the first other request.
+                await connection.send(MetadataRequest([], allow_auto_topic_creation=False))
+        except _REFUSED as error:
+            return (
+                f"refuses the login of {self._settings.get('sasl_plain_username')} ({type(error).__name__}): check "
+                "kafka.sasl_username, kafka.sasl_mechanism and the password in kafka.sasl_password_file"
+            )
+        except UnsupportedSaslMechanismError:
+            return (
+                f"does not know kafka.sasl_mechanism {self._mechanism}: set it to {await self._offered() or 'another'}"
+            )
+        except IllegalSaslStateError:
+            return self._other_protocol("asks for no login", _without_login(self._protocol))
+        except _AWAY as error:
+            why = error.__cause__ or error
+            if (fault := await self._fault_of(why)) is None and isinstance(why, _CLOSED):
+                raise why from None
+            return fault
+        return None
+
+    async def _fault_of(self, error: BaseException) -> str | None:
+        """Return what an error says of a certificate or the protocol; None where the broker may just be away."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return _untrusted(error)
+        if isinstance(error, ConnectionRefusedError) or not isinstance(error, (*_CLOSED, ssl.SSLError)):
+            return None
+        reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+        ended = f"ends the TLS handshake ({reason})" if reason else None
+        return _refused_certificate(reason) or await self._protocol_fault() or ended
+
+    async def _protocol_fault(self) -> str | None:
+        """Return what the broker speaks instead of our protocol; None where it says nothing else either."""
+        if self._protocol.endswith("SSL"):
+            if await self._speaks("PLAINTEXT"):
+                return self._other_protocol("speaks without TLS", self._protocol.replace("SSL", "PLAINTEXT"))
+        elif await self._speaks("SSL"):
+            return self._other_protocol("speaks TLS", self._protocol.replace("PLAINTEXT", "SSL"))
+        if not self._protocol.startswith("SASL") and (offered := await self._offered()):
+            return self._other_protocol(f"asks for a login ({offered})", f"SASL_{self._protocol}")
+        return None
+
+    async def _speaks(self, protocol: str) -> bool:
+        """Return whether the broker speaks Kafka's protocol in clear (PLAINTEXT), or TLS (SSL)."""
+        try:
+            if protocol == "SSL":
+                async with asyncio.timeout(_HANDSHAKE_S):
+                    _, writer = await asyncio.open_connection(self._host, self._port, ssl=_any_certificate())
+                writer.transport.abort()
+                with contextlib.suppress(*_AWAY):
+                    await writer.wait_closed()
+            else:
+                async with self._connection(protocol):
+                    pass
+        except _AWAY:
+            return False
+        return True
+
+    async def _offered(self) -> str:
+        """Return the mechanisms of the logins that the broker asks for; nothing where it asks for none, or is away."""
+        try:
+            async with self._connection(_without_login(self._protocol)) as connection:
+                answer = await connection.send(SaslHandShakeRequest("PLAIN"))
+        except _AWAY:
+            return ""
+        asks = answer.error_code in {_NO_ERROR, _UNSUPPORTED_MECHANISM}
+        return ", ".join(sorted(answer.enabled_mechanisms)) if asks else ""
+
+    @contextlib.asynccontextmanager
+    async def _connection(self, protocol: str) -> AsyncIterator[AIOKafkaConnection]:
+        """Yield a connection that is open, and wait until it is closed: the loop may end right after."""
+        connection = AIOKafkaConnection(self._host, self._port, **{**self._settings, "security_protocol": protocol})
+        try:
+            await connection.connect()
+            yield connection
+        finally:
+            closed = connection.close()
+            if connection._protocol is not None:  # noqa: SLF001 - else there is none that ever closes
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_CLOSE_S):
+                        await closed
+
+    @property
+    def _mechanism(self) -> str:
+        return str(self._settings.get("sasl_mechanism"))
+
+    def _other_protocol(self, what: str, better: str) -> str:
+        return f"{what}, and kafka.security_protocol is {self._protocol}: set it to {better}"
+
+
+def _any_certificate() -> ssl.SSLContext:
+    """Return a context for a look at whether TLS is spoken. Nothing is sent in it, so no certificate matters."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _without_login(protocol: str) -> str:
+    return protocol.removeprefix("SASL_")
+
+
+def _untrusted(error: ssl.SSLCertVerificationError) -> str:
+    why = error.verify_message.rstrip(".")
+    if error.verify_code in _OTHER_NAME:
+        cure = "connect by a name that the certificate bears, or set kafka.ssl_check_hostname to false"
+    elif error.verify_code == _EXPIRED:
+        cure = "renew the broker's certificate"
+    else:
+        cure = "set kafka.ssl_ca_file to the certificate of the authority that has signed the broker's"
+    return f"shows a certificate that is not trusted ({why}): {cure}"
+
+
+def _refused_certificate(reason: str) -> str | None:
+    """Return what a broker's alert says of our certificate; None where it is about something else."""
+    if "ALERT" not in reason:
+        return None
+    name = reason.partition("ALERT_")[2].lower().replace("_", " ")
+    files = "kafka.ssl_certificate_file and kafka.ssl_key_file"
+    if name in {"certificate required", "bad certificate", "handshake failure"}:
+        return f"asks for a certificate of ours ({name}): set {files}"
+    if "certificate" in name or name == "unknown ca":
+        return f"does not accept our certificate ({name}): check {files}"
+    return None

@@ -1,0 +1,250 @@
+"""Logins to a real broker with TLS, SASL and certificates: those that work, and those that are refused by name."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.settings import load
+from app.settings.connection import kafka_options
+from app.tools.local_broker.topics import create_topic
+from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
+from consumers.dead_letters.reader import newest_letters
+from consumers.errors import ConfigError
+from consumers.kafka.options import KafkaOptions
+from consumers.kafka.source import KafkaSource
+from consumers.kafka.topic_writer import TopicWriter
+from tests.app.certificates import Authority
+from tests.conftest import WaitFor
+from tests.faults.harness.fork_server import run_forked
+from tests.faults.harness.locked import USER, SecuredBroker, secured
+from tests.integration.test_validate import MODEL
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(300)]
+LONG_S = 120.0
+"""No start may take as long: it would wait for a broker that is away."""
+OTHER = "other"
+PASSWORD = "right-1"
+SCRAM = "SCRAM-SHA-512"
+TOPIC = "clicks"
+
+Kafka = Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with secured(tmp_path_factory.mktemp("secured"), {USER: PASSWORD, OTHER: PASSWORD}) as broker:
+        (broker.folder / "wrong").write_text("wrong")
+        Authority().issue(broker.folder, "foreign")
+        for name in (TOPIC, f"{TOPIC}-dead"):
+            create_topic(broker.owner, name, 1)
+        for principal in (f"User:{USER}", "User:client"):
+            for name in (TOPIC, f"{TOPIC}-dead"):
+                broker.permit(principal, "Read", "topic", name)
+                broker.permit(principal, "Write", "topic", name)
+            broker.permit(principal, "Read", "group", "millrace-clicks")
+        yield broker
+
+
+def config(folder: Path, kafka: Kafka) -> Path:
+    """Write a config that reads the topic with these `kafka` settings."""
+    (folder / "model.py").write_text(MODEL)
+    sections = {
+        "name": "clicks",
+        "kafka": {**kafka, "topics": [TOPIC]},
+        "records": {
+            "features": {"price": "float32"},
+            "label": {"clicked": "float32"},
+            "dead_letters": {"topic": f"{TOPIC}-dead"},
+        },
+        "model": {"build": "./model.py:build_model"},
+        "training": {"batch_size": 64},
+        "checkpoints": {"path": "./checkpoints"},
+        "api": {"listen": "127.0.0.1:0"},
+    }
+    path = folder / "clicks.yaml"
+    path.write_text(json.dumps(sections))
+    return path
+
+
+def options(folder: Path, kafka: Kafka) -> KafkaOptions:
+    return kafka_options(load(config(folder, kafka), {}).settings.kafka)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Settings that fit the broker but for one, and what the error says of it."""
+
+    listener: str
+    says: str
+    changes: Mapping[str, Any]
+    mechanism: str = "PLAIN"
+
+    def kafka(self, broker: SecuredBroker) -> Kafka:
+        """Return the `kafka` settings; what is changed to None is left out, and FOLDER is the broker's."""
+        settings = {**broker.kafka(self.listener, mechanism=self.mechanism), **self.changes}
+        there = {key: value for key, value in settings.items() if value is not None}
+        return {
+            key: value.replace("FOLDER", str(broker.folder)) if isinstance(value, str) else value
+            for key, value in there.items()
+        }
+
+
+NO_LOGIN = {"sasl_mechanism": None, "sasl_username": None, "sasl_password_file": None}
+NO_TLS = {"ssl_ca_file": None, "ssl_certificate_file": None, "ssl_key_file": None}
+WRONG = {"sasl_password_file": "FOLDER/wrong"}
+FAULTS = {
+    "a wrong password": Fault("LOGIN", f"refuses the login of {USER} (SaslAuthenticationFailed): check", WRONG),
+    "a wrong password without TLS": Fault("LOCKED", f"refuses the login of {USER} (SaslAuthentication", WRONG),
+    "a wrong password of SCRAM": Fault("LOGIN", f"refuses the login of {USER} (SaslAuthentication", WRONG, SCRAM),
+    "another mechanism": Fault(
+        "LOGIN",
+        f"does not know kafka.sasl_mechanism SCRAM-SHA-256: set it to PLAIN, {SCRAM}",
+        {"sasl_mechanism": "SCRAM-SHA-256"},
+    ),
+    "an authority that is not trusted": Fault(
+        "LOGIN", "shows a certificate that is not trusted (unable to get local issuer", {"ssl_ca_file": None}
+    ),
+    "a certificate for another host": Fault("NAMED", "or set kafka.ssl_check_hostname to false", {}),
+    "no certificate of ours": Fault(
+        "MUTUAL",
+        "asks for a certificate of ours (certificate required): set kafka.ssl_certificate_file",
+        {"ssl_certificate_file": None, "ssl_key_file": None},
+    ),
+    "a foreign certificate": Fault(
+        "MUTUAL",
+        "does not accept our certificate (certificate unknown): check kafka.ssl_certificate_file",
+        {"ssl_certificate_file": "FOLDER/foreign.crt", "ssl_key_file": "FOLDER/foreign.key"},
+    ),
+    "a login without TLS against TLS": Fault(
+        "LOGIN",
+        "speaks TLS, and kafka.security_protocol is SASL_PLAINTEXT: set it to SASL_SSL",
+        {"security_protocol": "SASL_PLAINTEXT", **NO_TLS},
+    ),
+    "nothing against TLS": Fault(
+        "TLS", "kafka.security_protocol is PLAINTEXT: set it to SSL", {"security_protocol": "PLAINTEXT", **NO_TLS}
+    ),
+    "TLS against none": Fault(
+        "LOCKED",
+        "speaks without TLS, and kafka.security_protocol is SASL_SSL: set it to SASL_PLAINTEXT",
+        {"security_protocol": "SASL_SSL", "ssl_ca_file": "FOLDER/broker-ca.crt"},
+    ),
+    "TLS where a login is asked for": Fault(
+        "LOGIN",
+        f"asks for a login (PLAIN, {SCRAM}), and kafka.security_protocol is SSL: set it to SASL_SSL",
+        {"security_protocol": "SSL", **NO_LOGIN},
+    ),
+    "nothing where a login is asked for": Fault(
+        "LOCKED",
+        "kafka.security_protocol is PLAINTEXT: set it to SASL_PLAINTEXT",
+        {"security_protocol": "PLAINTEXT", **NO_LOGIN},
+    ),
+    "a login where none is asked for": Fault(
+        "TLS",
+        "asks for no login, and kafka.security_protocol is SASL_SSL: set it to SSL",
+        {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": USER,
+            "sasl_password_file": f"FOLDER/{USER}.password",
+        },
+    ),
+}
+"""Wrong settings, by what is wrong."""
+
+
+@pytest.fixture(params=FAULTS)
+def fault(request: pytest.FixtureRequest) -> Fault:
+    return FAULTS[request.param]
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [("LOCKED", "PLAIN"), ("LOGIN", "PLAIN"), ("LOGIN", SCRAM), ("TLS", "PLAIN"), ("MUTUAL", "PLAIN")],
+)
+def test_every_way_to_log_in_reads_and_writes(
+    broker: SecuredBroker, tmp_path: Path, listener: str, mechanism: str
+) -> None:
+    given = options(tmp_path, broker.kafka(listener, mechanism=mechanism))
+    source, letters = KafkaSource(given), KafkaDeadLetters(given, DeadLetterOptions(topic=f"{TOPIC}-dead"))
+    source.start(LONG_S)
+    source.stop(5)
+    letters.start(LONG_S)
+    letters.stop(5)
+
+
+# aiokafka does not wait until a connection that failed is closed, and the loop may end before it is.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_each_wrong_setting_is_named_at_once_by_all_that_connects(
+    broker: SecuredBroker, tmp_path: Path, fault: Fault
+) -> None:
+    given = options(tmp_path, fault.kafka(broker))
+    letters = KafkaDeadLetters(given, DeadLetterOptions(topic=f"{TOPIC}-dead"))
+    writer = TopicWriter(given, TOPIC, setting="export.announce", thread="announcements")
+    writer.start()
+    try:
+        for connect in (
+            lambda: KafkaSource(given).start(LONG_S),
+            lambda: letters.start(LONG_S),
+            lambda: writer.check(LONG_S),
+            lambda: newest_letters(given, 1),
+        ):
+            with pytest.raises(ConfigError) as refused:
+                connect()
+            assert fault.says in str(refused.value)
+            assert str(refused.value).startswith(given.servers), "it names the broker"
+    finally:
+        writer.stop()
+
+
+def test_a_certificate_that_does_not_bear_the_advertised_name_is_named(broker: SecuredBroker, tmp_path: Path) -> None:
+    kafka = {**broker.kafka("NAMED"), "bootstrap_servers": [f"localhost:{broker.ports['NAMED']}"]}
+    with pytest.raises(
+        ConfigError, match=rf"^{broker.address('NAMED')} shows .* set kafka.ssl_check_hostname to false"
+    ):
+        KafkaSource(options(tmp_path, kafka)).start(LONG_S)
+
+
+@pytest.mark.parametrize("name", ["a wrong password", "an authority that is not trusted", "no certificate of ours"])
+@pytest.mark.parametrize("verb", ["validate", "run --until now", "dead-letters list", "init --topic clicks"])
+def test_verbs_end_with_the_exit_code_of_a_wrong_setting(
+    broker: SecuredBroker, tmp_path: Path, verb: str, name: str
+) -> None:
+    kafka = FAULTS[name].kafka(broker)
+    path = config(tmp_path, kafka)
+    if verb.startswith("init"):
+        words = [*verb.split(), "--out", "drafted", "--bootstrap-servers", kafka["bootstrap_servers"][0]]
+        environment = {
+            f"MILLRACE_KAFKA__{key.upper()}": value for key, value in kafka.items() if isinstance(value, str)
+        }
+    else:
+        words, environment = [*verb.split(), "-c", str(path)], {}
+    done = run_forked(words, cwd=tmp_path, env={**os.environ, **environment})
+    assert FAULTS[name].says in " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 2
+
+
+def test_a_login_refused_while_it_runs_is_named_and_ends_nothing(
+    broker: SecuredBroker, tmp_path: Path, wait_for: WaitFor
+) -> None:
+    given = options(tmp_path, broker.kafka("LOGIN", mechanism=SCRAM))
+    source = KafkaSource(given)
+    letters = KafkaDeadLetters(given, DeadLetterOptions(topic=f"{TOPIC}-dead"))
+    source.start(LONG_S)
+    letters.start(LONG_S)
+    try:
+        wait_for(lambda: source.statistics().connected)
+        broker.add_scram_user(USER, "another")
+        says = f"refuses the login of {USER}"
+        wait_for(lambda: says in (source.statistics().last_error or ""), 60)
+        assert not source.statistics().connected
+        broker.add_scram_user(USER, PASSWORD)
+        wait_for(lambda: source.statistics().connected, 60)
+    finally:
+        letters.stop(5)
+        source.stop(5)
+        broker.add_scram_user(USER, PASSWORD)
