@@ -217,7 +217,7 @@ def exported(settings: Mapping[str, Any]) -> tuple[dict[str, Column], dict[str, 
     from app.tools.export.export_folder import folder_of
     from app.tools.export.export_inputs import checkpoint_to_export, records_to_prove, served_model
     from training.model.export_reference import expected_answers
-    from training.model.saved_model import raw_columns
+    from training.model.raw_columns import raw_columns
 
     loaded = settings_of("clicks", settings)
     made = export_checkpoint(loaded, None, folder_of(loaded.settings))
@@ -226,7 +226,7 @@ def exported(settings: Mapping[str, Any]) -> tuple[dict[str, Column], dict[str, 
     on = records_to_prove(loaded.settings, checkpoint.manifest, served)
     if (on.rows, on.records) != (ROWS, "last"):
         raise SystemExit(f"these are {on.rows} records ({on.records}), not the last {ROWS}")
-    raw = {name: tensor.numpy() for name, tensor in raw_columns(served.schema, on.probe.features).items()}
+    raw = raw_columns(served.schema, on.probe.features)
     return expected_answers(served, on.probe), raw, made.folder
 
 

@@ -33,8 +33,7 @@ def _check(layout: CsvLayout) -> None:
 def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[CsvField, ...], int]:
     """Return the columns of each field, and the number of columns. Raise ConfigError for a layout that does not fit."""
     _check(layout)
-    by_source = {field.source: field for field in distinct_fields(schema)}
-    by_name = {name: by_source[source] for source, name in flat_names(by_source).items()}
+    by_name = _by_name(schema)
     names = tuple(by_name) if layout.columns is None else layout.columns
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"records.csv.columns: {twice[0]!r} stands there twice; give each column a name of its own")
@@ -46,6 +45,27 @@ def places_of(schema: Schema, layout: CsvLayout) -> tuple[tuple[CsvField, ...], 
         at[name] = tuple(str(count + more) for more in range(width))
         count += width
     return tuple(CsvField(field, at[name], default_of(field), pad_of(field)) for name, field in by_name.items()), count
+
+
+def columns_of(schema: Schema, layout: CsvLayout, part: Schema) -> tuple[str, ...]:
+    """Return the names of all columns for a schema that reads a part of the fields: the columns of others are skipped.
+
+    A field of the part has one name, as in the layout, and a field that is skipped one for each of its columns.
+    """
+    places, count = places_of(schema, layout)
+    names = {field.source: name for name, field in _by_name(part).items()}
+    at = {int(place.columns[0]): place for place in places if place.field.source in names and place.columns}
+    columns, column = list[str](), 0
+    while column < count:
+        place = at.get(column)
+        columns.append(f"\0{column}" if place is None else names[place.field.source])
+        column += 1 if place is None else len(place.columns)
+    return tuple(columns)
+
+
+def _by_name(schema: Schema) -> dict[str, Field]:
+    by_source = {field.source: field for field in distinct_fields(schema)}
+    return {name: by_source[source] for source, name in flat_names(by_source).items()}
 
 
 def _width(field: Field, layout: CsvLayout) -> int:

@@ -39,6 +39,11 @@ class RawDecoder:
         """The schema that the decoder follows."""
         return self._schema
 
+    @property
+    def record_bytes(self) -> int:
+        """The length of a record."""
+        return self._row.itemsize
+
     def decode(self, values: Sequence[bytes | None]) -> DecodedValues:
         """Decode any number of values, also none."""
         records, indices, refused = self._of_this_size(values)

@@ -18,7 +18,8 @@ from training.model.class_balance import output_of
 from training.model.compiled_call import as_the_model_takes_it
 from training.model.export_proof import plain
 from training.model.probe_batches import Probe
-from training.model.saved_model import CLASS, ServedModel, ServedModule, by_name, class_of, logits_of, raw_columns
+from training.model.raw_columns import raw_columns
+from training.model.saved_model import CLASS, ServedModel, ServedModule, by_name, class_of, logits_of
 
 
 def correction_of(model: Any, options: BalanceOptions | None, state: PartState | None) -> Any:
@@ -52,7 +53,9 @@ def expected_answers(served: ServedModel, probe: Probe) -> dict[str, Column]:
 def features_that_differ(served: ServedModel, module: ServedModule, probe: Probe) -> list[str]:
     """Return the names of the features that the model sees otherwise in the export than in training."""
     trained = _seen_in_training(served, probe)
-    exported = tf.function(module.model_inputs, autograph=False)(raw_columns(served.schema, probe.features))
+    exported = tf.function(module.model_inputs, autograph=False)(
+        {name: tf.constant(column) for name, column in raw_columns(served.schema, probe.features).items()}
+    )
     return sorted(
         name
         for name in trained.keys() | exported.keys()

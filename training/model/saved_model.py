@@ -22,13 +22,13 @@ from typing import Any
 import tensorflow as tf
 
 from pipelines.dataset import flat_preprocess
-from pipelines.schema import Column, Field, Schema
+from pipelines.schema import Field, Schema
 from training.errors import ModelError
 from training.model.autograph import converted
 from training.model.compiled_call import as_the_model_takes_it
 from training.model.probe_batches import make_probe
+from training.model.raw_columns import SPLITS, VALUES
 
-VALUES, SPLITS = "_values", "_row_splits"
 CLASS = "_class"
 SIGNATURE = "serving_default"
 _NEITHER = "records.features"
@@ -59,25 +59,6 @@ def require_servable(schema: Schema) -> None:
 def input_names(field: Field) -> tuple[str, ...]:
     """Return the names of the tensors in which a feature comes."""
     return (field.name,) if field.pad is None else (field.name + VALUES, field.name + SPLITS)
-
-
-def raw_columns(schema: Schema, features: Mapping[str, Column]) -> dict[str, Any]:
-    """Return decoded rows as the signature takes them, tensors by name."""
-    fed: dict[str, Any] = {}
-    for field in schema.features:
-        column = tf.constant(features[field.name])
-        if field.classes is not None:
-            column = tf.gather(tf.constant(field.classes), tf.cast(column, tf.int64))
-        if field.pad is None:
-            fed[field.name] = column
-        elif field.lengths is not None:
-            ragged = tf.RaggedTensor.from_tensor(column, lengths=features[field.lengths.name])
-            fed |= {field.name + VALUES: ragged.values, field.name + SPLITS: ragged.row_splits}
-        else:  # what was padded cannot be told from what was not, and gives the same rows
-            splits = tf.range(column.shape[0] + 1, dtype=tf.int64) * field.shape[0]
-            flat = tf.reshape(column, [-1, *field.shape[1:]])
-            fed |= {field.name + VALUES: flat, field.name + SPLITS: splits}
-    return fed
 
 
 class ServedModule(tf.Module):  # type: ignore[misc]  # to mypy TensorFlow's classes are Any

@@ -1,6 +1,7 @@
 """`records`: what a record holds. `to_schema` turns it into the schema that decoding and the dataset go by."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -16,7 +17,7 @@ from consumers.errors import ConfigError
 from pipelines import schema
 from pipelines.decoders import Decoder, make_decoder
 from pipelines.decoders.asked_fields import asked_of
-from pipelines.decoders.csv_columns import places_of
+from pipelines.decoders.csv_columns import columns_of, places_of
 from pipelines.decoders.sources import distinct_fields
 from pipelines.decoders.whole_fields import whole_complaint
 from pipelines.flood_options import FloodOptions
@@ -253,10 +254,28 @@ def to_decoder(records: RecordsSettings, wait_s: float = _REGISTRY_S) -> Decoder
     `wait_s`: how long it waits for a schema of the registry before it raises NotYetError.
     """
     schemas = None if records.registry is None else to_registry(records.registry, wait_s)
+    return _decoder(records, to_schema(records), to_layout(records), schemas)
+
+
+def to_feature_decoder(records: RecordsSettings, schemas: schema.Schemas | None) -> Decoder:
+    """Return the decoder of the features alone, for records whose label is not known yet.
+
+    Where a label, a weight and an event time lie in a record they are passed over, whatever they hold. `schemas` are
+    those of the registry.
+    """
+    whole = to_schema(records)
+    features = replace(whole, labels=(), weight=None, event_time=None)
+    layout = to_layout(records)
+    if records.format == "csv":
+        layout = replace(layout, columns=columns_of(whole, layout, features))
+    return _decoder(records, features, layout, schemas)
+
+
+def _decoder(records: RecordsSettings, fields: Schema, layout: CsvLayout, schemas: "schema.Schemas | None") -> Decoder:
     return make_decoder(
         records.format,
-        to_schema(records),
-        to_layout(records),
+        fields,
+        layout,
         to_avro_layout(records.avro, schemas),
         to_protobuf_layout(records.protobuf, schemas),
         schema.JsonLayout(schemas=schemas),

@@ -19,6 +19,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from app.settings import Loaded, Settings
+from app.settings.exported_records import write_exported_records
 from app.tools.export.export_inputs import (
     LEDGER,
     ProvenOn,
@@ -47,7 +48,8 @@ from training.model.export_proof import ONNX_ROUNDING, ROUNDING, difference, dif
 from training.model.export_reference import expected_answers, features_that_differ
 from training.model.model_code import model_sha256
 from training.model.model_file import user_modules
-from training.model.saved_model import ServedModel, ServedModule, raw_columns
+from training.model.raw_columns import raw_columns
+from training.model.saved_model import ServedModel, ServedModule
 
 Answers = Mapping[str, Column]
 """By output."""
@@ -156,6 +158,7 @@ def _write_and_prove(
 ) -> ExportDraft:
     module = ServedModule(served)
     module.save(written, user_modules())  # (3)
+    write_exported_records(settings, written)
     proven_on = records_to_prove(settings, checkpoint.manifest, served)
     answers = expected_answers(served, proven_on.probe)
     raw = raw_columns(served.schema, proven_on.probe.features)

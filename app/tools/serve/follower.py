@@ -19,6 +19,7 @@ from queue import Empty, Queue
 from typing import Literal
 
 from app.tools.serve.loaded_version import LoadedVersion, UnloadableError, load_version
+from app.tools.serve.record_inputs import RecordReaders
 from app.tools.serve.serving_meter import ServingMeter
 from app.tools.serve.version_order import OrderFile, VersionOrder, Wanted
 from app.tools.serve.version_sources import VersionSource
@@ -71,8 +72,15 @@ class ExportFollower:
     """Keeps the wanted version loaded."""
 
     def __init__(
-        self, source: VersionSource, orders: OrderFile, loaded: int, poll_s: float, meter: ServingMeter
+        self,
+        source: VersionSource,
+        orders: OrderFile,
+        loaded: int,
+        poll_s: float,
+        meter: ServingMeter,
+        readers: RecordReaders,
     ) -> None:
+        self._readers = readers
         self._source, self._orders, self._most, self._poll_s, self._meter = source, orders, loaded, poll_s, meter
         self.board = ServingBoard(wanted=orders.wanted(), order=orders.read())
         self._given: Queue[_GivenOrder] = Queue(_MOST_ORDERS)
@@ -189,7 +197,7 @@ class ExportFollower:
         began = time.monotonic()
         try:
             self._source.keep({*self.board.loaded, number})
-            loaded = load_version(number, *self._source.place(number))
+            loaded = load_version(number, *self._source.place(number), self._readers)
         except MillraceError as error:
             code = "NOT_FOUND" if isinstance(error, MissingExportError) else "DATA_LOSS"
             code = code if isinstance(error, MissingExportError | CorruptError) else "UNAVAILABLE"

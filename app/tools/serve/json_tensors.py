@@ -112,11 +112,12 @@ def _beyond(leaves: list[Any], dtype: str) -> int:
 def _string_array(leaves: list[Any], place: Callable[[int], str]) -> Array:
     array = np.empty(len(leaves), object)
     for index, leaf in enumerate(leaves):
-        array[index] = _bytes_of(leaf, index, place)
+        array[index] = bytes_of(leaf, index, place)
     return array
 
 
-def _bytes_of(leaf: Any, index: int, place: Callable[[int], str]) -> bytes:
+def bytes_of(leaf: Any, index: int, place: Callable[[int], str]) -> bytes:
+    """Return a text, or Base64 in an object, as bytes. Raises ServingError (400) for anything else."""
     if isinstance(leaf, str):
         try:
             return leaf.encode()

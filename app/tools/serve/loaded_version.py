@@ -21,6 +21,7 @@ import tensorflow as tf
 from google.protobuf.json_format import MessageToDict
 
 from app.tools.serve.json_tensors import Array
+from app.tools.serve.record_inputs import RecordInputs, RecordReaders
 from app.tools.serve.serving_errors import ServingError
 from app.tools.serve.signatures import SPLITS, VALUES, Signature, TensorFacts, ragged_features
 from consumers.errors import MillraceError
@@ -53,6 +54,8 @@ class LoadedVersion:
     """The signatures as TF Serving's metadata shows them."""
     about: Mapping[str, Any]
     """The manifest; empty where the version has none."""
+    records: RecordInputs | str = field(repr=False)
+    """What reads records as they are in Kafka; a text says why nothing does."""
     session: Any = field(repr=False)
     calls: Mapping[str, Callable[..., list[Array]]] = field(repr=False)
     """By signature, TensorFlow's function of its inputs in order, which returns its outputs in order."""
@@ -92,7 +95,7 @@ class LoadedVersion:
         return self._closed
 
 
-def load_version(number: int, folder: Path, about: Mapping[str, Any]) -> LoadedVersion:
+def load_version(number: int, folder: Path, about: Mapping[str, Any], readers: RecordReaders) -> LoadedVersion:
     """Load a version and call each signature once, so that no request waits for what only a first call does."""
     options = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=usable_cores(), allow_soft_placement=True)
     session = tf.compat.v1.Session(graph=tf.Graph(), config=options)
@@ -114,7 +117,13 @@ def load_version(number: int, folder: Path, about: Mapping[str, Any]) -> LoadedV
         for name, each in definitions.items()
     }
     loaded = LoadedVersion(
-        number=number, signatures=signatures, definitions=shown, about=about, session=session, calls=calls
+        number=number,
+        signatures=signatures,
+        definitions=shown,
+        about=about,
+        records=readers.of(folder),
+        session=session,
+        calls=calls,
     )
     for signature in signatures.values():
         _warm(loaded, signature)

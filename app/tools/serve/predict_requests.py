@@ -1,8 +1,9 @@
-"""The body of a predict request as tensors, and the answer's tensors as a body, in TF Serving's two formats. Pure.
+"""The body of a predict request as tensors, and the answer's tensors as a body, in TF Serving's two formats and ours.
 
 Row format: `instances`, a list of rows; each is an object of its features, or the value itself where the signature has
 one input. Column format: `inputs`, the columns by name. A ragged feature comes as a list a row in either format, or as
-TF Serving has it in the column format: its values and its row splits, under their own names.
+TF Serving has it in the column format: its values and its row splits, under their own names. Our own format, `records`,
+is read by `record_inputs`.
 """
 
 import difflib
@@ -15,10 +16,13 @@ from typing import Any
 import numpy as np
 
 from app.tools.serve.json_tensors import BASE64, Array, Where, read_tensor, written
+from app.tools.serve.record_inputs import RECORDS, RecordInputs
 from app.tools.serve.serving_errors import ServingError, bad_request
 from app.tools.serve.signatures import DEFAULT, SPLITS, VALUES, Signature, TensorFacts, described
 
 ROWS, COLUMNS = "instances", "inputs"
+MARK = f'"{RECORDS}"'.encode()
+"""Is in the body of each request that has records, and in few others."""
 _SIGNATURE = "signature_name"
 _SHOWN = 20
 
@@ -34,12 +38,23 @@ class PredictRequest:
     """How many there are; None where the columns do not agree, so that nothing may be joined to them."""
 
 
-def read_request(body: bytes, signatures: Mapping[str, Signature]) -> PredictRequest:
-    """Return the request in a body. Raises ServingError (400), which says where it is wrong."""
+def read_request(body: bytes, signatures: Mapping[str, Signature], records: RecordInputs | str) -> PredictRequest:
+    """Return the request in a body. Raises ServingError (400), which says where it is wrong.
+
+    `records` reads records as they are in Kafka; a text says why the version has nothing that does.
+    """
     document = _document(body)
     signature = _signature(document, signatures)
-    if ROWS in document and COLUMNS in document:
-        raise bad_request(f"the request has both '{ROWS}' and '{COLUMNS}'; send one of them")
+    forms = [form for form in (ROWS, COLUMNS, RECORDS) if form in document]
+    if len(forms) > 1:
+        raise bad_request(f"the request has both '{forms[0]}' and '{forms[1]}'; send one of them")
+    if forms == [RECORDS]:
+        if isinstance(records, str):
+            raise bad_request(f"no '{RECORDS}' are taken: {records}, or send features under '{ROWS}'")
+        if signature.name != DEFAULT:
+            raise bad_request(f"'{RECORDS}' are for the signature {DEFAULT}; leave '{_SIGNATURE}' out")
+        tensors = records.read(body, document)
+        return PredictRequest(signature=signature, by_row=True, tensors=tensors, rows=len(document[RECORDS]))
     if ROWS in document:
         tensors = _from_rows(document[ROWS], signature)
         return PredictRequest(signature=signature, by_row=True, tensors=tensors, rows=len(document[ROWS]))

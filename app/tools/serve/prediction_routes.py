@@ -19,7 +19,7 @@ from app.api.middleware import ORDERED_BY
 from app.tools.serve.batcher import Batcher
 from app.tools.serve.follower import ExportFollower, ServingBoard, VersionState
 from app.tools.serve.loaded_version import LoadedVersion
-from app.tools.serve.predict_requests import read_request, write_answer
+from app.tools.serve.predict_requests import MARK, read_request, write_answer
 from app.tools.serve.serving_errors import ServingError, bad_request, unknown_servable
 from app.tools.serve.version_order import Wanted
 from consumers.errors import ConfigError, MillraceError
@@ -93,8 +93,9 @@ class PredictionRoutes:
 
     async def _answer(self, request: Request, version: LoadedVersion) -> bytes:
         body = await request.body()
-        large = len(body) > _SMALL_BYTES
-        asked = await self._run(partial(read_request, body, version.signatures), large=large)
+        # Records are decoded on a thread, however few: the decoder may wait for a schema.
+        large = len(body) > _SMALL_BYTES or MARK in body
+        asked = await self._run(partial(read_request, body, version.signatures, version.records), large=large)
         answers = await self._batcher.ask(version, asked)
         large = large or sum(array.nbytes for array in answers.values()) > _SMALL_BYTES
         return await self._run(partial(write_answer, asked, answers), large=large)
@@ -208,7 +209,7 @@ def malformed(request: Request) -> ServingError:
 
 def error_response(error: ServingError) -> Response:
     """Return an error as TF Serving has it."""
-    return JSONResponse({"error": error.text}, error.status, error.headers)
+    return JSONResponse({"error": error.text, **error.facts}, error.status, error.headers)
 
 
 def _order_refused(error: MillraceError) -> ServingError:

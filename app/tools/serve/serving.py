@@ -35,6 +35,7 @@ from app.tools.serve.batcher import Batcher
 from app.tools.serve.follower import ExportFollower
 from app.tools.serve.predict_gate import PREDICT, PredictGate
 from app.tools.serve.prediction_routes import COMMANDS, PredictionRoutes, error_response, malformed
+from app.tools.serve.record_inputs import RecordReaders
 from app.tools.serve.serving_errors import ServingError
 from app.tools.serve.serving_meter import ServingMeter
 from app.tools.serve.serving_metrics import ServingCollector
@@ -65,7 +66,8 @@ class PredictionServer:
             self.meter = ServingMeter()
             source = source_of(settings, own, self._listener.port)
             orders = OrderFile(own, serve.version)
-            self.follower = ExportFollower(source, orders, serve.loaded, serve.poll, self.meter)
+            records = RecordReaders(settings.records.registry)
+            self.follower = ExportFollower(source, orders, serve.loaded, serve.poll, self.meter, records)
         except BaseException:
             self._listener.close()
             raise

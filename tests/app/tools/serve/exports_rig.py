@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from app.settings import Settings
+from app.settings.exported_records import write_exported_records
 from training.checkpoints.exports.export_manifest import ExportDraft, ExportProof, ExportSource
 from training.checkpoints.exports.version_folder import VersionFolder
 
@@ -107,8 +109,14 @@ class Documented(tf.Module):  # type: ignore[misc] # as above
         return {"scaled": values * tf.cast(scale, tf.float32), "unwanted": tf.logical_not(wanted)}
 
 
-def publish(root: Path, number: int, model: tf.Module, inputs: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-    """Publish a version as the exporter does: with its manifest, in one rename."""
+def publish(
+    root: Path,
+    number: int,
+    model: tf.Module,
+    inputs: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Settings | None = None,
+) -> None:
+    """Publish a version as the exporter does: with its manifest, in one rename; without settings, as an earlier one."""
     folder = VersionFolder(root)
     source = ExportSource(number=number, incarnation=1, parent=None, sha256="0" * 64)
     draft = ExportDraft(
@@ -133,6 +141,8 @@ def publish(root: Path, number: int, model: tf.Module, inputs: Mapping[str, Mapp
     with folder.writing(5.0):
         written = folder.draft_folder(number)
         lay_down(written, model)
+        if settings is not None:
+            write_exported_records(settings, written)
         folder.publish(written, draft)
 
 

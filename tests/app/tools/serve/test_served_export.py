@@ -37,6 +37,8 @@ def test_an_export_answers_over_http_as_it_does_in_process(tmp_path: Path) -> No
         said = server.predict({"instances": ROWS}).json()["predictions"]
         np.testing.assert_allclose([row["kind"] for row in said], expected["kind"].numpy(), rtol=1e-6)
         assert [row["kind_class"].encode() for row in said] == expected["kind_class"].numpy().tolist()
+        records = [{**row, "kind": "is not looked at"} for row in ROWS]
+        assert server.predict({"records": records}).json()["predictions"] == said
         assert "the feature is one of: blue, green, red" in server.refused(
             {"instances": [{**ROWS[0], "color": "pink"}]}
         )

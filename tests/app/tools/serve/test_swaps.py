@@ -72,9 +72,10 @@ def test_requests_under_load_are_all_answered_by_the_version_that_they_name(tmp_
 
 def test_a_version_is_closed_after_its_last_request_and_not_before(tmp_path: Path) -> None:
     from app.tools.serve.loaded_version import load_version
+    from app.tools.serve.record_inputs import RecordReaders
 
     root = exported(tmp_path / NAME, 1)
-    version = load_version(1, root / "1", {})
+    version = load_version(1, root / "1", {}, RecordReaders(None))
     assert version.enter()
     assert not version.close()
     found = version.call(version.signatures["serving_default"], {"x": np.zeros(1, np.float32)})

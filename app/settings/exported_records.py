@@ -1,0 +1,79 @@
+"""What the records of an exported model are, in a folder of its version, so that a server decodes as the trainer did.
+
+Pure but for the files. The folder is part of a version, whose manifest has the hash of each file:
+
+    records/records.json     {"format": 1, "registry": whether records name schemas of one,
+                             "windows": whether a row is a sequence, "records": the section of the settings}
+    records/schema.avsc      the schema of records.avro.schema_file
+    records/messages.pb      the descriptor set of records.protobuf.descriptor, compiled
+
+Neither the address of a registry nor any secret is in it: the server has its own.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from app.settings.root import Settings
+from app.settings.section import FOLDER as AGAINST
+from app.settings.sections.records import RecordsSettings
+from app.settings.sections.registry import RegistrySettings
+from app.settings.sections.windows import to_windows
+from consumers.errors import ConfigError
+from pipelines.decoders.protobuf_files import descriptor_set
+
+FOLDER = "records"
+_FILE, _AVRO, _PROTOBUF = "records.json", "schema.avsc", "messages.pb"
+_FORMAT = 1
+_READ_BY_SCHEMA = frozenset({"avro", "protobuf"})
+_NOT_OF_THE_RECORDS = {"dead_letters", "registry"}
+
+
+def write_exported_records(settings: Settings, version: Path) -> None:
+    """Write what the settings say of records into the folder of a version."""
+    records, folder = settings.records, version / FOLDER
+    folder.mkdir()
+    section = records.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_OF_THE_RECORDS)
+    if records.avro.schema_file is not None:
+        shutil.copyfile(records.avro.schema_file, folder / _AVRO)
+        section["avro"]["schema_file"] = _AVRO
+    if records.protobuf.descriptor is not None:
+        (folder / _PROTOBUF).write_bytes(descriptor_set(records.protobuf.descriptor))
+        section["protobuf"]["descriptor"] = _PROTOBUF
+    body = {
+        "format": _FORMAT,
+        "registry": records.registry is not None,
+        "windows": to_windows(settings.windows, records) is not None,
+        "records": section,
+    }
+    (folder / _FILE).write_text(json.dumps(body, indent=1) + "\n", "utf-8")
+
+
+def read_exported_records(version: Path, registry: RegistrySettings | None) -> tuple[RecordsSettings, bool]:
+    """Return the section of the settings that a version was exported with, and whether records name their schema.
+
+    `registry` is the reader's own, and only needed for formats whose records are read by their schema. Raises
+    ConfigError, whose text says why records of this version cannot be decoded, and what to do.
+    """
+    folder = version / FOLDER
+    try:
+        body: dict[str, Any] = json.loads((folder / _FILE).read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(
+            "this version was exported without what its records are, by an earlier millrace or by other means; export "
+            "a checkpoint again"
+        ) from None
+    if body["format"] != _FORMAT:
+        raise ConfigError("a later millrace has exported this version; serve it with that one")
+    if body["windows"]:
+        raise ConfigError(
+            "the model learns sequences (windows), and a request holds none of the records before; send the sequences "
+            "as features"
+        )
+    section = body["records"]
+    if body["registry"] and section.get("format") in _READ_BY_SCHEMA:
+        if registry is None:
+            raise ConfigError("its records name schemas of a registry; write records.registry in the server's config")
+        section = {**section, "registry": registry.model_dump(mode="json")}
+    return RecordsSettings.model_validate(section, context={AGAINST: folder}), bool(body["registry"])

@@ -1,0 +1,235 @@
+"""Records as they are in Kafka, in a predict request: decoded by the settings with which the version was exported.
+
+    {"records": [{"price": 2.5, "user": {"age": 31}}, …]}              JSON records
+    {"records": [{"b64": "AAAA…"}, …]}                                 bytes, of any format
+    {"records": ["2.5,a7,13", …]}                                      CSV and text
+    beside "records", where features are read from them: "keys", "headers", "timestamps", one for each record
+
+A JSON record goes to the decoder in the very text that it has in the request, so that nothing is rounded on the way.
+What the decoder refuses is refused here, with its reason and field. Runs on the threads `json`; holds the decoder.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.settings.exported_records import read_exported_records
+from app.settings.sections.records import RecordsSettings, to_feature_decoder, to_schema
+from app.settings.sections.registry import RegistrySettings, to_registry
+from app.tools.serve.json_tensors import BASE64, Array, bytes_of
+from app.tools.serve.serving_errors import ServingError, bad_request
+from consumers.errors import ConfigError, MillraceError, NotYetError
+from consumers.records import Chunk, Headers, Int64s, Partition
+from pipelines.decode import Refused, decode_chunk
+from pipelines.decoders.paths import Envelope, is_envelope, parse
+from pipelines.decoders.raw import RawDecoder
+from pipelines.schema import Schema, Schemas
+from training.model.raw_columns import raw_columns
+
+RECORDS = "records"
+KEYS, HEADERS, TIMESTAMPS = "keys", "headers", "timestamps"
+BESIDE: Mapping[str, Envelope] = {KEYS: Envelope.KEY, HEADERS: Envelope.HEADER, TIMESTAMPS: Envelope.TIMESTAMP}
+"""What a request may hold beside the records, and what of Kafka's envelope it is."""
+_TEXTS = frozenset({"csv", "text"})
+_SHOWN = 20
+_REGISTRY_S = 2.0
+"""How long a schema that is not known yet is waited for."""
+_RETRY_AFTER_S = "5"
+_FRAME = 5
+"""Bytes in front of a JSON record in Confluent's wire format."""
+_INT64 = np.iinfo(np.int64)
+_SPACE = " \t\n\r"
+_LONGEST = 500
+_scan = json.JSONDecoder().raw_decode
+
+
+class RecordInputs:
+    """Makes the inputs of a version's signature of records."""
+
+    def __init__(self, records: RecordsSettings, schemas: Schemas | None, *, framed: bool) -> None:
+        """Take whether JSON records may begin with the number of a schema, which says nothing about their fields.
+
+        Raises ConfigError if the fields or the files of the settings do not fit each other.
+        """
+        self._format, self._framed = records.format, framed
+        self._decoder = to_feature_decoder(records, schemas)
+        whole, features = to_schema(records), self._decoder.schema
+        self._raw = (
+            (RawDecoder(whole).record_bytes, RawDecoder(features).record_bytes) if self._format == "raw" else None
+        )
+        self._envelope = _by_envelope(features)
+
+    def read(self, body: bytes, document: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the tensors of the records of a request, which is also given as it was parsed. Raises ServingError."""
+        given = document[RECORDS]
+        if not isinstance(given, list):
+            raise bad_request(f"Expecting '{RECORDS}' to be a list")
+        if not given:
+            raise bad_request(f"No values in '{RECORDS}'")
+        text = body.decode(json.detect_encoding(body), "surrogatepass") if self._format == "json" else ""
+        texts = _texts_of(text, RECORDS) if text else []
+        values = [self._value(index, each, texts) for index, each in enumerate(given)]
+        try:
+            decoded = decode_chunk(self._chunk(values, document), self._decoder)
+        except NotYetError as error:
+            raise ServingError(503, f"{error}; ask again later", {"retry-after": _RETRY_AFTER_S}) from None
+        if decoded.refused:
+            raise _refusal(decoded.refused)
+        return raw_columns(self._decoder.schema, decoded.features)
+
+    def _value(self, index: int, given: Any, texts: Sequence[str]) -> bytes | None:
+        """Return the value of a record as it is in Kafka; None for a tombstone."""
+        if given is None:
+            return None
+        as_text = isinstance(given, str) and self._format in _TEXTS
+        if as_text or (isinstance(given, dict) and given.keys() == {BASE64}):
+            value = bytes_of(given, 0, lambda _: f"{RECORDS}[{index}]")
+            if self._framed and value[:1] == b"\0":
+                return value[_FRAME:]
+            if self._raw is not None and len(value) == self._raw[0]:
+                return value[: self._raw[1]]  # labels, weight and event time lie behind the features
+            return value
+        if texts:
+            return texts[index].encode("utf-8", "surrogatepass")
+        kind = "a text, or bytes" if self._format in _TEXTS else "bytes"
+        raise bad_request(f'{RECORDS}[{index}]: a record of format {self._format} is {kind}; send {{"{BASE64}": "…"}}')
+
+    def _chunk(self, values: list[bytes | None], document: Mapping[str, Any]) -> Chunk:
+        count = len(values)
+        keys, headers, stamps = (
+            _beside(name, document, count, self._envelope.get(kind)) for name, kind in BESIDE.items()
+        )
+        return Chunk(
+            partition=Partition("", 0),
+            incarnation=0,
+            start=0,
+            end=count,
+            offsets=np.arange(count, dtype=np.int64),
+            timestamps=np.zeros(count, np.int64) if stamps is None else _timestamps(stamps),
+            keys=[None] * count if keys is None else [_optional(f"{KEYS}[{at}]", one) for at, one in enumerate(keys)],
+            values=values,
+            headers=[()] * count if headers is None else [_headers(at, one) for at, one in enumerate(headers)],
+            nbytes=sum(len(value or b"") for value in values),
+            fetched_at=0.0,
+        )
+
+
+class RecordReaders:
+    """Makes what reads records, for each version; all share the schemas of the server's own registry."""
+
+    def __init__(self, registry: RegistrySettings | None) -> None:
+        self._registry = registry
+        self._schemas: Schemas | None = None
+
+    def of(self, version: Path) -> RecordInputs | str:
+        """Return what reads records for the version in a folder; a text says why none can be read."""
+        try:
+            records, named = read_exported_records(version, self._registry)
+            if records.registry is not None and self._schemas is None:
+                self._schemas = to_registry(records.registry, _REGISTRY_S)
+            return RecordInputs(records, self._schemas, framed=named and records.format == "json")
+        except MillraceError as error:
+            return str(error)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"what its records are cannot be read by this millrace ({type(error).__name__}: {error})"[:_LONGEST]
+
+
+def _by_envelope(features: Schema) -> Mapping[Envelope, str]:
+    """Return which parts of the envelope are read, each with the name of a feature. Raises ConfigError for others."""
+    found: dict[Envelope, str] = {}
+    for field in features.features:
+        if is_envelope(field.source) and (kind := parse(field.source).envelope) is not None:
+            found.setdefault(kind, field.name)
+    for kind, name in found.items():
+        if kind not in BESIDE.values():
+            raise ConfigError(
+                f"the feature {name!r} is read from {kind}, which a record has in Kafka alone; send features"
+            )
+    return found
+
+
+def _beside(name: str, document: Mapping[str, Any], count: int, feature: str | None) -> list[Any] | None:
+    """Return what a request holds beside its records under a name; None if nothing there is read."""
+    given = document.get(name)
+    if given is None:
+        if feature is not None:
+            raise bad_request(
+                f"the feature {feature!r} is read from the {name} of records; send '{name}' beside '{RECORDS}'"
+            )
+        return None
+    if not isinstance(given, list) or len(given) != count:
+        raise bad_request(f"'{name}' is no list of {count}; send one for each record")
+    return given
+
+
+def _optional(place: str, given: Any) -> bytes | None:
+    return None if given is None else bytes_of(given, 0, lambda _: place)
+
+
+def _headers(index: int, given: Any) -> Headers:
+    if given is None:
+        return ()
+    if not isinstance(given, dict):
+        raise bad_request(f"{HEADERS}[{index}] is no object of texts by the names of headers")
+    values = {name: _optional(f"{HEADERS}[{index}].{name}", value) for name, value in given.items()}
+    return tuple((name, value) for name, value in values.items() if value is not None)
+
+
+def _timestamps(given: list[Any]) -> Int64s:
+    for index, each in enumerate(given):
+        if type(each) is not int or not _INT64.min <= each <= _INT64.max:
+            raise bad_request(f"{TIMESTAMPS}[{index}] is no whole number of milliseconds since 1970")
+    return np.array(given, np.int64)
+
+
+def _refusal(refused: Sequence[Refused]) -> ServingError:
+    """Return the error of records that the trainer would set aside."""
+    shown = [{"index": one.offset, "reason": one.reason.value, "field": one.field} for one in refused[:_SHOWN]]
+    first, more = refused[0], len(refused) - 1
+    text = (
+        f"{RECORDS}[{first.offset}] does not decode: {first.reason.value}"
+        + ("" if first.field is None else f", in the field {first.field!r}")
+        + ("" if first.detail is None else f" ({first.detail})")
+        + (f"; and {more} more" if more else "")
+        + ". docs/guarantees.md explains the reasons"
+    )
+    return ServingError(400, text, refused=shown)
+
+
+def _texts_of(text: str, name: str) -> list[str]:
+    """Return the text of each element of a list in a JSON object, which was parsed before."""
+    found, at = list[str](), _next(text, _next(text, 0) + 1)
+    while text[at] != "}":
+        key, at = _scan(text, at)
+        at = _next(text, _next(text, at) + 1)
+        if key == name and text[at] == "[":
+            found, at = _elements(text, at)  # of two with one name the last counts, as for the parser
+        else:
+            _, at = _scan(text, at)
+        at = _behind_comma(text, at)
+    return found
+
+
+def _elements(text: str, at: int) -> tuple[list[str], int]:
+    """Return the text of each element of a list, and where the list ends."""
+    found, at = list[str](), _next(text, at + 1)
+    while text[at] != "]":
+        _, end = _scan(text, at)
+        found.append(text[at:end])
+        at = _behind_comma(text, end)
+    return found, at + 1
+
+
+def _behind_comma(text: str, at: int) -> int:
+    at = _next(text, at)
+    return _next(text, at + 1) if text[at] == "," else at
+
+
+def _next(text: str, at: int) -> int:
+    """Return where the next character stands that is no white space."""
+    while text[at] in _SPACE:
+        at += 1
+    return at
