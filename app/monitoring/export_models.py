@@ -16,6 +16,8 @@ class ExportsView(Shape):
     newest_at: Moment | None = None
     running: int | None = None
     """The checkpoint that is being exported."""
+    running_since: Moment | None = None
+    """Left out while none is."""
     missing: list[str] | None = None
     """What `export.only_if` holds exports back for; left out where it does not."""
     missing_since: Moment | None = None

@@ -17,6 +17,7 @@ from app.service.announcing import Announcing
 from app.settings import Settings
 from app.settings.units import format_duration
 from consumers.errors import MillraceError
+from consumers.log_limit import LogLimit
 from training.checkpoints.exports.export_gate import RECORDS, STALENESS, missing
 from training.checkpoints.exports.version_folder import VersionFolder
 from training.checkpoints.folder import Folder
@@ -27,6 +28,11 @@ from training.telemetry.events import EventKind, ReportEvent, Severity
 from training.telemetry.meter import Meter
 
 log = logging.getLogger(__name__)
+_refusals = logging.getLogger(f"{__name__}.refusals")
+"""A logger of its own, so that neither limit drops a line of the other."""
+_LINES_PER_MINUTE = 10
+for _limited in (log, _refusals):
+    _limited.addFilter(LogLimit(_LINES_PER_MINUTE))
 _STOP_S = 5.0
 _SHORTEST_S = 0.05
 _STALEST = "p99"
@@ -66,6 +72,8 @@ class ExportFigures:
     """Seconds since 1970."""
     running: int | None = None
     """The checkpoint that is being exported."""
+    running_since: float | None = None
+    """Seconds since 1970."""
     missing: tuple[str, ...] = ()
     """What the gate holds exports back for; empty where it does not."""
     missing_since: float | None = None
@@ -173,17 +181,26 @@ class Exporting:
         if lacking:
             self._hold_back(candidate.number, lacking)
             return
-        self._figures = replace(self._figures, missing=(), missing_since=None, running=candidate.number)
+        self._figures = replace(
+            self._figures, missing=(), missing_since=None, running=candidate.number, running_since=time.time()
+        )
         self._due = self._clock() + (self._export.every or 0.0)
         assert self._run is not None, "a thread runs only where there is something to run"
         self._pin(candidate.number)
+        log.info("checkpoint %d is being exported", candidate.number)
+        began = self._clock()
         verdict = self._run(candidate.number, self._export.timeout, self._stopped)
-        self._figures = replace(self._figures, running=None)
+        self._figures = replace(self._figures, running=None, running_since=None)
         if verdict.manifest is None:
-            if not self._stopped.is_set():
+            if self._stopped.is_set():
+                log.info("the export of checkpoint %d is ended, because the service ends", candidate.number)
+            else:
                 self._refused(candidate.number, verdict.error)
-        elif not verdict.already:
-            self._exported(verdict.manifest)
+        elif verdict.already:
+            self._figures = replace(self._figures, error=None)
+            log.info("version %d is there already", candidate.number)
+        else:
+            self._exported(verdict.manifest, self._clock() - began)
 
     def _pin(self, number: int) -> None:
         """Keep the checkpoint, which may be pruned sooner than a process starts; the export lifts the pin."""
@@ -197,6 +214,7 @@ class Exporting:
         self._figures = replace(self._figures, missing=lacking, missing_since=since)
         if {text.partition(" ")[0] for text in lacking} == {text.partition(" ")[0] for text in before}:
             return
+        log.warning("checkpoint %d is not exported, nor are later ones before it holds: %s", number, "; ".join(lacking))
         self._report(
             EventKind.EXPORT_HELD_BACK,
             f"Checkpoint {number} is not exported, nor are later ones before it holds: {'; '.join(lacking)}.",
@@ -205,10 +223,13 @@ class Exporting:
             missing=list(lacking),
         )
 
-    def _exported(self, manifest: Mapping[str, Any]) -> None:
+    def _exported(self, manifest: Mapping[str, Any], took_s: float) -> None:
         number, figures = int(manifest["number"]), self._figures
         self._figures = replace(figures, made=figures.made + 1, newest=number, newest_at=time.time(), error=None)
         self._announcing.look()
+        log.info(
+            "version %d is published, proven on %d records, after %.1f s", number, manifest["proof"]["rows"], took_s
+        )
         self._report(
             EventKind.EXPORTED,
             f"Version {number} is published, proven on {manifest['proof']['rows']} records.",
@@ -218,8 +239,10 @@ class Exporting:
         )
 
     def _refused(self, number: int, why: str) -> None:
-        self._figures = replace(self._figures, refused=self._figures.refused + 1, running=None, error=why)
+        refused = self._figures.refused + 1
+        self._figures = replace(self._figures, refused=refused, running=None, running_since=None, error=why)
         again = format_duration(self._export.every or 0.0)
+        _refusals.warning("checkpoint %d is not exported: %s; a later one is tried in %s", number, why, again)
         self._report(
             EventKind.EXPORT_REFUSED,
             f"Checkpoint {number} is not exported: {why}. It is tried again with a later one, in {again}.",

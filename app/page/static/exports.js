@@ -22,12 +22,15 @@ function newest([version], now) {
   return [`Version ${version.number} exported ${age(version, now)} ago`, ...measured(version).slice(0, IN_THE_LINE)].join(" · ");
 }
 
-function doing({ running, missing, missing_since, error }, now) {
+function doing({ running, running_since, missing, missing_since, error }, now) {
   if (missing) {
     const since = words.parsed(missing_since);
     return ["warning", `Held back since ${words.moment(since, now)}, for ${words.span(Math.max(0, now - since))}: ${missing.join("; ")}.`];
   }
-  if (running != null) return ["", `Checkpoint ${running} is being exported.`];
+  if (running != null) {
+    const since = running_since == null ? now : words.parsed(running_since);
+    return ["", `Checkpoint ${running} is being exported, for ${words.span(Math.max(0, now - since))} now.`];
+  }
   return error ? ["error", `The last export was refused: ${error}.`] : ["", ""];
 }
 

@@ -83,6 +83,8 @@ def test_the_newest_version_and_what_is_held_back_are_a_line_each(
     rig.service.events.report(EventKind.EXPORTED, "Version 9 is published.", version=9)
     expect(page.locator("#exported-version")).to_contain_text("Version 9 exported", timeout=SOON_MS)
     expect(page.locator("#exporting")).to_have_text("The last export was refused: no room is left.")
+    figures(rig, ExportFigures(made=1, newest=9, running=11, running_since=time.time() - 480))
+    expect(page.locator("#exporting")).to_have_text("Checkpoint 11 is being exported, for 8 min now.", timeout=SOON_MS)
     page.get_by_role("button", name="Versions").press("Enter")
     rows = page.get_by_role("dialog", name="The exported versions").locator("tbody tr")
     expect(rows.locator("th")).to_have_text(["9", "7", "3"])

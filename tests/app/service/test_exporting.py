@@ -1,6 +1,7 @@
 """The thread that starts exports: what it holds back and since when, and what it makes of a failing child."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,7 +54,7 @@ class Exports:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
-    publish_history(folder_in(tmp_path), 3)
+    publish_history(folder_in(tmp_path), 5)
     return CheckpointStore(folder_in(tmp_path)).manifest(0)
 
 
@@ -127,6 +129,55 @@ def test_a_beginning_is_exported_only_with_weights_that_were_learnt_before(
         thread.durable(made_at(manifest, 1, 0.75), Ledger(), Meter(time.monotonic))
         wait_for(lambda: runs.asked[-1:] == [1], timeout=10)
     assert runs.asked == [0, 1] if provenance else [1]
+
+
+def test_the_log_says_what_becomes_of_each_export(
+    load_text: LoadText,
+    manifest: Manifest,
+    wait_for: WaitFor,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("app.service.exporting", "app.service.exporting.refusals"):
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])  # other tests have used up their lines
+    runs, settings = Exports(), load_text(FIVE_LINES + EXPORT).settings
+    published = runs.answer
+    hangs = threading.Event()
+
+    def run(number: int, within_s: float, stopped: threading.Event) -> ExportVerdict:
+        runs.answer = ExportVerdict(manifest=None, error="the volume is full") if number == 3 else published
+        if number == 5:
+            hangs.set()
+            stopped.wait()
+            return ExportVerdict(manifest=None, error="its process ended with killed by signal 9")
+        return replace(runs(number, within_s, stopped), already=number == 4)
+
+    def saved(number: int, accuracy: float = 0.75) -> None:
+        thread.durable(made_at(manifest, number, accuracy), Ledger(), Meter(time.monotonic))
+
+    def said(line: str) -> bool:
+        return line in [record.getMessage() for record in caplog.records]
+
+    caplog.set_level(logging.INFO, "app.service.exporting")
+    with exporting(settings, run, Events()) as thread:
+        saved(0)
+        saved(1, accuracy=0.25)
+        lacking = "accuracy is 0.25, and accuracy >= 0.5 is asked"
+        wait_for(lambda: said(f"checkpoint 1 is not exported, nor are later ones before it holds: {lacking}"), 10)
+        for number, end in (
+            (2, "version 2 is published, proven on 256 records, after 1.0 s"),
+            (3, "checkpoint 3 is not exported: the volume is full; a later one is tried in 1s"),
+            (4, "version 4 is there already"),
+        ):
+            saved(number)
+            wait_for(partial(said, end), 10)
+            assert said(f"checkpoint {number} is being exported")
+        saved(5)
+        assert hangs.wait(10)
+        assert (now := thread.now()) is not None
+        assert (now.running, now.running_since is not None, now.error) == (5, True, None)
+    assert said("checkpoint 0 is not exported: it has learnt nothing yet")
+    assert said("the export of checkpoint 5 is ended, because the service ends")
 
 
 def test_without_an_interval_nothing_is_started(load_text: LoadText, manifest: Manifest) -> None:
