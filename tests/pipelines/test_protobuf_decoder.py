@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,51 @@ def test_a_mutated_order_that_protobuf_reads_is_decoded_as_it_reads_it(data: st.
     for record, outcome in zip(records, outcomes(PROTOBUF.decoder, records), strict=True):
         if plainly(record) != (Reason.MALFORMED, None) and record:
             assert same(outcome, plainly(record)), record
+
+
+def unknown(random: Random, depth: int = 0) -> bytes:
+    """Return a field that an order has not, or something like one: any wire type, groups with the end of another."""
+    number = random.choice([50, 51, 99, 18_999, 2**28, 2**29 - 1, *([] if depth else [0, 2**29, 2**31])])
+    wire = random.choice([0, 1, 2, 3, 3, 3, 4, 5, 6, 7] if random.random() < 0.3 else [0, 1, 2, 3, 3, 5])
+    head = varint(number << 3 | wire)
+    if wire == 0:
+        return head + varint(random.getrandbits(random.choice([7, 40, 64, 66, 71])))
+    if wire == 2:
+        body = random.randbytes(random.randrange(4))
+        return head + varint(len(body) + (random.random() < 0.05)) + body
+    if wire == 3:
+        body = b"".join(unknown(random, depth + 1) for _ in range(random.randrange(3) if depth < 5 else 0))
+        end = random.choices([varint(number << 3 | 4), varint(number + 1 << 3 | 4), b""], [18, 1, 1])
+        return head + body + end[0]
+    return head + random.randbytes({1: 8, 5: 4}.get(wire, 0))
+
+
+def varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def test_an_order_with_unknown_fields_is_refused_if_and_only_if_protobuf_refuses_it() -> None:
+    random, records = Random(5), list[bytes]()
+    for _ in range(6000):
+        order, user = ORDER(id=1, x=[1.0, 2.0]).SerializeToString(), ORDER(user={"age": 3}).SerializeToString()
+        inside = unknown(random, depth=1)
+        user = user[:1] + varint(len(user) - 2 + len(inside)) + user[2:] + inside
+        packed = b"\x82\x01" + varint(length := random.choice([4, 8, 8, 5])) + bytes(length)
+        records.append(order + random.choice([unknown(random), unknown(random), user, packed]))
+    # In chunks as small as a record's fault and its neighbours, and as large as a fetch.
+    for size in (6000, 40):
+        found = [one for at in range(0, 6000, size) for one in outcomes(PROTOBUF.decoder, records[at : at + size])]
+        assert [one == (Reason.MALFORMED, None) for one in found] == [refused(record) for record in records]
+    assert 1500 < sum(map(refused, records)) < 4500
+
+
+def refused(record: bytes) -> bool:
+    try:
+        ORDER.FromString(record)
+    except DecodeError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("bad", [b"\xff", b"\x0a", CASES[3].value])
