@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.durations import ROOT, file_of, recorded, seconds_of
 
-_LONG_S = 40.0
+_LONG_S, _UNKNOWN_S = 40.0, 5.0
 _SHARES = ('scope="module"', "scope='module'")
 
 
@@ -41,7 +41,7 @@ def _goes_by_test(file: str) -> bool:
 def places(tests: Sequence[str]) -> Mapping[str, float]:
     """Return the place of each test in the order in which lanes take them, between 0 and 1."""
     shares = _by(share_of, tests)
-    seconds = {share: seconds_of(inside, recorded()) for share, inside in shares.items()}
+    seconds = {share: seconds_of(inside, recorded()) or _UNKNOWN_S for share, inside in shares.items()}
     begun: dict[str, float] = {}
     for folder in _by(_folder_of, shares).values():
         whole, before = sum(seconds[share] for share in folder) or 1.0, 0.0
