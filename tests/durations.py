@@ -8,6 +8,7 @@ stays until it is wrong by half, so that measuring again changes few lines.
 
 import argparse
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 LEDGER = Path(__file__).with_name("durations.json")
 LONG_S = 1.5
 """`make test` leaves out what takes longer, but for the laws: most of its tests are done in a tenth of a second."""
+_LAWS = "tests/properties/"
 _OF_ITS_OWN_S, _WRONG_BY = 1.0, 1.5
 
 Durations = Mapping[str, float]
@@ -31,8 +33,11 @@ def recorded() -> Durations:
 
 
 def is_long(test: str) -> bool:
-    """Whether the ledger says that this test is one for `make test-rest`; a test that it does not know is none."""
-    return recorded().get(test, 0.0) > LONG_S
+    """Whether the ledger says that this test is one for `make test-rest`.
+
+    A test that it does not know is none, nor are the laws that are shown in process, however long that takes.
+    """
+    return recorded().get(test, 0.0) > LONG_S and not test.startswith(_LAWS)
 
 
 def file_of(test: str) -> str:
@@ -49,7 +54,10 @@ def seconds_of(tests: Iterable[str], durations: Durations) -> float:
 def read(report: Path) -> Iterator[tuple[str, float]]:
     """Give each test of a JUnit report with its seconds, setup and teardown included."""
     for case in ET.parse(report).iter("testcase"):
-        yield f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name']}", float(case.attrib["time"])
+        parts = case.attrib["classname"].split(".")
+        end = next(number for number, part in enumerate(parts, start=1) if part.startswith("test_"))
+        file = "/".join(parts[:end]) + ".py"
+        yield "::".join((file, *parts[end:], case.attrib["name"])), float(case.attrib["time"])
 
 
 def merged(before: Durations, measured: Durations) -> Durations:
@@ -77,10 +85,10 @@ def _settled(before: float | None, now: float) -> float:
 
 
 def _exists(name: str) -> bool:
-    """Whether the file is there, with a function of the test's name."""
+    """Whether the file is there, with the test's function or class in it."""
     file, _, test = name.partition("::")
-    path = ROOT / file
-    return path.exists() and f"def {test.partition('[')[0]}" in path.read_text()
+    path, defined = ROOT / file, test.partition("[")[0].partition("::")[0]
+    return path.exists() and re.search(rf"\b{defined}\b", path.read_text()) is not None
 
 
 def main() -> None:

@@ -59,6 +59,7 @@ def test_the_longest_of_a_folder_go_first_and_the_folders_beside_each_other() ->
 def test_a_report_of_pytest_tells_what_each_test_took(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(
         "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_one(x): pass\ndef test_two(): assert False\n"
+        "class TestThree:\n    def test_it(self): pass\n"
     )
     report = tmp_path / "report.xml"
     subprocess.run(
@@ -68,7 +69,9 @@ def test_a_report_of_pytest_tells_what_each_test_took(tmp_path: Path) -> None:
         check=False,
     )
     read = dict(durations.read(report))
-    assert read.keys() == {f"test_some.py::{name}" for name in ("test_one[1]", "test_one[2]", "test_two")}
+    assert read.keys() == {
+        f"test_some.py::{name}" for name in ("test_one[1]", "test_one[2]", "test_two", "TestThree::test_it")
+    }
     assert all(0 <= seconds < 60 for seconds in read.values())
 
 
@@ -83,10 +86,18 @@ def test_a_figure_of_the_ledger_stays_until_it_is_wrong_by_half() -> None:
     }
 
 
+def test_make_test_leaves_out_what_is_long_by_the_ledger_but_for_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    law = "tests/properties/test_lives.py::TestLivesMachine::runTest"
+    monkeypatch.setattr(durations, "recorded", lambda: {f"{READS}::test_a": 1.6, f"{READS}::test_b": 1.5, law: 11.0})
+    assert durations.is_long(f"{READS}::test_a")
+    assert not any(map(durations.is_long, (f"{READS}::test_b", f"{READS}::test_unknown", law)))
+
+
 def test_what_was_not_measured_stays_in_the_ledger_while_it_exists() -> None:
-    stays = f"{KILLS}::test_some_of_the_kills_hit_a_save"
+    machine = "tests/properties/test_lives.py::TestLivesMachine::runTest"
+    stay = {f"{KILLS}::test_some_of_the_kills_hit_a_save": 90.0, machine: 9.0}
     gone = {f"{KILLS}::test_gone": 5.0, "tests/faults/test_gone.py": 5.0}
-    assert merged({stays: 90.0, **gone}, {f"{READS}::test_a": 2.0}) == {stays: 90.0, f"{READS}::test_a": 2.0}
+    assert merged({**stay, **gone}, {f"{READS}::test_a": 2.0}) == {**stay, f"{READS}::test_a": 2.0}
 
 
 def test_the_ledger_is_written_as_it_is_read() -> None:

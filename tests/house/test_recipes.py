@@ -105,13 +105,14 @@ def test_the_ledger_holds_the_durations_of_tests_that_exist() -> None:
 
 def _durations() -> Mapping[str, float]:
     """Return the seconds of the tests that `make test` selects, and of what is short in files where it selects some."""
-    selected = {name for name, marks in _tests().items() if _selects(_selection("test"), marks)}
-    files = {file_of(name) for name in selected} - _of_browsers()
-    laws = {name for name in selected if "law" in _tests()[name]}
+    left_out = {name for name, marks in _tests().items() if not _selects(_selection("test"), marks)}
+    laws = {name for name, marks in _tests().items() if "law" in marks}
+    files = {file_of(name) for name in recorded()} - _of_browsers()
+    files -= {file_of(name) for name in left_out} - {file_of(name) for name in _tests().keys() - left_out}
     return {
         name: seconds
         for name, seconds in recorded().items()
-        if name in files | laws or (file_of(name) in files and _function(name) in selected and not is_long(name))
+        if name in laws or (file_of(name) in files and _function(name) not in left_out and not is_long(name))
     }
 
 
