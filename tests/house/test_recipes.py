@@ -112,7 +112,7 @@ def _durations() -> Mapping[str, float]:
     return {
         name: seconds
         for name, seconds in recorded().items()
-        if name in laws or (file_of(name) in files and _function(name) not in left_out and not is_long(name))
+        if name in laws | files or (file_of(name) in files and _function(name) not in left_out and not is_long(name))
     }
 
 
