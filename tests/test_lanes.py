@@ -36,6 +36,9 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_lane_takes_a_file_as_a_whole_unless_it_is_long_and_its_tests_share_nothing() -> None:
     assert lanes.share_of(f"{READS}::test_one[a]") == READS
     assert lanes.share_of(f"{KILLS}::test_one") == KILLS, "its tests look at one campaign"
+    assert lanes.share_of("tests/faults/test_network.py::test_one") == lanes.share_of(
+        "tests/faults/test_writers.py::it"
+    )
     assert lanes.share_of(f"{GROUP}::test_one[b]") == f"{GROUP}::test_one"
     assert lanes.share_of(f"{GROUP}::test_three") == f"{GROUP}::test_three"
 
