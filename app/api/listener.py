@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from app.api import server_certificate
-from app.api.http_protocol import LimitedProtocol
+from app.api.http_protocol import IDLE_TIMEOUT_S, LimitedProtocol
 from app.api.offload import run_on_thread
 from app.api.server_certificate import ServerCertificate
 from app.api.tls_handshake import behind_tls
@@ -138,6 +138,7 @@ def _config(app: ASGIApp, lifespan: Literal["on", "off"], certificate: ServerCer
         proxy_headers=False,
         server_header=False,
         backlog=_ACCEPTED_AT_ONCE,
+        timeout_keep_alive=int(IDLE_TIMEOUT_S),
         timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
     )

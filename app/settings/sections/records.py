@@ -142,6 +142,21 @@ class RecordsSettings(Section):
         return self
 
     @model_validator(mode="after")
+    def _no_feature_tells_the_label(self) -> Self:
+        found = to_schema(self)
+        features = {field.source: field.name for field in found.features}
+        # A later value of a feature may well be predicted.
+        for label in (label for label in found.labels if not label.ahead and label.source in features):
+            raise SettingError(
+                "label",
+                f"the feature {features[label.source]!r} reads the same field {label.source!r} of a record, which "
+                "tells the model the answer; leave that feature out. To predict a later value of it, write "
+                "windows.length and ahead; for an autoencoder, or a label that preprocess makes of features, leave the "
+                "label out",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _lengths_have_names_of_their_own(self) -> Self:
         kept = [name for field in to_schema(self).features for name in (field.name, field.length or "")]
         if taken := [name for name in kept if name.endswith(RAGGED)]:

@@ -145,11 +145,6 @@ def test_shape_missing_weight_and_event_time_reach_the_schema(schema_of: Any) ->
     assert schema.event_time == Field(name="event_time", source="t", dtype="int64")
 
 
-def test_an_input_may_be_the_label_too(schema_of: Any) -> None:
-    schema = schema_of("{features: {x: float32}, label: {x: float32}}")
-    assert schema.features == schema.labels
-
-
 def test_the_environment_goes_over_the_file_and_the_file_over_the_default(load_text: Any) -> None:
     text = WITH_RECORDS.format("{features: {a: float32}}") + "training: {batch_size: 64, seed: 3}\n"
     loaded = load_text(text, MILLRACE_TRAINING__BATCH_SIZE="128")

@@ -17,7 +17,7 @@ FEATURES: dict[str, Any] = {
 
 
 def variables(windows: dict[str, Any], **others: Any) -> dict[str, str]:
-    given = {"RECORDS__FEATURES": FEATURES, "RECORDS__LABEL": {"field": "price"}, "WINDOWS": windows} | others
+    given = {"RECORDS__FEATURES": FEATURES, "RECORDS__LABEL": {"field": "bought"}, "WINDOWS": windows} | others
     return {f"MILLRACE_{name}": json.dumps(value) for name, value in given.items()}
 
 
@@ -44,3 +44,26 @@ def test_windows_that_cannot_be_are_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(SettingsError, match=text):
         load_text(**variables(BY_USER | windows, **others))
+
+
+@pytest.mark.parametrize("name", ["by", "of", "stride", "max_bytes"])
+def test_windows_without_a_length_are_refused_by_the_setting_that_has_no_effect(load_text: Any, name: str) -> None:
+    values = {"by": "user", "of": ["price"], "stride": 2, "max_bytes": "1MiB"}
+    with pytest.raises(SettingsError, match=rf"windows\.{name}: this says how records become sequences.* write length"):
+        load_text(**variables({name: values[name]}))
+    assert load_text(**variables({name: values[name], "length": None})).settings.windows.length is None
+
+
+def test_a_label_that_is_also_a_feature_is_refused_with_both_named(load_text: Any) -> None:
+    other_name = {"cost": {"dtype": "float32", "field": "order.price"}}
+    for features, label in (({"price": "float32"}, {"price": "float32"}), (other_name, {"field": "order.price"})):
+        feature, source = next(iter(features)), label.get("field", "price")
+        told = rf"records\.label.*: the feature '{feature}' reads the same field '{source}' of a record.*leave that"
+        with pytest.raises(SettingsError, match=told):
+            load_text(**variables({}, RECORDS__FEATURES=features, RECORDS__LABEL=label))
+
+
+def test_a_later_value_of_a_feature_may_be_the_label(load_text: Any) -> None:
+    label = {"field": "price", "ahead": 3}
+    settings = load_text(**variables(BY_USER | {"of": ["price"]}, RECORDS__LABEL=label)).settings
+    assert [field.ahead for field in to_row_schema(settings.windows, settings.records).labels] == [3]

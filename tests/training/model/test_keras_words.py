@@ -1,14 +1,16 @@
 """What Keras offers and a stream does not take: each is answered by name, with what to write instead."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from pipelines.schema import Field, Schema
-from tests.training.conftest import MakeLearner, mlp
+from tests.training.conftest import FEATURES, SCHEMA, MakeLearner, mlp
 from training.errors import ModelError, gist
 from training.model.keras_options import without_effect
 
@@ -33,6 +35,22 @@ def unadapted() -> Any:
     return _compiled(inputs, keras.layers.Flatten()(keras.layers.Embedding(100, 2)(numbers)))
 
 
+def lookup(**given: Any) -> Any:
+    inputs = keras.Input((), name="x", dtype="string")
+    numbers = keras.layers.StringLookup(name="ads", **given)
+    if not given:
+        numbers.adapt(["a", "b"])
+    return _compiled(inputs, keras.layers.Embedding(100, 2)(numbers(inputs)))
+
+
+def normalized(*, adapted: bool) -> Any:
+    inputs = keras.Input((FEATURES,), name="x")
+    scaled = keras.layers.Normalization(name="scaled")
+    if adapted:
+        scaled.adapt(np.array([[1.0] * FEATURES, [2.0] * FEATURES], np.float32))
+    return _compiled(inputs, scaled(inputs))
+
+
 def recurrent() -> Any:
     inputs = keras.Input((None,), name="x", dtype="int64", ragged=True)
     return _compiled(inputs, keras.layers.LSTM(3, name="memory")(keras.layers.Embedding(10, 2)(inputs)))
@@ -42,6 +60,12 @@ def recurrent() -> Any:
     ("build", "schema", "words"),
     [
         (unadapted, TEXT, r"layer words \(TextVectorization\) has no vocabulary.*give it vocabulary="),
+        (lambda: lookup(max_tokens=100), TEXT, r"layer ads \(StringLookup\) has no vocabulary.*give it vocabulary="),
+        (
+            lambda: normalized(adapted=False),
+            SCHEMA,
+            r"layer scaled \(Normalization\) has no mean and variance.*give it mean=",
+        ),
         (recurrent, RAGGED, r"layer memory \(LSTM\) takes no ragged input: give the feature pad"),
     ],
 )
@@ -50,6 +74,21 @@ def test_a_layer_that_cannot_take_the_stream_is_named(
 ) -> None:
     with pytest.raises(ModelError, match=words):
         learner_of(build, schema=schema)
+
+
+def test_a_layer_without_a_vocabulary_is_refused_before_tensorflow_says_so_by_row(
+    learner_of: MakeLearner, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ModelError, match="has no vocabulary"):
+        learner_of(partial(lookup, max_tokens=100), schema=TEXT)
+    assert "not initialized" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("build", "schema"), [(lookup, TEXT), (lambda: normalized(adapted=True), SCHEMA)], ids=["lookup", "normalization"]
+)
+def test_a_layer_that_build_model_adapts_is_taken(learner_of: MakeLearner, build: Any, schema: Schema) -> None:
+    assert learner_of(build, schema=schema).model.built
 
 
 class Sometimes(keras.Model):
