@@ -46,6 +46,8 @@ _FRAMES = re.compile(r'Detected at node [^\n]*\n(?:  File "[^"\n]+", line \d+[^\
 _ROOT = Path(__file__).parents[1]
 _TRACED = "in user code:"
 """How TensorFlow begins an error in a traced function; the lines of the code follow, and last what was raised."""
+_IN_A_GRAPH = "Graph execution error"
+"""How TensorFlow begins an error that a compiled function raised while it ran; it says no reason in that line."""
 _KERAS_WRAPPING = ("Exception encountered when calling", "Arguments received by")
 
 
@@ -58,6 +60,8 @@ def gist(error: BaseException) -> str:
         return f"SystemExit: it calls sys.exit({error.code!r}), which would end the service; raise an error instead"
     lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines()]
     message = next((line for line in lines if line and not line.startswith(_KERAS_WRAPPING)), "no message")
+    if message.startswith(_IN_A_GRAPH):
+        return op_gist(error)
     if message == _TRACED:
         message = next(line for line in reversed(lines) if line).removeprefix(f"{type(error).__name__}: ")
     return f"{type(error).__name__}: {message}{_shapes_compared(error)}"

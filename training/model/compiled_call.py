@@ -138,7 +138,11 @@ class TrainingCall:
         )
         with self.strategy.scope(), self._finite_guard.recording():
             graph = self._recorder.get_concrete_function(*batch).graph
-            gradients, loss = self._recorder(*batch)
+            try:
+                gradients, loss = self._recorder(*batch)
+            except tf.errors.OpError as error:
+                note_assertion(error, stated_texts(graph))
+                raise
         return RecordedStep(
             gradients={place: np.asarray(gradient, np.float64) for place, gradient in gradients.items()},
             loss=float(loss),

@@ -33,7 +33,7 @@ from training.model.call_shaping import ShapingOptions
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch, Places, alone
 from training.model.finite_look import FiniteLook
-from training.model.metrics import metric_at_fault, metric_refusal, scores_by_itself
+from training.model.metrics import metric_at_fault, metric_refusal, scores_by_itself, weights_given
 from training.model.probe_batches import Probe
 from training.model.probe_rows import ProbeRows, ReadSample
 from training.model.reservoir import Reservoir
@@ -301,7 +301,8 @@ class Learner:
         try:
             self.probes.require(self._infer)  # what it raises says more than Keras' "unable to build" does
             x, y, w = first_batch(self.model, self.rows_of(self.probe()))
-            self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
+            with weights_given(self.model):
+                self.model._symbolic_build(data_batch=(x, y, w))  # noqa: SLF001 - Keras builds by fitting; that would learn
         except (Exception, SystemExit) as error:
             if (metric := metric_at_fault(error)) is not None:
                 raise ModelError(f"model.build: {metric_refusal(metric, error)}") from error

@@ -9,8 +9,11 @@ Owns the wrapping of the metrics' `update_state`; its methods with tensors run w
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -18,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.errors import ModelError, gist
+from training.errors import ModelError, gist, is_users
 from training.model.autograph import as_is
 from training.model.metric_values import Shown, ValueNames
 from training.model.replica_sums import summed
@@ -45,6 +48,8 @@ class CompiledMetrics:
         self._step = _MeteredStep()
         compiled, own = _objects(model)
         self.metrics = _named([*compiled, *own])
+        self.compiled = frozenset([*self.metrics][: len(compiled)])
+        """The names of the metrics in `compile`; the others the model holds as attributes."""
         self.left_out: frozenset[str] = frozenset()
         """Metrics whose values would be wrong, as their states cannot be added up; their values are not shown."""
         self.weighted: set[str] = set()
@@ -167,6 +172,27 @@ class CompiledMetrics:
         return weighted
 
 
+@contextmanager
+def weights_given(model: Any) -> Iterator[None]:
+    """Give the user's metrics weights while Keras builds, which gives None, as they are always given while learning."""
+    compiled = model._compile_metrics  # noqa: SLF001 - no public list of metrics before they are built
+    given = [] if compiled is None else tf.nest.flatten(compiled._user_metrics)  # noqa: SLF001 - as above
+    replaced = {metric: metric.update_state for metric in given if isinstance(metric, keras.metrics.Metric)}
+    for metric, update_state in replaced.items():
+        metric.update_state = partial(_with_weights, update_state)
+    try:
+        yield
+    finally:
+        for metric, update_state in replaced.items():
+            metric.update_state = update_state
+
+
+def _with_weights(update_state: Callable[..., Any], y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    if sample_weight is None:
+        sample_weight = tf.ones(tf.shape(tf.nest.flatten(y_pred)[0])[:1])
+    return update_state(y_true, y_pred, sample_weight=sample_weight)
+
+
 def scores_by_itself(model: Any) -> bool:
     """Return whether the model's own code or layers score, and not Keras after all else."""
     return bool(_objects(model)[1]) or not _scores_as_keras(model)
@@ -197,7 +223,9 @@ def is_roc(metric: Any) -> bool:
 
 def metric_refusal(metric: Any, error: BaseException) -> str:
     """Return why this metric cannot be used, and what to do."""
-    refused = f"the metric {metric.name} cannot be traced: {gist(error)}"
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    lines = [f" ({file.name}, line {line})" for file, line in frames if is_users(str(file))]
+    refused = f"the metric {metric.name} cannot be traced: {gist(error)}{lines[-1] if lines else ''}"
     if isinstance(metric, keras.metrics.FBetaScore):
         return f"{refused} Give the label a second axis in preprocess: label[:, None]"
     if isinstance(error, (AttributeError, TypeError, NotImplementedError)):

@@ -108,7 +108,10 @@ class ModelProof:
             )
             return Finding(claim=claim, holds=False, detail=text)
         if wrong := self._metrics_that_differ(one, other):
-            text = f"metric {wrong[0]} counts absent rows: compile it in metrics=[…], or update it with sample_weight"
+            way_out = "compile it in metrics=[…], or update it with sample_weight"
+            if wrong[0] in self._learner.call.metrics.compiled:
+                way_out = "have its update_state multiply by sample_weight whatever it adds up"
+            text = f"metric {wrong[0]} counts absent rows: {way_out}"
             return Finding(claim=claim, holds=False, detail=text)
         if wrong := self._metrics_that_count_nothing(probe):
             text = (

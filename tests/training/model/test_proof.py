@@ -1,13 +1,16 @@
 """The proof at start: what it holds to be true, what it names as the fault, and that it leaves no trace."""
 
+import re
 from typing import Any
 
 import keras
 import pytest
 import tensorflow as tf
 
+from app.service.model_setup import examine
 from pipelines.schema import Field, Schema
 from tests.training.conftest import BATCH, FEATURES, MakeLearner, block, largest_difference, mlp, state_of
+from training.errors import ModelError
 from training.model.compiled_call import TrainingCall
 from training.model.proof import Finding, ModelProof
 from training.model.variables import copies
@@ -39,6 +42,13 @@ class Sum(keras.metrics.Metric):
 
     def result(self) -> Any:
         return self.total.value
+
+
+class Weighing(Sum):
+    """A metric of the user's own that cannot do without weights."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.total.assign_add(tf.reduce_sum(tf.cast(sample_weight, tf.float32) * y_pred[:, 0]))
 
 
 class Stepping(keras.Model):
@@ -348,6 +358,24 @@ def test_a_compiled_loss_that_is_a_sum_is_refused(learner_of: MakeLearner, repli
     assert "the loss is a sum over rows" in found[1].detail
 
 
+class Demanding(Stepping):
+    """Raises where no row is present."""
+
+    def reduced(self, rows: Any, weight: Any) -> Any:
+        tf.debugging.assert_positive(tf.reduce_sum(weight), message="a batch has to have a row")
+        return super().reduced(rows, weight)
+
+
+def test_a_step_that_raises_in_the_proof_is_told_with_its_line_and_reason(learner_of: MakeLearner) -> None:
+    with pytest.raises(ModelError) as raised:
+        examine(learner_of(lambda: mlp(model=Demanding)))
+    assert re.fullmatch(
+        r"model\.build: it fails on the rows of the proof: InvalidArgumentError \([^()]*; test_proof\.py, line \d+\): "
+        r"a batch has to have a row\.",
+        str(raised.value),
+    )
+
+
 def test_a_sum_is_refused_though_the_step_needs_whole_batches(learner_of: MakeLearner) -> None:
     class Folding(Summing):
         def reduced(self, rows: Any, weight: Any) -> Any:
@@ -430,7 +458,19 @@ def test_a_train_step_that_ignores_the_weights_is_refused(learner_of: MakeLearne
 def test_a_metric_that_counts_absent_rows_is_named(learner_of: MakeLearner) -> None:
     found = _findings(learner_of, lambda: mlp(metrics=["accuracy", Sum()]))
     assert found[0].holds is False
-    assert found[0].detail.startswith("metric sum counts absent rows")
+    assert found[0].detail == (
+        "metric sum counts absent rows: have its update_state multiply by sample_weight whatever it adds up"
+    )
+
+
+@pytest.mark.parametrize("how", ["metrics", "weighted_metrics"])
+def test_a_metric_that_relies_on_weights_is_always_given_some(learner_of: MakeLearner, how: str) -> None:
+    def build() -> Any:
+        model = mlp()
+        model.compile(optimizer="sgd", loss="mse", **{how: [Weighing()]})
+        return model
+
+    assert [finding.holds for finding in _findings(learner_of, build)] == [True, True]
 
 
 def test_the_proof_computes_no_batch_twice(learner_of: MakeLearner, monkeypatch: pytest.MonkeyPatch) -> None:
