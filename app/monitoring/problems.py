@@ -9,6 +9,7 @@ from app.monitoring.snapshot import OVER, Snapshot
 from app.service.holding import HeldBy
 from app.service.phase_limits import SETTINGS
 from consumers.dead_letters.letter import DeadLetterStatistics
+from consumers.kafka.rights import grant
 from consumers.rounded import rounded_size
 from consumers.suggested_command import suggested_command
 from training.checkpoints.manifest import SaveReason
@@ -237,7 +238,8 @@ def refusals_of(snapshot: Snapshot, kind: CommitFailure) -> dict[str, int]:
 
 def _refused(snapshot: Snapshot, kind: CommitFailure) -> Problem:
     refused = refusals_of(snapshot, kind)
-    group = snapshot.settings.kafka.group
+    kafka = snapshot.settings.kafka
+    group = kafka.group
     counts = ", ".join(f"{count} × {error}" for error, count in sorted(refused.items()))
     if kind is CommitFailure.UNANSWERED:
         return Problem(
@@ -245,7 +247,7 @@ def _refused(snapshot: Snapshot, kind: CommitFailure) -> Problem:
             what=f"Kafka does not answer our commits ({counts}). The training is not affected; lag tools see old "
             "offsets.",
             fix="They are tried again every few seconds. If it lasts, look at the group's coordinator: "
-            f"`kafka-consumer-groups.sh --bootstrap-server {snapshot.settings.kafka.bootstrap_servers[0]} --describe "
+            f"`kafka-consumer-groups.sh --bootstrap-server {kafka.bootstrap_servers[0]} --describe "
             f"--state --group {group}`.",
         )
     if _OTHER_MEMBERS in refused:
@@ -258,7 +260,8 @@ def _refused(snapshot: Snapshot, kind: CommitFailure) -> Problem:
     return Problem(
         kind="commits_refused",
         what=f"Kafka refuses our commits ({counts}). The training is not affected; lag tools see old offsets.",
-        fix=f"Allow this user to commit for group {group}.",
+        fix=f"Permit this user to read and commit for group {group}: "
+        f"`{grant(kafka.bootstrap_servers[0], kafka.sasl_username, 'Read', 'group', group)}`.",
     )
 
 

@@ -18,7 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 from aiokafka.partitioner import DefaultPartitioner
 
 from consumers.dead_letters import origins
@@ -37,7 +43,8 @@ from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
 from consumers.kafka.logins import refuse_wrong_login, wrong_login
 from consumers.kafka.options import KafkaOptions
-from consumers.kafka.producing import close_producer, start_producer, topic_is_missing
+from consumers.kafka.producing import close_producer, start_producer
+from consumers.kafka.rights import refused_topic, topic_is_missing
 from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
 
@@ -84,7 +91,7 @@ class KafkaDeadLetters:
         self._sender: _LetterSender | None = None
 
     def start(self, deadline_s: float) -> None:
-        """Connect. Raises UnreachableError, TopicMissingError, or ConfigError for a login that is refused."""
+        """Connect. Raises UnreachableError, TopicMissingError, and SourceError or ConfigError for what is refused."""
         limit_repeats("aiokafka")
         limit_repeats(origins.__name__)
         limit_loggers("aiokafka", self._kafka.log_lines_per_minute)
@@ -341,7 +348,10 @@ class _LetterSender:
     async def _try_connect(self) -> bool:
         try:
             producer = await self._ready_producer()
-            missing = await topic_is_missing(producer, self._options.topic)
+            missing = await topic_is_missing(producer.client, self._kafka, self._options.topic)
+        except ClusterAuthorizationFailedError:
+            # Kafka gives a producer its id only if it may write to any topic at all.
+            raise refused_topic(self._kafka, "Write", self._options.topic) from None
         except (KafkaError, OSError):
             await self._drop_producer()
             await refuse_wrong_login(self._kafka)

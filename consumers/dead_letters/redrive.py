@@ -19,13 +19,14 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced, TransactionalIdAuthorizationFailed
 
 from consumers.dead_letters.reader import Positions, ReceivedLetter, each_letter
 from consumers.error_texts import text_of
 from consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError
 from consumers.kafka.client import KafkaClient
 from consumers.kafka.options import KafkaOptions
+from consumers.kafka.rights import refused_transactions
 from consumers.reasons import Reason
 from consumers.records import Partition
 
@@ -114,10 +115,11 @@ class _Transactions:
 
     async def start(self) -> None:
         """Connect. From then on, no other redrive of these letters can send, and its open transaction is aborted."""
-        async with _translated_errors(self._options):
+        transactional_id = f"millrace-redrive-{self._wanted.letters}"
+        async with _translated_errors(self._options, transactional_id):
             self._producer = AIOKafkaProducer(
                 **self._options.client_settings(),
-                transactional_id=f"millrace-redrive-{self._wanted.letters}",
+                transactional_id=transactional_id,
                 acks="all",
                 enable_idempotence=True,
                 max_request_size=_LARGEST_BYTES,
@@ -168,6 +170,8 @@ async def _redrive(options: KafkaOptions, wanted: Redrive, sender: _RedriveSende
     client = KafkaClient(replace(options, topics=(wanted.letters, wanted.to), isolation_level="read_committed"))
     try:
         await client.connect(_CONNECT_S)
+        for topic in (wanted.letters, wanted.to):
+            await client.check_write(topic)
         # Before the ends and the markers are read, so that no earlier redrive can send anything after that.
         await sender.start()
         return await _send_on(client, wanted, sender)
@@ -244,13 +248,15 @@ def _headers(letter: ReceivedLetter) -> list[tuple[str, bytes | None]]:
 
 
 @contextlib.asynccontextmanager
-async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
+async def _translated_errors(options: KafkaOptions, transactional_id: str = "") -> AsyncIterator[None]:
     """Limit how long the block may wait for Kafka, and raise aiokafka's errors as ours."""
     try:
         async with asyncio.timeout(_WINDOW_WITHIN_S):
             yield
     except ProducerFenced:
         raise MillraceError(f"another redrive of these letters has begun and ended this one; {_STANDS}") from None
+    except TransactionalIdAuthorizationFailed:
+        raise refused_transactions(options, transactional_id) from None
     except MessageSizeTooLargeError:
         raise ConfigError(
             f"--to: the topic takes no record as large as one of the letters'; raise its max.message.bytes; {_STANDS}"

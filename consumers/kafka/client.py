@@ -13,6 +13,7 @@ from typing import TypeVar
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import (
     CorruptRecordException,
+    GroupAuthorizationFailedError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -40,6 +41,7 @@ from consumers.kafka.high_watermarks import high_watermarks
 from consumers.kafka.logins import refuse_wrong_login
 from consumers.kafka.missing_topics import missing_topic
 from consumers.kafka.options import KafkaOptions
+from consumers.kafka.rights import may_commit, refused_group, refused_topic, topic_is_missing
 from consumers.records import Partition
 
 T = TypeVar("T")
@@ -188,6 +190,22 @@ class KafkaClient:
                 retention_ms[topic] = _retention_ms({name: value for name, value, *_ in entries})
         return retention_ms
 
+    async def may_commit(self) -> bool:
+        """Return whether we may commit offsets of the group. It commits none."""
+        async with _translated_errors(self._options):
+            while True:
+                try:
+                    return await may_commit(self._client, self._options.group_id)
+                except KafkaError as error:
+                    if not error.retriable:  # a cluster's first group waits until there is a coordinator
+                        raise
+                    await asyncio.sleep(_RETRY_S)
+
+    async def check_write(self, topic: str) -> None:
+        """Raise SourceError where we may not write to a topic."""
+        async with _translated_errors(self._options):
+            await topic_is_missing(self._client, self._options, topic)
+
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read these partitions from these positions. What was fetched for an earlier assignment is dropped."""
         with self._doubt.suspended():
@@ -223,7 +241,7 @@ class KafkaClient:
             (topic_partition, offset), *_ = error.args[0].items()
             raise OffsetGoneError(Partition(*topic_partition), offset) from None
         except (TopicAuthorizationFailedError, RecordTooLargeError) as error:
-            raise SourceError(_fatal_text(error)) from error
+            raise self._fatal(error) from error
         except KafkaError as error:
             # A wrong checksum is not retriable for aiokafka. But damage on the wire passes when the record is fetched
             # again, and for damage on the broker's disk the caller gives up after a number of polls.
@@ -231,6 +249,13 @@ class KafkaClient:
                 raise PollError(text_of(error)) from error
             raise SourceError(f"fetching from Kafka failed: {text_of(error)}; see the broker's log") from error
         return _from_aiokafka(polled)
+
+    def _fatal(self, error: KafkaError) -> SourceError:
+        if isinstance(error, RecordTooLargeError):
+            return SourceError(
+                "a record is larger than one fetch may be: raise kafka's fetch size above the topic's max.message.bytes"
+            )
+        return refused_topic(self._options, "Read", str(error.args[0]))
 
     async def _bootstrap(self) -> None:
         while True:
@@ -260,7 +285,7 @@ class KafkaClient:
                 names = await self._topics_there()
                 raise TopicMissingError(missing_topic(topic, self._options.servers, names))
             if code == _UNAUTHORIZED:
-                raise SourceError(f"Kafka does not let us see topic {topic}: grant Describe and Read to the user")
+                raise refused_topic(self._options, "Read", topic)
         # The answer to a request of ours does not reach the client's metadata; only a request of its own does.
         while not all(self._client.cluster.partitions_for_topic(topic) for topic in topics):
             await self._client.set_topics(topics)
@@ -350,12 +375,6 @@ def _retention_ms(settings: Mapping[str, str]) -> int | None:
     return retention_ms if deletes and retention_ms >= 0 else None  # -1 means without limit
 
 
-def _fatal_text(error: KafkaError) -> str:
-    if isinstance(error, RecordTooLargeError):
-        return "a record is larger than one fetch may be: raise kafka's fetch size above the topic's max.message.bytes"
-    return f"Kafka does not let us read ({text_of(error)}): grant Read on the topic to the user"
-
-
 @contextlib.asynccontextmanager
 async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
     """Limit how long the block may wait for Kafka, and raise aiokafka's errors as ours.
@@ -373,6 +392,8 @@ async def _translated_errors(options: KafkaOptions) -> AsyncIterator[None]:
         ) from error
     except UnknownTopicOrPartitionError as error:
         raise TopicMissingError(f"{error} at {options.servers}: was the topic deleted?") from error
+    except GroupAuthorizationFailedError:
+        raise refused_group(options) from None
     except KafkaError as error:
         text = f"Kafka refuses: {text_of(error)}"
         raise (UnreachableError(text) if error.retriable else SourceError(text)) from error

@@ -5,11 +5,8 @@ import contextlib
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.metadata import MetadataRequest
 
 _SPARE_S = 2.0
-_MISSING = 3
-"""Kafka's error code for a topic that does not exist."""
 
 
 async def start_producer(producer: AIOKafkaProducer, within_s: float) -> None:
@@ -34,11 +31,3 @@ async def close_producer(producer: AIOKafkaProducer) -> None:
         with contextlib.suppress(KafkaError):
             await producer._sender.close()  # noqa: SLF001 - no public method ends its task without a flush
         await producer.client.close()
-
-
-async def topic_is_missing(producer: AIOKafkaProducer, topic: str) -> bool:
-    """Return whether a broker says that there is no such topic; it creates none for being asked."""
-    # A plain request for metadata would create the topic on a broker that creates topics by itself.
-    request = MetadataRequest([topic], allow_auto_topic_creation=False)
-    answer = await producer.client.send(producer.client.get_random_node(), request)
-    return any(code == _MISSING for code, *_ in answer.topics)

@@ -90,6 +90,10 @@ class KafkaSource:
         found = self._loop.run(parts.commits.committed(parts.client.partitions()), self._timeout_s)
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
+    def may_commit(self) -> bool:
+        """Return whether we may commit offsets of the group. Raises SourceError where we may not even read them."""
+        return self._loop.run(self._connected.client.may_commit(), self._timeout_s)
+
     def begin(
         self,
         incarnation: int,

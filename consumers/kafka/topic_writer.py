@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError
 
 from consumers.error_texts import text_of
-from consumers.errors import TopicMissingError, UnreachableError
+from consumers.errors import SourceError, TopicMissingError, UnreachableError
 from consumers.kafka.logins import refuse_wrong_login
 from consumers.kafka.options import KafkaOptions
-from consumers.kafka.producing import close_producer, start_producer, topic_is_missing
+from consumers.kafka.producing import close_producer, start_producer
+from consumers.kafka.rights import refused_topic, topic_is_missing
 from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
 
@@ -37,7 +38,7 @@ class TopicWriter:
         self._loop.start()
 
     def check(self, within_s: float) -> None:
-        """Connect, write nothing. Raises UnreachableError, TopicMissingError, or ConfigError for a refused login."""
+        """Connect, write nothing. Raises UnreachableError, TopicMissingError, SourceError or ConfigError."""
         self._bounded(within_s, None)
 
     def write(self, key: bytes, value: bytes, within_s: float) -> None:
@@ -60,8 +61,11 @@ class TopicWriter:
                 producer = await self._ready_producer(within_s)
                 if record is not None:
                     await producer.send_and_wait(self._topic, record[1], record[0])
-        except TopicMissingError:
+        except (TopicMissingError, SourceError):
             raise
+        except ClusterAuthorizationFailedError:
+            # Kafka gives a producer its id only if it may write to any topic at all.
+            raise refused_topic(self._kafka, "Write", self._topic) from None
         except TimeoutError:
             await self._drop_producer()
             raise UnreachableError(
@@ -79,7 +83,7 @@ class TopicWriter:
             producer = AIOKafkaProducer(**self._kafka.client_settings(), acks="all", enable_idempotence=True)
             await start_producer(producer, within_s)
             self._producer = producer
-            if await topic_is_missing(producer, self._topic):
+            if await topic_is_missing(producer.client, self._kafka, self._topic):
                 await self._drop_producer()
                 raise TopicMissingError(
                     f"{self._setting}: the topic {self._topic} is not at {self._kafka.servers}; create it: "

@@ -1,20 +1,24 @@
-"""Logins to a real broker with TLS, SASL and certificates: those that work, and those that are refused by name."""
+"""Logins and permissions at a real broker with TLS, SASL and an authorizer: what works, and what is refused by name."""
 
+import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from app.settings import load
 from app.settings.connection import kafka_options
 from app.tools.local_broker.topics import create_topic
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.dead_letters.reader import newest_letters
-from consumers.errors import ConfigError
+from consumers.dead_letters.redrive import Redrive, redrive
+from consumers.errors import ConfigError, SourceError
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.source import KafkaSource
 from consumers.kafka.topic_writer import TopicWriter
@@ -22,35 +26,44 @@ from tests.app.certificates import Authority
 from tests.conftest import WaitFor
 from tests.faults.harness.fork_server import run_forked
 from tests.faults.harness.locked import USER, SecuredBroker, secured
-from tests.integration.test_validate import MODEL
+from tests.faults.harness.process import ROOT
+from tests.integration.test_validate import MODEL, good
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(300)]
 LONG_S = 120.0
 """No start may take as long: it would wait for a broker that is away."""
-OTHER = "other"
+STRANGER, LEAST = "other", "clicks"
 PASSWORD = "right-1"
 SCRAM = "SCRAM-SHA-512"
-TOPIC = "clicks"
+TOPIC, GROUP = "clicks", "millrace-clicks"
 
 Kafka = Mapping[str, Any]
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
-    with secured(tmp_path_factory.mktemp("secured"), {USER: PASSWORD, OTHER: PASSWORD}) as broker:
+    with secured(tmp_path_factory.mktemp("secured"), dict.fromkeys((USER, STRANGER, LEAST), PASSWORD)) as broker:
         (broker.folder / "wrong").write_text("wrong")
         Authority().issue(broker.folder, "foreign")
-        for name in (TOPIC, f"{TOPIC}-dead"):
+        for name in (TOPIC, f"{TOPIC}-dead", f"{TOPIC}-versions", "elsewhere"):
             create_topic(broker.owner, name, 1)
         for principal in (f"User:{USER}", "User:client"):
             for name in (TOPIC, f"{TOPIC}-dead"):
                 broker.permit(principal, "Read", "topic", name)
                 broker.permit(principal, "Write", "topic", name)
-            broker.permit(principal, "Read", "group", "millrace-clicks")
+            broker.permit(principal, "Read", "group", GROUP)
+        asyncio.run(fill(broker.owner))
         yield broker
 
 
-def config(folder: Path, kafka: Kafka) -> Path:
+async def fill(address: str) -> None:
+    """Write some records that can be learnt, and one that cannot."""
+    async with AIOKafkaProducer(bootstrap_servers=address) as producer:
+        for value in [*good(300), b"["]:
+            await producer.send(TOPIC, value)
+
+
+def config(folder: Path, kafka: Kafka, *, letters: bool = True) -> Path:
     """Write a config that reads the topic with these `kafka` settings."""
     (folder / "model.py").write_text(MODEL)
     sections = {
@@ -59,7 +72,7 @@ def config(folder: Path, kafka: Kafka) -> Path:
         "records": {
             "features": {"price": "float32"},
             "label": {"clicked": "float32"},
-            "dead_letters": {"topic": f"{TOPIC}-dead"},
+            "dead_letters": {"topic": f"{TOPIC}-dead" if letters else None},
         },
         "model": {"build": "./model.py:build_model"},
         "training": {"batch_size": 64},
@@ -248,3 +261,83 @@ def test_a_login_refused_while_it_runs_is_named_and_ends_nothing(
         letters.stop(5)
         source.stop(5)
         broker.add_scram_user(USER, PASSWORD)
+
+
+def said(verb: str, path: Path, code: int) -> str:
+    """Run a verb with a config that is given, and return what it says in one line."""
+    done = run_forked([*verb.split(), "-c", str(path)], cwd=path.parent, env=os.environ)
+    text = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == code, text
+    return text
+
+
+def test_the_permissions_in_the_docs_are_enough_for_each_verb(broker: SecuredBroker, tmp_path: Path) -> None:
+    grants = re.findall(
+        r"^kafka-acls.sh .* --allow-principal (\S+) --operation (\S+) --(\S+) (\S+)$",
+        (ROOT / "docs" / "operating.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(grants) == 8
+    for principal, operation, resource, name in grants:
+        assert principal == f"User:{LEAST}"
+        broker.permit(principal, operation, resource, name)
+    path = config(tmp_path, broker.kafka("LOGIN", user=LEAST))
+    assert f"ok commits group {GROUP} may be committed for" in said("validate", path, 0)
+    run = said("run --until now", path, 0)
+    assert "refused" not in run
+    assert "malformed" in said("dead-letters list", path, 0)
+    assert "1" in said(f"dead-letters redrive --to {TOPIC}", path, 0)
+    writer = TopicWriter(
+        options(tmp_path, broker.kafka("LOGIN", user=LEAST)),
+        f"{TOPIC}-versions",
+        setting="export.announce",
+        thread="announcements",
+    )
+    writer.start()
+    try:
+        writer.write(b"key", b"value", LONG_S)
+    finally:
+        writer.stop()
+
+
+def test_each_missing_permission_is_named_with_the_command_that_grants_it(
+    broker: SecuredBroker, tmp_path: Path
+) -> None:
+    kafka = broker.kafka("LOGIN", user=STRANGER)
+    given = options(tmp_path, kafka)
+    path = config(tmp_path, kafka, letters=False)
+    letters = KafkaDeadLetters(given, DeadLetterOptions(topic=f"{TOPIC}-dead"))
+    principal, asked = f"User:{STRANGER}", f"--add --allow-principal User:{STRANGER} --operation"
+
+    def missing(operation: str, resource: str, name: str) -> str:
+        command = f"kafka-acls.sh --bootstrap-server {given.servers} {asked} {operation} --{resource} {name}"
+        return f"Permit {operation}: {command}"
+
+    with pytest.raises(SourceError, match=re.escape(missing("Read", "topic", TOPIC))):
+        KafkaSource(given).start(LONG_S)
+    broker.permit(principal, "Read", "topic", TOPIC)
+    for verb in ("validate", "run --until now"):
+        assert missing("Read", "group", GROUP) in said(verb, path, 1), verb
+    broker.permit(principal, "Describe", "group", GROUP)
+    source = KafkaSource(given)
+    source.start(LONG_S)
+    assert not source.may_commit()
+    broker.permit(principal, "Read", "group", GROUP)
+    committed = source.committed()
+    assert source.may_commit()
+    assert source.committed() == committed, "asking commits nothing"
+    source.stop(5)
+    for elsewhere in (False, True):
+        if elsewhere:  # now Kafka gives its producers an id, and only the topic itself refuses them
+            broker.permit(principal, "Write", "topic", "elsewhere")
+            broker.permit(principal, "Describe", "topic", f"{TOPIC}-dead")
+        with pytest.raises(SourceError, match=re.escape(missing("Write", "topic", f"{TOPIC}-dead"))):
+            letters.start(LONG_S)
+    broker.permit(principal, "Read", "topic", f"{TOPIC}-dead")
+    broker.permit(principal, "Write", "topic", f"{TOPIC}-dead")
+    wanted = Redrive(letters=f"{TOPIC}-dead", to=TOPIC, model="clicks")
+    with pytest.raises(SourceError, match=re.escape(missing("Write", "topic", TOPIC))):
+        redrive(given, wanted)
+    broker.permit(principal, "Write", "topic", TOPIC)
+    with pytest.raises(SourceError, match="--operation Write --transactional-id millrace-redrive-clicks-dead"):
+        redrive(given, wanted)

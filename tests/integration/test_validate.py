@@ -167,7 +167,7 @@ def test_it_goes_on_after_a_failure_and_ends_as_the_worst(tmp_path: Path) -> Non
         ["fail", "model"],
         ["fail", "folder"],
     ]
-    assert done.stdout.splitlines()[-1] == "3 of 14 failed: a start would be refused"
+    assert done.stdout.splitlines()[-1] == "3 of 15 failed: a start would be refused"
     assert "Traceback" not in done.stderr
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from app.service.announcing import SETTING
 from app.settings import Settings
 from app.settings.connection import kafka_history, kafka_options
-from app.tools.validate.check import CheckResult, fail, ok, skip
+from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from app.tools.validate.record_check import sample_check
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import ConfigError, MillraceError, TopicMissingError
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Earliest, Latest, Start
+from consumers.kafka.rights import refused_group
 from consumers.kafka.source import KafkaSource
 from consumers.kafka.topic_writer import TopicWriter
 from consumers.records import Partition
@@ -22,7 +23,7 @@ from pipelines.record_sample import RecordSample
 
 _CONNECT_S = 10.0
 _STOP_S = 5.0
-_LATER = ("topics", "dead letters", "records")
+_LATER = ("topics", "commits", "dead letters", "records")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +75,21 @@ def _look(
         partitions = [partition for partition in end if partition.topic == topic]
         held = sum(end[partition] - first[partition] for partition in partitions)
         yield ok("topics", f"{topic}: {len(partitions)} partitions, {held:,} offsets")
+    yield _commits(source, options)
     yield _dead_letters(settings, options)
     yield from _announcements(settings, options)
     check, sample = sample_check(settings, source, first, end)
     yield check
     return replace(bounds, sample=sample)
+
+
+def _commits(source: KafkaSource, options: KafkaOptions) -> CheckResult:
+    try:
+        if source.may_commit():
+            return ok("commits", f"group {options.group_id} may be committed for")
+    except MillraceError as error:
+        return fail("commits", error)
+    return warn("commits", f"{refused_group(options)}. A start learns all the same; lag tools see no offsets")
 
 
 def _start(source: KafkaSource, start: Start) -> Mapping[Partition, int] | MillraceError:

@@ -178,7 +178,7 @@ def test_a_commit_that_an_absent_kafka_did_not_answer_is_no_matter_of_permission
     scene.at(5, source=source)
     (problem,) = scene.observer.look().problems
     assert problem.what.startswith("Kafka does not answer our commits (1 × TimeoutError).")
-    assert "Allow this user" not in problem.fix
+    assert "kafka-acls.sh" not in problem.fix
     scene.at(31)
     assert scene.observer.look().problems == ()
 
@@ -188,7 +188,7 @@ def test_a_refusal_is_named_without_the_commits_that_were_not_answered(scene: Sc
     scene.at(0, source=replace(scene.snapshot.source, commits_refused=refused))
     (problem,) = scene.observer.look().problems
     assert problem.what.startswith("Kafka refuses our commits (2 × GroupAuthorizationFailedError).")
-    assert problem.fix == "Allow this user to commit for group millrace-clicks."
+    assert "--add --allow-principal User:NAME --operation Read --group millrace-clicks" in problem.fix
 
 
 def test_a_minute_of_samples_is_kept_however_often_somebody_looks(scene: Scene) -> None:
