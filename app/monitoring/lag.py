@@ -35,7 +35,7 @@ class CaughtUp:
 
 def caught_up(snapshot: Snapshot, before: CaughtUp) -> CaughtUp:
     """Return when each partition was last caught up, with this snapshot taken into account."""
-    counts = {partition: behind(snapshot, partition) for partition in snapshot.ledger.partitions}
+    counts = {partition: behind(snapshot, partition) for partition in _read(snapshot)}
     now = {partition: snapshot.at for partition, records in counts.items() if records == 0}
     everywhere = bool(counts) and len(now) == len(counts)
     return CaughtUp(all=snapshot.at if everywhere else before.all, partitions={**before.partitions, **now})
@@ -46,9 +46,10 @@ def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
 
     Everything is learnt up to the newest record of the last call, or to the moment when last there was nothing more to
     learn, whichever is later: so one record after a silent night does not look like a night's lag. The fetching's own
-    lag, which is known for each partition, is a lower bound; alone it says nothing.
+    lag, which is known for each partition, is a lower bound; alone it says nothing. Partitions that Kafka does not have
+    are no part of it: a problem names them, and what is behind in them nobody knows.
     """
-    counts = {partition: behind(snapshot, partition) for partition in snapshot.ledger.partitions}
+    counts = {partition: behind(snapshot, partition) for partition in _read(snapshot)}
     known = [count for count in counts.values() if count is not None]
     records = sum(known) if known and len(known) == len(counts) else None
     learnt_to = None if snapshot.posting is None else snapshot.posting.learnt_to_ms
@@ -57,8 +58,15 @@ def learnt_lag(snapshot: Snapshot, caught_up: CaughtUp) -> LearntLag:
     }
     # What was learnt of other partitions meanwhile says nothing of those that a transaction holds.
     held = [seconds for partition in snapshot.source.open_transactions if (seconds := partitions.get(partition))]
-    seconds = _seconds(snapshot.at, records, learnt_to, caught_up.all, snapshot.source.lag.seconds)
+    fetching = [lag.seconds for partition, lag in snapshot.source.lag.partitions.items() if partition in counts]
+    furthest = max((seconds for seconds in fetching if seconds is not None), default=None)
+    seconds = _seconds(snapshot.at, records, learnt_to, caught_up.all, furthest) if counts else None
     return LearntLag(records=records, seconds=None if seconds is None else max([seconds, *held]), partitions=partitions)
+
+
+def _read(snapshot: Snapshot) -> list[Partition]:
+    """Return the ledger's partitions that are there."""
+    return [partition for partition in snapshot.ledger.partitions if partition not in snapshot.source.missing]
 
 
 def _seconds(

@@ -183,12 +183,7 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
             fix="Nothing is lost: it continues by itself when Kafka is back. Check the brokers and the network.",
         )
     if source.missing:
-        yield Problem(
-            kind="partitions_missing",
-            what=f"Kafka has no {', '.join(map(str, source.missing))}: deleted, or without a leader.",
-            fix="The others are learnt meanwhile, and these go on when they are back as they were. A partition that "
-            "was created again is a different one: kafka.on_recreated decides what happens then.",
-        )
+        yield _missing(snapshot)
     if source.waiting_partitions:
         names = ", ".join(map(str, source.waiting_partitions))
         yield Problem(
@@ -204,6 +199,30 @@ def _kafka(snapshot: Snapshot) -> Iterator[Problem]:
             fix="Nothing is set aside, and it goes on by itself once the registry gives the schema. Check the "
             "registry, the network, and records.registry in the config.",
         )
+
+
+def _missing(snapshot: Snapshot) -> Problem:
+    """Describe the partitions without a leader, and those that a topic with fewer partitions has no more."""
+    source, whats, fixes = snapshot.source, list[str](), list[str]()
+    if leaderless := [partition for partition in source.missing if partition not in source.gone]:
+        whats.append(f"Kafka has no {', '.join(map(str, leaderless))}: deleted, or without a leader.")
+        fixes.append(
+            "The others are learnt meanwhile, and these go on when they are back as they were. A partition that "
+            "was created again is a different one: kafka.on_recreated decides what happens then."
+        )
+    if gone := sorted(source.gone):
+        whats.append(
+            f"{', '.join(map(str, gone))} are no more: their topic was created again with fewer partitions. What was "
+            "learnt of them stays learnt; what was not is gone with them, and counts as no lag."
+        )
+        tool = f"kafka-topics.sh --bootstrap-server {snapshot.settings.kafka.bootstrap_servers[0]} --alter"
+        partitions = {partition.topic: partition.number + 1 for partition in gone}
+        again = " ".join(f"`{tool} --topic {topic} --partitions {count}`" for topic, count in partitions.items())
+        fixes.append(
+            "If that was meant, there is nothing to do: the others are learnt. If not, add them again, and they are "
+            f"learnt from their first record: {again}."
+        )
+    return Problem(kind="partitions_missing", what=" ".join(whats), fix=" ".join(fixes))
 
 
 def _open_transactions(snapshot: Snapshot) -> Iterator[Problem]:

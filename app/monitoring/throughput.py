@@ -45,8 +45,8 @@ def _unknown(observation: Observation) -> str | None:
     if has_problem(observation, "nothing_learnt"):
         return "All records are set aside, so nothing can be said."
     if at_the_first(observation):
-        return "No call has returned yet, so nothing can be said."
-    return None
+        return nothing_readable(observation) or "No call has returned yet, so nothing can be said."
+    return nothing_readable(observation)
 
 
 def kafka_is_away(observation: Observation) -> bool:
@@ -62,6 +62,17 @@ def has_problem(observation: Observation, kind: str) -> bool:
 def unread_because(observation: Observation) -> Trouble | None:
     """Return the gravest problem that may keep records from being learnt; None without one."""
     return next((trouble for trouble in observation.problems if trouble.problem not in _BESIDE_LEARNING), None)
+
+
+def nothing_readable(observation: Observation) -> str | None:
+    """Return why Kafka gives no more of what is not learnt yet; None where it does, or all is learnt."""
+    snapshot = observation.snapshot
+    source, partitions = snapshot.source, snapshot.ledger.partitions.keys()
+    if partitions and partitions <= set(source.missing):
+        return "Waiting for the partitions: Kafka has none of them."
+    if has_problem(observation, "open_transaction") and observation.lag.records and not source.lag_records:
+        return "Waiting for the end of an open transaction: nothing behind it can be read."
+    return None
 
 
 def at_the_first(observation: Observation) -> bool:

@@ -43,6 +43,7 @@ class Admission:
         """Partitions of which the log already says that they could not be recognised."""
         self._away_since: dict[Partition, float] = {}
         self._missing: tuple[Partition, ...] = ()
+        self._gone: frozenset[Partition] = frozenset()
         self._look_due = 0.0
 
     def admits(self, partition: Partition) -> bool:
@@ -51,8 +52,12 @@ class Admission:
 
     @property
     def complete(self) -> bool:
-        """Whether no partition is doubted."""
-        return not self._doubted
+        """Whether no partition is doubted that is still there."""
+        return self._doubted <= self._gone
+
+    def is_gone(self, partition: Partition) -> bool:
+        """Return whether its topic has fewer partitions by now, so that nothing more comes of this one."""
+        return partition in self._gone
 
     def doubt(self, partitions: Iterable[Partition]) -> None:
         """Read no more of these partitions until they are recognised."""
@@ -118,26 +123,31 @@ class Admission:
         # A broker that has just come back may not know its topics yet, so a partition is reported missing only later.
         patience_s = self._options.missing_after_ms / 1000
         missing = tuple(sorted(partition for partition, since in away.items() if now - since >= patience_s))
-        if missing != self._missing:
-            self._missing = missing
-            self._meter.missing(missing)
-            self._report_missing(missing)
-        return changed
-
-    def _report_missing(self, missing: Sequence[Partition]) -> None:
-        """Log the missing partitions, and raise DataLossError when a topic has fewer partitions than before."""
-        if not missing:
-            log.warning("The partitions that were missing are there again")
-            return
-        log.warning("Kafka has no leader for %s: nothing is read of it until it is back", ", ".join(map(str, missing)))
         known = set(self._client.partitions())
         topics = {partition.topic for partition in known}
-        fewer = [partition for partition in missing if partition not in known and partition.topic in topics]
-        if fewer and self._options.on_recreated == "fail":
+        # Of a topic that is not there at all, nothing is known: it may come back as it was.
+        gone = frozenset(partition for partition in missing if partition not in known and partition.topic in topics)
+        if missing != self._missing or gone != self._gone:
+            self._missing, self._gone = missing, gone
+            self._meter.missing(missing, gone)
+            self._report_missing([partition for partition in missing if partition not in gone], sorted(gone))
+        return changed
+
+    def _report_missing(self, leaderless: Sequence[Partition], gone: Sequence[Partition]) -> None:
+        """Log the missing partitions, and raise DataLossError when a topic has fewer partitions than before."""
+        if not leaderless and not gone:
+            log.warning("The partitions that were missing are there again")
+        if leaderless:
+            names = ", ".join(map(str, leaderless))
+            log.warning("Kafka has no leader for %s: nothing is read of it until it is back", names)
+        if gone and self._options.on_recreated == "fail":
             raise DataLossError(
-                f"{fewer[0]} is no longer there: was topic {fewer[0].topic} created again with fewer partitions? "
-                f"{_ways_out(fewer[0].topic)}"
+                f"{gone[0]} is no longer there: was topic {gone[0].topic} created again with fewer partitions? "
+                f"{_ways_out(gone[0].topic)}"
             )
+        if gone:
+            names = ", ".join(map(str, gone))
+            log.warning("%s are no more: their topic has fewer partitions now. What was learnt of them stays", names)
 
 
 def _refuse(findings: Mapping[Partition, Identification], *, fatal: bool) -> None:

@@ -245,7 +245,7 @@ class Fetching:
 
     def _at_end(self) -> bool:
         drained = self._until is not None and not self._held and self._admission.complete
-        return drained and all(map(self._finished, self._positions))
+        return drained and all(self._finished(p) or self._admission.is_gone(p) for p in self._positions)
 
     # Failed polls.
 

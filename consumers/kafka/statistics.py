@@ -74,6 +74,8 @@ class SourceStatistics:
     """Whether Kafka answered when it was last asked, about a second ago."""
     missing: tuple[Partition, ...] = ()
     """Partitions that have had no leader for some seconds; they are not read."""
+    gone: frozenset[Partition] = frozenset()
+    """Those of the missing partitions whose topic has fewer partitions by now, so that nothing more comes of them."""
     recognised: Mapping[Partition, Sameness] = field(default_factory=dict)
     """Whether each partition of which something was settled before is still the same one."""
     open_transactions: Mapping[Partition, OpenTransaction] = field(default_factory=dict)
@@ -126,6 +128,7 @@ class SourceMeter:
         self._open_transactions: dict[Partition, OpenTransaction] = {}
         self._waiting: tuple[Partition, ...] = ()
         self._missing: tuple[Partition, ...] = ()
+        self._gone: frozenset[Partition] = frozenset()
         self._recognised: dict[Partition, Sameness] = {}
         self._retention_ms: dict[str, int | None] = {}
         self._last_error: str | None = None
@@ -138,7 +141,7 @@ class SourceMeter:
             self._fetching = True
             self._partitions.clear()
             self._fresh_ms.clear()
-            self._missing = ()
+            self._missing, self._gone = (), frozenset()
             self._recognised.clear()
         self.joined(positions)
 
@@ -211,10 +214,10 @@ class SourceMeter:
         with self._lock:
             self._waiting = tuple(sorted(partitions))
 
-    def missing(self, partitions: Iterable[Partition]) -> None:
-        """Record which partitions are missing."""
+    def missing(self, partitions: Iterable[Partition], gone: Iterable[Partition] = ()) -> None:
+        """Record which partitions are missing, and which of them are gone with a part of their topic."""
         with self._lock:
-            self._missing = tuple(partitions)
+            self._missing, self._gone = tuple(partitions), frozenset(gone)
 
     def recognised(self, sameness: Mapping[Partition, Sameness]) -> None:
         """Record whether partitions are the same as before."""
@@ -250,6 +253,7 @@ class SourceMeter:
                 partitions=dict(self._partitions),
                 waiting_partitions=self._waiting,
                 missing=self._missing,
+                gone=self._gone,
                 recognised=dict(self._recognised),
                 lag=lag_of(positions, self._ends, self._fresh_ms, now_s=now_s, readable_ends=self._readable_ends),
                 open_transactions=dict(self._open_transactions),

@@ -13,10 +13,12 @@ from aiokafka import AIOKafkaProducer
 from app.monitoring.observer import Observer
 from app.monitoring.snapshot import take
 from app.monitoring.status import lag_answer, status_of
+from app.monitoring.throughput import throughput_of
 from consumers.handoff import Handoff
 from consumers.kafka.source import KafkaOptions, KafkaSource, SourceStatistics
 from consumers.records import Partition
 from tests.app.api_rig import P0, running
+from training.telemetry.phases import Phase
 
 pytestmark = pytest.mark.broker
 
@@ -81,13 +83,17 @@ def test_records_behind_an_open_transaction_are_lag_and_the_partition_is_named(
                 snapshot,
                 source=source.statistics(),
                 ledger=replace(snapshot.ledger, partitions={here: settled}),
+                phase=replace(snapshot.phase, phase=Phase.IDLE),
                 at=transaction.since + 61,
             )
             observation = Observer(lambda: snapshot).look()
             lag = lag_answer(observation)
             assert lag.lag_records == 400
             assert (lag.partitions[str(here)].end, lag.partitions[str(here)].readable_end) == (500, 100)
-            assert "caught up" not in status_of(observation).verdict.lower()
+            waits = "Waiting for the end of an open transaction: nothing behind it can be read."
+            assert status_of(observation).verdict.startswith(waits)
+            view = throughput_of(observation)
+            assert (view.bound_by, view.advice) == (None, waits), "no faster way to the brokers would help"
             (problem,) = observation.problems
             assert problem.problem == "open_transaction"
             assert f"holds {here} at offset 100 since" in problem.what

@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import AIOKafkaClient
 
@@ -18,9 +20,12 @@ from consumers.errors import ConfigError, HandoffBroken, HandoffEnded, TopicRecr
 from consumers.fingerprints import Fingerprint, Sameness
 from consumers.handoff import Handoff
 from consumers.kafka.client import KafkaClient
+from consumers.kafka.positions import Now
 from consumers.kafka.source import KafkaOptions, KafkaSource
 from consumers.records import Chunk, Partition
 from tests.conftest import MakeTopic, Produce, WaitFor
+from tests.faults.harness.fork_server import run_forked
+from tests.integration.test_validate import Config, good
 
 pytestmark = pytest.mark.broker
 
@@ -211,6 +216,74 @@ def test_a_partition_without_a_record_on_file_goes_with_its_topic(
             handoff.receive(20)
     assert isinstance(broken.value.__cause__, TopicRecreatedError)
     assert broken.value.__cause__.beginnings == {zero: 0, one: 0, two: 0}
+
+
+def test_a_topic_created_again_with_fewer_partitions_is_learnt_to_its_end(
+    broker: str, topic: MakeTopic, produce: Produce, source: Open, wait_for: WaitFor
+) -> None:
+    name = topic(partitions=4)
+    all_four = [Partition(name, number) for number in range(4)]
+    produce(name, [(number, OLD) for number in range(4)] * 20)
+    with source(name) as opened:
+        known = learn(opened, dict.fromkeys(all_four, 20))
+    delete(broker, name)
+    create_again(broker, name, wait_for, partitions=2)
+    produce(name, [(number, NEW) for number in range(2)] * 30)
+    with source(name, on_recreated="earliest") as opened:
+        until, handoff = opened.resolve_until(Now()), new_handoff()
+        assert until == dict.fromkeys(all_four[:2], 30)
+        opened.begin(1, dict.fromkeys(all_four, 20), handoff, until, known)
+        with pytest.raises(HandoffBroken) as broken:
+            handoff.receive(20)
+        assert isinstance(broken.value.__cause__, TopicRecreatedError)
+        begins = dict.fromkeys(all_four, 20) | broken.value.__cause__.beginnings
+        handoff = new_handoff()
+        opened.begin(2, begins, handoff, until, {partition: known[partition] for partition in all_four[2:]})
+        assert drained(handoff) == [NEW] * 60
+        assert opened.statistics().gone == frozenset(all_four[2:])
+
+
+def test_partitions_that_were_gone_are_learnt_when_they_are_added_again(
+    broker: str, topic: MakeTopic, produce: Produce, source: Open, wait_for: WaitFor
+) -> None:
+    name = topic(partitions=1)
+    zero, one = Partition(name, 0), Partition(name, 1)
+    with source(name, on_recreated="earliest") as opened:
+        handoff = new_handoff()
+        opened.begin(1, {zero: 0, one: 20}, handoff, None, {one: Fingerprint(19, 0, 0)})
+        wait_for(lambda: opened.statistics().gone == {one})
+        on_admin(broker, lambda admin: admin.create_partitions({name: NewPartitions(2)}))
+        with pytest.raises(HandoffBroken) as broken:
+            handoff.receive(30)
+        assert isinstance(broken.value.__cause__, TopicRecreatedError)
+        assert not broken.value.__cause__.fatal
+        assert broken.value.__cause__.beginnings[one] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_to_the_end_ends_though_its_topic_has_fewer_partitions_by_now(
+    broker: str, topic: MakeTopic, produce: Produce, wait_for: WaitFor, tmp_path: Path
+) -> None:
+    name = topic(partitions=4)
+    produce(name, [(number % 4, value) for number, value in enumerate(good(400))])
+    config = Config(tmp_path, broker).write(name)
+    config.write_text(
+        config.read_text().replace("kafka: {", "kafka: {on_recreated: earliest, ") + "api: {listen: '127.0.0.1:0'}\n"
+    )
+
+    def run() -> str:
+        done = run_forked(["run", "--until", "now", "-c", str(config)], cwd=tmp_path, env=os.environ)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    run()
+    delete(broker, name)
+    create_again(broker, name, wait_for, partitions=2)
+    produce(name, [(number % 2, value) for number, value in enumerate(good(100))])
+    said = run()
+    assert f"{name}:2, {name}:3 are no more: their topic has fewer partitions now" in said
+    assert f"{name}:2, {name}:3 are no more" in run(), "a later run ends as well"
 
 
 def test_a_record_that_retention_removed_leaves_it_unknown_which_is_said_once(

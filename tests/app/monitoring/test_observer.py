@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.monitoring.health import ready
 from app.monitoring.observer import Observer
 from app.monitoring.snapshot import Snapshot, take
 from app.monitoring.status import status_of
@@ -13,6 +14,7 @@ from app.monitoring.throughput import throughput_of
 from app.service.kafka_stream import StreamStatistics
 from consumers.kafka.statistics import OpenTransaction
 from consumers.reasons import Reason
+from consumers.records import Partition
 from tests.app.api_rig import P0, Rig
 from training.telemetry.meter import Meterings
 from training.telemetry.phases import Phase
@@ -251,6 +253,34 @@ def test_a_stream_that_has_stood_still_is_waited_for(scene: Scene) -> None:
     meter = metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0)
     scene.at(0, meter=meter, **all_learnt(scene.snapshot), **in_phase(scene.snapshot, Phase.IDLE))
     assert status_of(scene.observer.look()).verdict.startswith("Caught up, waiting for records.")
+
+
+def test_partitions_that_are_no_more_are_a_problem_and_no_lag(scene: Scene) -> None:
+    gone = Partition(P0.topic, 3)
+    learnt = all_learnt(scene.snapshot)["ledger"]
+    ledger = replace(learnt, partitions={**learnt.partitions, gone: replace(learnt.partitions[P0], position=50)})
+    source = replace(scene.snapshot.source, missing=(gone,), gone=frozenset({gone}))
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0)
+    for second in (0, 600):
+        scene.at(second, source=source, ledger=ledger, meter=meter, **in_phase(scene.snapshot, Phase.IDLE))
+    observation = scene.observer.look()
+    assert (observation.lag.records, observation.lag.seconds) == (0, 0.0)
+    (problem,) = observation.problems
+    assert problem.what.startswith(f"{gone} are no more: their topic was created again with fewer partitions.")
+    assert f"--alter --topic {gone.topic} --partitions 4`" in problem.fix
+    assert status_of(observation).verdict.startswith(problem.what)
+    assert all(check.ok for check in ready(observation.snapshot))
+
+
+def test_a_topic_that_is_away_as_a_whole_is_waited_for_and_has_no_lag(scene: Scene) -> None:
+    source = replace(scene.snapshot.source, missing=tuple(scene.snapshot.ledger.partitions))
+    meter = metered(scene.snapshot, blocks=1.0, compute=0.0, rate=0.0)
+    scene.at(600, source=source, meter=meter, **in_phase(scene.snapshot, Phase.IDLE))
+    observation = scene.observer.look()
+    assert (observation.lag.records, observation.lag.seconds) == (None, None)
+    view = throughput_of(observation)
+    assert (view.bound_by, view.advice) == (None, "Waiting for the partitions: Kafka has none of them.")
+    assert status_of(observation).verdict.startswith(f"Kafka has no {P0}")
 
 
 def test_paused_it_gives_no_advice_for_speed(scene: Scene) -> None:
