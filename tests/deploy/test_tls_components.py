@@ -4,12 +4,14 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 
 from app.settings import Settings, load
+from app.settings.sections.registry import RegistrySettings
 from tests.deploy import manifests
 from tests.deploy.manifests import K8S, Object, config, container, containers, of_kind, only, pod_of, selects
 from tests.deploy.pages import PAGE, blocks
@@ -108,8 +110,37 @@ def test_tokens_of_readers_are_mounted_where_the_docs_settings_look(own: Path) -
     assert settings.api.read_tokens_dir == Path(folder)
 
 
+def test_a_schema_registry_is_let_out_to_and_its_login_is_where_the_docs_settings_look(own: Path) -> None:
+    in_the_config, in_the_overlay = blocks("Schema registry", "yaml")
+    (own / "registry").mkdir()
+    for name in ("password", "ca.crt"):
+        (own / "registry" / name).write_text("a-secret")
+    objects = with_components(own, "schema-registry", more=in_the_overlay)
+    registry = YAML(typ="safe").load(in_the_config)["records"]["registry"]
+    settings = RegistrySettings.model_validate(registry)
+    files = {settings.password_file, settings.ca_file}
+    secret = only(objects, "Secret", mounted(objects, "/run/secrets/registry"))
+    assert secret["metadata"]["name"].startswith("millrace-registry-"), "another password is a rollout"
+    assert files == {Path("/run/secrets/registry") / name for name in secret["data"]}
+    policy = only(objects, "NetworkPolicy", "millrace-schema-registry")["spec"]
+    assert selects(policy["podSelector"], pod_of(objects)["metadata"]["labels"])
+    assert policy["policyTypes"] == ["Egress"]
+    (rule,) = policy["egress"]
+    ((namespace,), (port,)) = rule["to"], rule["ports"]
+    assert port == {"port": urlsplit(registry["url"]).port}
+    assert namespace["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "schema-registry"}
+
+
+def test_a_schema_registry_without_a_login_needs_no_secret_and_is_let_out_to_by_its_usual_ports(own: Path) -> None:
+    objects = with_components(own, "schema-registry")
+    policy = only(objects, "NetworkPolicy", "millrace-schema-registry")["spec"]
+    assert [port["port"] for rule in policy["egress"] for port in rule["ports"]] == [8081, 443]
+    (volume,) = [one for one in pod_of(objects)["spec"]["volumes"] if one["name"] == "registry"]
+    assert volume["secret"]["optional"] is True
+
+
 def test_all_components_go_together(own: Path) -> None:
-    objects = with_components(own, "tls", "read-tokens", "ingress", "gpu", "monitoring")
+    objects = with_components(own, "tls", "read-tokens", "ingress", "gpu", "monitoring", "schema-registry")
     mounts = [{mount["mountPath"] for mount in one["volumeMounts"]} for one in containers(objects)]
     assert mounts[0] == mounts[1] >= {"/run/secrets/tls", "/run/secrets/millrace-readers", "/run/secrets/kafka"}
-    assert len(of_kind(objects, "NetworkPolicy")) == 3
+    assert len(of_kind(objects, "NetworkPolicy")) == 4
