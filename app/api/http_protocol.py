@@ -3,8 +3,9 @@
 Each instance owns one connection, on the event loop of its listener. Uvicorn alone keeps half-open connections, and
 connections whose client does not read, for ever. Here a client has a limited time to send the head of a request, and to
 read an answer. Between two requests a connection stays longer than clients and proxies keep it: if the server were the
-first to close it, a request that is on its way just then would meet a reset, and nobody may repeat a POST. A listener keeps a limited number of connections, and closes the oldest to let a new one in. If it
-refused the new one instead, silent clients could keep a liveness probe out, and the trainer would be killed for that.
+first to close it, a request that is on its way just then would meet a reset, and nobody may repeat a POST. A listener
+keeps a limited number of connections, and closes the oldest to let a new one in. If it refused the new one instead,
+silent clients could keep a liveness probe out, and the trainer would be killed for that.
 """
 
 import asyncio

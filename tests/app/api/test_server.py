@@ -4,6 +4,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -14,6 +15,8 @@ from app.settings.sections.api import ApiSettings
 from consumers.errors import ConfigError
 from tests.app.api_rig import Rig, serving
 from tests.conftest import WaitFor
+
+PROXIES_KEEP_S = 60.0
 
 
 @pytest.fixture
@@ -125,6 +128,29 @@ def test_a_second_head_that_never_ends_is_disconnected_too(
         assert client.recv(9) == b"HTTP/1.1 "
         client.sendall(b"GET /liv")
         assert b"200 OK" in _rest(client)
+
+
+def test_a_connection_is_kept_between_requests_for_longer_than_proxies_keep_it(
+    rig: Rig, server: ApiServer, wait_for: WaitFor
+) -> None:
+    main: Any = server._main
+    with connected(server) as client:
+        client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert client.recv(9) == b"HTTP/1.1 "
+        (connection,) = main._server.server_state.connections
+        wait_for(lambda: connection.timeout_keep_alive_task is not None and connection._head_timer is not None)
+        timers = connection._head_timer, connection.timeout_keep_alive_task
+        assert min(timer.when() - connection.loop.time() for timer in timers) > PROXIES_KEEP_S
+
+
+def test_a_connection_that_nobody_uses_is_closed_and_not_reset(
+    rig: Rig, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "IDLE_TIMEOUT_S", 0.2)
+    with connected(server) as client:
+        client.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        while client.recv(65536):  # raises if the connection is reset
+            pass
 
 
 def test_a_client_whose_body_never_comes_is_disconnected(

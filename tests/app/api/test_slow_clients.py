@@ -126,6 +126,7 @@ def test_a_client_that_never_reads_is_disconnected(
     server: ApiServer, clients: Come, said: bytes, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_protocol, "IDLE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(http_protocol, "WRITE_TIMEOUT_S", 0.3)
     client = clients(said)
     wait_for(lambda: of_main(server)._server.server_state.total_requests)

@@ -198,6 +198,7 @@ def test_a_client_that_never_reads_is_disconnected_under_tls_too(
     server: ApiServer, authority: Authority, monkeypatch: pytest.MonkeyPatch, wait_for: WaitFor
 ) -> None:
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(http_protocol, "IDLE_TIMEOUT_S", 0.3)
     monkeypatch.setattr(http_protocol, "WRITE_TIMEOUT_S", 0.3)
     with connected(server) as plain, authority.client().wrap_socket(plain, server_hostname="localhost") as client:
         client.sendall(b"GET /page/charts.js HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2000)
