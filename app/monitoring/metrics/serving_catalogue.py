@@ -43,5 +43,6 @@ SERVING = (
         "outcome",
     ),
     gauge("serve_process_resident_memory_bytes", "Memory of the process. Bad: it grows from swap to swap."),
-    gauge("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: nothing of its own."),
+    counter("serve_process_cpu_seconds", "CPU time of the process since its start. Bad: nothing of its own."),
+    gauge("serve_process_cpu_seconds", "Deprecated: the same, as a gauge; take the counter, which ends in `_total`."),
 )

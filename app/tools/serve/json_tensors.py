@@ -73,7 +73,8 @@ def _require_shape(shape: tuple[int, ...], facts: TensorFacts, where: Where) -> 
     if not fits:
         takes = ", ".join("?" if size is None else str(size) for size in facts.shape)
         has = ", ".join(map(str, shape))
-        raise bad_request(f"{where(())} has the shape [{has}], and the model takes {facts.dtype} of shape [{takes}]")
+        dtype = "text" if facts.dtype == "string" else facts.dtype
+        raise bad_request(f"{where(())} has the shape [{has}], and the model takes {dtype} of shape [{takes}]")
 
 
 def _typed(leaves: list[Any], dtype: str, place: Callable[[int], str]) -> Array:

@@ -38,9 +38,14 @@ class ServingCollector(Collector):
         self._registry.register(self)
 
     async def answer(self, request: Request) -> Response:
-        """Return all metrics as text."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._registry), headers={"content-type": content_type, "vary": "accept"})
+        """Return all metrics as text, in Prometheus' plain format whatever is asked for.
+
+        In OpenMetrics a counter and a gauge that differ by `_total` alone, as those of the CPU time, may not stand
+        beside each other.
+        """
+        del request
+        encode, content_type = choose_encoder("")
+        return Response(encode(self._registry), headers={"content-type": content_type})
 
     def collect(self) -> Iterable[Metric]:
         """Return the families, in the catalogue's order; those without a reading are left out."""
@@ -94,6 +99,7 @@ def _seen(values: Distributed) -> Distribution:
 
 def _of_the_process() -> Iterator[Reading]:
     used = resource.getrusage(resource.RUSAGE_SELF)
+    yield Reading("serve_process_cpu_seconds_total", used.ru_utime + used.ru_stime)
     yield Reading("serve_process_cpu_seconds", used.ru_utime + used.ru_stime)
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - memory, not a disk

@@ -68,7 +68,8 @@ def ragged_features(
 
 
 def described(facts: TensorFacts) -> str:
-    """Return a tensor's type as messages have it: `float32 of shape [?, 16]`."""
-    if facts.shape is None:
-        return facts.dtype
-    return f"{facts.dtype} of shape [{', '.join('?' if size is None else str(size) for size in facts.shape)}]"
+    """Return a tensor's type as messages have it: `float32 of shape [?, 16]`, and `text` for one text a row."""
+    dtype = "text" if facts.dtype == "string" else facts.dtype
+    if facts.shape is None or (dtype == "text" and len(facts.shape) == 1):
+        return dtype
+    return f"{dtype} of shape [{', '.join('?' if size is None else str(size) for size in facts.shape)}]"

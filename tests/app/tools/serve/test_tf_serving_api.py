@@ -172,6 +172,8 @@ def test_a_bad_feature_is_named_with_what_it_should_be(change: dict[str, object]
 def test_a_missing_feature_is_named_with_its_type(clicks: Server) -> None:
     row = {name: value for name, value in ROW.items() if name != "hour"}
     assert "instances[1]: the feature 'hour' is missing (int32" in clicks.refused({"instances": [ROW, row]})
+    row = {name: value for name, value in ROW.items() if name != "ad"}
+    assert "instances[0]: the feature 'ad' is missing (text)" in clicks.refused({"instances": [row]})
 
 
 def test_columns_of_different_lengths_are_told_apart(clicks: Server) -> None:
@@ -201,4 +203,11 @@ def test_metrics_are_those_of_the_catalogue_and_count_what_was_asked(clicks: Ser
     answered = [s for s in families["millrace_serve_requests"].samples if s.labels["outcome"] == "answered"]
     assert answered[0].value >= 1
     assert families["millrace_serve_version"].samples[0].value == 7
+    page = clicks.http.get("/metrics", headers={"accept": "application/openmetrics-text"})
+    assert page.headers["content-type"].startswith("text/plain")
+    kinds = dict(line.split()[2:] for line in page.text.splitlines() if line.startswith("# TYPE "))
+    assert {name: kind for name, kind in kinds.items() if "_cpu_" in name} == {
+        "millrace_serve_process_cpu_seconds_total": "counter",
+        "millrace_serve_process_cpu_seconds": "gauge",
+    }
     assert json.loads(clicks.http.get("/readyz").text)["status"] == "ok"
