@@ -3,6 +3,8 @@
 #   docker build --target cpu -t millrace:0.1.0 .
 #   docker build --target gpu -t millrace:0.1.0-gpu .
 #
+# Say where the code is from, for those who find the image: --build-arg REVISION=$(git rev-parse HEAD) and SOURCE=<URL>.
+#
 # Nothing is installed but what the locks name, by hash. It runs as a numbered user on a read-only root: all that it
 # writes goes to /var/lib/millrace (checkpoints) and /tmp.
 
@@ -25,6 +27,10 @@ LABEL org.opencontainers.image.title="millrace" \
 WORKDIR /etc/millrace
 EXPOSE 8080
 STOPSIGNAL SIGTERM
+# Kubernetes has probes of its own and does not look at it. `millrace serve`, or another port, sets HEALTH_URL.
+ENV HEALTH_URL=http://127.0.0.1:8080/livez
+HEALTHCHECK --interval=30s --timeout=5s --start-period=180s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(os.environ['HEALTH_URL'], timeout=4)"]
 ENTRYPOINT ["millrace"]
 CMD ["run", "--config", "/etc/millrace/millrace.yaml"]
 
@@ -63,7 +69,11 @@ RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
 # What the container runtime hands in of the driver; CUDA itself comes with the environment.
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
-LABEL org.opencontainers.image.version="0.1.0-gpu"
+ARG REVISION=""
+ARG SOURCE=""
+LABEL org.opencontainers.image.version="0.1.0-gpu" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 USER 10001:10001
 
 
@@ -71,5 +81,9 @@ FROM base AS cpu
 COPY --from=cpu-environment /opt/millrace /opt/millrace
 RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     pip --python /opt/millrace/bin/python install --no-cache-dir --no-index --no-deps /wheel/*.whl
-LABEL org.opencontainers.image.version="0.1.0"
+ARG REVISION=""
+ARG SOURCE=""
+LABEL org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.source="${SOURCE}"
 USER 10001:10001

@@ -1,16 +1,21 @@
 """The image, as far as it can be looked at without an engine: what its file says, and the wheel that it makes."""
 
 import fnmatch
+import json
+import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.settings.sections.api import ApiSettings
 from tests.deploy.dockerfile import Stage, arguments_of, parsed, stages_of
 from tests.deploy.manifests import K8S, ROOT, container, pod_of, rendered
 from tests.programs import program
@@ -131,7 +136,45 @@ def test_its_labels_say_what_it_is(image: Stage, project: dict[str, Any]) -> Non
         "org.opencontainers.image.description": about["description"],
         "org.opencontainers.image.licenses": about["license"],
         "org.opencontainers.image.version": about["version"] + suffix,
+        "org.opencontainers.image.revision": "${REVISION}",
+        "org.opencontainers.image.source": "${SOURCE}",
     }
+    assert image.texts("ARG") == ['REVISION=""', 'SOURCE=""']
+    last_file = max(at for at, (name, _) in enumerate(image.steps) if name in {"COPY", "RUN"})
+    assert image.steps.index(("ARG", 'REVISION=""')) > last_file, "another revision builds no layer again"
+
+
+class _Liveness(BaseHTTPRequestHandler):
+    alive = True
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.alive and self.path == "/livez" else 503)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        pass
+
+
+def test_its_health_is_what_livez_answers(image: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (text,) = image.texts("HEALTHCHECK")
+    command = json.loads(text[text.index("CMD ") + 4 :])
+    url = image.pairs("ENV")["HEALTH_URL"]
+    assert (command[0], url) == ("python", f"http://{ApiSettings().listen}/livez")
+    with HTTPServer(("127.0.0.1", 0), _Liveness) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = {**os.environ, "HEALTH_URL": url.replace("8080", str(server.server_port))}
+
+        def healthy() -> bool:
+            done = subprocess.run(
+                [sys.executable, *command[1:]], env=environment, stderr=subprocess.DEVNULL, check=False
+            )
+            return done.returncode == 0
+
+        assert healthy()
+        monkeypatch.setattr(_Liveness, "alive", False)
+        assert not healthy()
+        server.shutdown()
+    assert not healthy()
 
 
 def test_every_folder_of_the_project_is_copied_for_the_wheel(project: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The component that takes the trainer out of the pod changes that alone, whatever else an overlay has."""
+"""The components that take the trainer, or the check before it, out of the pod change that alone."""
 
 import copy
 import shutil
@@ -46,18 +46,36 @@ def test_nothing_of_millrace_runs_in_it_and_no_probe_ends_it() -> None:
         assert "millrace" not in " ".join(one["command"])
 
 
+def _with_components(folder: Path, components: tuple[str, ...]) -> tuple[Object, ...]:
+    """Render the base with components, in this order."""
+    shutil.copytree(K8S, folder / "k8s")
+    own = folder / "own"
+    own.mkdir()
+    named = "".join(f"  - ../k8s/components/{one}\n" for one in components)
+    (own / "kustomization.yaml").write_text(f"resources: [../k8s/base]\ncomponents:\n{named}")
+    return rendered(own)
+
+
 @pytest.mark.parametrize("order", [("gpu", "rescue"), ("rescue", "gpu")], ids="+".join)
 def test_no_order_of_components_brings_the_trainer_back(tmp_path: Path, order: tuple[str, ...]) -> None:
-    shutil.copytree(K8S, tmp_path / "k8s")
-    own = tmp_path / "own"
-    own.mkdir()
-    components = "".join(f"  - ../k8s/components/{one}\n" for one in order)
-    (own / "kustomization.yaml").write_text(f"resources: [../k8s/base]\ncomponents:\n{components}")
-    objects = rendered(own)
+    objects = _with_components(tmp_path, order)
     for one in containers(objects):
         assert OF_A_TRAINER & one.keys() == {"command"}
         assert one["image"].endswith("-gpu")
     assert container(objects)["command"] == container(rendered(RESCUE))["command"]
+
+
+@pytest.mark.parametrize("order", [("gpu", "no-validate"), ("no-validate", "gpu")], ids="+".join)
+def test_a_pod_that_is_not_checked_before_its_start_differs_in_that_alone(
+    tmp_path: Path, order: tuple[str, ...]
+) -> None:
+    unchecked, checked = (_with_components(tmp_path / name, which) for name, which in (("a", order), ("b", ("gpu",))))
+    of_unchecked, of_checked = only(unchecked, "StatefulSet"), copy.deepcopy(dict(only(checked, "StatefulSet")))
+    (init,) = of_checked["spec"]["template"]["spec"]["initContainers"]
+    del init["args"]
+    init["command"] = ["true"]
+    assert dict(of_unchecked) == of_checked
+    assert "`../k8s/components/no-validate`" in PAGE
 
 
 def test_the_docs_name_it_and_wait_for_it_before_they_use_it() -> None:
