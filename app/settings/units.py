@@ -5,7 +5,7 @@ without a unit is refused, because a reader would have to guess the unit.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Annotated, Any
 
@@ -30,6 +30,21 @@ SIZES: Mapping[str, Decimal] = {
     "TB": Decimal(10**12),
     "TiB": Decimal(2**40),
 }
+_MEANT: Mapping[str, Sequence[str]] = {
+    "ms": ("msec", "msecs", "millis", "millisecond", "milliseconds"),
+    "s": ("sec", "secs", "second", "seconds"),
+    "m": ("min", "mins", "minute", "minutes"),
+    "h": ("hr", "hrs", "hour", "hours"),
+    "d": ("day", "days"),
+    "B": ("byte", "bytes"),
+    "KiB": ("k", "ki"),
+    "MiB": ("m", "mi"),
+    "GiB": ("g", "gi"),
+    "TiB": ("t", "ti"),
+}
+"""What people write for a unit, in small letters."""
+_MANY_BYTES = 10**6
+"""A size of as many without a unit is one in bytes."""
 _QUANTITY = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*(?P<unit>[A-Za-z%]*)\s*", re.ASCII)
 _PERCENT = re.compile(r"\s*(?P<number>\d{1,20}(?:\.\d{1,40})?)\s*%\s*", re.ASCII)
 _EXACT = Context(prec=100)
@@ -71,11 +86,21 @@ def _quantity(text: object, kind: str, units: Mapping[str, Decimal], hint: str) 
     match = _QUANTITY.fullmatch(str(text)) if isinstance(text, str | int | float) else None
     if isinstance(text, bool) or match is None:
         raise ValueError(f"{_shown(text)} is not a {kind}; write a number and a unit ({known}), as in 60{hint}")
-    if not match["unit"]:
-        raise ValueError(f"{text} has no unit; write {match['number']}{hint}, or another of {known}")
-    if match["unit"] not in units:
-        raise ValueError(f"{text!r} has a unit that is not one of {known}; write for instance {match['number']}{hint}")
+    number, unit = match["number"], match["unit"]
+    if not unit:
+        meant = "B" if "B" in units and Decimal(number) >= _MANY_BYTES else hint
+        raise ValueError(f"{text} has no unit; write {number}{meant}, or another of {known}")
+    if unit not in units:
+        guess = _meant(unit, units)
+        advice = f"a number and one of them, as in 60{hint}" if guess is None else f"for instance {number}{guess}"
+        raise ValueError(f"{text!r} has a unit that is not one of {known}; write {advice}")
     return _EXACT.multiply(Decimal(match["number"]), units[match["unit"]])
+
+
+def _meant(unit: str, units: Mapping[str, Decimal]) -> str | None:
+    """Return the unit that somebody means by another text, or None if that is nobody's guess."""
+    small = unit.lower()
+    return next((one for one in units if small == one.lower() or small in _MEANT.get(one, ())), None)
 
 
 def _shown(value: object) -> str:

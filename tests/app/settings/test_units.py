@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,42 @@ def test_a_bare_number_is_refused_and_told_which_units_there_are(number: object)
 )
 def test_what_is_no_duration_is_refused_with_an_example(text: object) -> None:
     with pytest.raises(ValueError, match=r"ms, s, m, h, d.*(60s|5s)"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2G", "2GiB"),
+        ("2g", "2GiB"),
+        ("1.5Gi", "1.5GiB"),
+        ("2gb", "2GB"),
+        ("2GIB", "2GiB"),
+        ("512m", "512MiB"),
+        ("64kb", "64kB"),
+        ("1T", "1TiB"),
+        ("9bytes", "9B"),
+        ("2147483648", "2147483648B"),
+    ],
+)
+def test_a_size_of_another_unit_is_answered_with_the_unit_that_is_meant(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"; write (for instance )?{re.escape(meant)}(, or|$)"):
+        parse_size(text)
+    assert parse_size(meant) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("2min", "2m"), ("2M", "2m"), ("5 sec", "5s"), ("3hours", "3h"), ("1Day", "1d"), ("9msec", "9ms"), ("9MS", "9ms")],
+)
+def test_a_duration_of_another_unit_is_answered_with_the_unit_that_is_meant(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"; write for instance {meant}$"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["2w", "2months", "2us"])
+def test_what_no_unit_comes_near_is_answered_with_an_example_and_not_with_its_number(text: str) -> None:
+    with pytest.raises(ValueError, match=r"; write a number and one of them, as in 60s$"):
         parse_duration(text)
 
 
