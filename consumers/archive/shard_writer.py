@@ -56,6 +56,8 @@ class OpenShard:
         self.records = 0
         self.waiting_bytes = 0
         """Bytes of the records that are collected and not yet written."""
+        self.written_bytes = 0
+        """Bytes of the records that are written, as they were before."""
         self._store, self._format, self._wait_for_room = store_at(place), form, wait_for_room
         self._waiting: list[Chunk] = []
         self._earliest_ms = self._latest_ms = 0
@@ -92,6 +94,7 @@ class OpenShard:
             self._writer = self._open()
         self._writer.write_table(to_table(self._waiting))
         self._waiting.clear()
+        self.written_bytes += self.waiting_bytes
         self.waiting_bytes = 0
 
     def close(self) -> Shard:

@@ -71,7 +71,8 @@ class TFRecordWriter:
         offsets, timestamps = columns.offsets.tolist(), columns.timestamps.tolist()
         records = zip(offsets, timestamps, columns.keys, columns.values, columns.headers, strict=True)
         framed = b"".join(_framed(encode(ArchivedRecord(*record))) for record in records)
-        self._sink.write(self._gzip.compress(framed))
+        # Flushed, so that the file's size counts all of it; a few bytes a piece.
+        self._sink.write(self._gzip.compress(framed) + self._gzip.flush(zlib.Z_SYNC_FLUSH))
 
     def close(self) -> None:
         """Write the end of the stream."""

@@ -2,14 +2,17 @@
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from consumers.archive.archive_account import by_partition, prunable, remove
 from consumers.archive.archive_store import Place
 from consumers.archive.archiver import ArchiveOptions, Archiver
-from consumers.archive.shard_reader import pieces
+from consumers.archive.shard_names import Format
+from consumers.archive.shard_reader import pieces, read
 from consumers.archive.shards import leftovers, listing
 from consumers.kafka.chunking import empty_chunk
 from consumers.records import Partition
@@ -33,14 +36,34 @@ def options(folder: Path, **changed: int) -> ArchiveOptions:
     return ArchiveOptions(place=folder, format="parquet", **{**defaults, **changed})
 
 
-@pytest.mark.parametrize(
-    "most", [{"shard_bytes": 1, "memory_bytes": 1}, {"shard_records": 10}], ids=["size", "records"]
-)
-def test_a_shard_is_closed_when_it_is_full_and_the_next_one_begins_there(most: dict[str, int], tmp_path: Path) -> None:
-    archiver = Archiver(options(tmp_path, **most), never)
-    for start in (0, 10, 20):
-        archiver.add(chunk(start, start + 10))
-    assert [(shard.first, shard.next_offset) for shard in listing(tmp_path)] == [(0, 10), (10, 20), (20, 30)]
+@pytest.mark.parametrize("given", [10, 4, 30], ids="chunks of {}".format)
+def test_a_shard_is_closed_when_it_is_full_and_the_next_one_begins_there(given: int, tmp_path: Path) -> None:
+    archiver = Archiver(options(tmp_path, shard_records=10), never)
+    for start in range(0, 28, given):
+        archiver.add(chunk(start, min(start + given, 28)))
+    archiver.close_all()
+    assert [(shard.first, shard.next_offset) for shard in listing(tmp_path)] == [(0, 10), (10, 20), (20, 28)]
+    assert offsets_read(tmp_path) == [*range(28)]
+    assert [shard.fingerprint for shard in listing(tmp_path)] == [chunk(0, end).fingerprint for end in (10, 20, 28)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "tfrecord"])
+@pytest.mark.parametrize("text", [b"a" * 300, b""], ids=["packs well", "packs badly"])
+def test_a_shard_is_about_as_large_as_the_setting_says(form: Format, text: bytes, tmp_path: Path) -> None:
+    most, random, given = 2**16, Random(3), 2000
+    archiver = Archiver(replace(options(tmp_path, shard_bytes=most), format=form), never)
+    for start in range(0, 40_000, given):
+        values = [text + random.randbytes(20) for _ in range(given)]
+        made = replace(chunk(start, start + given), values=values, nbytes=given * (len(values[0]) + 100))
+        archiver.add(made)
+    archiver.close_all()
+    *full, last = (shard.size for shard in listing(tmp_path))
+    assert len(full) > 10
+    assert most <= min(full)
+    assert max(*full, last) < most * 1.25, "a sixteenth, and what the format has at its end"
+    offsets = [at for shard in listing(tmp_path) for columns in read(shard) for at in columns.offsets.tolist()]
+    assert offsets == [*range(40_000)]
+    assert max(len(pieces(shard)) for shard in listing(tmp_path)) < 16
 
 
 def test_a_shard_is_closed_at_its_age_which_begins_with_its_first_record(tmp_path: Path) -> None:
