@@ -1,6 +1,6 @@
 """Dataset: blocks as a `tf.data.Dataset`, and their delivery to the trainer.
 
-The only module of pipelines that imports TensorFlow. Owns the dataset, its iterator and the prefetched elements. The
+Owns the dataset, its iterator and the prefetched elements. The
 feed's generator runs on a thread of tf.data, `preprocess` on other threads of tf.data, `next` and `close` on the
 trainer's thread. When the prefetch is full, tf.data does not call the generator. Prefetched blocks are not durable:
 those that the trainer has not taken are read again after a restart.

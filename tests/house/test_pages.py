@@ -84,6 +84,37 @@ def test_every_file_and_module_that_the_architecture_names_is_there() -> None:
     assert missing == []
 
 
+@each_page
+def test_every_file_of_the_tree_that_a_page_names_is_there(page: Path) -> None:
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`([\w.-]+(?:/[\w.-]+)*\.(?:py|md|toml|lock|in|java|sh|css|js|proto))`", text)
+    files = {path.name for room in rooms - {"build", ".venv", ".git"} for path in (ROOT / room).rglob("*.*")}
+    files |= {path.name for path in ROOT.iterdir()}
+    missing = [
+        name
+        for name in named
+        if not ((ROOT / name).exists() if name.partition("/")[0] in rooms else Path(name).name in files)
+    ]
+    assert missing == []
+
+
+def test_the_listing_of_the_architecture_names_modules_that_are_there() -> None:
+    listing = re.search(r"^```\n(consumers/ .*?)^```", ARCHITECTURE.read_text(), re.MULTILINE | re.DOTALL)
+    assert listing is not None
+    missing, room, seen = list[str](), "", 0
+    for line in listing[1].splitlines():
+        if top := re.match(r"(\w+)/", line):
+            room = top[1]
+        elif inside := re.match(r"  (\w+/|\w+\.py|(?:\w+ )+(?=…))", line):
+            for name in inside[1].split():
+                path = ROOT / room / name
+                seen += 1
+                missing += [] if path.exists() or path.with_suffix(".py").exists() else [f"{room}/{name}"]
+    assert missing == []
+    assert seen > 30
+
+
 def _is_there(span: str) -> bool:
     """Return whether a path, or a dotted module, is in the tree."""
     if "/" in span:
