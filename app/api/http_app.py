@@ -54,7 +54,7 @@ def make_application(
     observer = Observer(partial(take, service))
     budget = CpuBudget()
     reader = CheckpointReader(Folder(service.settings.checkpoints.path / service.settings.name), budget.charge)
-    events = EventRoutes(observer, service.events)
+    events = EventRoutes(observer, service.events, service.kept_history)
     operations = Operations(service.commands, lambda: service.alive)
     stamp, audit = partial(stamp_now, service.settings.name), Audit()
     app = Application(

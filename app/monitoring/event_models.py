@@ -56,6 +56,16 @@ class Extremes(Shape):
     arriving_per_s: Column
 
 
+class LastValue(Shape):
+    """The last value of a live metric, also while nothing is scored, and over a restart."""
+
+    value: float
+    baseline: float | None = None
+    """What guessing scored on the same records."""
+    at: float
+    """When the newest of its records was scored, seconds since 1970."""
+
+
 class Stretch(Shape):
     """What a tier of the history holds, the oldest first."""
 
@@ -65,6 +75,8 @@ class Stretch(Shape):
     """The name of the live metric."""
     metrics: list[str]
     """The names of all metrics that have a history."""
+    last: LastValue | None = None
+    """The last value of the metric; `mean` ends before it where nothing is scored any more."""
     at: list[float]
     """When each step began, seconds since 1970; steps without a sample are left out."""
     mean: Means
@@ -87,5 +99,7 @@ class PageUpdate(Shape):
     """The name of the live metric."""
     sample: Mapping[str, float | None]
     """The newest value of each column of the charts."""
+    last: Mapping[str, LastValue]
+    """The last value of each live metric."""
     events: list[EventView]
     """What has happened since the message before, the oldest first."""

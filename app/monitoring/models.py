@@ -140,7 +140,10 @@ class LiveView(Shape):
     scored: str
     """before_update: by the training pass; inference_pass: by one before it."""
     window: str
+    """How far back the values reach from the newest record that was scored."""
     records: int
+    age_s: Tenths | None = None
+    """How long ago the newest record was scored: while none is, the values stand still."""
     baseline: Mapping[str, float]
     """What guessing would have scored, by metric; `guesses` says what each guess is, as in `median`."""
     guesses: Mapping[str, str]

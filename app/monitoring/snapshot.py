@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.service.exporting import ExportFigures
 from app.service.holding import NO_LETTER_TAKEN, HeldBy, LearningHold
+from app.service.kept_history import KeptFigures
 from app.service.lost_history import LostHistory
 from app.settings import Settings
 from app.version import version
@@ -67,6 +68,8 @@ class Snapshot:
     """What this process writes down with its checkpoints; empty before the first."""
     exports: ExportFigures | None
     """How the exports beside the training stand; None where no setting names a folder for them."""
+    kept_history: KeptFigures
+    """What became of the files of the page's history."""
     group: GroupReport | None
     """The group of which this process is a worker; None where it learns alone."""
 
@@ -121,5 +124,6 @@ def take(service: "Service") -> Snapshot:
         lost_history=service.lost_history,
         provenance=running.provenance,
         exports=service.exporting.now(),
+        kept_history=service.kept_history.figures(),
         group=service.board.group,
     )

@@ -138,6 +138,7 @@ def _live(snapshot: Snapshot) -> LiveView | None:
         scored=live.scored,
         window=format_duration(live.window_s),
         records=live.records,
+        age_s=live.age_s,
         baseline=_finite(live.baseline),
         guesses={name: words for name, words in live.guesses.items() if name in live.baseline},
         cumulative={"records": live.cumulative_records, **_finite(live.cumulative)},

@@ -32,6 +32,7 @@ _ALWAYS_FIRST = frozenset({"trainer_dead", "unbalanced"})
 _RESTING = frozenset({Phase.PAUSED, Phase.STOPPING, Phase.ENDED})
 
 _ABBREVIATIONS = frozenset({"auc", "iou", "mae", "mape", "mse", "msle", "pr", "prc", "rmse", "roc"})
+_LATELY_S = 60.0
 _OVER = {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}
 
 
@@ -137,7 +138,11 @@ def how_well(live: LiveSnapshot) -> list[str]:
     guess = live.baseline.get(name)
     beside = "" if guess is None else f" ({live.guesses.get(name, 'guessing')}: {rounded_value(guess)})"
     over = _OVER.get(live.window_s) or _span(live.window_s)
-    return [f"{in_words(name)} {rounded_value(live.values[name])} over the last {over}{beside}."]
+    # The window ends with the last record, so that the value stands still while none comes.
+    since = f"over the last {over}"
+    if live.age_s is not None and live.age_s > _LATELY_S:
+        since = f"over the {over} before the last record, {_span(live.age_s)} ago"
+    return [f"{in_words(name)} {rounded_value(live.values[name])} {since}{beside}."]
 
 
 def in_words(name: str) -> str:

@@ -24,6 +24,7 @@ from app.service.exporting import Exporting, RunExport
 from app.service.first_weights import log_ignored, take_initial_weights
 from app.service.holding import Holding
 from app.service.kafka_stream import StreamFactory, StreamOptions
+from app.service.kept_history import KeptHistory
 from app.service.kept_sample import RecordSamples
 from app.service.letters import await_letters, post_refused, stop_dead_letters
 from app.service.lifecycle_events import tell_ended, tell_started
@@ -103,6 +104,7 @@ class Service:
         self.row_states = row_states(self.settings)
         self.board = Board()
         self.events = Events()
+        self.kept_history = KeptHistory(self.events)
         self.holding = Holding(self.settings, self.events.report)
         self.commands = Commands()
         self.exporting = Exporting(self.settings, self.events.report, options.run_export)
@@ -181,7 +183,8 @@ class Service:
             finally:
                 # Where the start failed, no trainer has refused the commands that wait.
                 self.commands.refuse_all(MillraceError("the service has ended; start it again"))
-        tell_ended(self.events.report, self.error)
+                # Before what is open is closed, so that the next process knows it from the kept history.
+                tell_ended(self.events.report, self.error)
         self._on_end()
 
     def _start(self, opened: ExitStack) -> Running:
@@ -212,6 +215,8 @@ class Service:
         )
         # The first on the stack is the last to run: the folder is free only when everything else is closed.
         opened.callback(lease.release)
+        self.kept_history.start(lease)
+        opened.callback(self.kept_history.stop)
         self.exporting.start()
         opened.callback(self.exporting.stop)
         return lease

@@ -65,6 +65,18 @@ def test_sigterm_while_learning_saves_commits_and_leaves_nothing_to_be_read_agai
     assert end is not None
     assert end.seen == {partition: topic.evidence(partition) for partition in range(PARTITIONS)}
 
+    # Nothing more comes, and the page still shows what the processes before have scored, and what happened.
+    with Run(made) as run:
+        run.wait_for(lambda: run.state() == "idle", "it was idle")
+        run.wait_for(lambda: run.ask("GET", "/history?span=24h")[1].get("last"), "it had the curves of before")
+        past, events = run.ask("GET", "/history?span=24h")[1], run.ask("GET", "/events")[1]["events"]
+        assert [value for value in past["mean"]["metric"] if value is not None]
+        assert past["last"]["at"] < time.time()
+        assert [event["kind"] for event in events].count("started") == 3
+        assert [event["id"] for event in events] == sorted({event["id"] for event in events})
+        run.terminate()
+        assert run.exit_code() == 0, run.tail()
+
 
 def test_sigterm_in_a_call_save_restore_or_trace_ends_well_and_replays_nothing(
     broker: str, tmp_path: Path, record_property: Callable[[str, object], None]

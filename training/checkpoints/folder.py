@@ -9,6 +9,7 @@
         starts/0000000007           what the writer of term 7 has in flight, for the process that starts after its death
         pins/0000000042.1f3a….json  that somebody wants checkpoint 42 to stay, whatever `keep` says
         journal/0000000007          what the writer of term 7 has published in deterministic mode, block by block
+        history/0000000007          the curves and events of the page, as the writer of term 7 kept them last
         schemas/                    schemas of the registry, and which were reported; no part of a checkpoint
         range/                      while a range of the topics is pretrained on: its records
         sample.json                 some records of the topic, decoded, to try the model on; readable by its owner only
@@ -85,6 +86,11 @@ class Folder:
         return self.root / "journal"
 
     @property
+    def history(self) -> Path:
+        """Where the curves and events of the page are kept."""
+        return self.root / "history"
+
+    @property
     def pins(self) -> Path:
         """Where the pins are."""
         return self.root / "pins"
@@ -121,6 +127,10 @@ class Folder:
     def journal_of(self, term: int) -> Path:
         """Return the path of a term's part of the journal."""
         return self.journal / _digits(term)
+
+    def history_of(self, term: int) -> Path:
+        """Return the path of what a term's process keeps of the page's curves and events."""
+        return self.history / _digits(term)
 
     def pin(self, number: int, digest: str) -> Path:
         """Return the path of the pin that the holder with this digest has on a checkpoint."""
@@ -179,6 +189,10 @@ class Folder:
     def journal_terms(self) -> list[int]:
         """Return the terms that have a part of the journal, ascending."""
         return sorted(_numbered(self.journal, _NUMBER))
+
+    def history_terms(self) -> list[int]:
+        """Return the terms whose processes have kept the page's curves and events, ascending."""
+        return sorted(_numbered(self.history, _NUMBER))
 
     def highest_term(self) -> int:
         """Return the greatest term that was ever claimed; 0 where none was."""

@@ -8,7 +8,7 @@ event's id is greater than all before it, also across a restart: the first id of
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -104,6 +104,15 @@ class Events:
             event = Event(id=self._next, at=self._wall(), kind=kind, severity=severity, text=text, facts=known)
             self._next += 1
             self._kept[severity].append(event)
+
+    def restore(self, events: Iterable[Event]) -> None:
+        """Add the events of an earlier process before those of this one, but for those of a clock that was ahead."""
+        with self._lock:
+            first = min([self._next, *(kept[0].id for kept in self._kept.values() if kept)])
+            earlier = [event for event in events if event.id < first]
+            for severity, kept in self._kept.items():
+                of_it = [event for event in earlier if event.severity is severity]
+                self._kept[severity] = deque([*of_it, *kept], maxlen=_KEPT[severity])
 
     @property
     def newest(self) -> int:

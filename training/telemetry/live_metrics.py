@@ -73,7 +73,7 @@ class LiveSnapshot:
     scored: str
     """`before_update`: by the training pass; `inference_pass`: by a second pass. Both score before the update."""
     window_s: float
-    """How far back the window reaches."""
+    """How far back the window reaches from the newest record that was scored."""
     records: int
     """Records scored in the window; without any, there are no values."""
     values: Mapping[str, float]
@@ -88,6 +88,8 @@ class LiveSnapshot:
     """Records scored since checkpoint 0."""
     watch: Watched = WATCHED_LOSS
     """The metric by which the model is judged."""
+    age_s: float | None = None
+    """How long ago the newest record was scored; None where none was since the start or the last rewind."""
 
 
 class LiveMetrics:
@@ -116,13 +118,16 @@ class LiveMetrics:
         self._bucket_s = max(1.0, window_s / _BUCKETS)
         self._buckets: deque[tuple[float, Sums]] = deque()
         self._total = Sums()
+        self._scored_at: float | None = None
+        """When a record was last scored: the window ends there, so that without records its values stand still."""
         self._closed_at: tuple[float, ...] = ()
         self._closed = Sums()
         """The sum of the window's buckets but the newest, which began at these times."""
 
     def add(self, sums: Sums) -> None:
         """Add what one call scored."""
-        began = self._clock() // self._bucket_s * self._bucket_s
+        self._scored_at = self._clock()
+        began = self._scored_at // self._bucket_s * self._bucket_s
         if not self._buckets or self._buckets[-1][0] != began:
             self._buckets.append((began, Sums()))
         self._buckets[-1][1].add(sums)
@@ -132,7 +137,9 @@ class LiveMetrics:
 
     def look(self) -> LiveSnapshot:
         """Compute the values over the window and since checkpoint 0."""
-        window = self._window(self._clock() - self._window_s)
+        now = self._clock()
+        end = now if self._scored_at is None else self._scored_at
+        window = self._window(end - self._window_s)
         return LiveSnapshot(
             scored=self._scored,
             window_s=self._window_s,
@@ -143,11 +150,11 @@ class LiveMetrics:
             cumulative=self._values(self._total),
             cumulative_records=self._total.records,
             watch=self._watch,
+            age_s=None if self._scored_at is None else max(0.0, now - self._scored_at),
         )
 
     def _window(self, oldest: float) -> Sums:
         """Add up the buckets that began at `oldest` or later."""
-        # While no records come, `add` removes no bucket, so those before the window are left out here.
         within = [(began, sums) for began, sums in self._buckets if began >= oldest]
         closed = tuple(began for began, _ in within[:-1])
         if closed != self._closed_at:
@@ -187,4 +194,5 @@ class LiveMetrics:
         self._total = Sums(int(facts["records"]), float(facts["loss"]), int(facts["scored"]), states, labels, weighted)
         # The window must not mix two histories.
         self._buckets.clear()
+        self._scored_at = None
         self._closed_at, self._closed = (), Sums()

@@ -20,6 +20,7 @@ from app.monitoring.observer import Observation, Observer
 from app.monitoring.problem_events import Noticing
 from app.monitoring.sample_history import SampleHistory, shortened
 from app.monitoring.status import status_of
+from app.service.kept_history import KeptHistory
 from training.telemetry.events import Event, Events
 
 _MAX_ID = 10**15
@@ -41,10 +42,11 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 class EventRoutes:
     """The routes of events and history."""
 
-    def __init__(self, observer: Observer, events: Events) -> None:
+    def __init__(self, observer: Observer, events: Events, kept: KeptHistory) -> None:
         self._observer, self._events = observer, events
         self._noticing = Noticing(events.report)
         self._history = SampleHistory()
+        kept.attach(self._history)
         self.streams = EventStreams()
         self._seen: Observation | None = None
         self._page: PageUpdate | None = None
@@ -119,6 +121,7 @@ class EventRoutes:
                 status=status_of(observation),
                 metric=self._history.metric,
                 sample={name: shortened(value) for name, value in self._history.latest.items()},
+                last=dict(self._history.last),
                 events=[],
             )
         return self._page

@@ -220,7 +220,12 @@ _LIVE = (
         "metric",
     ),
     gauge("live_records", "Records scored in the window; with few of them the values say little."),
-    gauge("live_window_seconds", "How far back the window reaches."),
+    gauge("live_window_seconds", "How far back the window reaches from the newest record that was scored."),
+    gauge(
+        "live_age_seconds",
+        "How long ago the newest record was scored; while none is, the live values stand still. Bad: it grows while "
+        "records are written.",
+    ),
     gauge(
         "live_cumulative_value",
         "What the model has scored since checkpoint number 0; a rewind goes back. Bad: better than millrace_live_value "
@@ -372,6 +377,15 @@ _PROCESS = (
     gauge("process_start_time_seconds", "When the process started, since 1970. Bad: it changes without a deployment."),
     gauge("process_open_fds", "Open file descriptors. Bad: near millrace_process_max_fds."),
     gauge("process_max_fds", "How many file descriptors may be open."),
+    counter(
+        "history_files_ignored",
+        "Files in which an earlier process kept the page's curves and events, and that cannot be used. Bad: more than "
+        "0; the log says why.",
+    ),
+    counter(
+        "history_writes_failed",
+        "Writes of the page's curves and events that failed. Bad: it grows; after a restart the page shows less.",
+    ),
 )
 
 SECTIONS: Mapping[str, tuple[Metric, ...]] = {

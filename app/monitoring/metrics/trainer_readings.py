@@ -92,6 +92,8 @@ def _live(live: LiveSnapshot) -> Iterator[Reading]:
     yield from _watched("live_watched_ahead", live, ahead_of_guessing(live))
     yield Reading("live_records", live.records)
     yield Reading("live_window_seconds", live.window_s)
+    if live.age_s is not None:
+        yield Reading("live_age_seconds", live.age_s)
     yield from by_label("live_cumulative_value", live.cumulative)
     yield Reading("live_cumulative_records", live.cumulative_records)
 

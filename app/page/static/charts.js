@@ -18,10 +18,14 @@ const FORMATS = {
   arriving_per_s: words.rate,
 };
 const UNITS = [
+  { seconds: 86_400, name: "days" },
   { seconds: 3600, name: "h" },
   { seconds: 60, name: "min" },
   { seconds: 1, name: "s" },
 ];
+// Where a lag falls from days to minutes, a linear axis would show the minutes as a line at 0.
+const LOG = { from: 172_800, times: 50, ticks: [[1, "1 s"], [60, "1 min"], [3600, "1 h"], [86_400, "1 day"], [2_592_000, "30 days"], [31_536_000, "1 year"]] };
+const FARTHEST = 3; // the other line is left out of the scale where it would squeeze the first to a third
 const LEAST_SPAN_S = 120;
 const LANE = 16;
 const AXIS = 20;
@@ -108,17 +112,28 @@ export class Charts {
 
   #scaled(panel) {
     const { mean, greatest } = this.#history;
-    const values = [...mean[panel.line], ...(panel.other ? mean[panel.other] : [])];
-    const peaks = panel.zero ? (greatest?.[panel.line] ?? []) : [];
-    const shown = [...values, ...peaks];
-    const unit = panel.time ? unitOf(shown) : null;
-    const per = unit?.seconds ?? 1;
-    const scaled = unit ? shown.map((value) => (value == null ? null : value / per)) : shown;
-    const { range, ticks } = rounded(scaled, { zero: panel.zero, least: panel.least, about: panel.low - panel.top > 110 ? 3 : 2 });
+    const values = [...mean[panel.line], ...(panel.zero ? (greatest?.[panel.line] ?? []) : [])];
+    const about = panel.low - panel.top > 110 ? 3 : 2;
     this.root.querySelector(`#panel-${panel.id}`).classList.toggle("tight", panel.low - panel.top < ROOMY);
+    if (panel.time && spansMagnitudes(mean[panel.line], values)) return this.#logarithmic(panel, values, about);
+    const unit = panel.time ? unitOf(values) : null;
+    const per = unit?.seconds ?? 1;
+    const scale = (shown) => rounded(shown.map((value) => (value == null ? null : value / per)), { zero: panel.zero, least: panel.least, about });
+    const alone = scale(values);
+    const both = panel.other ? scale([...values, ...mean[panel.other]]) : alone;
+    const { range, ticks } = !panel.zero && extent(both.range) > FARTHEST * extent(alone.range) && alone.ticks.length ? alone : both;
     const tick = unit ? (n) => `${words.brief(n / per)} ${unit.name}` : panel.tick;
     const y = linear(range.map((end) => end * per), [panel.low, panel.top]);
     return { ...panel, tick, ticks: ticks.map((one) => one * per), y };
+  }
+
+  #logarithmic(panel, values, about) {
+    const [, most] = extreme(values);
+    const within = LOG.ticks.filter(([seconds]) => seconds <= most);
+    const every = Math.ceil(within.length / (about + 1));
+    const ticks = within.filter((_, i) => (within.length - 1 - i) % every === 0);
+    const scale = linear([0, Math.log1p(most)], [panel.low, panel.top]);
+    return { ...panel, tick: (n) => LOG.ticks.find(([seconds]) => seconds === n)[1], ticks: ticks.map(([seconds]) => seconds), y: (s) => scale(Math.log1p(s)) };
   }
 
   #axis(view) {
@@ -143,7 +158,8 @@ export class Charts {
 
   #series(panel, view) {
     const { at, mean, least, greatest, step_s: step } = this.#history;
-    const place = (name) => stretches(at, mean[name], step).map((run) => line(run, view.x, panel.y));
+    const inside = (value) => (value == null || panel.y(value) < panel.top - 1 || panel.y(value) > panel.low + 1 ? null : value);
+    const place = (name) => stretches(at, mean[name].map(inside), step).map((run) => line(run, view.x, panel.y));
     const drawnLine = (name, kind) => drawn("path", { class: kind, d: place(name).join("") });
     const shapes = [];
     if (least && greatest) {
@@ -193,12 +209,15 @@ export class Charts {
 
   // Shows the newest values in the labels, or those at the cursor.
   #showValues(view, marks) {
-    const { at, mean, newest } = this.#history;
+    const { at, mean, newest, last } = this.#history;
     const place = this.#chosen ?? at.length - 1;
     for (const [name, format] of Object.entries(FORMATS)) {
       // The history's last value would be a mean over a step that may be a minute old.
-      const value = this.#chosen === null && newest !== null ? newest[name] : mean[name][place];
-      say(this.root.querySelector(`[data-value="${name}"]`), format(value));
+      let value = this.#chosen === null && newest !== null ? newest[name] : mean[name][place];
+      if (this.#chosen === null && last !== null) value = { metric: last.value, baseline: last.baseline }[name] ?? value;
+      const node = this.root.querySelector(`[data-value="${name}"]`);
+      say(node, format(value));
+      if (name === "baseline") node.closest(".other").hidden = value == null; // a metric of one's own has no guess
     }
     this.#showTime(view, marks, place);
     const chosen = this.#chosen !== null;
@@ -305,6 +324,15 @@ function stretches(at, values, step) {
 function bands(at, least, greatest, step) {
   const low = stretches(at, least, step);
   return stretches(at, greatest, step).map((high, i) => ({ high, low: low[i] }));
+}
+
+const extent = ([from, to]) => to - from;
+
+// Whether a line has values that would be at 0 of a linear axis, though they are none.
+function spansMagnitudes(means, values) {
+  const [, most] = extreme(values);
+  const [least] = extreme(means.filter((value) => value > 0));
+  return (most ?? 0) >= LOG.from && most > LOG.times * (least ?? most);
 }
 
 function unitOf(values) {

@@ -106,14 +106,24 @@ const guess = () => latest?.status.live?.guesses[shown()] ?? "guessing";
 // The newest sample, with the values of the metric that the chart shows.
 function sampleOf({ sample, status }) {
   if (sample === null || metric === null || !status.live) return sample;
+  if (sample.metric == null) return sample; // nothing is scored now
   return { ...sample, metric: scoreOf(status.live, metric), baseline: status.live.baseline[metric] ?? null };
+}
+
+// The last value of the metric that the chart shows, where nothing is scored now; null where there is a newer one, or none.
+function lastScore() {
+  const last = latest?.last?.[shown()] ?? past?.last ?? null;
+  return last === null || latest === null || sampleOf(latest)?.metric != null ? null : last;
 }
 
 const scoreOf = (live, name) => (typeof live[name] === "number" ? live[name] : null);
 
 function nameSeries(status) {
-  const window = status.live ? ` over ${status.live.window}` : "";
-  say(document.querySelector('[data-name="metric"]'), `${words.plain(shown() ?? "live metric")}${window}`);
+  const name = words.plain(shown() ?? "live metric");
+  const last = lastScore();
+  const when = last ? `, ${words.span(Math.max(0, now() - last.at))} ago` : ` over ${status.live?.window}`;
+  const scored = last !== null || sampleOf(latest)?.metric != null;
+  say(document.querySelector('[data-name="metric"]'), scored ? `${name}${when}` : "no record scored yet");
   say(document.querySelector('[data-name="baseline"]'), guess());
   const loss = shown() === "loss" || !status.live ? null : scoreOf(status.live, "loss");
   say(document.querySelector('[data-name="loss"]'), loss === null ? "" : `loss ${words.metric(loss)}`);
@@ -199,7 +209,7 @@ function append(message) {
 function draw() {
   if (past === null) return;
   const newest = latest === null ? null : sampleOf(latest);
-  charts.show({ ...past, now: now(), newest, guess: guess() }, events.map(markOf).filter(Boolean), pausesOf(events));
+  charts.show({ ...past, now: now(), newest, last: lastScore(), guess: guess() }, events.map(markOf).filter(Boolean), pausesOf(events));
 }
 
 // The address holds how far back the charts reach, so that a reload or a bookmark shows the same.

@@ -15,7 +15,7 @@ const KINDS = {
   kafka_away: { sign: "away", label: "Kafka away" },
   kafka_back: { sign: "back", label: "Kafka back" },
 };
-const ENDS = { resumed: "pause", kafka_back: "away", started: "pause" };
+const ENDS = { resumed: ["pause"], kafka_back: ["away"], started: ["pause", "away"] };
 
 const SHAPES = {
   checkpoint: "M0-2.6A2.6 2.6 0 1 1 0 2.6 2.6 2.6 0 1 1 0-2.6Z",
@@ -52,9 +52,10 @@ export function pausesOf(events) {
       if (open.has(begun)) continue;
       open.set(begun, { from: at, to: null, sign: begun });
       pauses.push(open.get(begun));
-    } else if (open.has(ENDS[kind])) {
-      open.get(ENDS[kind]).to = at;
-      open.delete(ENDS[kind]);
+    }
+    for (const ended of ENDS[kind] ?? []) {
+      if (open.has(ended)) open.get(ended).to = at;
+      open.delete(ended);
     }
   }
   return pauses;

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -159,3 +160,11 @@ def test_a_metric_of_ones_own_is_judged_by_what_the_settings_say() -> None:
 )
 def test_a_metrics_name_is_put_in_words(name: str, words: str) -> None:
     assert in_words(name) == words
+
+
+def test_a_value_of_before_a_silence_says_when_its_last_record_came() -> None:
+    build = model_of(1, "sigmoid", loss="binary_crossentropy", metrics=["accuracy"])
+    live = learnt(build, rare, blocks=2)
+    (now,), (later,) = how_well(replace(live, age_s=5.0)), how_well(replace(live, age_s=720.0))
+    assert " over the last " in now
+    assert re.search(r" over the .+ before the last record, 12 min ago \(base rate: ", later)

@@ -1,10 +1,15 @@
 """What the page shows of the past, in a real browser from a real server: charts, marks, events, partitions."""
 
-from collections.abc import Callable, Iterator
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from app.monitoring.event_models import LastValue
+from app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
 from tests.app.api_rig import P0, P1, Rig, serving
 from tests.browsing import SOON_MS, chromium
 from training.telemetry.events import EventKind
@@ -114,3 +119,76 @@ def test_the_lag_of_each_partition_is_a_click_away_and_stays_current(open_page: 
     expect(rows.first).to_contain_text("500, held at 100", timeout=SOON_MS)
     page.keyboard.press("Escape")
     expect(page.locator("#lag-by-partition")).to_be_hidden()
+
+
+def kept(rig: Rig, ago_s: float, metric: Sequence[float], baseline: float = 0.5, lag_s: Sequence[float] = ()) -> None:
+    """Have the service take in a minute each of these values, as an earlier process has kept them, from so long ago."""
+    began, earlier = time.time() - ago_s, SampleHistory()
+    for minute, value in enumerate(metric):
+        at = began + 60 * minute
+        row = np.full(len(COLUMNS), np.nan)
+        row[COLUMNS.index("lag_s")] = lag_s[minute] if lag_s else 0.0
+        earlier._tiers["24h"].add(at, at, row)
+        tiers = earlier._metrics.setdefault(
+            "accuracy", {span.name: Tier(span, ("metric", "baseline")) for span in SPANS}
+        )
+        tiers["24h"].add(at, at, np.array([value, baseline]))
+        earlier.last["accuracy"] = LastValue(value=value, baseline=baseline, at=at)
+    earlier.metric = "accuracy"
+    curves = rig.service.kept_history._curves
+    assert curves is not None
+    curves.merge(*earlier.copied(), time.time())
+
+
+def heights(page: Page, panel: int) -> list[float]:
+    """Return how high in its chart each point of a panel's line is: 0 at the bottom, 1 at the top."""
+    return page.evaluate(  # type: ignore[no-any-return]  # playwright says Any
+        """(panel) => {
+            const line = document.querySelectorAll("#charts path.line")[panel];
+            const ys = [...line.getAttribute("d").matchAll(/[ML][0-9.]+ ([0-9.]+)/g)].map((one) => Number(one[1]));
+            const grid = document.querySelector("#charts path.grid").getAttribute("d").split("M")[panel + 1];
+            const [, top, low] = grid.match(/ ([0-9.]+)V([0-9.]+)/).map(Number);
+            return ys.map((y) => (low - y) / (low - top));
+        }""",
+        panel,
+    )
+
+
+def test_before_any_score_the_page_says_so_and_offers_no_guess(open_page: Open) -> None:
+    page = open_page()
+    expect(page.locator('[data-name="metric"]')).to_have_text("no record scored yet")
+    expect(page.locator('[data-value="baseline"]')).to_be_hidden()
+
+
+def test_after_a_restart_on_an_idle_topic_the_last_score_and_its_curve_are_there(open_page: Open, rig: Rig) -> None:
+    kept(rig, 3 * 3600.0 + 60, [0.5, 0.7, 0.9])
+    page = open_page()
+    page.locator('#spans [value="24h"]').check(force=True)
+    expect(page.locator('[data-value="metric"]')).to_have_text("0.900")
+    expect(page.locator('[data-name="metric"]')).to_have_text("accuracy, 3 h ago")
+    expect(page.locator('[data-value="baseline"]')).to_have_text("0.500")
+    page.wait_for_function("document.querySelector('#charts path.line').getAttribute('d').split('L').length === 3")
+
+
+def test_a_guess_that_is_far_away_does_not_press_the_metric_flat(open_page: Open, rig: Rig) -> None:
+    kept(rig, 1800.0, [0.86, 0.88, 0.9, 0.93], baseline=0.1)
+    page = open_page()
+    page.locator('#spans [value="24h"]').check(force=True)
+    page.wait_for_function("document.querySelector('#charts path.line').getAttribute('d').split('L').length === 4")
+    shown = heights(page, 0)
+    assert max(shown) - min(shown) > 0.3
+    assert page.locator("#charts path.other").first.get_attribute("d") == "", (
+        "the guess is beside the chart, as a number"
+    )
+
+
+def test_minutes_of_lag_are_no_line_at_zero_after_a_year_of_it(open_page: Open, rig: Rig) -> None:
+    year = 366 * 86_400.0
+    kept(rig, 1800.0, [0.9] * 5, lag_s=[year, year, 600.0, 500.0, 480.0])
+    page = open_page()
+    page.locator('#spans [value="24h"]').check(force=True)
+    expect(page.locator("#charts text", has_text="1 year")).to_have_count(1)
+    shown = heights(page, 1)
+    assert shown[0] > 0.95
+    assert 0.2 < shown[4] < 0.8
+    expect(page.locator("#charts text", has_text=re.compile("K h"))).to_have_count(0)

@@ -163,21 +163,29 @@ def test_the_window_forgets_and_the_cumulative_sums_do_not() -> None:
     assert (both.records, both.values) == (200, {"loss": 1.5, "accuracy": 0.5})
     assert both.baseline["accuracy"] == 0.5
     clock.now += 20
+    live.add(_sums(100, 100, loss=1.0, label=0))
     later = live.look()
-    assert (later.records, later.values) == (100, {"loss": 1.0, "accuracy": 1.0})
+    assert (later.records, later.values) == (200, {"loss": 1.0, "accuracy": 1.0})
     assert later.baseline["accuracy"] == 1.0
-    assert (later.cumulative_records, later.cumulative) == (200, {"loss": 1.5, "accuracy": 0.5})
+    assert later.cumulative_records == 300
+    assert later.cumulative["accuracy"] == pytest.approx(2 / 3)
 
 
-def test_a_window_without_records_has_no_values() -> None:
+@pytest.mark.parametrize("silent_s", [20.0, 61.0, 86_400.0])
+def test_while_nothing_is_scored_the_values_stand_still_and_say_their_age(silent_s: float) -> None:
     clock = Clock()
     live = _live(clock)
-    assert (live.look().values, live.look().cumulative) == ({}, {})
+    assert (live.look().values, live.look().cumulative, live.look().age_s) == ({}, {}, None)
+    live.add(_sums(0, 100, loss=2.0, label=1))
+    clock.now += 50
+    live.add(_sums(100, 100, loss=1.0, label=0))
+    before = live.look()
+    clock.now += silent_s
+    after = live.look()
+    assert (after.values, after.baseline, after.records) == (before.values, before.baseline, before.records)
+    assert (before.age_s, after.age_s) == (0.0, silent_s)
     live.add(_sums(1, 2))
-    clock.now += 61
-    look = live.look()
-    assert (look.records, look.values, look.baseline) == (0, {}, {})
-    assert look.cumulative["accuracy"] == 0.5
+    assert live.look().records == (102 if silent_s < 60 else 2)
 
 
 def _numbers(rows: int, seed: int, *, weighted: bool = False) -> Sums:
