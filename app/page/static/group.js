@@ -10,6 +10,10 @@ export const follows = (status) => status.group != null && status.group.worker !
 
 export function group(of) {
   byId("group").hidden = of == null;
+  // Each worker has the books of its own partitions; a checkpoint has those of all.
+  const own = of == null ? "" : ` of ${of.members[of.worker].name}'s partitions`;
+  say(byId("balance-title"), `Every offset${own} is accounted for`);
+  say(byId("in-full-title"), `The outcome of every offset${own}`);
   if (of == null) return;
   const members = Object.entries(of.members).map(([number, one]) => ({ number, ...one }));
   say(byId("group-says"), [together(of, members), whose(of)].filter(Boolean).join(" "));

@@ -36,6 +36,7 @@ def test_the_page_of_one_process_alone_shows_no_group(browser: Browser, url: str
     page = opened(browser, url)
     expect(page.locator("#tick")).to_contain_text("it adds up")
     expect(page.locator("#group")).to_be_hidden()
+    expect(page.locator("#balance-title")).to_have_text("Every offset is accounted for")
     expect(page.locator("#shares")).not_to_contain_text("other workers")
 
 
@@ -68,5 +69,7 @@ def test_the_page_of_a_worker_sends_whoever_commands_to_the_chief(browser: Brows
     rig.service.board.group = group(1, member(), member())
     page = opened(browser, url)
     expect(page.locator("#group-says")).to_contain_text("This is worker 1; the chief, millrace-0.millrace, saves")
+    expect(page.locator("#balance-title")).to_have_text("Every offset of worker 1's partitions is accounted for")
+    expect(page.locator("#in-full-title")).to_have_text("The outcome of every offset of worker 1's partitions")
     for button in ("#pause", "#save"):
         expect(page.locator(button)).to_be_disabled()

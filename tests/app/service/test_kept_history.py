@@ -57,8 +57,8 @@ def aged(snapshot: Snapshot, age_s: float, *, ago_s: float = 0.0) -> Snapshot:
     """Return the snapshot as of that long ago, with its newest record scored `age_s` before."""
     assert snapshot.posting is not None
     live = replace(snapshot.posting.live, age_s=age_s)
-    at = {"at": snapshot.at - ago_s, "clock": snapshot.clock - ago_s}
-    return replace(snapshot, posting=replace(snapshot.posting, live=live), **at)
+    posting = replace(snapshot.posting, live=live)
+    return replace(snapshot, posting=posting, at=snapshot.at - ago_s, clock=snapshot.clock - ago_s)
 
 
 def filled(folder: Folder, learnt: Snapshot) -> Process:
@@ -219,7 +219,8 @@ def test_the_line_breaks_where_nothing_is_scored_and_the_last_value_stays(
     shown = history.stretch("10m", learnt.clock + age_s)
     assert shown.mean.metric == [0.75, 0.75 if drawn else None]
     assert shown.last is not None
-    assert (shown.last.value, shown.last.at) == (0.75, pytest.approx(learnt.at, abs=0.1))
+    assert shown.last.value == 0.75
+    assert shown.last.at == pytest.approx(learnt.at, abs=0.1)
 
 
 def test_events_of_a_clock_that_was_ahead_do_not_mix_up_the_ids() -> None:
