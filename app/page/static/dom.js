@@ -26,6 +26,24 @@ export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// The same for a text in which commands stand between backticks: they become code, each with a button that copies it.
+export function sayWithCode(node, text, { copies = false } = {}) {
+  if (node.dataset.said === text) return;
+  node.dataset.said = text;
+  const parts = text.split("`").map((part, i) => (i % 2 ? element("code", {}, part) : part));
+  const clipboard = copies ? navigator.clipboard : undefined; // there is none where a page comes over HTTP from elsewhere
+  node.replaceChildren(...parts.flatMap((part) => (part instanceof Element && clipboard ? [part, copyButton(part.textContent, clipboard)] : [part])));
+}
+
+function copyButton(text, clipboard) {
+  const button = element("button", { type: "button", class: "quiet copy", "aria-label": `Copy ${text}` }, "Copy");
+  button.addEventListener("click", async () => {
+    await clipboard.writeText(text);
+    say(button, "Copied");
+  });
+  return button;
+}
+
 // Keeps one child for each item, by key, in the items' order. `make` creates a child, `update` fills it.
 export function keyed(parent, items, key, make, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));

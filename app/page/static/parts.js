@@ -1,6 +1,6 @@
 // The other parts of the page, without charts and balance: verdict, problems, bar, checkpoints, events.
 
-import { byId, element, keyed, say } from "./dom.js";
+import { byId, element, keyed, say, sayWithCode } from "./dom.js";
 import * as words from "./words.js";
 
 const BAR = [
@@ -17,7 +17,8 @@ const SEVERE = new Set(["failed", "trainer_dead", "hung", "unbalanced", "nothing
 export const firstClause = (sentence) => sentence.search(/[.:;,](?=\s|$)/) + 1;
 
 // Shows the verdict's first clause in large type, to be read from a distance.
-export function verdict(node, sentence) {
+export function verdict(node, whole) {
+  const sentence = whole.replace(/ \d+ problems? to look at\.$/, ""); // they stand right below
   const end = firstClause(sentence);
   const [word, rest] = end ? [sentence.slice(0, end), sentence.slice(end)] : [sentence, ""];
   if (node.textContent === sentence) return;
@@ -31,9 +32,9 @@ export function problems(node, list, now) {
     article.className = SEVERE.has(one.problem) ? "bad" : "warn";
     const [what, since, fix] = article.children;
     const began = words.parsed(one.since);
-    say(what, one.what);
+    sayWithCode(what, one.what);
     say(since, `since ${words.moment(began, now)}, for ${words.span(Math.max(0, now - began))}`);
-    say(fix, one.fix);
+    sayWithCode(fix, one.fix, { copies: true });
   });
   node.tabIndex = node.scrollHeight > node.clientHeight ? 0 : -1;
 }
@@ -92,17 +93,42 @@ function why(one) {
   return one.note ? `${reason}: ${one.note}` : reason;
 }
 
-// Scheduled checkpoints in a row become one entry, which would otherwise hide everything else.
+// Scheduled checkpoints become one entry, and so do records that were set aside, while nothing else happens: they would
+// hide everything else.
 export function folded(events) {
   const rows = [];
   for (const event of events) {
-    const { kind, facts } = event;
-    const scheduled = kind === "checkpoint" && (facts.reason === "interval" || facts.reason === "steps") && !facts.note;
-    const last = rows.at(-1);
-    if (!scheduled || last?.first === undefined) rows.push(scheduled ? { ...event, first: facts.number } : event);
-    else rows[rows.length - 1] = { ...event, id: last.id, first: last.first, text: `Checkpoints ${last.first} to ${facts.number} are durable.` };
+    const fold = foldOf(event);
+    const at = fold === null ? -1 : rows.findLastIndex((row) => row.fold === fold);
+    const between = rows.slice(at + 1);
+    if (at < 0 || between.some((row) => row.fold === null)) {
+      rows.push({ ...event, fold, folded: [event] });
+    } else {
+      const [row] = rows.splice(at, 1);
+      const all = [...row.folded, event];
+      rows.push({ ...event, id: row.id, fold, folded: all, text: FOLDS[fold](all) });
+    }
   }
   return rows;
+}
+
+const FOLDS = { checkpoints: checkpointsText, setAside: setAsideText };
+
+function foldOf({ kind, facts }) {
+  if (kind === "checkpoint" && (facts.reason === "interval" || facts.reason === "steps") && !facts.note) return "checkpoints";
+  return kind === "set_aside" && facts.records != null ? "setAside" : null;
+}
+
+function checkpointsText(all) {
+  return `Checkpoints ${all[0].facts.number} to ${all.at(-1).facts.number} are durable.`;
+}
+
+function setAsideText(all) {
+  const counts = new Map();
+  for (const { facts } of all) counts.set(facts.reason, (counts.get(facts.reason) ?? 0) + facts.records);
+  const total = [...counts.values()].reduce((sum, count) => sum + count, 0);
+  const reasons = [...counts].sort(([, a], [, b]) => b - a).map(([reason, count]) => `${words.count(count)} ${words.plain(reason)}`);
+  return `${words.count(total)} records were set aside since ${words.clock(words.parsed(all[0].at))}: ${reasons.join(", ")}.`;
 }
 
 export function events(node, list, now) {
@@ -112,7 +138,7 @@ export function events(node, list, now) {
     say(time, words.moment(words.parsed(event.at), now));
     time.dateTime = event.at;
     text.title = event.text;
-    say(text, event.text);
+    sayWithCode(text, event.text);
   });
 }
 

@@ -11,7 +11,8 @@ from playwright.sync_api import Browser, Page, expect
 from app.monitoring.event_models import LastValue
 from app.monitoring.sample_history import COLUMNS, SPANS, SampleHistory, Tier
 from tests.app.api_rig import P0, P1, Rig, serving
-from tests.browsing import SOON_MS, chromium
+from tests.browsing import SOON_MS, chromium, grave
+from training.recovery.crash_guard import CrashLoop
 from training.telemetry.events import EventKind
 
 Open = Callable[..., Page]
@@ -192,3 +193,69 @@ def test_minutes_of_lag_are_no_line_at_zero_after_a_year_of_it(open_page: Open, 
     assert shown[0] > 0.95
     assert 0.2 < shown[4] < 0.8
     expect(page.locator("#charts text", has_text=re.compile("K h"))).to_have_count(0)
+
+
+def test_records_set_aside_in_a_row_are_one_entry_though_checkpoints_are_between(open_page: Open, rig: Rig) -> None:
+    report = rig.service.events.report
+    for number in range(1, 4):
+        for reason, count in (("malformed", 1000), ("missing", 200)):
+            text = f"{count:,} records were set aside as {reason}."
+            report(EventKind.SET_ASIDE, text, reason=reason, records=count)
+        report(EventKind.CHECKPOINT, f"Checkpoint {number} is durable.", number=number, reason="interval")
+    page = open_page()
+    shown = page.locator("#events li span")
+    expect(shown).to_have_count(2, timeout=SOON_MS)
+    expect(shown.nth(0)).to_have_text("Checkpoints 1 to 3 are durable.")
+    expect(shown.nth(1)).to_have_text(
+        re.compile(r"^3,600 records were set aside since \d\d:\d\d:\d\d: 3,000 malformed, 600 missing\.$")
+    )
+    report(EventKind.PAUSED, "Paused: for a test.")
+    report(EventKind.SET_ASIDE, "1 record was set aside as malformed.", reason="malformed", records=1)
+    expect(shown.nth(0)).to_have_text("1 record was set aside as malformed.", timeout=SOON_MS)
+    expect(shown).to_have_count(4)
+
+
+def test_a_command_in_a_problem_is_code_that_a_button_copies(open_page: Open, rig: Rig) -> None:
+    rig.brake(CrashLoop(starts=3, number=0, suspects={P0: (100, 164)}))
+    page = open_page()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    fix = page.locator("#problems .fix")
+    command = "millrace rewind -c CONFIG --to 0 --skip clicks:0:100-163"
+    expect(fix.locator("code")).to_have_text(command)
+    expect(page.locator("#problems")).not_to_contain_text("`")
+    fix.get_by_role("button", name=f"Copy {command}").click()
+    expect(fix.get_by_role("button")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == command
+    assert grave(page) == {}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "first"),
+    [
+        (
+            "Learning. 41,200 records/s, 3 s behind, bound by compute. Accuracy 0.91 over the last 5 min "
+            "(base rate: 0.55). 1 problem to look at.",
+            "Learning.",
+        ),
+        (
+            "Kafka has been away for 3 min; the learning goes on by itself when it answers.",
+            "Kafka has been away for 3 min;",
+        ),
+        ("Learning. 41,200 records/s.", "Learning."),
+        ("Paused: since 12:30 by Ada.", "Paused:"),
+    ],
+)
+def test_a_usual_verdict_is_one_line_with_its_first_clause_large(open_page: Open, sentence: str, first: str) -> None:
+    page = open_page()
+    lines, strong = page.evaluate(
+        """async (sentence) => {
+            const { verdict } = await import("/page/parts.js");
+            const node = document.getElementById("verdict");
+            verdict(node, sentence);
+            const strong = node.querySelector("strong");
+            return [node.offsetHeight / strong.offsetHeight, strong.textContent];
+        }""",
+        sentence,
+    )
+    assert lines < 1.6
+    assert strong == first
