@@ -89,6 +89,19 @@ def test_prometheus_own_tool_takes_rules_and_board(tmp_path: Path) -> None:
     assert rule_complaints(tmp_path / "broken.json") != ""
 
 
+def test_the_board_shows_several_models_beside_each_other_and_names_each() -> None:
+    (model,) = (variable for variable in BOARD["templating"]["list"] if variable["name"] == "model")
+    assert model["multi"] is True
+    asked = [text for text in expressions(BOARD) if "$model" in text]
+    assert len(asked) > 30
+    assert [text for text in asked if 'model=~"$model"' not in text] == [], "one value only"
+    assert [text for text in asked if re.search(r"\b(min|max|sum|avg)\b(?! by \(model\b)", text)] == [], (
+        "a sum over models"
+    )
+    legends = [target["legendFormat"] for panel in BOARD["panels"] for target in panel.get("targets", [])]
+    assert [legend for legend in legends if "{{model}}" not in legend] == []
+
+
 def test_no_two_panels_lie_on_each_other_and_each_says_what_it_shows() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in BOARD["panels"]:
