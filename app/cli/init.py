@@ -12,14 +12,17 @@ import typer
 
 from app.cli.notes import note
 from app.settings import load_kafka, load_registry
-from app.tools.init.column_roles import ChosenRoles, cast, label_by_name, likely_labels
+from app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
+from app.tools.init.column_roles import ChosenRoles, Roles, cast, label_by_name, likely_labels
 from app.tools.init.columns import ColumnLook, columns_of
 from app.tools.init.draft_check import set_aside, verdicts_of
 from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
 from app.tools.init.drafted_config import DraftTarget, config_text
 from app.tools.init.drafted_model import model_text
 from app.tools.init.questions import asked_parts
+from app.tools.init.record_look import Look
 from app.tools.init.schema_options import schema_hints
+from app.tools.init.sequences import sequences_of
 from app.tools.init.topic_sample import first_records, look_at
 from consumers.errors import ConfigError
 
@@ -76,9 +79,9 @@ def init(
     hints = schema_hints(load_registry(out, registry), schema, message, out)
     found = first_records(kafka)
     look = look_at(found.values, _split(columns) or (), found.beside, hints)
-    seen = columns_of(look.rows, look.nullable)
     wanted = ChosenRoles(label=label, weight=weight, event_time=event_time, features=_split(features))
-    roles = cast(seen, wanted if label is not None else _asked(seen, wanted, ask=not as_json))
+    look, roles = _cast(look, wanted, found.tombstones, ask=not as_json)
+    sequences = sequences_of(look.rows, roles, found.partitions)
     place = DraftTarget(
         name=name or name_of(topic),
         bootstrap_servers=kafka.bootstrap_servers,
@@ -86,7 +89,8 @@ def init(
         held=found.held,
         records_per_s=found.records_per_s,
     )
-    write(out, Draft(config=config_text(place, look, roles), model=model_text(topic, roles)))
+    config, model = config_text(place, look, roles, sequences), model_text(topic, roles, sequences)
+    write(out, Draft(config=config, model=model))
     report = {
         "config": str(out / CONFIG),
         "format": look.format,
@@ -95,6 +99,8 @@ def init(
         "task": roles.task.value,
         "features": [column.source for column in roles.features],
         "left_out": {column.source: column.why for column in roles.left_out},
+        "windows": None if sequences is None or not sequences.whole else sequences.key.source,
+        "notes": list(look.notes),
         "set_aside": set_aside(verdicts_of(out / CONFIG, found.chunks)),
     }
     typer.echo(json.dumps(report, indent=2) if as_json else _in_words(report))
@@ -102,6 +108,20 @@ def init(
 
 def _split(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _cast(look: Look, wanted: ChosenRoles, tombstones: int, *, ask: bool) -> tuple[Look, Roles]:
+    """Give every column its role, by the records that have the label: the others are set aside anyway."""
+    seen = columns_of(look.rows, look.nullable)
+    if wanted.label is None:
+        wanted = _asked(seen, wanted, ask=ask)
+    envelope = envelope_of(seen)
+    if envelope is not None:
+        told = deletes_and_tombstones(look.rows, envelope, look.looked_at, tombstones)
+        look = replace(look, notes=(*look.notes, told))
+    labelled = [row for row in look.rows if row.get(str(wanted.label)) is not None]
+    columns = columns_of(labelled, look.nullable) if labelled else seen
+    return look, cast(columns if envelope is None else without_envelope(columns, envelope), wanted)
 
 
 def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) -> "ChosenRoles":
@@ -126,18 +146,31 @@ def _in_words(report: dict[str, object]) -> str:
     assert isinstance(left_out, dict)
     features = report["features"]
     assert isinstance(features, list)
-    config = report["config"]
+    config, notes = report["config"], report["notes"]
+    assert isinstance(notes, list)
+    key = report["windows"]
+    windows = [f"Learns from the last records of each {key} (windows)."] if key else []
     return "\n".join(
         [
             f"Looked at {report['records']:,} records: {report['format']}.",
             f"Learns {report['label']} ({tasks.get(str(report['task']), 'a number')}) from {', '.join(features)}.",
             _decodes(report["set_aside"]),
-            *(f"Leaves out {source}{f': {why}' if why else ''}." for source, why in left_out.items()),
+            *_left_out(left_out),
+            *windows,
+            *(f"{note[0].upper()}{note[1:]}." for note in notes),
             f"Wrote {config} and model.py beside it. Next:",
             f"  millrace validate -c {config}",
             f"  millrace run -c {config}",
         ]
     )
+
+
+def _left_out(left_out: dict[str, str]) -> list[str]:
+    """Return a line for each reason, with the fields that are left out for it."""
+    by_reason: dict[str, list[str]] = {}
+    for source, why in left_out.items():
+        by_reason.setdefault(why, []).append(source)
+    return [f"Leaves out {', '.join(sources)}{f': {why}' if why else ''}." for why, sources in by_reason.items()]
 
 
 def _decodes(set_aside: object) -> str:

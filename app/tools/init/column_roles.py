@@ -90,7 +90,7 @@ def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
     free = [column for column in columns if column.source not in taken]
     if wanted.features is None:
         # Free text is much to learn from, so it is left to the user where there is anything else.
-        features = [column for column in free if column.learnable]
+        features = [column for column in free if column.learnable and column.source != label.twin]
         features = features or [column for column in free if column.kind is ColumnKind.FREE_TEXT]
     else:
         features = [_feature(by_source, source, taken) for source in wanted.features]
@@ -103,12 +103,18 @@ def cast(columns: Sequence[ColumnLook], wanted: ChosenRoles) -> Roles:
         features=tuple(features),
         weight=weight,
         event_time=time,
-        left_out=tuple(column for column in free if column.source not in {feature.source for feature in features}),
+        left_out=tuple(
+            replace(column, why=f"the same as the label {label.source}") if column.source == label.twin else column
+            for column in free
+            if column.source not in {feature.source for feature in features}
+        ),
     )
 
 
 def _task(column: ColumnLook) -> Task | None:
     distinct = column.distinct
+    if column.is_identity:
+        return None
     if column.kind is ColumnKind.FLAG or (distinct and {*distinct} <= {0, 1}):
         return Task.BINARY
     if column.kind is ColumnKind.TEXT:
@@ -124,7 +130,7 @@ def _feature(by_source: dict[str, ColumnLook], source: str, taken: set[str]) -> 
         raise ConfigError(f"--features: {source!r} is the label, weight or event time already; leave it out")
     if not column.learnable_by_name:
         raise ConfigError(f"--features: {source!r} cannot be learnt from ({column.why}); leave it out")
-    return replace(column, kind=ColumnKind.NUMBER, why="") if column.seconds else column
+    return replace(column, kind=ColumnKind.NUMBER if column.seconds else column.kind, why="")
 
 
 def _named(by_source: dict[str, ColumnLook], option: str, source: str) -> ColumnLook:

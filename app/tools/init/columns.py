@@ -39,10 +39,14 @@ _NO_SIZE = (64, 64, 3)
 """The shape to which images are resized if none of them states one."""
 _LONGEST_SIDE = 96
 """Larger images are drafted at this size: convolutions over more pixels learn too slowly on a processor."""
-_IDENTITY = re.compile(r"(.*[a-z0-9])?(_id|Id|ID|_uuid|_guid)|id|uuid|guid|ID|UUID")
-_HARDLY_TWICE = 0.9
-"""The share of distinct values from which on a field that is named as identities are is one."""
-_AN_IDENTITY = "an identity: hardly any value comes twice"
+_IDENTITY = re.compile(
+    r"(.*[a-z0-9])?(_id|Id|ID|_uuid|_guid)|id|uuid|guid|ID|UUID"
+    r"|(.*_)?(key|user|customer|account|card|device|session|sensor|machine|host|vehicle|symbol)"
+)
+_MOST_OF_AN_IDENTITY = 0.5
+"""The share of distinct values above which texts are identities, and so are whole numbers that are named as those."""
+_AN_IDENTITY = "an identity: most of its values come only once; name it with --features to learn from it"
+_CONSTANT = "the same value in every record; name it with --features if that will change"
 _GREATEST = 3.4e38
 """What a float32 holds; NaN and what is beyond count for nothing, and are set aside later."""
 _NUMERIC = {int, float}
@@ -63,7 +67,7 @@ class ColumnKind(StrEnum):
     """What a column holds, in words."""
 
     NUMBER = "a number"
-    CATEGORY = "an integer of few values, taken for a category"
+    CATEGORY = "a whole number of few values"
     FLAG = "true or false"
     TEXT = "text"
     NUMBERS = "a list of numbers"
@@ -109,6 +113,10 @@ class ColumnLook:
     """Of a time: whether some of its texts have no zone."""
     distinct: tuple[Any, ...] = ()
     """Its values, where they are few; only a label's are ever written down."""
+    values_seen: int = 0
+    """How many different values it has; of lists how many different elements."""
+    twin: str = ""
+    """The source of an earlier column that has the same value in every record."""
 
     @property
     def last(self) -> str:
@@ -119,12 +127,12 @@ class ColumnLook:
     @property
     def learnable(self) -> bool:
         """Whether it can be a feature."""
-        return self.kind not in {ColumnKind.UNFIT, ColumnKind.TIME, ColumnKind.FREE_TEXT}
+        return not self.why and self.kind not in {ColumnKind.UNFIT, ColumnKind.TIME, ColumnKind.FREE_TEXT}
 
     @property
     def learnable_by_name(self) -> bool:
         """Whether it can be a feature if the user names it."""
-        return self.learnable or self.kind is ColumnKind.FREE_TEXT or self.seconds
+        return self.kind not in {ColumnKind.UNFIT, ColumnKind.TIME} or self.seconds
 
     @property
     def seconds(self) -> bool:
@@ -137,6 +145,21 @@ class ColumnLook:
         return self.kind is ColumnKind.TIME or self.seconds
 
     @property
+    def is_identity(self) -> bool:
+        """Whether its values name things, one record or few each."""
+        return self.why == _AN_IDENTITY
+
+    @property
+    def names_things(self) -> bool:
+        """Whether it is named as identities are, so that the order of its numbers means nothing."""
+        return _IDENTITY.fullmatch(self.last) is not None
+
+    @property
+    def buckets(self) -> int:
+        """How many rows an embedding of its values needs: a power of two, so that few of them share a row."""
+        return 1 << max(6, (4 * self.values_seen - 1).bit_length())
+
+    @property
     def bound(self) -> int:
         """Of lists that vary: a power of two above the longest that was seen."""
         return 1 << self.lengths[1].bit_length()
@@ -145,8 +168,23 @@ class ColumnLook:
 def columns_of(rows: Sequence[Row], nullable: Collection[tuple[str, ...]] = ()) -> list[ColumnLook]:
     """Return every column, in the order in which the records show them. `nullable`: what may be absent at any time."""
     sources = dict.fromkeys(source for row in rows for source in row)
-    columns = (_column(source, [row.get(source) for row in rows]) for source in sources)
-    return [replace(one, absent=True) if _within(one.source, nullable) else one for one in columns]
+    columns, first = list[ColumnLook](), dict[int, str]()
+    for source in sources:
+        values = [row.get(source) for row in rows]
+        look = _column(source, values)
+        if not look.why and len(rows) >= _MANY_ROWS and look.kind is not ColumnKind.IMAGE:
+            content = hash(tuple(hash(repr(value)) for value in values))
+            look = _repeated(look, values, first.setdefault(content, source))
+        columns.append(replace(look, absent=True) if _within(source, nullable) else look)
+    return columns
+
+
+def _repeated(look: ColumnLook, values: Sequence[Any], first: str) -> ColumnLook:
+    """Say why a column is not learnt from that never changes, or that repeats the earlier column `first`."""
+    if values[0] is not None and all(value == values[0] for value in values):
+        return replace(look, why=_CONSTANT)
+    same = first != look.source
+    return replace(look, why=f"the same as {first} in every record", twin=first) if same else look
 
 
 def _within(source: str, nullable: Collection[tuple[str, ...]]) -> bool:
@@ -205,7 +243,8 @@ def _nested(what: str, values: Sequence[Any]) -> str:
 def _numbers(look: ColumnLook, here: Sequence[float]) -> ColumnLook:
     finite = _finite(here)
     distinct = {*finite}
-    look = _scaled(replace(look, kind=ColumnKind.NUMBER, distinct=_few(distinct)), finite)
+    look = replace(look, kind=ColumnKind.NUMBER, distinct=_few(distinct), values_seen=len(distinct))
+    look = _scaled(look, finite)
     fractions = any(isinstance(value, float) for value in finite)
     if (why := _like_a_time(min(finite), max(finite), fractions=fractions)) is not None:
         return replace(look, kind=ColumnKind.UNFIT, why=why, form="s" if why == _SECONDS else "")
@@ -221,11 +260,10 @@ def _identity_or_number(look: ColumnLook, distinct: int, count: int) -> ColumnLo
     """Return what whole numbers are that are no times, by how many different ones there are."""
     if distinct == count >= _MANY_ROWS:
         return replace(look, kind=ColumnKind.UNFIT, why="another number in every record")
-    named = _IDENTITY.fullmatch(look.last) is not None
-    if named and distinct > _HARDLY_TWICE * count and count >= _MANY_ROWS:
-        return replace(look, kind=ColumnKind.UNFIT, why=_AN_IDENTITY)
-    few = distinct <= _FEW and distinct < count
-    return replace(look, kind=ColumnKind.CATEGORY) if few or named else look
+    if look.names_things:
+        why = _AN_IDENTITY if distinct > _MOST_OF_AN_IDENTITY * count and count >= _MANY_ROWS else ""
+        return replace(look, kind=ColumnKind.CATEGORY, why=why)
+    return replace(look, kind=ColumnKind.CATEGORY) if distinct <= _FEW and distinct < count else look
 
 
 def _like_a_time(low: float, high: float, *, fractions: bool) -> str | None:
@@ -278,9 +316,8 @@ def _texts(look: ColumnLook, here: Sequence[str]) -> ColumnLook:
         return replace(look, kind=ColumnKind.FREE_TEXT, why=_FREE_TEXT)
     if len(distinct) == len(here) >= _MANY_ROWS:
         return ColumnLook(source=look.source, why="another text in every record")
-    if _IDENTITY.fullmatch(look.last) and len(distinct) > _HARDLY_TWICE * len(here) and len(here) >= _MANY_ROWS:
-        return ColumnLook(source=look.source, why=_AN_IDENTITY)
-    return replace(look, kind=ColumnKind.TEXT, distinct=_few(distinct))
+    why = _AN_IDENTITY if len(distinct) > _MOST_OF_AN_IDENTITY * len(here) and len(here) >= _MANY_ROWS else ""
+    return replace(look, kind=ColumnKind.TEXT, distinct=_few(distinct), values_seen=len(distinct), why=why)
 
 
 def _lists(look: ColumnLook, here: Sequence[list[Any]]) -> ColumnLook:
@@ -294,7 +331,7 @@ def _lists(look: ColumnLook, here: Sequence[list[Any]]) -> ColumnLook:
         same_length = look.lengths[0] == look.lengths[1]
         kind = ColumnKind.NUMBERS if same_length else ColumnKind.VARYING_NUMBERS
         return _scaled(replace(look, kind=kind), _finite(elements))
-    return replace(look, kind=ColumnKind.TEXTS)
+    return replace(look, kind=ColumnKind.TEXTS, values_seen=len({*elements}))
 
 
 def _unfit_list(elements: Sequence[Any], types: Collection[type]) -> str | None:

@@ -50,9 +50,7 @@ def look_by_registry(
         )
     kind = next(iter(known.values())).kind
     if kind not in _FORMATS:
-        raise ConfigError(
-            f"the registry's schema {shown} is of {kind}, which is not read; docs/formats.md lists what is"
-        )
+        raise ConfigError(f"the registry's schema {shown} is of {kind}, which is not read; AVRO, PROTOBUF and JSON are")
     known = {number: one for number, one in known.items() if one.kind == kind}
     read = _READERS[kind](known)
     section: dict[str, Any] = {"registry": {"url": list(hints.registry)}}

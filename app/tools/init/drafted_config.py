@@ -13,6 +13,7 @@ from app.tools.init.column_roles import Roles, Task
 from app.tools.init.columns import ColumnKind, ColumnLook
 from app.tools.init.pace import pace_for
 from app.tools.init.record_look import Look
+from app.tools.init.sequences import LENGTH, Sequences
 
 DTYPES = {
     ColumnKind.NUMBER: "float32",
@@ -29,11 +30,8 @@ _RARE, _MOST_CLASSES = 1 / 20, 20
 """A class that comes so seldom is balanced, among at most so many. They are the numbers from 0 on."""
 _LIFT = 10
 """Larger weights gain little more, and the corrected probabilities are further off (docs/shaping.md)."""
-_LIKE_A_KEY = re.compile(
-    r"(.*_)?(id|key|user|customer|account|card|device|session|sensor|machine|host|vehicle|symbol)(_?id)?", re.IGNORECASE
-)
-_FEWEST_KEYS, _EACH_COMES = 5, 3
-"""So many values of a key at least, and so many records of each on average, for windows to be proposed."""
+_FEW_TO_REPEAT = 1 / 100
+"""A class that comes more seldom is learnt by heart if its batches are repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +66,11 @@ def length_names(features: Sequence[ColumnLook]) -> dict[str, str]:
     return lengths
 
 
+def known_name(features: Sequence[ColumnLook]) -> str:
+    """Return the name of the model's input that says how many records a sequence has."""
+    return _apart("known", [*input_names(features).values(), *length_names(features).values()])
+
+
 def _apart(name: str, taken: Collection[str]) -> str:
     while name in taken:
         name += "_"
@@ -90,13 +93,21 @@ def rounded_centre(column: ColumnLook) -> float:
     return float(f"{column.centre:.{max(6, math.ceil(math.log10(magnitude)) + 2)}g}")
 
 
-def config_text(place: DraftTarget, look: Look, roles: Roles) -> str:
+def config_text(place: DraftTarget, look: Look, roles: Roles, sequences: Sequences | None = None) -> str:
     """Return the whole file."""
     records = "\n".join(_records(look, roles))
-    pace = pace_for(place.held, place.records_per_s, images=any(one.kind is ColumnKind.IMAGE for one in roles.features))
+    counts = _class_counts(look, roles)
+    images = any(one.kind is ColumnKind.IMAGE for one in roles.features)
+    pace = pace_for(
+        place.held,
+        place.records_per_s,
+        slow=images or (sequences is not None and sequences.whole),
+        images=images,
+        rare=len(counts) > 1 and min(counts.values()) < _FEW_TO_REPEAT * counts.total(),
+    )
     return f"""\
-# Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like:
-# Check it with `millrace validate -c`; docs/configuration.md describes every setting.
+# Drafted by `millrace init` from {len(look.rows):,} records of {place.topic}. Change what you like.
+# `millrace validate -c` checks it, and `millrace config schema` describes every setting.
 
 name: {flow(place.name)}
 
@@ -116,16 +127,20 @@ training:
   batch_size: {pace.batch_size:<21} # records a step; larger ones are faster
   passes: {pace.passes:<25} # steps with each batch; only the first scores its records
 
-{_balance(look, roles)}{_windows(look, roles)}checkpoints:
+{_balance(counts)}{_windows(roles, sequences)}checkpoints:
   path: ./checkpoints               # one folder per name below it
 """
 
 
-def _balance(look: Look, roles: Roles) -> str:
-    """Propose a balance of classes, as a section; nothing where no class is rare."""
+def _class_counts(look: Look, roles: Roles) -> Counter[int]:
+    """Return how often each class of the label comes; nothing if it has no classes, or they have names."""
     if roles.task not in {Task.BINARY, Task.CLASSES}:
-        return ""
-    counts = Counter(int(row[roles.label.source]) for row in look.rows if row.get(roles.label.source) is not None)
+        return Counter()
+    return Counter(int(row[roles.label.source]) for row in look.rows if row.get(roles.label.source) is not None)
+
+
+def _balance(counts: Counter[int]) -> str:
+    """Propose a balance of classes, as a section; nothing where no class is rare."""
     rarest = min(counts, key=lambda one: (counts[one], one), default=0)
     few = 2 <= len(counts) <= _MOST_CLASSES and sorted(counts) == [*range(len(counts))]
     if not few or counts[rarest] > _RARE * counts.total():
@@ -133,30 +148,37 @@ def _balance(look: Look, roles: Roles) -> str:
     target = _lifted(counts)
     said = f"1 of {round(counts.total() / counts[rarest]):,} records is of class {rarest}"
     return f"""\
-# {said}; learnt as they come, it would be ignored for long (docs/shaping.md).
+# {said}; learnt as they come, it would be ignored for long.
 balance:
   {f"target: {flow(target)}":<32}  # the share of each class in what is learnt
 
 """
 
 
-def _windows(look: Look, roles: Roles) -> str:
-    """Propose windows, as a comment, since they need another model; nothing where no key repeats."""
-    names = input_names(roles.features)
-    for column in roles.features:
-        keys = [row[column.source] for row in look.rows if isinstance(row.get(column.source), str | int)]
-        distinct = len({*keys})
-        whole = len(keys) > len(look.rows) / 2 and not any(isinstance(key, bool) for key in keys)
-        if whole and _LIKE_A_KEY.fullmatch(column.last) and _FEWEST_KEYS <= distinct <= len(keys) / _EACH_COMES:
-            said = f"The records that were looked at are of {distinct:,} values of {column.source}."
-            exact = "" if dtype_of(column) in {"string", "int64"} else ", give it the dtype int64"
-            return f"""\
+def _windows(roles: Roles, sequences: Sequences | None) -> str:
+    """Return the windows of the drafted model; as a comment if they would miss records; nothing if no key repeats."""
+    if sequences is None:
+        return ""
+    names, key = input_names(roles.features), sequences.key
+    said = f"The records that were looked at are of {sequences.distinct:,} values of {key.source}."
+    settings: dict[str, Any] = {"by": names[key.source], "length": LENGTH}
+    if not sequences.whole:
+        return f"""\
 # {said} To learn sequences of the
-# last ones of each, write a model for sequences{exact}, and write the line below (docs/shaping.md).
-# windows: {flow({"by": names[column.source], "length": 20})}
+# last ones of each, produce the records with it as their key, and run `millrace init` again: it then
+# drafts a model for sequences, and the line below.
+# windows: {flow(settings)}
 
 """
-    return ""
+    steps = sequences.steps(roles.features)
+    if len(steps) < len(roles.features) - 1:
+        settings["of"] = [names[one.source] for one in steps]
+    return f"""\
+# {said} The model is given
+# the last ones of each; without windows it needs other inputs.
+windows: {flow({**settings, "lengths": known_name(roles.features)})}
+
+"""
 
 
 def _lifted(counts: Counter[int]) -> dict[int, float]:
@@ -189,6 +211,8 @@ def _records(look: Look, roles: Roles) -> Iterator[str]:
         yield f"  weight: {flow({'field': roles.weight.source, **({'missing': 1.0} if roles.weight.absent else {})})}"
     if roles.event_time is not None:
         yield f"  {_event_time(roles.event_time)}"
+    for note in look.notes:
+        yield from textwrap.wrap(note, 98, initial_indent="  # ", subsequent_indent="  # ")
     yield "  # dead_letters: {topic: …}        # gets every record that cannot be learnt from, with the reason"
 
 

@@ -33,6 +33,8 @@ class Look:
     delimiter: str = ","
     named: bool = True
     """Whether the columns' names are the records' own."""
+    notes: tuple[str, ...] = ()
+    """What else the user should know of the records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,8 @@ from pipelines.decoders.images import looks_like_an_image
 from pipelines.decoders.paths import VALUE, Envelope, Path, PathStep, escaped
 from pipelines.decoders.text import is_utf8
 
-_EACH = 400
-"""Records of each partition."""
-_MOST = 4000
+_MOST, _MOST_BYTES = 4000, 64 * 2**20
+"""Records of all partitions, as many of each: enough to meet a class of which one comes in a thousand."""
 _CONNECT_S = 10.0
 _STOP_S = 5.0
 _DELIMITERS = ",;\t|"
@@ -45,6 +44,9 @@ class FirstRecords:
     """The key and the headers of each, by source."""
     held: int
     """How many offsets the topic has."""
+    partitions: int
+    tombstones: int
+    """Records without a value, among the first."""
     records_per_s: float | None
     """None where it is not known."""
     chunks: Sequence[Chunk] = ()
@@ -52,14 +54,19 @@ class FirstRecords:
 
 
 def first_records(kafka: KafkaSettings) -> FirstRecords:
-    """Return some hundred records from the start of each partition; tombstones are left out."""
+    """Return some thousand records from the starts of the partitions, fewer if they are large, without tombstones."""
     source = KafkaSource(kafka_options(kafka))
     source.start(_CONNECT_S)
     try:
         first, end = source.resolve_start(Earliest()), source.resolve_start(Latest())
-        share = max(1, min(_EACH, _MOST // max(1, len(first))))
+        share = max(1, _MOST // max(1, len(first)))
         until = {partition: min(offset + share, end[partition]) for partition, offset in first.items()}
-        chunks = [*read_between(source, 1, first, until)]
+        chunks, size = list[Chunk](), 0
+        for chunk in read_between(source, 1, first, until):
+            chunks.append(chunk)
+            size += chunk.nbytes
+            if size > _MOST_BYTES:
+                break
         oldest_ms = min((int(min(chunk.timestamps)) for chunk in chunks if len(chunk)), default=0)
         rate = records_per_s(source.resolve_start, oldest_ms)
     finally:
@@ -79,6 +86,8 @@ def first_records(kafka: KafkaSettings) -> FirstRecords:
         values=[value for value, _ in found],
         beside=[beside for _, beside in found],
         held=sum(end[partition] - first[partition] for partition in first),
+        partitions=len(first),
+        tombstones=sum(map(len, chunks)) - len(found),
         records_per_s=rate,
         chunks=chunks,
     )
@@ -132,12 +141,25 @@ def _as_csv(values: Sequence[bytes], columns: tuple[str, ...], beside: Sequence[
     width, delimiter, _, parsed = best
     if not width:
         return None
-    names, named = _names([row for row in parsed if len(row) == width], columns, width)
-    kept = [at for at, row in enumerate(parsed) if len(row) == width and tuple(row) != names]
+    if columns and len(columns) != width:
+        raise ConfigError(f"--columns: {len(columns)} names, and the records have {width} columns; name each")
+    header = _header([row for row in parsed if len(row) == width])
+    names = columns or header or tuple(f"column_{number}" for number in range(1, width + 1))
+    headers = sum(tuple(row) == header for row in parsed)
+    notes = (f"{headers:,} of the records looked at are the header line; such records are set aside, as wrong_type",)
+    kept = [at for at, row in enumerate(parsed) if len(row) == width and tuple(row) not in {names, header}]
     sources = [escaped(name) for name in names]
     cells = [dict(zip(sources, map(_csv_value, parsed[at]), strict=True)) for at in kept]
     rows = joined(cells, [beside[at] for at in kept])
-    return Look(format="csv", rows=rows, looked_at=len(values), columns=names, delimiter=delimiter, named=named)
+    return Look(
+        format="csv",
+        rows=rows,
+        looked_at=len(values),
+        columns=names,
+        delimiter=delimiter,
+        named=bool(columns or header),
+        notes=notes if headers else (),
+    )
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
@@ -148,18 +170,21 @@ def _cells(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _names(parsed: Sequence[Sequence[str]], columns: tuple[str, ...], width: int) -> tuple[tuple[str, ...], bool]:
-    """Return the given names; else a header line's, where the first record is one; else generated ones."""
-    if columns and len(columns) != width:
-        raise ConfigError(f"--columns: {len(columns)} names, and the records have {width} columns; name each")
-    header = tuple(parsed[0])
-    is_header = (
-        len({*header}) == width
-        and all(name.strip() and isinstance(_csv_value(name), str) for name in header)
-        and any(not isinstance(_csv_value(text), str) for text in parsed[-1])
-    )
-    made_up = tuple(f"column_{number}" for number in range(1, width + 1))
-    return columns or (header if is_header else made_up), bool(columns) or is_header
+def _header(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the header line, wherever it lies among the rows; nothing if none of them is one.
+
+    A header line is of distinct texts, where most rows have something else in one of the columns.
+    """
+    typed = [sum(not isinstance(_csv_value(text), str) for text in column) for column in zip(*rows, strict=True)]
+    if max(typed) < len(rows) / 2:
+        return ()
+    column = typed.index(max(typed))
+
+    def is_header(row: Sequence[str]) -> bool:
+        texts = all(text.strip() and isinstance(_csv_value(text), str) for text in row)
+        return texts and len({*row}) == len(row)
+
+    return next((tuple(row) for row in rows if isinstance(_csv_value(row[column]), str) and is_header(row)), ())
 
 
 def _csv_value(text: str) -> Any:
@@ -198,4 +223,4 @@ def _unknown(values: Sequence[bytes]) -> Look:
             f"{known}; {schema}; all have {sizes.pop()} bytes, so they may be raw tensors, which do not describe their "
             "contents: write the config by hand, with format: raw and the fields in their order"
         )
-    raise ConfigError(f"{known}; {schema}; docs/formats.md lists what can be read")
+    raise ConfigError(f"{known}; {schema}; `millrace config schema` lists what can be read, under records.format")

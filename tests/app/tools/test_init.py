@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from app.cli.command_list import application
 from app.settings import Settings, load, to_decoder
 from app.tools.init import topic_sample
+from app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
 from app.tools.init.column_roles import ChosenRoles, Roles, Task, cast, label_by_name, likely_labels, likely_times
 from app.tools.init.columns import ColumnKind, columns_of
 from app.tools.init.draft_files import Draft, name_of, refuse_to_overwrite, write
@@ -21,6 +22,7 @@ from app.tools.init.drafted_config import DraftTarget, config_text, input_names
 from app.tools.init.drafted_model import model_text
 from app.tools.init.questions import asked_parts
 from app.tools.init.record_look import Look
+from app.tools.init.sequences import sequences_of
 from app.tools.init.topic_sample import look_at
 from consumers.errors import ConfigError, UnreachableError
 from consumers.kafka.options import KafkaOptions
@@ -89,6 +91,77 @@ def test_kinds_are_inferred_from_the_records() -> None:
     }
 
 
+def test_fields_that_tell_nothing_of_a_record_are_left_out_with_the_reason() -> None:
+    draw = random.Random(4)
+    rows = [
+        {
+            "event": "order.placed",
+            "version": 3,
+            "ratio": 1.5,
+            "live": True,
+            "card_token": f"tok-{draw.randrange(50_000)}",
+            "customer_id": draw.randrange(9_000),
+            "coupon": draw.choice([None, "A"]),
+            "machine": (machine := f"m{draw.randrange(7)}"),
+            "cents": draw.randrange(100_000),
+            "label": draw.randrange(2),
+            "$key": machine,
+            "$header.content-type": "json",
+        }
+        for _ in range(800)
+    ]
+    roles = cast(columns_of(rows), ChosenRoles(label="label"))
+    assert [column.source for column in roles.features] == ["coupon", "machine", "cents"]
+    whys = {column.source: column.why.partition(";")[0] for column in roles.left_out}
+    constant, identity = "the same value in every record", "an identity: most of its values come only once"
+    assert whys == {
+        **dict.fromkeys(("event", "version", "ratio", "live", "$header.content-type"), constant),
+        **dict.fromkeys(("card_token", "customer_id"), identity),
+        "$key": "the same as machine in every record",
+    }
+    named = cast(columns_of(rows), ChosenRoles(label="label", features=("card_token", "event")))
+    assert [(column.source, column.why) for column in named.features] == [("card_token", ""), ("event", "")]
+
+
+def test_a_field_that_repeats_the_label_is_no_feature() -> None:
+    rows = [{"a": number % 3, "x": number % 5, "$key": number % 3} for number in range(60)]
+    for label, other in (("$key", "a"), ("a", "$key")):
+        roles = cast(columns_of(rows), ChosenRoles(label=label))
+        assert [column.source for column in roles.features] == ["x"]
+        assert [column.source for column in roles.left_out] == [other]
+
+
+def change(number: int, prefix: str) -> dict[str, Any]:
+    """Return a change event, flat, of which each fifth is a delete."""
+    row = {"income": 1.5 * (number % 13), "grade": "ABC"[number % 3], "defaulted": number % 2 == 0}
+    deleted, first = number % 5 == 4, number % 4 == 0
+    return {
+        **{f"{prefix}before.{name}": None if first else value for name, value in row.items()},
+        **{f"{prefix}after.{name}": None if deleted else value for name, value in row.items()},
+        f"{prefix}source.table": "loans",
+        f"{prefix}source.pos": 10 * (number % 30),
+        f"{prefix}op": "d" if deleted else "c" if first else "u",
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "payload."])
+def test_change_events_are_learnt_from_the_new_row_alone(prefix: str) -> None:
+    rows = [change(number, prefix) for number in range(100)]
+    columns = columns_of(rows)
+    assert envelope_of(columns) == prefix
+    assert deletes_and_tombstones(rows, prefix, 100, 7).count("of 107 records 20 are deletes") == 1
+    columns = without_envelope(columns_of([row for row in rows if row[f"{prefix}op"] != "d"]), prefix)
+    roles = cast(columns, ChosenRoles(label=f"{prefix}after.defaulted"))
+    assert [one.source for one in roles.features] == [
+        f"{prefix}{name}" for name in ("after.income", "after.grade", "op")
+    ]
+    assert all(one.why for one in roles.left_out)
+
+
+def test_records_with_an_operation_alone_are_no_change_events() -> None:
+    assert envelope_of(columns_of([{"op": "cu"[number % 2], "after": 1, "x": number} for number in range(60)])) is None
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_csv_is_recognized_by_its_columns_and_named_by_its_header(delimiter: str) -> None:
     lines = [["price", "ad", "clicked"], ["1.5", "a", "1"], ["2", "", "0"]]
@@ -100,6 +173,28 @@ def test_csv_is_recognized_by_its_columns_and_named_by_its_header(delimiter: str
         True,
     )
     assert list(look.rows) == [{"price": 1.5, "ad": "a", "clicked": 1}, {"price": 2, "ad": None, "clicked": 0}]
+
+
+@pytest.mark.parametrize("at", [0, 1, 40, 99])
+def test_header_line_of_csv_names_the_columns_wherever_it_lies(at: int, tmp_path: Path) -> None:
+    values = [f"{'ab'[number % 2]};{number % 9}.5;{number % 2}".encode() for number in range(100)]
+    values[at:at] = [b"kind;size;label"]
+    look = look_at([*values, b"kind;size;label"])
+    assert (look.columns, look.named, len(look.rows)) == (("kind", "size", "label"), True, 100)
+    assert [one.partition(" are")[0] for one in look.notes] == ["2 of the records looked at"]
+    roles = cast(columns_of(look.rows), ChosenRoles(label="label"))
+    assert {column.kind for column in roles.features} == {ColumnKind.TEXT, ColumnKind.NUMBER}
+    text = config_text(PLACE, look, roles)
+    assert "# 2 of the records looked at are the header line" in text
+    write(tmp_path, Draft(config=text, model=model_text("t", roles)))
+    decoded = to_decoder(load(tmp_path / "millrace.yaml", {}).settings.records).decode([*values])
+    assert [refused.reason for refused in decoded.refused] == ["wrong_type"]
+
+
+def test_header_line_of_csv_is_no_row_beside_given_names() -> None:
+    values = [b"kind,size", *(f"{'ab'[number % 2]},{number % 9}".encode() for number in range(60))]
+    look = look_at(values, ("x", "y"))
+    assert (look.columns, len(look.rows), len(look.notes)) == (("x", "y"), 60, 1)
 
 
 def test_csv_without_a_header_gets_generated_or_given_names() -> None:
@@ -245,30 +340,58 @@ def test_a_draft_balances_a_rare_class_and_no_other(as_values: Any, tmp_path: Pa
         assert ("1 of 60 records is of class 1" in text) is bool(target)
 
 
+def with_windows(values: list[Any], partitions: int, folder: Path) -> tuple[str, Settings]:
+    """Return the draft for a key of these values, and its settings."""
+    rows = [
+        {"user_id": value, "x": 1.5 * (at % 7), "few": at % 4, "t": "abc"[at % 3], "yes": at % 2}
+        for at, value in enumerate(values)
+    ]
+    look = look_at([json.dumps(row).encode() for row in rows])
+    roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("user_id", "x", "few", "t")))
+    sequences = sequences_of(look.rows, roles, partitions)
+    text = config_text(PLACE, look, roles, sequences)
+    write(folder, Draft(config=text, model=model_text("t", roles, sequences)))
+    return text, load(folder / "millrace.yaml", {}).settings
+
+
 @pytest.mark.parametrize(
-    ("values", "proposed"),
+    ("values", "key"),
     [
-        ([f"u{number * number % 29}" for number in range(120)], "# windows: {by: user_id, length: 20}"),
-        ([number * number % 29 for number in range(120)], "# windows: {by: user_id, length: 20}"),
-        ([1000 + number % 70 for number in range(350)], "# windows: {by: user_id, length: 20}"),
+        ([f"u{number * number % 29}" for number in range(120)], "user_id"),
+        ([number * number % 29 for number in range(120)], "user_id"),
+        ([1000 + number % 70 for number in range(350)], "user_id"),
         ([f"u{number // 2}" for number in range(120)], None),
         (["a", "b"] * 60, None),
     ],
 )
-def test_a_draft_proposes_windows_where_a_key_repeats(values: list[Any], proposed: str | None, tmp_path: Path) -> None:
-    rows = [{"user_id": value, "x": 1.5 * (at % 7), "yes": at % 2} for at, value in enumerate(values)]
-    look = look_at([json.dumps(row).encode() for row in rows])
-    roles = cast(columns_of(look.rows), ChosenRoles(label="yes", features=("user_id", "x")))
-    text = config_text(PLACE, look, roles)
-    assert ("windows" in text) is (proposed is not None)
-    if proposed is not None:
-        assert proposed in text
-        lines = (line.removeprefix("# ") if line.startswith("# windows") else line for line in text.splitlines())
-        text = "\n".join(lines)
+def test_a_draft_has_windows_where_a_key_repeats(values: list[Any], key: str | None, tmp_path: Path) -> None:
+    text, settings = with_windows(values, 1, tmp_path)
+    assert (settings.windows.by, "windows" in text) == (key, key is not None)
+    if key is not None:
         assert f"of {len({*values})} values of user_id" in text
-    write(tmp_path, Draft(config=text, model=model_text("t", roles)))
-    windows = load(tmp_path / "millrace.yaml", {}).settings.windows
-    assert windows.by == (None if proposed is None else "user_id")
+
+
+def test_windows_that_would_miss_records_in_other_partitions_are_a_comment(tmp_path: Path) -> None:
+    text, settings = with_windows([f"u{number % 29}" for number in range(120)], 3, tmp_path)
+    assert settings.windows.by is None
+    assert "# windows: {by: user_id, length: 20}" in text
+    assert "GRU" not in (tmp_path / "model.py").read_text()
+
+
+def test_key_of_the_records_that_repeats_a_field_keeps_its_sequences_whole() -> None:
+    rows = [{"device": f"d{at % 9}", "x": 1.5 * (at % 7), "yes": at % 2, "$key": f"d{at % 9}"} for at in range(120)]
+    roles = cast(columns_of(rows), ChosenRoles(label="yes"))
+    assert {one.source: one.why for one in roles.left_out} == {"$key": "the same as device in every record"}
+    sequences = sequences_of(rows, roles, 3)
+    assert sequences is not None
+    assert (sequences.key.source, sequences.whole) == ("device", True)
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_drafted_model_of_sequences_starts(tmp_path: Path) -> None:
+    _, settings = with_windows([f"u{number * number % 29}" for number in range(120)], 1, tmp_path)
+    assert_the_model_starts(settings)
 
 
 @pytest.mark.tensorflow
@@ -499,11 +622,13 @@ def test_a_time_is_drafted_as_it_is_written(at: float | str, form: str) -> None:
 
 
 def test_keys_and_headers_are_drafted_beside_the_values(tmp_path: Path) -> None:
-    headers = [(("label", b"%d" % (number % 2)), ("a.b", b"x"), ("raw", b"\xff")) for number in range(120)]
+    headers = [
+        (("label", b"%d" % (number % 2)), ("a.b", b"xyz"[number % 3 :]), ("raw", b"\xff")) for number in range(120)
+    ]
     keys = [b"user-%d" % (number % 6) for number in range(120)]
     for form, values in (
         ("json", [b'{"x": %d}' % (n % 9) for n in range(120)]),
-        ("csv", [b"%d,x" % (n % 9) for n in range(120)]),
+        ("csv", [b"%d,%d" % (n % 9, n % 8) for n in range(120)]),
     ):
         beside = [topic_sample.beside_of(key, each) for key, each in zip(keys, headers, strict=True)]
         look = look_at(values, beside=beside)
@@ -515,13 +640,12 @@ def test_keys_and_headers_are_drafted_beside_the_values(tmp_path: Path) -> None:
         folder = tmp_path / form
         folder.mkdir()
         write(folder, Draft(config=config_text(PLACE, look, roles), model=model_text("t", roles)))
-        assert "# windows: {by: key, length: 20}" in (folder / "millrace.yaml").read_text()
         settings = load(folder / "millrace.yaml", {}).settings
         chunk = replace(chunk_of(values), keys=keys, headers=headers)
         decoded = decode_chunk(chunk, to_decoder(settings.records))
         assert len(decoded) == 120
         assert decoded.features["key"].tolist() == keys
-        assert decoded.features["header_a_b"].tolist() == [b"x"] * 120
+        assert decoded.features["header_a_b"].tolist() == [b"xyz"[number % 3 :] for number in range(120)]
         assert decoded.labels["$header.label"].tolist() == [float(number % 2) for number in range(120)]
 
 

@@ -1,7 +1,6 @@
 """What `init` proposes for topics of different speed, and how it measures the speed."""
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -41,6 +40,18 @@ def test_the_slower_a_topic_the_more_updates_a_record(
     assert (pace.batch_size, pace.passes) == (batch_size, passes)
 
 
+def test_rare_class_is_learnt_once_and_slow_models_get_fewer_updates() -> None:
+    rare, pictures, sequences = (
+        pace_for(1_000, 0.5, rare=True),
+        pace_for(1_000, 300.0, slow=True, images=True),
+        pace_for(1_000, 300.0, slow=True),
+    )
+    assert (rare.batch_size, rare.passes, rare.learning_rate) == (32, 1, 0.001)
+    assert "as one class is rare" in rare.why
+    assert (pictures.batch_size, pictures.passes, pictures.learning_rate) == (32, 1, 0.001)
+    assert (sequences.batch_size, sequences.passes, sequences.learning_rate) == (32, 1, 0.003)
+
+
 @pytest.mark.parametrize(
     ("rate", "said"),
     [
@@ -65,37 +76,48 @@ def test_the_draft_says_why_and_loads(rate: float | None, said: str, tmp_path: P
 
 
 class _Lookup:
-    """Answers as Kafka does: for an age, the first offset of each partition that is not older."""
+    """Answers as Kafka does, by the times of the records: the first offset of each partition that is not older."""
 
-    def __init__(self, by_age: Mapping[float, tuple[int, int]], end: tuple[int, int]) -> None:
-        self._by_age, self._end = by_age, end
+    def __init__(self, *ages_s: float) -> None:
+        self._ages_s = sorted(ages_s, reverse=True)
 
     def __call__(self, start: Start) -> dict[Partition, int]:
-        offsets = self._by_age[start.seconds] if isinstance(start, Ago) else self._end
         assert isinstance(start, Ago | Latest)
-        return dict(zip((P, Q), offsets, strict=True))
+        since = start.seconds if isinstance(start, Ago) else -1.0
+        return {P: sum(age > since for age in self._ages_s), Q: 5}
 
 
 def _ago(seconds: float) -> int:
     return round((time.time() - seconds) * 1000)
 
 
+def _each(seconds: float, since_s: float, until_s: float) -> list[float]:
+    """Return the ages of records that came so often between two ages."""
+    return [until_s + seconds * number for number in range(int((since_s - until_s) / seconds))]
+
+
 def test_the_busier_of_last_hour_and_last_day_is_the_rate() -> None:
-    quiet_now = _Lookup({HOUR_S: (10_000, 10_000), DAY_S: (1_360, 10_000)}, end=(10_000, 10_000))
-    assert records_per_s(quiet_now, _ago(10 * DAY_S)) == pytest.approx(0.1, rel=0.01)
-    busy_now = _Lookup({HOUR_S: (2_800, 10_000), DAY_S: (1_360, 10_000)}, end=(10_000, 10_000))
+    before = _each(20, 10 * DAY_S, DAY_S)
+    quiet_now = _Lookup(*before, *_each(10, DAY_S, HOUR_S))
+    assert records_per_s(quiet_now, _ago(10 * DAY_S)) == pytest.approx(0.1 * 23 / 24, rel=0.01)
+    busy_now = _Lookup(*before, *_each(10, DAY_S, HOUR_S), *_each(0.5, HOUR_S, 0))
     assert records_per_s(busy_now, _ago(10 * DAY_S)) == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_topic_younger_than_the_span_is_measured_over_its_age() -> None:
-    whole = _Lookup({HOUR_S: (0, 0), DAY_S: (0, 0)}, end=(600, 600))
-    assert records_per_s(whole, _ago(600)) == pytest.approx(2.0, rel=0.01)
+    assert records_per_s(_Lookup(*_each(0.5, 600, 0)), _ago(600)) == pytest.approx(2.0, rel=0.01)
 
 
 @pytest.mark.parametrize("age_s", [1, 60, -30])
 def test_a_topic_that_was_filled_just_now_has_no_rate(age_s: float) -> None:
-    assert records_per_s(_Lookup({HOUR_S: (0, 0), DAY_S: (0, 0)}, end=(600, 600)), _ago(age_s)) is None
+    assert records_per_s(_Lookup(*[age_s] * 600), _ago(age_s)) is None
 
 
-def test_a_topic_without_a_record_of_late_has_no_rate() -> None:
-    assert records_per_s(_Lookup({HOUR_S: (9, 9), DAY_S: (9, 9)}, end=(9, 9)), _ago(30 * DAY_S)) is None
+@pytest.mark.parametrize(
+    ("since_s", "until_s"),
+    [(300, 286), (3_000, 2_700), (1_200, 600), (20 * HOUR_S, 19.5 * HOUR_S), (3 * DAY_S, 2 * DAY_S)],
+    ids=["minutes ago", "an hour ago", "over half of its life", "yesterday", "of a day before"],
+)
+def test_a_topic_that_was_filled_in_one_go_has_no_rate(since_s: float, until_s: float) -> None:
+    filled = _Lookup(*_each((since_s - until_s) / 2_000, since_s, until_s))
+    assert records_per_s(filled, _ago(since_s)) is None
