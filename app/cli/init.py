@@ -13,7 +13,7 @@ import typer
 from app.cli.notes import note
 from app.settings import load_kafka, load_registry
 from app.tools.init.change_events import deletes_and_tombstones, envelope_of, without_envelope
-from app.tools.init.column_roles import ChosenRoles, Roles, cast, label_by_name, likely_labels
+from app.tools.init.column_roles import ChosenRoles, Roles, cast, label_by_name, likely_labels, named_like_a_label
 from app.tools.init.columns import ColumnLook, columns_of
 from app.tools.init.draft_check import set_aside, verdicts_of
 from app.tools.init.draft_files import CONFIG, Draft, name_of, refuse_to_overwrite, write
@@ -136,7 +136,9 @@ def _asked(seen: "Sequence[ColumnLook]", wanted: "ChosenRoles", *, ask: bool) ->
         if (label := label_by_name(seen)) is not None:
             note(f"took {label!r} for the field to predict, by its name; --label names another")
             return replace(wanted, label=label)
-        raise ConfigError(f"--label is missing: name the field to predict, one of {', '.join(labels)}")
+        looks_like_one = any(named_like_a_label(column) for column in seen if column.source in labels)
+        none = "" if looks_like_one else "; none is named as labels are: if it lies in another topic, join it upstream"
+        raise ConfigError(f"--label is missing: name the field to predict, one of {', '.join(labels)}{none}")
     return asked_parts(seen, wanted)
 
 

@@ -165,7 +165,7 @@ def test_without_a_label_by_its_name_the_fields_that_can_be_one_are_listed(
     produce(name := topic(), [b'{"a": 1, "b": 0}', b'{"a": 2, "b": 1}'])
     done = millrace("init", "--bootstrap-servers", broker, "--topic", name, cwd=tmp_path)
     assert done.returncode == 2
-    assert "--label is missing: name the field to predict, one of a, b" in done.stderr
+    assert "--label is missing: name the field to predict, one of a, b; none is named as labels are" in done.stderr
 
 
 def test_a_label_in_a_header_a_key_and_nested_fields_are_drafted_and_learnt(

@@ -50,7 +50,12 @@ class Roles:
 def likely_labels(columns: Sequence[ColumnLook]) -> list[str]:
     """Return the columns that can be a label, the likeliest first."""
     able = [column for column in columns if _task(column) is not None]
-    return [column.source for column in sorted(able, key=lambda column: not _LIKE_A_LABEL.fullmatch(column.last))]
+    return [column.source for column in sorted(able, key=lambda column: not named_like_a_label(column))]
+
+
+def named_like_a_label(column: ColumnLook) -> bool:
+    """Return whether a column is named as labels often are."""
+    return _LIKE_A_LABEL.fullmatch(column.last) is not None
 
 
 def label_by_name(columns: Sequence[ColumnLook]) -> str | None:

@@ -439,6 +439,20 @@ def test_padding_changes_no_prediction_and_an_empty_list_has_one(tmp_path: Path)
     assert np.isfinite(empty)
 
 
+def test_draft_refers_to_nothing_that_an_installation_lacks(tmp_path: Path) -> None:
+    rare = [f"{number % 7}.5,{int(number % 60 == 3)}".encode() for number in range(120)]
+    for values, label in ((rare, "column_2"), ([json.dumps(row).encode() for row in ROWS], "kind")):
+        look = look_at(values)
+        roles = cast(columns_of(look.rows), ChosenRoles(label=label))
+        sequences = sequences_of(look.rows, roles, 2)
+        text = config_text(PLACE, look, roles, sequences) + model_text("t", roles, sequences)
+        assert "docs/" not in text
+        assert ".md" not in text
+    with pytest.raises(ConfigError) as raised:
+        look_at([b"\1hello", b"\2you"])
+    assert "docs/" not in str(raised.value)
+
+
 def test_the_length_of_a_list_takes_no_name_of_a_field() -> None:
     row = {"n": [1], "n length": 2.5, "n_length": 3.5}
     text = drafted([{**row, "yes": 0}, {**row, "n": [], "yes": 1}], ("n", "n length", "n_length"))
