@@ -182,10 +182,11 @@ def _advice_on_waiting(slow: int | None) -> str:
 
 
 def _advice_on_records(observation: Observation) -> str:
-    if not observation.keeps_up and unread_because(observation) is not None:
+    behind = not observation.keeps_up
+    if has_problem(observation, "partitions_missing") or (behind and unread_because(observation) is not None):
         return "What cannot be read is the limit: the problem says why, and what to do."
-    if not observation.keeps_up and observation.snapshot.source.open_transactions:
+    if behind and observation.snapshot.source.open_transactions:
         return "An open transaction is the limit: nothing behind it can be read until its producer ends it."
-    if not observation.keeps_up:
+    if behind:
         return "Fetching is the limit: a faster way to the brokers, or a larger kafka.fetch_bytes, would help."
     return "The topic is the limit: the model learns records as fast as they come."
