@@ -84,7 +84,9 @@ def produce(
         typer.FileBinaryRead,
         typer.Argument(metavar="[FILE]", help="A file with one record a line; - reads standard input."),
     ] = "-",  # type: ignore[assignment]  # typer opens what the text names
-    bootstrap_servers: Annotated[str, typer.Option(help="Kafka's address, host:port.")] = _ADDRESS,
+    bootstrap_servers: Annotated[
+        str, typer.Option(envvar="MILLRACE_KAFKA__BOOTSTRAP_SERVERS", help="Kafka's address, host:port.")
+    ] = _ADDRESS,
     create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
     partitions: Annotated[
         int, typer.Option(min=1, help="The number of partitions of a topic created by --create.")

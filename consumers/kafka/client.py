@@ -283,7 +283,8 @@ class KafkaClient:
         for code, topic, *_ in answer.topics:
             if code == _MISSING:
                 names = await self._topics_there()
-                raise TopicMissingError(missing_topic(topic, self._options.servers, names))
+                local = self._options.on_this_machine and not self._options.security.get("sasl_mechanism")
+                raise TopicMissingError(missing_topic(topic, self._options.servers, names, local=local))
             if code == _UNAUTHORIZED:
                 raise refused_topic(self._options, "Read", topic)
         # The answer to a request of ours does not reach the client's metadata; only a request of its own does.

@@ -7,12 +7,14 @@ A record is 401 bytes: 20 rows of 20 grey values, then the digit.
 
 import argparse
 import asyncio
+import logging
+import os
 import sys
 from collections.abc import Iterator
 
 import numpy as np
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError
 
 SIZE = 20
 CHUNK = 500
@@ -95,15 +97,25 @@ async def produce(bootstrap: str, topic: str, seed: int, count: int | None) -> i
 def main() -> None:
     """Read the options and write."""
     parser = argparse.ArgumentParser(description="Write drawn digits to a topic.")
-    parser.add_argument("--bootstrap", default="localhost:9092", help="a broker, host:port")
+    bootstrap = os.environ.get("MILLRACE_KAFKA__BOOTSTRAP_SERVERS", "localhost:9092")
+    parser.add_argument("--bootstrap", default=bootstrap, help="a broker, host:port")
     parser.add_argument("--topic", default="digits", help="the topic to write to; it must be there")
     parser.add_argument("--count", type=int, help="how many records; without it, until Ctrl-C")
     parser.add_argument("--seed", type=int, default=0, help="draws other digits by the same rule")
     options = parser.parse_args()
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it would log is the line below
     try:
         written = asyncio.run(produce(options.bootstrap, options.topic, options.seed, options.count))
     except KeyboardInterrupt:
         return
+    except KafkaConnectionError:
+        sys.exit(
+            f"no Kafka answers at {options.bootstrap}; `millrace local broker` starts one, --bootstrap names another"
+        )
+    except UnknownTopicOrPartitionError:
+        where = f"--bootstrap-servers {options.bootstrap} --topic {options.topic}"
+        create = f"`millrace local produce {where} --create --partitions 4 /dev/null` creates it"
+        sys.exit(f"topic {options.topic} is not at {options.bootstrap}; {create}")
     except KafkaError as error:
         sys.exit(f"{options.bootstrap}, topic {options.topic}: {str(error) or type(error).__name__}")
     sys.stderr.write(f"wrote {written:,} records to {options.topic}\n")

@@ -109,6 +109,7 @@ def test_a_missing_topic(config: Config) -> None:
     line = complaint(run(config), 3)
     assert "topic not-there is not at" in line
     assert "--create --topic not-there" in line
+    assert "millrace local produce --bootstrap-servers" in line
     assert nothing_saved(config)
 
 

@@ -347,7 +347,7 @@ def test_a_pipe_that_closes_early_gets_no_error_message() -> None:
     assert done.returncode == 1
 
 
-def test_lines_become_records_in_turn(broker: str, typed: Typed) -> None:
+def test_lines_become_records_in_turn(broker: str, typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"lines-{os.getpid()}"
     to = ["local", "produce", "--topic", name, "--bootstrap-servers", broker]
     missing = typed(*to, given=b"a\n")
@@ -359,6 +359,9 @@ def test_lines_become_records_in_turn(broker: str, typed: Typed) -> None:
     assert json.loads(done.stdout) | {"seconds": 0} == {"topic": name, "partitions": 3, "records": 1001, "seconds": 0}
     few = typed(*to, "--count", "7", "--rate", "100", "--json", given=lines)
     assert json.loads(few.stdout)["records"] == 7
+    monkeypatch.setenv("MILLRACE_KAFKA__BOOTSTRAP_SERVERS", broker)
+    named = typed("local", "produce", "--topic", name, "--count", "5", "--json", given=lines)
+    assert json.loads(named.stdout)["records"] == 5, named.stderr
 
 
 async def _end_of(broker: str, topic: str) -> int:

@@ -16,6 +16,12 @@ def test_without_a_similar_topic_only_the_way_to_create_it_is_shown() -> None:
     assert missing_topic("clcks", "b:1", ["views"]) == f"topic clcks is not at b:1; {CREATE}"
 
 
+def test_on_this_machine_the_way_without_kafkas_tools_is_shown_too() -> None:
+    text = missing_topic("clcks", "b:1", local=True)
+    ours = "millrace local produce --bootstrap-servers b:1 --topic clcks --create --partitions 4 FILE"
+    assert text == f"topic clcks is not at b:1; {CREATE}, or without it: {ours}"
+
+
 @pytest.mark.parametrize(
     ("topic", "similar"),
     [

@@ -91,6 +91,23 @@ def test_a_layer_that_build_model_adapts_is_taken(learner_of: MakeLearner, build
     assert learner_of(build, schema=schema).model.built
 
 
+def feature_space() -> Any:
+    kinds = {"x": keras.utils.FeatureSpace.string_categorical(num_oov_indices=1), "price": "float_normalized"}
+    space = keras.utils.FeatureSpace(features=kinds, output_mode="concat")
+    rows = {"x": np.array(["a", "b", "a", "c"]), "price": np.arange(4, dtype=np.float32)}
+    space.adapt(tf.data.Dataset.from_tensor_slices(rows))
+    model = keras.Model(space.get_inputs(), keras.layers.Dense(1)(space.get_encoded_features()))
+    model.compile(optimizer="sgd", loss="mse")
+    return model
+
+
+@pytest.mark.filterwarnings("error:The structure of")
+def test_a_feature_space_learns_without_a_warning_of_its_inputs(learner_of: MakeLearner) -> None:
+    features = (*TEXT.features, Field(name="price", source="price", dtype="float32"))
+    learner = learner_of(feature_space, schema=Schema(features=features, labels=Y))
+    assert learner.learn(learner.rows_of(learner.probe())).result.finite.all()
+
+
 class Sometimes(keras.Model):
     """Updates in every second step, inside of a conditional."""
 
