@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,15 +10,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from app.service.model_setup import examine
 from pipelines.blocks import Rows
+from pipelines.record_sample import RecordSample
 from pipelines.schema import Field, Schema
 from tests.training.conftest import BATCH, FEATURES, SCHEMA, MakeLearner, block, largest_difference, state_of
 from training.model.learner import Learner, LearnerOptions
+from training.model.model_file import ModelFile, load
 from training.model.preprocess_proof import row_by_row
 from training.model.proof import ModelProof
 from training.model.strategy import DeviceOptions
 
 pytestmark = pytest.mark.tensorflow
+ROOT = Path(__file__).parents[3]
 NO_LABELS = replace(SCHEMA, labels=())
 TWO = Schema(features=(Field(name="a", source="a", dtype="float32"), Field(name="b", source="b", dtype="float32")))
 
@@ -131,3 +136,20 @@ def test_a_label_that_preprocess_drops_leaves_y_to_be_x() -> None:
     for learner in (dropped, plain):
         learner.learn(without_labels(block(2)))
     assert largest_difference(state_of(dropped), state_of(plain)) == 0
+
+
+def test_the_recipe_for_lines_of_text_makes_its_label_and_passes_the_proof(tmp_path: Path) -> None:
+    """The block of docs/model.md, as it stands there."""
+    section = (ROOT / "docs" / "model.md").read_text().partition("### Lines of text, as in logfmt")[2]
+    (tmp_path / "model.py").write_text(section.partition("```python\n")[2].partition("```")[0])
+    loaded = load(ModelFile(path=tmp_path / "model.py", function="build_model"))
+    lines = [f"ts=12:0{n % 10} path=/p{n % 3} ms={n}.5 status={200 + n % 2 * 300}".encode() for n in range(0, 224, 7)]
+    assert loaded.preprocess is not None
+    features, label, _ = loaded.preprocess({"line": tf.constant(lines[:20])}, None, None)
+    assert features["path"].numpy().tolist() == [f"/p{n % 3}".encode() for n in range(0, 140, 7)]
+    assert label.numpy().tolist() == [float(n >= 100) for n in range(0, 140, 7)]
+    schema = Schema(features=(Field(name="line", source="$value", dtype="string"),), labels=())
+    rows = RecordSample(features={"line": np.array(lines, object)}, labels={}, rows=len(lines))
+    options = LearnerOptions(schema=schema, batch_size=8, devices=DeviceOptions(replicas=1), samples=(lambda: rows,))
+    findings = examine(Learner(loaded.build, loaded.preprocess, options))
+    assert [finding.detail for finding in findings if not finding.holds] == []
