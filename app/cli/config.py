@@ -5,6 +5,7 @@ import json
 import typer
 
 from app.cli.config_file import ConfigFile
+from app.cli.notes import note
 from app.cli.options import Json, loaded
 from app.settings.json_schema import json_schema
 from app.settings.loading import leaves
@@ -30,6 +31,10 @@ def show(
         return
     for line in _table(values, dict(found.origins)):
         typer.echo(line)
+    from app.tools.validate.token_check import tokens_check  # noqa: PLC0415 - loads the HTTP side
+
+    if found.settings.api.tokens_dir is None and (check := tokens_check(found.settings)).outcome == "warn":
+        note(f"warning: {check.name}: {check.detail}")
 
 
 @config.command()

@@ -166,6 +166,18 @@ def test_a_config_that_is_named_replaces_that_of_the_folder(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("listen", "warns"), [("0.0.0.0:8080", True), ("127.0.0.1:8080", False)])
+def test_config_show_warns_of_an_address_that_others_reach_without_tokens(
+    tmp_path: Path, typed: Typed, listen: str, *, warns: bool
+) -> None:
+    file = config_in(tmp_path)
+    file.write_text(f"{file.read_text()}\napi: {{listen: '{listen}'}}\n")
+    done = typed("config", "show", "-c", str(file))
+    assert done.returncode == 0, done.stderr
+    said = f"millrace: warning: tokens: none, and {listen} can be reached from other machines"
+    assert done.stderr.startswith(said) is warns
+
+
 def test_without_any_config_the_ways_to_name_one_are_shown(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
