@@ -9,7 +9,7 @@ from app.monitoring.snapshot import OVER, Snapshot
 from app.service.holding import HeldBy
 from app.service.phase_limits import SETTINGS
 from consumers.dead_letters.letter import DeadLetterStatistics
-from consumers.kafka.rights import grant
+from consumers.kafka.grants import grant
 from consumers.rounded import rounded_size
 from consumers.suggested_command import suggested_command
 from training.checkpoints.manifest import SaveReason

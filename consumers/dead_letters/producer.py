@@ -41,10 +41,11 @@ from consumers.dead_letters.letter_contents import LetterContents, contents_of, 
 from consumers.dead_letters.origins import OriginReader
 from consumers.error_texts import text_of
 from consumers.errors import TopicMissingError, UnreachableError
+from consumers.kafka.grants import refused_topic
 from consumers.kafka.logins import refuse_wrong_login, wrong_login
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.producing import close_producer, start_producer
-from consumers.kafka.rights import refused_topic, topic_is_missing
+from consumers.kafka.rights import topic_is_missing
 from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
 

@@ -25,8 +25,8 @@ from consumers.dead_letters.reader import Positions, ReceivedLetter, each_letter
 from consumers.error_texts import text_of
 from consumers.errors import ConfigError, MillraceError, SourceError, UnreachableError
 from consumers.kafka.client import KafkaClient
+from consumers.kafka.grants import refused_transactions
 from consumers.kafka.options import KafkaOptions
-from consumers.kafka.rights import refused_transactions
 from consumers.reasons import Reason
 from consumers.records import Partition
 

@@ -37,11 +37,12 @@ from consumers.kafka.client_internals import (
 )
 from consumers.kafka.fetch_door import open_door
 from consumers.kafka.fetched_columns import FetchedRecord
+from consumers.kafka.grants import refused_group, refused_topic
 from consumers.kafka.high_watermarks import high_watermarks
 from consumers.kafka.logins import refuse_wrong_login
 from consumers.kafka.missing_topics import missing_topic
 from consumers.kafka.options import KafkaOptions
-from consumers.kafka.rights import may_commit, refused_group, refused_topic, topic_is_missing
+from consumers.kafka.rights import may_commit, topic_is_missing
 from consumers.records import Partition
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Finds out why a broker lets us in no more than this: the login, a certificate, or the protocol.
+"""Finds out why a broker does not let us in: the login, a certificate, or the protocol.
 
 aiokafka only logs why it could not connect, and reports most of these faults as a connection that was closed. So each
 check connects once more, with the same settings, and where a broker just closes, asks it in the other protocol. Such a

@@ -12,10 +12,11 @@ from aiokafka.errors import ClusterAuthorizationFailedError, KafkaError
 
 from consumers.error_texts import text_of
 from consumers.errors import SourceError, TopicMissingError, UnreachableError
+from consumers.kafka.grants import refused_topic
 from consumers.kafka.logins import refuse_wrong_login
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.producing import close_producer, start_producer
-from consumers.kafka.rights import refused_topic, topic_is_missing
+from consumers.kafka.rights import topic_is_missing
 from consumers.log_limit import limit_loggers, limit_repeats
 from consumers.loop_thread import LoopThread
 

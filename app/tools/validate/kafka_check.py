@@ -13,9 +13,9 @@ from app.tools.validate.check import CheckResult, fail, ok, skip, warn
 from app.tools.validate.record_check import sample_check
 from consumers.dead_letters.producer import DeadLetterOptions, KafkaDeadLetters
 from consumers.errors import ConfigError, MillraceError, TopicMissingError
+from consumers.kafka.grants import refused_group
 from consumers.kafka.options import KafkaOptions
 from consumers.kafka.positions import Earliest, Latest, Start
-from consumers.kafka.rights import refused_group
 from consumers.kafka.source import KafkaSource
 from consumers.kafka.topic_writer import TopicWriter
 from consumers.records import Partition
