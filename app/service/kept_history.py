@@ -113,7 +113,7 @@ class KeptHistory:
             if term >= lease.term:
                 continue
             try:
-                tables, facts = _unpacked(_read(path))
+                tables, facts = unpacked(_read(path))
                 earlier = [_event(one) for one in facts["events"]]
                 curves.merge(tables, facts["curves"], time.time())
             except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
@@ -169,7 +169,7 @@ def _read(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _unpacked(raw: bytes) -> tuple[dict[str, dict[str, npt.NDArray[Any]]], dict[str, Any]]:
+def unpacked(raw: bytes) -> tuple[dict[str, dict[str, npt.NDArray[Any]]], dict[str, Any]]:
     """Return tables and facts; ValueError where the bytes are damaged, or not of this form and version."""
     form, _, rest = raw.partition(b"\n")
     if not form.startswith(_FORM):

@@ -10,6 +10,7 @@ from random import Random
 import httpx
 import pytest
 
+from app.service.kept_history import unpacked
 from app.tools.local_broker.topics import create_topic
 from app.tools.traffic.single_writer import ExpectedPosition, Verdict
 from consumers.reasons import Reason
@@ -200,6 +201,10 @@ def written(made: Project) -> Mapping[str, str]:
     kept = {made.config, made.path / "password", made.path / "model.py", made.path / "tokens" / OWNER}
     files = [path for path in made.path.rglob("*") if path.is_file() and path not in kept]
     texts = {str(path.relative_to(made.path)): path.read_text(errors="replace") for path in files}
+    histories = [path for path in files if path.parent.name == "history"]
+    assert histories
+    # Its words are compressed.
+    texts |= {str(path.relative_to(made.path)): str(unpacked(path.read_bytes())[1]) for path in histories}
     assert any(name.endswith("manifest.json") for name in texts)
     return {name: text for name, text in texts.items() if not name.endswith(".safetensors")}
 
