@@ -156,8 +156,11 @@ class ColumnLook:
 
     @property
     def buckets(self) -> int:
-        """How many rows an embedding of its values needs: a power of two, so that few of them share a row."""
-        return 1 << max(6, (4 * self.values_seen - 1).bit_length())
+        """How many rows an embedding of its values needs: a power of two, so that few of them share a row.
+
+        With 16 rows for each value 6 % of the values share one, with four 22 %.
+        """
+        return 1 << min(14, max(8, (16 * self.values_seen - 1).bit_length()))
 
     @property
     def bound(self) -> int:

@@ -42,7 +42,7 @@ _HEADINGS = {
     "NUMBERS": "Median and spread of each number in the first records, shape and dtype; no stream has a first pass.",
     "FLAGS": "Those that are true or false, with their dtype.",
     "WHOLE_NUMBERS": "Those of few values, learnt as numbers and as categories: median and spread, and buckets.",
-    "CATEGORIES": "Texts and identities: dtype, and buckets to hash them to, four for each value that was seen.",
+    "CATEGORIES": "Texts and identities: dtype, and buckets to hash them to, more than there are values.",
     "KEYS": "The key of the sequences, given once for each.",
     "NUMBER_LISTS": "Of varying length: median and spread, then the bound, and the input that has the length.",
     "TEXT_LISTS": "Of varying length: the bound, the input that has the length, and buckets to hash the texts to.",
