@@ -65,8 +65,8 @@ house: $(READY)
 
 # In three processes beside each other, also on two cores: while one waits, as for Kafka or for a process that it has
 # told to end, the two others keep the cores busy. LANES=0 is one process. `make test` and `make test-rest` are together
-# everything but the rules of the house, which `make check` runs; `make test-all` is both at once, in less time. Each
-# leaves the durations of its tests in build/tests, and build/rows.json holds the outcomes of the rows.
+# everything but the rules of the house, which `make check` runs. Each leaves the durations of its tests in build/tests,
+# and build/rows.json holds the outcomes of the rows.
 .PHONY: test-all test-rest test-changed durations
 LANES ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(LANES) --dist loadfile --no-loadscope-reorder --durations 15 --ignore tests/house \
@@ -77,8 +77,7 @@ test: $(READY) ## Before each push: all in process, and each law by one test of 
 test-rest: $(READY) ## What `make test` leaves out: real processes that are killed, broken and restarted in every way
 	$(PYTEST) -m "slow and not law" --keep-rows
 
-test-all: $(READY) ## All tests, with Kafkas of their own; the outcomes of the rows go to build/rows.json
-	$(PYTEST)
+test-all: test test-rest ## All tests, with Kafkas of their own; the outcomes of the rows go to build/rows.json
 
 # What differs from this commit or branch, as in `make test-changed BASE=main`.
 BASE ?= HEAD
@@ -88,7 +87,7 @@ test-changed: $(READY) ## What of `make test` a change can reach, and the laws; 
 	$(PYTEST) -m "not slow or law" --keep-rows $$(cat build/changed.txt)
 
 durations: $(READY) ## Write how long the tests of the last `make test-all` took into tests/durations.json; on a quiet machine
-	$(BIN)/python -m tests.durations build/tests/test-all.xml
+	$(BIN)/python -m tests.durations build/tests/test.xml build/tests/test-rest.xml
 
 .PHONY: tools
 tools: $(READY) ## What some tests need besides Python's packages: a browser and promtool (Debian's, as root), kustomize

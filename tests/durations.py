@@ -1,6 +1,6 @@
 """The ledger of how long tests take, tests/durations.json: lanes are filled by it, and `make test` is short by it.
 
-    python -m tests.durations build/tests/test-all.xml        after `make test-all` on a quiet machine; `make durations`
+    python -m tests.durations build/tests/*.xml        after `make test-all` on a quiet machine; `make durations`
 
 It holds the seconds of each test that takes a second, and of each file what its other tests take together. A figure
 stays until it is wrong by half, so that measuring again changes few lines.
