@@ -130,6 +130,7 @@ def test_nobody_there_skips_what_cannot_be_looked_at(tmp_path: Path, monkeypatch
     assert [(check.name, check.outcome) for check in checks] == [
         ("broker", "fail"),
         ("topics", "skip"),
+        ("commits", "skip"),
         ("dead letters", "skip"),
         ("records", "skip"),
     ]
@@ -148,8 +149,8 @@ def test_a_config_that_is_fine_passes_every_check(config: Config, topic: MakeTop
     assert (done.returncode, answer["exit_code"]) == (0, 0), done.stdout
     assert {check["outcome"] for check in answer["checks"]} == {"ok"}
     assert [check["name"] for check in answer["checks"]] == [
-        *("settings", "tokens", "broker", "topics", "dead letters", "records", "model file", "model", "metrics"),
-        *("state", "proof", "proof", "folder", "lock", "space", "checkpoint"),
+        *("settings", "tokens", "broker", "topics", "commits", "dead letters", "records", "model file", "model"),
+        *("metrics", "state", "proof", "proof", "folder", "lock", "space", "checkpoint"),
     ]
     assert not (config.folder / "checkpoints").exists()
 
