@@ -1,4 +1,4 @@
-"""The verdicts of Avro, as data: what the tests ask for and `docs/formats.md` prints."""
+"""The verdicts of Avro, as data: what the tests ask for and `docs/verdicts.md` prints."""
 
 import io
 import json

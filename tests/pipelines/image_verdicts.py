@@ -1,4 +1,4 @@
-"""The verdicts on images, as data: what the tests ask for and `docs/formats.md` prints.
+"""The verdicts on images, as data: what the tests ask for and `docs/verdicts.md` prints.
 
 Written by hand, as a PNG is: so that no library decides what the pixels are. The JPEG is one that TensorFlow wrote.
 """

@@ -1,4 +1,4 @@
-"""The verdicts on nested JSON, as data: what the tests ask for and `docs/formats.md` prints."""
+"""The verdicts on nested JSON, as data: what the tests ask for and `docs/verdicts.md` prints."""
 
 from consumers.reasons import Reason
 from pipelines.decoders import make_decoder

@@ -1,6 +1,10 @@
-"""The verdicts of every format, as data: what the tests ask for and `docs/formats.md` prints."""
+"""The verdicts of every format, as data: what the tests ask for and `docs/verdicts.md` prints.
+
+`python -m tests.pipelines.verdicts > docs/verdicts.md` writes the page.
+"""
 
 import struct
+import sys
 from typing import Any
 
 from consumers.reasons import Reason
@@ -375,3 +379,27 @@ SUBJECTS = (
     BYTES,
     IMAGES,
 )
+
+_HEAD = """# Verdicts
+
+What becomes of each kind of record, format by format: it is kept, or set aside under the
+[reason](guarantees.md#reasons) that stands here. Each row is a test. [Formats](formats.md) describes how records are
+read. `python -m tests.pipelines.verdicts > docs/verdicts.md` writes this page.
+"""
+
+
+def page() -> str:
+    """Return the page of all verdicts."""
+    parts = [_HEAD]
+    for subject in SUBJECTS:
+        rows = "\n".join(f"| {case.what} | {_verdict(case)} |" for case in subject.cases)
+        parts.append(f"## {subject.name}\n\n| a record with, or that is | verdict |\n|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def _verdict(case: Case) -> str:
+    return "kept" if isinstance(case.outcome, dict) else f"`{case.outcome[0]}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
