@@ -108,20 +108,26 @@ class KeptHistory:
 
     def _restore(self, lease: FolderLease, curves: Curves) -> None:
         """Take in the newest file of an earlier term that can be used."""
-        for term in reversed(lease.folder.history_terms()):
+        try:
+            terms = [term for term in lease.folder.history_terms() if term < lease.term]
+        except MillraceError as error:
+            self._leave_out(lease.folder.history, error)
+            return
+        for term in reversed(terms):
             path = lease.folder.history_of(term)
-            if term >= lease.term:
-                continue
             try:
                 tables, facts = unpacked(_read(path))
                 earlier = [_event(one) for one in facts["events"]]
                 curves.merge(tables, facts["curves"], time.time())
-            except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-                self._ignored += 1
-                log.warning("the page's history in %s is left out, as it cannot be read: %s", path, error)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+                self._leave_out(path, error)
                 continue
             self._events.restore(earlier)
             return
+
+    def _leave_out(self, path: Path, error: Exception) -> None:
+        self._ignored += 1
+        log.warning("the page's history in %s is left out, as it cannot be read: %s", path, error)
 
     def _write(self, lease: FolderLease, curves: Curves) -> None:
         path = lease.folder.history_of(lease.term)
