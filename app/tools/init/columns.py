@@ -6,6 +6,7 @@ label. Median and spread hold for most values, whatever a few outliers are.
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -43,6 +44,8 @@ _IDENTITY = re.compile(
     r"(.*[a-z0-9])?(_id|Id|ID|_uuid|_guid)|id|uuid|guid|ID|UUID"
     r"|(.*_)?(key|user|customer|account|card|device|session|sensor|machine|host|vehicle|symbol)"
 )
+_NEARLY_ALL = 0.99
+"""The share of a column's values that decides its kind; records with others are set aside."""
 _MOST_OF_AN_IDENTITY = 0.5
 """The share of distinct values above which texts are identities, and so are whole numbers that are named as those."""
 _AN_IDENTITY = "an identity: most of its values come only once; name it with --features to learn from it"
@@ -198,6 +201,7 @@ def _within(source: str, nullable: Collection[tuple[str, ...]]) -> bool:
 def _column(source: str, values: Sequence[Any]) -> ColumnLook:
     here = [value for value in values if value is not None]
     look = ColumnLook(source=source, absent=len(here) < len(values))
+    here = _of_one_type(here)
     types = {*map(type, here)}
     if not types:
         return ColumnLook(source=source, why="always null")
@@ -213,11 +217,24 @@ def _column(source: str, values: Sequence[Any]) -> ColumnLook:
     return ColumnLook(source=source, why=_nested("an object", here) if dict in types else mixed)
 
 
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """Return the values without the few that are of another type than nearly all."""
+    types = [float if type(value) in _NUMERIC else type(value) for value in values]
+    common, count = Counter(types).most_common(1)[0] if types else (float, 0)
+    if count == len(values) or count < _NEARLY_ALL * len(values):
+        return values
+    return [value for value, one in zip(values, types, strict=True) if one is common]
+
+
+def _nearly_all(values: Sequence[Any], fits: Callable[[Any], object]) -> bool:
+    return sum(bool(fits(value)) for value in values) >= _NEARLY_ALL * len(values)
+
+
 def _image_form(types: Collection[type], here: Sequence[Any]) -> str:
     """Return how images are held, as `image` names it; nothing where the values are none."""
     if types == {bytes}:
-        return "bytes" if all(map(looks_like_an_image, here)) else ""
-    return "base64" if types == {str} and all(map(_IMAGE_AS_TEXT.match, here)) else ""
+        return "bytes" if _nearly_all(here, looks_like_an_image) else ""
+    return "base64" if types == {str} and _nearly_all(here, _IMAGE_AS_TEXT.match) else ""
 
 
 def _common_shape(form: str, here: Sequence[Any]) -> tuple[int, int, int]:
@@ -308,8 +325,8 @@ def _few(distinct: Collection[Any]) -> tuple[Any, ...]:
 
 def _texts(look: ColumnLook, here: Sequence[str]) -> ColumnLook:
     distinct = {*here}
-    if all(map(_WRITTEN_TIME.fullmatch, here)):
-        naive = not all(map(_ZONED_TIME.fullmatch, here))
+    if _nearly_all(here, _WRITTEN_TIME.fullmatch):
+        naive = not _nearly_all(here, _ZONED_TIME.fullmatch)
         why = f"a time as text{', without a zone' * naive}"
         return replace(look, kind=ColumnKind.TIME, why=why, form="iso8601", naive=naive)
     words = statistics.fmean(len(text.split()) for text in here)

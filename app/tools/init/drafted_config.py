@@ -136,7 +136,8 @@ def _class_counts(look: Look, roles: Roles) -> Counter[int]:
     """Return how often each class of the label comes; nothing if it has no classes, or they have names."""
     if roles.task not in {Task.BINARY, Task.CLASSES}:
         return Counter()
-    return Counter(int(row[roles.label.source]) for row in look.rows if row.get(roles.label.source) is not None)
+    values = [row.get(roles.label.source) for row in look.rows]
+    return Counter(int(value) for value in values if isinstance(value, int | float) and math.isfinite(value))
 
 
 def _balance(counts: Counter[int]) -> str:

@@ -124,6 +124,24 @@ def test_fields_that_tell_nothing_of_a_record_are_left_out_with_the_reason() -> 
     assert [(column.source, column.why) for column in named.features] == [("card_token", ""), ("event", "")]
 
 
+def test_few_values_of_another_kind_do_not_hide_what_a_field_holds() -> None:
+    row = {"size": 1.5, "at": "2026-11-21T03:00:00Z", "name": "a", "scan": "iVBORw0KGgo=", "seen": True}
+    rows: list[dict[str, Any]] = [
+        {**row, "size": number / 7, "name": "abc"[number % 3], "seen": number % 2 == 0} for number in range(300)
+    ]
+    rows[40] = {"size": "big", "at": "soon", "name": 3, "scan": "none", "seen": "yes"}
+    expected = {
+        "size": ColumnKind.NUMBER,
+        "at": ColumnKind.TIME,
+        "name": ColumnKind.TEXT,
+        "scan": ColumnKind.IMAGE,
+        "seen": ColumnKind.FLAG,
+    }
+    assert {column.source: column.kind for column in columns_of(rows)} == expected
+    roles = cast(columns_of(rows), ChosenRoles(label="seen"))
+    assert "field: seen, dtype: bool" in config_text(PLACE, Look(format="json", rows=rows, looked_at=300), roles)
+
+
 def test_a_field_that_repeats_the_label_is_no_feature() -> None:
     rows = [{"a": number % 3, "x": number % 5, "$key": number % 3} for number in range(60)]
     for label, other in (("$key", "a"), ("a", "$key")):
