@@ -1,4 +1,4 @@
-"""Errors of building a model that TensorFlow words in its own terms: the layer at fault, and what to write instead.
+"""Layers that a stream cannot feed, and errors of building a model that TensorFlow words in its own terms.
 
 Pure inspection; runs while the model is built.
 """
@@ -6,30 +6,54 @@ Pure inspection; runs while the model is built.
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 _LOOKUPS = (keras.layers.TextVectorization, keras.layers.StringLookup, keras.layers.IntegerLookup)
 _RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional)
 
 
+def unadapted(model: Any) -> str | None:
+    """Return which layer waits to be adapted to data, and the way out; None where none does."""
+    layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
+    lookup = next((_no_vocabulary(layer) for layer in layers if _lacks_vocabulary(layer)), None)
+    return lookup or next((_no_mean(layer) for layer in layers if _lacks_mean(layer)), None)
+
+
 def explained(model: Any, error: BaseException) -> str | None:
     """Return what is wrong with a layer of the model, and the way out; None where the error says it all."""
     layers = model._flatten_layers()  # noqa: SLF001 - Keras has no public recursive walk
     if isinstance(error, tf.errors.FailedPreconditionError):
-        return next((_no_vocabulary(layer) for layer in layers if _lacks_vocabulary(layer)), None)
+        return unadapted(model)
     if "ragged" in str(error).lower():
         return next((_no_ragged(layer) for layer in layers if isinstance(layer, _RECURRENT)), None)
     return None
 
 
 def _lacks_vocabulary(layer: Any) -> bool:
-    return isinstance(layer, _LOOKUPS) and layer.get_config().get("vocabulary") is None
+    # Its table tells: a layer that was adapted in build_model has no vocabulary in its config.
+    table = getattr(getattr(layer, "_lookup_layer", layer), "lookup_table", None)
+    return isinstance(layer, _LOOKUPS) and type(getattr(table, "_initializer", None)).__name__ == "NullInitializer"
 
 
 def _no_vocabulary(layer: Any) -> str:
     return (
         f"layer {layer.name} ({type(layer).__name__}) has no vocabulary, and a stream has no first pass to adapt it: "
         "give it vocabulary=[…] or the path of a file, or use Hashing"
+    )
+
+
+def _lacks_mean(layer: Any) -> bool:
+    if not isinstance(layer, keras.layers.Normalization) or not layer.built or layer.input_mean is not None:
+        return False
+    return not np.any(np.asarray(layer.adapt_mean)) and bool(np.all(np.asarray(layer.adapt_variance) == 1))
+
+
+def _no_mean(layer: Any) -> str:
+    return (
+        f"layer {layer.name} (Normalization) has no mean and variance, so it changes nothing, and a stream has no "
+        "first pass to adapt it: give it mean=… and variance=…, adapt it to data of your own in build_model, or use "
+        "LayerNormalization"
     )
 
 

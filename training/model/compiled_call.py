@@ -338,6 +338,8 @@ def as_the_model_takes_it(model: Any, x: Any, y: Any, w: Any) -> tuple[Any, Any,
     inputs = getattr(model, "_inputs_struct", None)
     if len(x) == 1 and inputs is not None and not isinstance(inputs, dict):
         x = next(iter(x.values()))
+    elif inputs is not None and type(inputs).__name__ == "TrackedDict":
+        x = type(inputs)(x)  # as a FeatureSpace gives its inputs; Keras warns of any other mapping
     return x, x if isinstance(y, Mapping) and not y else y, w
 
 

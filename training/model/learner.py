@@ -28,7 +28,7 @@ from pipelines.shaping.reservoir_options import ReservoirOptions
 from training.checkpoints.parts import Part
 from training.errors import ModelError, gist, op_gist
 from training.model.autograph import converted
-from training.model.build_errors import explained
+from training.model.build_errors import explained, unadapted
 from training.model.call_shaping import ShapingOptions
 from training.model.compiled_call import CallOptions, CallResult, TrainingCall, batch_of, first_batch
 from training.model.culprit_search import Culprits, CulpritSearch, Places, alone
@@ -298,6 +298,7 @@ class Learner:
 
     def _build(self) -> None:
         """Create every variable: layers, metrics, optimizer."""
+        self._require_adapted()
         try:
             self.probes.require(self._infer)  # what it raises says more than Keras' "unable to build" does
             x, y, w = first_batch(self.model, self.rows_of(self.probe()))
@@ -308,9 +309,15 @@ class Learner:
                 raise ModelError(f"model.build: {metric_refusal(metric, error)}") from error
             why = explained(self.model, error) or gist(error)
             raise ModelError(f"model.build: the model does not build on the schema's rows: {why}") from error
+        self._require_adapted()
         # Before the first call, because its traced loop cannot create variables.
         if self.model.optimizer is not None and not self.model.optimizer.built:
             self.model.optimizer.build(self.model.trainable_variables)
+
+    def _require_adapted(self) -> None:
+        # Before the model is run as well: each row at which a table is not initialized is a line of TensorFlow's own.
+        if (why := unadapted(self.model)) is not None:
+            raise ModelError(f"model.build: {why}")
 
     def _finite_look(self) -> FiniteLook:
         """Return the look at this model's state; refuse one that can learn nothing from its first weights."""
