@@ -6,7 +6,7 @@ kB each. A bucket keeps how many values it was given, their sum, the least and t
 true in the coarser ones. What is older than a tier reaches is overwritten.
 
 It is written on the HTTP side's loop, once a look, and read there. The thread that keeps it on disk copies it, and adds
-what an earlier process has kept; a lock is held for both, a millisecond at most.
+what an earlier process has kept; a lock is held meanwhile, for about a millisecond at a time.
 """
 
 import math
@@ -182,11 +182,15 @@ class SampleHistory:
     def copied(self) -> tuple[dict[str, KeptTables], dict[str, Any]]:
         """Return all tables by name, and the facts beside them, as JSON has them; on any thread."""
         with self._lock:
-            tables = {f"tier.{name}": tier.tables() for name, tier in self._tiers.items()}
-            for index, tiers in enumerate(self._metrics.values()):
-                tables |= {f"metric{index}.{name}": tier.tables() for name, tier in tiers.items()}
+            tiers = {f"tier.{name}": tier for name, tier in self._tiers.items()}
+            for index, of_metric in enumerate(self._metrics.values()):
+                tiers |= {f"metric{index}.{name}": tier for name, tier in of_metric.items()}
             last = {name: value.model_dump() for name, value in self.last.items()}
             facts = {"columns": list(COLUMNS), "metric": self.metric, "metrics": self.metrics, "last": last}
+        tables = dict[str, KeptTables]()
+        for name, tier in tiers.items():
+            with self._lock:  # for one tier at a time, as the loop waits meanwhile
+                tables[name] = tier.tables()
         return tables, facts
 
     def merge(self, tables: Mapping[str, KeptTables], facts: Mapping[str, Any], at: float) -> None:

@@ -7,7 +7,7 @@ terms have left. What cannot be read is left out, with one line in the log; so i
 be. Nothing waits for it: a slow or full disk stops neither the training nor a loop.
 
 The file is a line with the form and its version, a line with the SHA-256 of the rest, and NumPy's compressed arrays:
-1.3 MB at most. It holds numbers and the words of events, and no values of records.
+2 MB at most. It holds numbers and the words of events, and no values of records.
 """
 
 import hashlib
